@@ -1,0 +1,111 @@
+package lockmigrate
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Observer is told what happens to locks. Observe is called on the goroutine that it happens on, so it
+// must be quick, must not block and must not call back into the lock; any goroutine may call it.
+type Observer interface {
+	Observe(Event)
+}
+
+// ObserverFunc makes an Observer of a function.
+type ObserverFunc func(Event)
+
+// Observe calls the function.
+func (f ObserverFunc) Observe(e Event) { f(e) }
+
+// Observers tells several of them, in order.
+func Observers(all ...Observer) Observer {
+	return ObserverFunc(func(e Event) {
+		for _, o := range all {
+			o.Observe(e)
+		}
+	})
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+const (
+	EventAcquired EventKind = iota + 1 // Took: from the call to the lock
+	EventWaited                        // a wait ended without the lock; Took: how long it was; Err: why
+	EventReleased                      // Held: for how long; Handed: to a waiter that was in line
+	EventRenewed                       // the lease was extended; Took: the round trip
+	EventLost                          // Held: for how long; Err: an error that matches ErrLost
+	EventFailed                        // a command failed, or its outcome is unknown; Op and Err say which and why
+	EventMode                          // what wakes this process's waiters has changed; Note names it; Err: why it is not better
+	EventStage                         // package compat: the stage that this process runs; Note names it; Err: why it runs none
+)
+
+// String returns the kind's name.
+func (k EventKind) String() string {
+	names := [...]string{"", "acquired", "waited", "released", "renewed", "lost", "failed", "mode", "stage"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return "unknown"
+}
+
+// Event is one thing that happened to a lock.
+type Event struct {
+	Kind   EventKind
+	Op     string // acquire, renew, release ...
+	Key    string
+	Fence  int64         // EventAcquired: the fencing token, 0 for none
+	Queued bool          // EventAcquired: after a wait, not at the first try
+	Handed bool          // EventAcquired: handed over by its holder; EventReleased: handed to a waiter
+	Took   time.Duration // how long the operation took
+	Held   time.Duration // EventReleased, EventLost: how long the lock was ours
+	Err    error
+	Note   string
+}
+
+// LogTo returns an observer that writes to a logger: losses and failures as warnings, changes of mode
+// as information, everything else for debugging. It looks at the level before it builds anything.
+func LogTo(logger *slog.Logger) Observer { return logObserver{logger} }
+
+type logObserver struct{ logger *slog.Logger }
+
+func (o logObserver) Observe(e Event) {
+	level := slog.LevelDebug
+	switch e.Kind {
+	case EventLost, EventFailed:
+		level = slog.LevelWarn
+	case EventMode, EventStage:
+		level = slog.LevelInfo
+	}
+	ctx := context.Background()
+	if !o.logger.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 8)
+	if e.Op != "" {
+		attrs = append(attrs, slog.String("op", e.Op))
+	}
+	if e.Key != "" {
+		attrs = append(attrs, slog.String("key", e.Key))
+	}
+	if e.Fence != 0 {
+		attrs = append(attrs, slog.Int64("fence", e.Fence))
+	}
+	if e.Handed {
+		attrs = append(attrs, slog.Bool("handed", true))
+	}
+	if e.Took != 0 {
+		attrs = append(attrs, slog.Duration("took", e.Took))
+	}
+	if e.Held != 0 {
+		attrs = append(attrs, slog.Duration("held", e.Held))
+	}
+	if e.Note != "" {
+		attrs = append(attrs, slog.String("note", e.Note))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.Any("err", e.Err))
+	}
+	o.logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
+}

@@ -1,0 +1,19 @@
+package lockmigrate
+
+import (
+	"context"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Pool hands out connections. *redis.Pool is one; so is anything else with its GetContext.
+//
+// A lock takes a connection for the commands of one attempt and gives it back before it sleeps, so a
+// waiting lock never holds one. GetContext must honour its context while it dials and while it waits
+// for a free connection.
+//
+// For more than one server there are cluster.Pool and sentinel.Pool. Another pool over several servers is
+// not enough: the locks would not know which of its errors mean that a command has not run.
+type Pool interface {
+	GetContext(ctx context.Context) (redis.Conn, error)
+}
