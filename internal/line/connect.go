@@ -1,0 +1,89 @@
+package line
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// connect returns the connection, and makes one when there is none; callers share the attempt.
+func (l *Line) connect(ctx context.Context) (*link, error) {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if k := l.link.Load(); k != nil {
+		l.mu.Unlock()
+		return k, nil
+	}
+	if l.attempt == nil {
+		if l.failures > 0 && time.Now().Before(l.notBefore) {
+			defer l.mu.Unlock()
+			return nil, l.failed
+		}
+		l.attempt = &attempt{done: make(chan struct{})}
+		l.background.Go(l.dial)
+	}
+	a := l.attempt
+	l.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.link, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (l *Line) dial() {
+	ctx, cancel := context.WithTimeout(l.life, l.opts.ReplyTimeout)
+	defer cancel()
+	conn, err := l.opts.Dial(ctx)
+	if err == nil {
+		if err = l.setup(ctx, conn); err != nil {
+			_ = conn.Close() // the setup's error says it all
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.attempt
+	l.attempt = nil
+	defer close(a.done)
+	if err == nil && l.closed {
+		_ = conn.Close()
+		err = ErrClosed
+	}
+	if err != nil {
+		a.err, l.failed = err, err
+		l.notBefore = time.Now().Add(l.opts.Retry << min(l.failures, 6))
+		l.failures++
+		return
+	}
+	l.failures, l.failed = 0, nil
+	a.link = newLink(l, conn)
+	a.link.start()
+	l.link.Store(a.link)
+}
+
+// setup is cut short by the end of ctx: closing the connection is all that redigo offers for it.
+func (l *Line) setup(ctx context.Context, conn redis.Conn) error {
+	if l.opts.Setup == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err := l.opts.Setup(conn)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// broke is told by a link that it is over.
+func (l *Line) broke(k *link, err error) {
+	l.link.CompareAndSwap(k, nil)
+	if l.opts.Down != nil && !errors.Is(err, ErrClosed) {
+		l.opts.Down(err)
+	}
+}

@@ -1,0 +1,425 @@
+package protocol
+
+import "time"
+
+// The ops of the bridge. Each is one server script; the reply's Int is its code, and what belongs to
+// the code is in Int2 (a fencing token), Int3 (milliseconds until a look again is worth it) and Text.
+const (
+	BridgeTake   Op = iota + 128 // bridge_acquire.lua: a Take... code
+	BridgeSettle                 // bridge_settle.lua: a Settle... code
+	BridgeExtend                 // bridge_renew.lua: a Renew... code
+	BridgeDrop                   // bridge_release.lua: a Drop... code
+)
+
+// The codes of BridgeTake.
+const (
+	TakeFree     = 1  // the key was free
+	TakeOver     = 2  // an expired legacy value, Text, was taken over
+	TakeMine     = 3  // ours already: an earlier sending had arrived; extended
+	TakeHeld     = 0  // held; look again after Int3 ms
+	TakeForeign  = -1 // a value or type, Text, that is not of the dialect: held
+	TakeRefused  = -2 // a ghost, Text: expired, but this command may not take over
+	SettleDone   = 1  // both keys are ours
+	SettleAgain  = 2  // the key was absent, or expired again; it is ours now
+	SettlePut    = 3  // our value was put back over Text
+	SettleLeft   = -1 // Text stands on the key; we have withdrawn
+	SettleLost   = 0  // the guard is not ours
+	RenewDone    = 1  // extended
+	RenewRepair  = 2  // one of the keys was gone and is set again
+	RenewTheirs  = -1 // the guard is ours, the key holds Text
+	RenewLost    = 0  // neither is ours
+	DropDone     = 1  // released
+	DropRepaired = 2  // the key was absent, the guard ours
+	DropTheirs   = -1 // the guard was ours, the key holds Text
+	DropNothing  = 0  // nothing was ours
+)
+
+// SettlesFree tells that a takeover is not the only moment at which a clobber can cost the lock. A
+// reader that takes a vanished key for an expired one sends GETSET onto whatever has come there in the
+// meantime; if it also takes its own value for expired, its next attempt finds that value and wins.
+func (d *Dialect) SettlesFree() bool { return d.MineExpires && d.Missing == MissingExpired }
+
+// BridgeAcquire takes a lock that legacy and token holders on the same key both respect.
+//
+//	take                     free: acquired
+//	                         taken over: settle
+//	                         held: sleep, take again
+//	settle: sleep, confirm   ours: acquired
+//	                         absent: set again; settle again
+//	                         a live legacy value: withdraw, or put ours back; settle again
+//
+// # Why it settles
+//
+// Legacy clients that read the expired value before our takeover may still send their GETSET. They
+// lose, since it returns our far-future value, but they overwrite it (the hazard "clobber"). So the
+// winner waits for longer than a legacy client needs from its GET to its GETSET, and looks.
+//
+// # Why it withdraws
+//
+// A live legacy value that stands on the key at that moment is most likely a loser's. But it may be
+// the value of a client that truly holds the lock: because the holder whose expired value we took over
+// was alive after all and sent its stale DEL, upon which another client came in; or, in a dialect that
+// takes its own value for expired, because the loser looked again. The values do not tell. Putting ours back
+// over the second kind makes two holders, and hides it from every later renewal. So the default is
+// that the bridge NEVER overwrites a legacy expiry that is not over: it gives the guard up and waits
+// like everybody else, which costs one legacy lease after a true clobber. PutBacks allows the other
+// choice for fleets whose clients never delete late.
+type BridgeAcquire struct {
+	Dialect  *Dialect
+	Key      string
+	Guard    string // in the key's slot; legacy clients never touch it
+	Fence    string // the fencing counter's key; empty for none
+	FenceTTL time.Duration
+	Value    string // far-future to legacy readers, and nobody else's: BridgeValue
+	TTL      time.Duration
+	Grace    time.Duration // negative: never take over
+	Settle   time.Duration // 0: do not settle (an ablation)
+	PutBacks int           // how many times a live legacy value is overwritten
+	Poll     time.Duration // the longest sleep between two attempts
+	Patience time.Duration // how much sleep to spend; 0 makes one attempt
+	NotAfter Instant
+	Courtesy Courtesy
+
+	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
+	// shows why the number is far-future. Owner is then the owner's part of the value.
+	Truthful bool
+	Owner    string
+
+	at      bridgeState
+	again   bool // the command that stayed without a reply has been sent again
+	settles int
+	sent    Instant // when the last command that set the keys had not been sent yet
+	fence   int64
+	took    bool          // a legacy value was taken over
+	seen    string        // what stands on the key
+	wait    time.Duration // when to look again; negative: unknown
+	verdict Verdict       // of a withdrawal under way
+	puts    int
+}
+
+// Courtesy is what bridge holders do so that legacy clients, which look only now and then, get a turn.
+// The zero value does nothing.
+type Courtesy struct {
+	Streak     string        // the key that tells since when bridge holders have followed one another
+	YieldAfter time.Duration // how long that may last
+	Gap        time.Duration // for how long the key is then left free
+}
+
+func (c Courtesy) on(command Command) Command {
+	command.Streak, command.YieldAfter, command.Gap = c.Streak, c.YieldAfter, c.Gap
+	return command
+}
+
+type bridgeState uint8
+
+const (
+	bridgeBegin bridgeState = iota
+	bridgeTakes
+	bridgeSlept
+	bridgeSettles // sleeps before the question
+	bridgeConfirms
+	bridgeDrops
+)
+
+// maxSettles bounds how often one acquisition settles before it leaves the key to others.
+const maxSettles = 8
+
+// Since returns the reading of the client's clock before the command that set or extended the keys
+// last: the TTL counts from no earlier. Valid once Acquired.
+func (a *BridgeAcquire) Since() Instant { return a.sent }
+
+// FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
+func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
+
+// Seen returns what stands on the key, as the server told last, and how long to wait before a look
+// again is worth it; negative when that is unknown.
+func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
+
+// TookOver tells that an expired legacy value, Seen, was replaced.
+func (a *BridgeAcquire) TookOver() bool { return a.took }
+
+// Holds tells that the keys may be ours at this moment of the run, so that whoever abandons it has to
+// send a release.
+func (a *BridgeAcquire) Holds() bool {
+	return a.at == bridgeTakes || a.at == bridgeSettles || a.at == bridgeConfirms || a.at == bridgeDrops
+}
+
+// Next implements Machine.
+func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
+	switch {
+	case a.at == bridgeBegin || a.at == bridgeSlept:
+		return a.attempt(now)
+	case a.at == bridgeSettles:
+		return a.ask(now, bridgeConfirms, BridgeSettle)
+	case reply.Kind == Silence:
+		return a.silent(now)
+	case a.at == bridgeDrops:
+		return a.dropped(reply)
+	case reply.Kind == Fault:
+		return a.refused()
+	case a.at == bridgeTakes:
+		return a.taken(reply)
+	default:
+		return a.confirmed(now, reply)
+	}
+}
+
+func (a *BridgeAcquire) attempt(now Instant) Step {
+	if a.Truthful {
+		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
+	}
+	a.again, a.settles, a.puts, a.took = false, 0, 0, false
+	return a.ask(now, bridgeTakes, BridgeTake)
+}
+
+func (a *BridgeAcquire) taken(reply Reply) Step {
+	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
+	switch reply.Int {
+	case TakeFree:
+		if a.Dialect.SettlesFree() {
+			return a.settle()
+		}
+		return done(Acquired)
+	case TakeOver:
+		a.took = true
+		return a.settle()
+	case TakeMine:
+		return a.settle() // the earlier sending may have been a takeover
+	case TakeForeign:
+		return a.pause(Foreign)
+	case TakeRefused:
+		return a.pause(Ghost)
+	default:
+		return a.pause(Busy)
+	}
+}
+
+// settle waits before the next look at the key.
+func (a *BridgeAcquire) settle() Step {
+	if a.Settle <= 0 || a.Grace < 0 { // without takeovers there are no legacy clients to wait for
+		return done(Acquired)
+	}
+	if a.settles++; a.settles > maxSettles {
+		return a.drop(Busy)
+	}
+	a.at, a.again = bridgeSettles, false
+	return sleep(a.Settle)
+}
+
+func (a *BridgeAcquire) confirmed(now Instant, reply Reply) Step {
+	switch reply.Int {
+	case SettleDone:
+		return done(Acquired)
+	case SettlePut:
+		a.puts++
+		return a.settle()
+	case SettleAgain:
+		return a.settle()
+	case SettleLost:
+		a.seen, a.wait = "", 0
+		return a.pause(Busy)
+	default:
+		a.seen, a.wait = reply.Text, milliseconds(reply.Int3)
+		return a.pause(Busy)
+	}
+}
+
+// silent deals with a reply that did not come. Both commands may be sent twice: the value is ours
+// alone, so the second sending finds out what the first has done. If that stays without a reply too,
+// whatever may be ours is given back.
+func (a *BridgeAcquire) silent(now Instant) Step {
+	switch {
+	case a.at == bridgeDrops && a.again:
+		return done(Unsure)
+	case a.at == bridgeDrops:
+		a.again = true
+		return send(a.command(BridgeDrop))
+	case a.again:
+		return a.drop(Failed)
+	case a.at == bridgeTakes:
+		a.again = true
+		return a.ask(now, bridgeTakes, BridgeTake)
+	default:
+		a.again = true
+		return a.ask(now, bridgeConfirms, BridgeSettle)
+	}
+}
+
+// refused deals with a server that refuses: nothing of ours may stay behind.
+func (a *BridgeAcquire) refused() Step {
+	if a.at == bridgeTakes && !a.again {
+		return done(Failed) // a refused script has changed nothing
+	}
+	return a.drop(Failed)
+}
+
+// drop gives back what may be ours and ends with the verdict.
+func (a *BridgeAcquire) drop(v Verdict) Step {
+	a.at, a.again, a.verdict = bridgeDrops, false, v
+	return send(a.command(BridgeDrop))
+}
+
+func (a *BridgeAcquire) dropped(reply Reply) Step {
+	if reply.Kind == Fault {
+		return done(Unsure)
+	}
+	return done(a.verdict)
+}
+
+// pause ends an attempt that failed.
+func (a *BridgeAcquire) pause(v Verdict) Step {
+	wait := a.Poll
+	if a.wait >= 0 {
+		wait = min(wait, a.wait)
+	}
+	wait = max(wait, time.Millisecond)
+	a.Patience -= wait
+	a.at = bridgeSlept
+	if a.Patience < 0 {
+		return done(v)
+	}
+	return sleep(wait)
+}
+
+func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
+	a.at, a.sent = next, now
+	return send(a.command(op))
+}
+
+func (a *BridgeAcquire) command(op Op) Command {
+	c := Command{Op: op, Key: a.Key, Guard: a.Guard, Value: a.Value}
+	if op == BridgeDrop {
+		return a.Courtesy.on(c)
+	}
+	c.TTL, c.Grace, c.NotAfter = a.TTL, a.Grace, a.NotAfter
+	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
+	if op == BridgeTake {
+		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
+		c = a.Courtesy.on(c)
+	} else {
+		c.PutBack = a.puts < a.PutBacks
+	}
+	return c
+}
+
+func milliseconds(n int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(min(n, most)) * time.Millisecond
+}
+
+// BridgeRenew extends a bridge lock.
+//
+//	renew     extended                Renewed
+//	          a key was gone          Repaired: a stale DEL; ours again
+//	          another's value there   Displaced: someone may have come in after a stale DEL
+//	          nothing is ours         Lost
+//
+// A reply that does not come is asked for once more, which changes nothing; after that the lease keeps
+// its old deadline.
+type BridgeRenew struct {
+	Key      string
+	Guard    string
+	Fence    string
+	FenceTTL time.Duration
+	Value    string
+	TTL      time.Duration
+	NotAfter Instant
+	Courtesy Courtesy
+
+	asked bool
+	again bool
+	sent  Instant
+	seen  string
+}
+
+// Since returns the reading of the client's clock from which the new TTL counts. Valid once Renewed
+// or Repaired.
+func (r *BridgeRenew) Since() Instant { return r.sent }
+
+// Seen returns the value that stands in our place. Valid once Displaced.
+func (r *BridgeRenew) Seen() string { return r.seen }
+
+// Next implements Machine.
+func (r *BridgeRenew) Next(now Instant, reply Reply) Step {
+	switch {
+	case !r.asked:
+		r.asked = true
+		return r.ask(now)
+	case reply.Kind == Silence && !r.again:
+		r.again = true
+		return r.ask(now)
+	case reply.Kind == Silence, reply.Kind == Fault && r.again:
+		return done(Unsure)
+	case reply.Kind == Fault:
+		return done(Failed)
+	}
+	switch reply.Int {
+	case RenewDone:
+		return done(Renewed)
+	case RenewRepair:
+		return done(Repaired)
+	case RenewTheirs:
+		r.seen = reply.Text
+		return done(Displaced)
+	default:
+		return done(Lost)
+	}
+}
+
+func (r *BridgeRenew) ask(now Instant) Step {
+	r.sent = now
+	return send(r.Courtesy.on(Command{
+		Op: BridgeExtend, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL,
+		Fence: r.Fence, FenceTTL: r.FenceTTL, NotAfter: r.NotAfter,
+	}))
+}
+
+// BridgeRelease deletes key and guard where they still hold our value.
+//
+//	release   ours, or the key was absent   Released
+//	          another's value on the key    Displaced: as at a renewal; the guard is gone
+//	          nothing was ours              Kept: the lock had been lost before
+//
+// A reply that does not come is asked for once more; "nothing was ours" is then our own doing.
+type BridgeRelease struct {
+	Key      string
+	Guard    string
+	Value    string
+	Courtesy Courtesy
+
+	asked bool
+	again bool
+	seen  string
+}
+
+// Seen returns the value that stands in our place. Valid once Displaced.
+func (r *BridgeRelease) Seen() string { return r.seen }
+
+// Next implements Machine.
+func (r *BridgeRelease) Next(_ Instant, reply Reply) Step {
+	switch {
+	case !r.asked:
+		r.asked = true
+		return r.ask()
+	case reply.Kind == Silence && !r.again:
+		r.again = true
+		return r.ask()
+	case reply.Kind == Silence, reply.Kind == Fault && r.again:
+		return done(Unsure)
+	case reply.Kind == Fault:
+		return done(Failed)
+	}
+	switch {
+	case reply.Int == DropTheirs:
+		r.seen = reply.Text
+		return done(Displaced)
+	case reply.Int == DropNothing && !r.again:
+		return done(Kept)
+	default:
+		return done(Released)
+	}
+}
+
+func (r *BridgeRelease) ask() Step {
+	return send(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value}))
+}

@@ -1,0 +1,174 @@
+package protocol
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// playBridge feeds replies to a machine and returns what it did, one word a step: an op, a sleep or the
+// verdict at the end.
+func playBridge(m Machine, replies ...Reply) string {
+	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop"}
+	verdicts := map[Verdict]string{
+		Acquired: "ACQUIRED", Busy: "BUSY", Foreign: "FOREIGN", Ghost: "GHOST", Failed: "FAILED", Unsure: "UNSURE",
+		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", Kept: "KEPT",
+	}
+	var did []string
+	reply := Reply{}
+	for i := 0; ; i++ {
+		step := m.Next(Instant(i)*Instant(time.Second), reply)
+		switch step.Kind {
+		case Done:
+			return strings.Join(append(did, verdicts[step.Verdict]), " ")
+		case Sleep:
+			did = append(did, step.Sleep.String())
+			reply = Reply{Kind: Woke}
+			continue
+		}
+		did = append(did, names[step.Command.Op])
+		if len(replies) == 0 {
+			return strings.Join(did, " ")
+		}
+		reply, replies = replies[0], replies[1:]
+	}
+}
+
+func code(n int64) Reply { return Reply{Kind: Integer, Int: n} }
+func wait(n int64, d time.Duration) Reply {
+	return Reply{Kind: Integer, Int: n, Int3: d.Milliseconds()}
+}
+
+func TestBridgeAcquireSteps(t *testing.T) {
+	silence, fault := Reply{Kind: Silence}, Reply{Kind: Fault, Text: "READONLY"}
+	cases := []struct {
+		name    string
+		dialect *Dialect
+		change  func(*BridgeAcquire)
+		replies []Reply
+		want    string
+	}{
+		{"free", JedisMS, nil, []Reply{code(TakeFree)}, "take ACQUIRED"},
+		{"free, in a dialect whose losers come back as winners", JedisUUID, nil, []Reply{code(TakeFree), code(SettleDone)}, "take 200ms settle ACQUIRED"},
+		{"taken over", JedisMS, nil, []Reply{code(TakeOver), code(SettleDone)}, "take 200ms settle ACQUIRED"},
+		{"held", JedisMS, nil, []Reply{wait(TakeHeld, time.Hour)}, "take BUSY"},
+		{"held, with patience", JedisMS, func(a *BridgeAcquire) { a.Patience = 1500 * time.Millisecond },
+			[]Reply{wait(TakeHeld, time.Hour), wait(TakeHeld, 50*time.Millisecond), code(TakeFree)}, "take 1s take 50ms take ACQUIRED"},
+		{"foreign", JedisMS, nil, []Reply{wait(TakeForeign, -1)}, "take FOREIGN"},
+		{"a ghost", JedisMS, func(a *BridgeAcquire) { a.Grace = -1 }, []Reply{wait(TakeRefused, -1)}, "take GHOST"},
+		{"clobbered: withdraw", JedisMS, nil, []Reply{code(TakeOver), wait(SettleLeft, time.Second)}, "take 200ms settle BUSY"},
+		{"clobbered: put back", JedisMS, func(a *BridgeAcquire) { a.PutBacks = 1 },
+			[]Reply{code(TakeOver), code(SettlePut), code(SettleDone)}, "take 200ms settle 200ms settle ACQUIRED"},
+		{"deleted while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleAgain), code(SettleDone)}, "take 200ms settle 200ms settle ACQUIRED"},
+		{"the guard lost while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleLost)}, "take 200ms settle BUSY"},
+		{"a reply lost", JedisMS, nil, []Reply{silence, code(TakeFree)}, "take take ACQUIRED"},
+		{"a reply lost, the command had run", JedisMS, nil, []Reply{silence, code(TakeMine), code(SettleDone)}, "take take 200ms settle ACQUIRED"},
+		{"two replies lost", JedisMS, nil, []Reply{silence, silence, code(DropDone)}, "take take drop FAILED"},
+		{"nothing answers", JedisMS, nil, []Reply{silence, silence, silence, silence}, "take take drop drop UNSURE"},
+		{"a reply lost while settling", JedisMS, nil, []Reply{code(TakeOver), silence, code(SettleDone)}, "take 200ms settle settle ACQUIRED"},
+		{"refused", JedisMS, nil, []Reply{fault}, "take FAILED"},
+		{"refused after a lost reply", JedisMS, nil, []Reply{silence, fault, code(DropNothing)}, "take take drop FAILED"},
+		{"refused while settling", JedisMS, nil, []Reply{code(TakeOver), fault, code(DropDone)}, "take 200ms settle drop FAILED"},
+		{"no settling", JedisMS, func(a *BridgeAcquire) { a.Settle = 0 }, []Reply{code(TakeOver)}, "take ACQUIRED"},
+	}
+	for _, c := range cases {
+		a := &BridgeAcquire{Dialect: c.dialect, Key: "k", Guard: "g", Value: "v", TTL: time.Minute, Settle: 200 * time.Millisecond, Poll: time.Second}
+		if c.change != nil {
+			c.change(a)
+		}
+		if got := playBridge(a, c.replies...); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestBridgeAcquireStopsSettling(t *testing.T) {
+	a := &BridgeAcquire{Dialect: JedisMS, PutBacks: 1000, Settle: time.Millisecond}
+	replies := []Reply{code(TakeOver)}
+	for range maxSettles {
+		replies = append(replies, code(SettlePut))
+	}
+	want := "take" + strings.Repeat(" 1ms settle", maxSettles) + " drop BUSY"
+	if got := playBridge(a, append(replies, code(DropDone))...); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestBridgeAcquirePutsBackNoMoreThanAllowed(t *testing.T) {
+	a := &BridgeAcquire{Dialect: JedisMS, PutBacks: 1, Settle: time.Millisecond, Grace: time.Second}
+	step := a.Next(0, Reply{})
+	for i, c := range []int64{TakeOver, SettlePut} {
+		a.Next(0, code(c))
+		step = a.Next(0, Reply{Kind: Woke})
+		if step.Command.PutBack != (i == 0) {
+			t.Errorf("settle %d asks to put back: %v", i, step.Command.PutBack)
+		}
+	}
+}
+
+func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
+	a := &BridgeAcquire{Dialect: JedisMS, Settle: time.Millisecond, TTL: time.Minute}
+	a.Next(100, Reply{})
+	a.Next(300, Reply{Kind: Silence})
+	a.Next(400, code(TakeMine))
+	if a.Since() != 300 || !a.Holds() {
+		t.Errorf("since %d, holds %v", a.Since(), a.Holds())
+	}
+	a.Next(500, Reply{Kind: Woke})
+	a.Next(600, code(SettleDone))
+	if a.Since() != 500 {
+		t.Errorf("since %d after settling at 500", a.Since())
+	}
+}
+
+func TestBridgeRenewAndReleaseSteps(t *testing.T) {
+	silence, fault := Reply{Kind: Silence}, Reply{Kind: Fault}
+	for _, c := range []struct {
+		replies []Reply
+		renew   string
+		release string
+	}{
+		{[]Reply{code(1)}, "extend RENEWED", "drop RELEASED"},
+		{[]Reply{code(2)}, "extend REPAIRED", "drop RELEASED"},
+		{[]Reply{code(-1)}, "extend DISPLACED", "drop DISPLACED"},
+		{[]Reply{code(0)}, "extend LOST", "drop KEPT"},
+		{[]Reply{silence, code(1)}, "extend extend RENEWED", "drop drop RELEASED"},
+		{[]Reply{silence, code(0)}, "extend extend LOST", "drop drop RELEASED"},
+		{[]Reply{silence, silence}, "extend extend UNSURE", "drop drop UNSURE"},
+		{[]Reply{fault}, "extend FAILED", "drop FAILED"},
+	} {
+		if got := playBridge(&BridgeRenew{}, c.replies...); got != c.renew {
+			t.Errorf("renew: got %s, want %s", got, c.renew)
+		}
+		if got := playBridge(&BridgeRelease{}, c.replies...); got != c.release {
+			t.Errorf("release: got %s, want %s", got, c.release)
+		}
+	}
+}
+
+// TestBridgeValuesAreLiveToEveryReader: a legacy client whose clock is centuries off still waits.
+func TestBridgeValuesAreLiveToEveryReader(t *testing.T) {
+	for _, d := range Dialects() {
+		for _, n := range []int64{BridgeLow, 6123456789012345678, BridgeHigh - 1} {
+			value := d.BridgeValue(n, map[Layout]string{
+				UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", NumberDashOwner: "0-0",
+			}[d.Layout])
+			for _, year := range []int{1990, 2026, 2100} {
+				now := InstantOf(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC))
+				if got := d.JudgeAsOldCode(value, now, "another"); got != Live {
+					t.Errorf("%s in %d reads %q as %v", d.Name, year, value, got)
+				}
+			}
+			if back, ok := d.BridgeNumber(value); !ok || back != n {
+				t.Errorf("%s: BridgeNumber(%q) = %d, %v", d.Name, value, back, ok)
+			}
+			if ends, ok := d.ServerExpiry(value, InstantOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))); ok && d.Unit != Nanoseconds {
+				t.Errorf("%s: the server takes %q for an expiry at %v", d.Name, value, ends.Time())
+			}
+		}
+		if _, ok := d.BridgeNumber(fmt.Sprint(BridgeLow - 1)); ok {
+			t.Errorf("%s: a number below the range counts as a bridge value", d.Name)
+		}
+	}
+}

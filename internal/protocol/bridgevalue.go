@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The numbers that every legacy reader takes for an expiry that never comes: 62 random bits that fit a
+// signed 64-bit integer, and that lie a century ahead in every unit.
+const (
+	BridgeLow  = 5_000_000_000_000_000_000
+	BridgeHigh = 9_200_000_000_000_000_000
+)
+
+// BridgeValue returns what a bridge holder writes on a key of this dialect for a number from BridgeLow
+// to below BridgeHigh. Owner is the owner's part where the layout has one: for UUIDColonNumber a UUID
+// that no client has, since a client of that dialect takes its own for expired; for NumberDashOwner a
+// pid and a thread; for NumberColonOwner a pid.
+func (d *Dialect) BridgeValue(n int64, owner string) string {
+	number := strconv.FormatInt(n, 10)
+	if d.Join != nil {
+		return d.Join(number, owner)
+	}
+	return d.Layout.join(number, owner)
+}
+
+// BridgeNumber tells that a value is a bridge value of this dialect, with the number in it.
+func (d *Dialect) BridgeNumber(value string) (n int64, ok bool) {
+	number, ok := d.serverNumber(value)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	return n, err == nil && n >= BridgeLow && n < BridgeHigh
+}
+
+// Expiries that the server believes: nothing before September 2001, nothing more than a century ahead.
+// What lies outside is a number in another unit, a thread id, a flag, or a bridge value without its TTL.
+const (
+	earliestExpiry = Instant(1e12) * Instant(time.Millisecond)
+	furthestAhead  = 32e11 * time.Millisecond
+)
+
+// ServerExpiry returns the instant that a legacy value stands for in the eyes of the bridge's scripts,
+// as bridge_shared.lua reads it: more strictly than any client does, in whole milliseconds, rounded up.
+func (d *Dialect) ServerExpiry(value string, now Instant) (Instant, bool) {
+	number, ok := d.serverNumber(value)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0, false
+	}
+	switch d.Unit {
+	case Seconds:
+		n = (n + 1) * 1000 // a reader calls it over when its own count of seconds has passed it
+	case FloatSeconds:
+		n = math.Ceil(n * 1000)
+	case Nanoseconds:
+		n = math.Ceil(n / 1e6)
+	}
+	ms := floorDiv(int64(now), int64(time.Millisecond))
+	if n < float64(earliestExpiry)/1e6 || n > float64(ms)+float64(furthestAhead)/1e6 {
+		return 0, false
+	}
+	return Instant(n) * Instant(time.Millisecond), true
+}
+
+// serverNumber cuts the number out of a value: digits, with at most one point in a unit that has one.
+func (d *Dialect) serverNumber(value string) (string, bool) {
+	number, ok := value, true
+	switch d.Layout {
+	case UUIDColonNumber:
+		var owner string
+		owner, number, ok = strings.Cut(value, ":")
+		groups := strings.Split(owner, "-")
+		ok = ok && len(groups) == 5
+		for _, g := range groups {
+			ok = ok && g != "" && strings.Trim(g, "0123456789abcdefABCDEF") == ""
+		}
+	case NumberDashOwner:
+		parts := strings.SplitN(value, "-", 3)
+		number = parts[0]
+		ok = len(parts) == 3 && parts[1] != "" && parts[2] != ""
+	case NumberColonOwner:
+		var owner string
+		number, owner, ok = strings.Cut(value, ":")
+		ok = ok && owner != ""
+	case MaybeQuoted:
+		number = unquote(value)
+	}
+	if d.Unit == FloatSeconds {
+		before, after, _ := strings.Cut(number, ".")
+		return number, ok && len(number) <= 32 && digits(before) && (after == "" || digits(after))
+	}
+	return number, ok && len(number) <= 32 && digits(number)
+}
+
+func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }

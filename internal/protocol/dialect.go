@@ -1,0 +1,248 @@
+package protocol
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Dialect says how one family of clients writes, reads and deletes an expiry on a key. Two fleets
+// that both "use SETNX and GETSET" exclude each other only if they agree on every line of it.
+//
+// It is data plus four small functions of Syntax and Layout, so that a table can hold all of them
+// and a user can define another.
+type Dialect struct {
+	Name   string // as on the command line: jedis-ms, redispy-float ...
+	Letter string // as in the survey of dialects: A, B, C ...
+
+	Unit   Unit   // what the number counts
+	Extra  int64  // units that the writer adds to now + lease
+	Syntax Syntax // how the reader's language reads a number
+	Layout Layout // where in the value the number stands
+
+	Writes       WriteTime // when the writer computes its expiry
+	StaleClock   bool      // the reader compares with its clock of BEFORE the GET (Python, Go), not after it (Java)
+	AtOrBefore   bool      // expired means value <= now; otherwise value < now
+	ZeroIsHeld   bool      // the number 0 is never expired
+	EmptyIsOne   bool      // an empty value, or none, reads as the number 1 (Python's "or 1")
+	MineExpires  bool      // a value with the reader's own owner id counts as expired
+	Win          WinRule   // who wins after the takeover command
+	Missing      Missing   // what a reader does when GET finds nothing
+	OnForeign    OnForeign // what the OLD code does with a value that it cannot read
+	Release      Release   // how the OLD code releases
+	Transaction  bool      // takes over by WATCH/GET/MULTI/SET/EXEC instead of GETSET
+	QuotesOnTake bool      // the takeover writes the value in double quotes
+
+	Forever string        // what the OLD code writes when it is given no lease; empty if it has no such mode
+	Poll    time.Duration // between two attempts
+	// Join and Split, where set, stand in for Layout in a dialect that a user defines.
+	Join  func(number, owner string) string
+	Split func(value string) (number string, ok bool)
+
+	// Unique tells that no two clients ever write the same value, so that a value on the key proves
+	// whose it is. Millisecond and second dialects cannot say that.
+	Unique bool
+}
+
+// WriteTime says when the writer computes the expiry that it writes.
+type WriteTime uint8
+
+const (
+	EachAttempt WriteTime = iota // once an attempt, before SETNX; GETSET sends the same text
+	EachCommand                  // before SETNX and again before GETSET
+	OnceForAll                   // once, before the first attempt
+)
+
+// WinRule says who wins after GETSET.
+type WinRule uint8
+
+const (
+	OldIsRead     WinRule = iota // the old value is the very text that GET returned
+	OldIsExpired                 // the old value is itself expired
+	OldIsReadText                // as OldIsRead, but nothing equals nothing
+)
+
+// Missing says what a reader does when GET finds nothing.
+type Missing uint8
+
+const (
+	MissingRetries Missing = iota // treats it as held, tries again
+	MissingExpired                // treats it as expired, goes on to GETSET
+	MissingFails                  // gives up with an error
+)
+
+// OnForeign says what the old code does with a value that it cannot read.
+type OnForeign uint8
+
+const (
+	ForeignHeld    OnForeign = iota // never expires
+	ForeignThrows                   // an exception leaves acquire
+	ForeignExpired                  // taken over at once
+	ForeignPrefix                   // reads the longest numeric prefix, else 0
+)
+
+// Release says how a holder gives the key back.
+type Release uint8
+
+const (
+	ReleaseBlind      Release = iota // DEL, whatever is there, whenever
+	ReleaseUnexpired                 // DEL while the own lease is unexpired by the own clock, else nothing
+	ReleaseNotSmaller                // GET, DEL when the number there is not smaller than the own one
+	ReleaseMine                      // GET, DEL when the value is the own one and unexpired
+	ReleaseNever                     // nothing
+	ReleaseCompare                   // compare-and-delete in one script
+)
+
+// The dialects of the fleets out there.
+var (
+	JedisMS = &Dialect{
+		Name: "jedis-ms", Letter: "A", Unit: Milliseconds, Extra: 1, Syntax: JavaLong,
+		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignThrows, Release: ReleaseBlind,
+		Poll: 100 * time.Millisecond,
+	}
+	JedisUUID = &Dialect{
+		Name: "jedis-uuid", Letter: "B", Unit: Milliseconds, Extra: 1, Syntax: JavaLong, Layout: UUIDColonNumber,
+		MineExpires: true,
+		Win:         OldIsRead, Missing: MissingExpired, OnForeign: ForeignExpired, Release: ReleaseBlind,
+		Poll: 100 * time.Millisecond, Unique: true,
+	}
+	RedisPyFloat = &Dialect{
+		Name: "redispy-float", Letter: "C", Unit: FloatSeconds, Syntax: PythonFloat,
+		StaleClock: true, EmptyIsOne: true,
+		Win: OldIsExpired, Missing: MissingExpired, OnForeign: ForeignThrows, Release: ReleaseNotSmaller,
+		Forever: "2147483649.0", Poll: 100 * time.Millisecond, Unique: true,
+	}
+	RedisDoc = &Dialect{
+		Name: "redis-doc", Letter: "D", Unit: Seconds, Extra: 1, Syntax: PlainInteger,
+		AtOrBefore: true,
+		Win:        OldIsExpired, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseUnexpired,
+		Poll: 100 * time.Millisecond,
+	}
+	RedisObjects = &Dialect{
+		Name: "redis-objects", Letter: "E", Unit: FloatSeconds, Extra: 1, Syntax: RubyFloat, Writes: EachCommand,
+		Win: OldIsExpired, Missing: MissingExpired, OnForeign: ForeignPrefix, Release: ReleaseUnexpired,
+		Forever: "1", Poll: 100 * time.Millisecond, Unique: true,
+	}
+	SecPIDThread = &Dialect{
+		Name: "sec-pid-thread", Letter: "H", Unit: Seconds, Extra: 1, Syntax: RubyInteger, Layout: NumberDashOwner,
+		Writes: OnceForAll,
+		Win:    OldIsReadText, Missing: MissingExpired, OnForeign: ForeignPrefix, Release: ReleaseMine,
+		Poll: time.Second, Unique: true,
+	}
+	ServiceStack = &Dialect{
+		Name: "servicestack", Letter: "K", Unit: Milliseconds, Extra: 1, Syntax: DotNetLong, Layout: MaybeQuoted,
+		AtOrBefore: true, Transaction: true, QuotesOnTake: true,
+		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseBlind,
+		Poll: 100 * time.Millisecond,
+	}
+	UnixNano = &Dialect{
+		Name: "unix-ns", Letter: "N", Unit: Nanoseconds, Syntax: PlainInteger, Writes: OnceForAll,
+		StaleClock: true, ZeroIsHeld: true,
+		Win: OldIsExpired, Missing: MissingFails, OnForeign: ForeignThrows, Release: ReleaseNever,
+		Poll: 100 * time.Millisecond, Unique: true,
+	}
+)
+
+// Dialects lists them in the order of the survey.
+func Dialects() []*Dialect {
+	return []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjects, SecPIDThread, ServiceStack, UnixNano}
+}
+
+// DialectNamed finds one by its name or letter.
+func DialectNamed(name string) (*Dialect, error) {
+	var names []string
+	for _, d := range Dialects() {
+		if strings.EqualFold(name, d.Name) || strings.EqualFold(name, d.Letter) {
+			return d, nil
+		}
+		names = append(names, d.Name)
+	}
+	return nil, fmt.Errorf("no dialect is named %q; known are %s", name, strings.Join(names, ", "))
+}
+
+// Expiry returns what a client whose clock reads now writes for a lease: the value's text, and the
+// instant that it stands for. Only dialects with an owner in the value use owner.
+func (d *Dialect) Expiry(now Instant, lease time.Duration, owner string) (string, Instant) {
+	n := d.Unit.add(now, lease, d.Extra)
+	if d.Join != nil {
+		return d.Join(d.Unit.text(n), owner), d.Unit.instant(n)
+	}
+	return d.Layout.join(d.Unit.text(n), owner), d.Unit.instant(n)
+}
+
+// Reading is what a reader makes of a value.
+type Reading uint8
+
+const (
+	Live       Reading = iota // the lease lasts
+	Expired                   // the lease is over: take it over
+	Unreadable                // not of this dialect
+)
+
+// Read parses a value. ok is false for a value that is not wholly of this dialect: a number in
+// another syntax, a missing or surplus part.
+func (d *Dialect) Read(value string) (expiry Number, ok bool) {
+	if value == "" && d.EmptyIsOne {
+		return d.Unit.one(), true
+	}
+	split := d.Layout.split
+	if d.Split != nil {
+		split = d.Split
+	}
+	text, ok := split(value)
+	if !ok {
+		return Number{}, false
+	}
+	return d.Syntax.parse(text, d.Unit)
+}
+
+// Judge says what a reader whose clock reads now makes of a value.
+func (d *Dialect) Judge(value string, now Instant, owner string) Reading {
+	n, ok := d.Read(value)
+	if !ok {
+		return Unreadable
+	}
+	if d.MineExpires && d.Layout.owner(value) == owner {
+		return Expired
+	}
+	return d.judgeNumber(n, now)
+}
+
+// JudgeAsOldCode is Judge as the old code does it, which for some dialects takes over what it
+// cannot read. Unreadable then means that the old code throws.
+func (d *Dialect) JudgeAsOldCode(value string, now Instant, owner string) Reading {
+	reading := d.Judge(value, now, owner)
+	if reading != Unreadable {
+		return reading
+	}
+	switch d.OnForeign {
+	case ForeignHeld:
+		return Live
+	case ForeignExpired:
+		return Expired
+	case ForeignPrefix:
+		return d.judgeNumber(d.Syntax.prefix(d.Layout.head(value), d.Unit), now)
+	default:
+		return Unreadable
+	}
+}
+
+func (d *Dialect) judgeNumber(n Number, now Instant) Reading {
+	if d.ZeroIsHeld && n.zero() {
+		return Live
+	}
+	if n.before(d.Unit.at(now)) || d.AtOrBefore && n.equal(d.Unit.at(now)) {
+		return Expired
+	}
+	return Live
+}
+
+// ExpiresAt returns the instant that a value stands for, as far as an Instant can hold it; values
+// beyond are cut to the ends of the range.
+func (d *Dialect) ExpiresAt(value string) (Instant, bool) {
+	n, ok := d.Read(value)
+	if !ok {
+		return 0, false
+	}
+	return d.Unit.instant(n), true
+}

@@ -1,0 +1,449 @@
+package protocol
+
+import (
+	"strings"
+	"time"
+)
+
+// LegacyAcquire is the old lock, as the SETNX/GETSET article has it:
+//
+//	while patience >= 0 {
+//		SETNX key, now + lease + 1           1: acquired
+//		GET key                              not expired: held by another
+//		GETSET key, now + lease + 1          the old value is the value read: acquired
+//		patience -= poll; sleep poll
+//	}
+//
+// The dialect decides the value's form, the meaning of expired, who wins after GETSET, and what a
+// vanished key means. Three rules are added, which change no command on the wire that the old code
+// would have sent:
+//
+//   - A GETSET that finds nothing has created the key, as SETNX would have: nobody was robbed, so it
+//     counts as acquired. The old code walks away and leaves its own value behind, a ghost for a lease.
+//   - A lost reply is settled by reading the key, as far as the value on it can prove anything.
+//   - The expiry is computed anew for each attempt, also where the old code computes it once and then,
+//     after a long wait, writes one that is past.
+//
+// Faithful turns these off, and makes the machine do with foreign values what the old code does: that
+// is the legacy client of the simulator.
+type LegacyAcquire struct {
+	Dialect  *Dialect
+	Key      string
+	Owner    string // what an owner's part of the value holds; unique to this run
+	Lease    time.Duration
+	Poll     time.Duration
+	Patience time.Duration // how much sleep to spend; 0 makes one attempt
+	Faithful bool
+	NotAfter Instant // on the server's clock: what writes is refused later than this; 0: no bound
+	Guard    string  // with NotAfter: the bridge's second key, respected by what writes
+
+	at      legacyState
+	began   Instant // the clock at the start of this attempt
+	written string  // the value that we offer
+	expiry  Instant // what it stands for, on our own clock
+	read    string  // the value that GET returned
+	found   bool    // GET returned one
+	foreign bool    // the last value seen is not of this dialect
+	retried bool    // a SETNX that stayed without a reply has been sent again
+}
+
+type legacyState uint8
+
+const (
+	begin legacyState = iota
+	askedSetNX
+	askedWatch
+	askedGet
+	askedUnwatch
+	askedGetSet
+	askedCommit
+	slept
+	resolvesSetNX // asked GET after a SETNX without a reply
+	resolvesTake  // asked GET after a GETSET or EXEC without a reply
+)
+
+// Value returns what the lock wrote on the key, valid once Acquired or Unsure.
+func (a *LegacyAcquire) Value() string { return a.written }
+
+// Expiry returns the end of the lease on the client's own clock, valid once Acquired or Unsure.
+func (a *LegacyAcquire) Expiry() Instant { return a.expiry }
+
+// Seen returns the value on the key that stopped the last attempt, and whether it is foreign.
+func (a *LegacyAcquire) Seen() (value string, foreign bool) { return a.read, a.foreign }
+
+// Next implements Machine.
+func (a *LegacyAcquire) Next(now Instant, reply Reply) Step {
+	if reply.Kind == Fault {
+		return a.refused(reply)
+	}
+	if reply.Kind == Silence {
+		return a.resolve()
+	}
+	switch a.at {
+	case begin, slept:
+		return a.attempt(now)
+
+	case askedSetNX:
+		if reply.is(1) {
+			return done(Acquired)
+		}
+		if a.Dialect.Transaction {
+			return a.ask(askedWatch, Command{Op: Watch, Key: a.Key})
+		}
+		return a.ask(askedGet, Command{Op: Get, Key: a.Key})
+
+	case askedWatch:
+		return a.ask(askedGet, Command{Op: Get, Key: a.Key})
+
+	case askedGet:
+		return a.judge(now, reply)
+
+	case askedUnwatch:
+		return a.pause()
+
+	case askedGetSet:
+		return a.compare(now, reply)
+
+	case askedCommit:
+		if reply.Kind == Text {
+			return done(Acquired)
+		}
+		return a.pause() // the key changed under WATCH
+
+	case resolvesSetNX:
+		if reply.Kind == Text && reply.Text == a.written {
+			// Ours, or the twin of a client that computed the same expiry in the same instant.
+			return a.ours()
+		}
+		if reply.Kind == Nil && !a.retried {
+			// If the lost SETNX arrives after all, it finds the key taken, by us or by another.
+			a.retried = true
+			return a.ask(askedSetNX, Command{Op: SetNX, Key: a.Key, Value: a.written})
+		}
+		return a.judge(now, reply)
+
+	default: // resolvesTake
+		if reply.Kind == Text && reply.Text == a.written {
+			return done(Unsure) // it ran, but what it replaced will never be known
+		}
+		return a.pause()
+	}
+}
+
+// attempt starts the loop's body: compute the expiry, try the free key.
+func (a *LegacyAcquire) attempt(now Instant) Step {
+	a.began, a.retried = now, false
+	if a.written == "" || a.Dialect.Writes != OnceForAll || !a.Faithful {
+		a.offer(now)
+	}
+	return a.ask(askedSetNX, Command{Op: SetNX, Key: a.Key, Value: a.written})
+}
+
+// judge looks at the value on the key: is its lease over?
+func (a *LegacyAcquire) judge(now Instant, reply Reply) Step {
+	a.read, a.found, a.foreign = reply.Text, reply.Kind == Text, false
+	reading := Live
+	switch {
+	case a.found:
+		reading = a.reading(a.read, now)
+	case a.Dialect.Missing == MissingExpired:
+		reading = Expired
+	case a.Dialect.Missing == MissingFails && a.Faithful:
+		return done(Threw)
+	}
+	if reading == Unreadable {
+		if a.Faithful {
+			return done(Threw)
+		}
+		a.foreign = true
+	}
+	if reading != Expired {
+		if a.Dialect.Transaction {
+			return a.ask(askedUnwatch, Command{Op: Unwatch})
+		}
+		return a.pause()
+	}
+
+	if a.Dialect.Writes == EachCommand {
+		a.offer(now)
+	}
+	if a.Dialect.Transaction {
+		if a.Dialect.QuotesOnTake {
+			a.written = `"` + a.written + `"`
+		}
+		return a.ask(askedCommit, Command{Op: Commit, Key: a.Key, Value: a.written})
+	}
+	return a.ask(askedGetSet, Command{Op: GetSet, Key: a.Key, Value: a.written})
+}
+
+// compare decides the takeover by the value that GETSET replaced.
+func (a *LegacyAcquire) compare(now Instant, reply Reply) Step {
+	old, replaced := reply.Text, reply.Kind == Text
+	if !replaced && !a.Faithful {
+		return done(Acquired) // the key was free: we created it
+	}
+	won := false
+	switch a.Dialect.Win {
+	case OldIsRead:
+		won = replaced && a.found && old == a.read
+	case OldIsReadText:
+		won = replaced == a.found && old == a.read
+	case OldIsExpired:
+		reading := Expired // nothing reads as an expiry long past
+		if replaced {
+			reading = a.reading(old, now)
+		} else if a.Dialect.Missing == MissingFails {
+			reading = Unreadable
+		}
+		if reading == Unreadable && a.Faithful {
+			return done(Threw)
+		}
+		won = reading == Expired
+	}
+	if won {
+		return done(Acquired)
+	}
+	a.read, a.found = old, replaced
+	return a.pause()
+}
+
+// refused ends the run, except where the server says that the key is not a string: that is a foreign
+// value like any other.
+func (a *LegacyAcquire) refused(reply Reply) Step {
+	if !strings.HasPrefix(reply.Text, "WRONGTYPE") {
+		if a.at == resolvesSetNX || a.at == resolvesTake || a.retried {
+			return done(Unsure) // a refusal now (LOADING, READONLY) says nothing about the command before it
+		}
+		return done(Failed)
+	}
+	if a.Faithful {
+		return done(Threw)
+	}
+	a.read, a.found, a.foreign = "", false, true
+	if a.Dialect.Transaction {
+		return a.ask(askedUnwatch, Command{Op: Unwatch})
+	}
+	return a.pause()
+}
+
+// pause ends an attempt that failed.
+func (a *LegacyAcquire) pause() Step {
+	a.Patience -= a.Poll
+	if a.Patience < 0 {
+		if a.foreign {
+			return done(Foreign)
+		}
+		return done(Busy)
+	}
+	a.at = slept
+	return sleep(a.Poll)
+}
+
+// resolve asks what became of a command whose reply was lost.
+func (a *LegacyAcquire) resolve() Step {
+	switch a.at {
+	case askedSetNX:
+		return a.ask(resolvesSetNX, Command{Op: Get, Key: a.Key})
+	case askedGetSet, askedCommit:
+		return a.ask(resolvesTake, Command{Op: Get, Key: a.Key})
+	case resolvesSetNX, resolvesTake:
+		return done(Unsure)
+	default:
+		return done(Failed) // WATCH, GET and UNWATCH leave nothing behind
+	}
+}
+
+func (a *LegacyAcquire) ours() Step {
+	if a.Dialect.Unique {
+		return done(Acquired)
+	}
+	return done(Unsure)
+}
+
+func (a *LegacyAcquire) ask(next legacyState, c Command) Step {
+	a.at = next
+	c.NotAfter, c.Guard = a.NotAfter, a.Guard
+	return send(c)
+}
+
+func (a *LegacyAcquire) offer(now Instant) {
+	a.written, a.expiry = a.Dialect.Expiry(now, a.Lease, a.Owner)
+}
+
+func (a *LegacyAcquire) reading(value string, now Instant) Reading {
+	if a.Dialect.StaleClock {
+		now = a.began
+	}
+	if a.Faithful {
+		return a.Dialect.JudgeAsOldCode(value, now, a.Owner)
+	}
+	return a.Dialect.Judge(value, now, a.Owner)
+}
+
+// LegacyRelease gives the key back in one of the ways that old holders do:
+//
+//	ReleaseBlind       DEL key
+//	ReleaseUnexpired   own lease unexpired by the own clock: DEL key
+//	ReleaseNotSmaller  GET key; the number there >= the own one: DEL key
+//	ReleaseMine        GET key; the own value, unexpired: DEL key
+//	ReleaseCompare     one script: GET key, the own value: DEL key
+//	ReleaseNever       nothing
+//
+// A DEL without a reply is sent again only while the key still holds the value that we wrote.
+type LegacyRelease struct {
+	Dialect  *Dialect
+	Key      string
+	Policy   Release
+	Value    string  // what we wrote on the key
+	Expiry   Instant // the end of the lease on our own clock
+	Faithful bool
+
+	at      releaseState
+	retried bool
+}
+
+type releaseState uint8
+
+const (
+	releaseBegin releaseState = iota
+	releaseAsked
+	releaseRead
+	releaseResolves
+)
+
+// Next implements Machine.
+func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
+	if reply.Kind == Fault {
+		if r.retried { // it says nothing about the DEL whose reply was lost
+			return done(Unsure)
+		}
+		return done(Failed)
+	}
+	if reply.Kind == Silence {
+		return r.resolve()
+	}
+	switch r.at {
+	case releaseBegin:
+		return r.start(now)
+	case releaseRead:
+		return r.judge(now, reply)
+	case releaseResolves:
+		if reply.Kind != Text || reply.Text != r.Value {
+			return done(Released)
+		}
+		return r.start(now)
+	default: // releaseAsked
+		if reply.is(0) {
+			return done(Kept)
+		}
+		return done(Released)
+	}
+}
+
+func (r *LegacyRelease) start(now Instant) Step {
+	switch r.Policy {
+	case ReleaseBlind:
+		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
+	case ReleaseUnexpired:
+		if now >= r.Expiry {
+			return done(Kept)
+		}
+		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
+	case ReleaseCompare:
+		return r.ask(releaseAsked, Command{Op: CompareDel, Key: r.Key, Value: r.Value})
+	case ReleaseNever:
+		return done(Kept)
+	default:
+		return r.ask(releaseRead, Command{Op: Get, Key: r.Key})
+	}
+}
+
+// judge looks at the value before the DEL; between the two commands anything can happen.
+func (r *LegacyRelease) judge(now Instant, reply Reply) Step {
+	mine := false
+	if r.Policy == ReleaseMine {
+		mine = reply.Kind == Text && reply.Text == r.Value && now < r.Expiry
+	} else {
+		there, readable := r.Dialect.Read(reply.Text)
+		own, _ := r.Dialect.Read(r.Value)
+		if !readable && r.Faithful {
+			return done(Threw)
+		}
+		mine = readable && !there.before(own)
+	}
+	if !mine {
+		return done(Kept)
+	}
+	return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
+}
+
+func (r *LegacyRelease) resolve() Step {
+	if r.at == releaseAsked && !r.retried {
+		r.retried = true
+		return r.ask(releaseResolves, Command{Op: Get, Key: r.Key})
+	}
+	return done(Unsure)
+}
+
+func (r *LegacyRelease) ask(next releaseState, c Command) Step {
+	r.at = next
+	return send(c)
+}
+
+// LegacyRenew moves the lease of a lock that is still ours to now + lease + 1, by one
+// compare-and-set script: the old scheme has no renewal that could not overwrite a successor.
+type LegacyRenew struct {
+	Dialect  *Dialect
+	Key      string
+	Owner    string
+	Lease    time.Duration
+	Value    string  // what we wrote last
+	NotAfter Instant // on the server's clock: refused later than this; 0: no bound
+
+	began    bool
+	resolves bool
+	next     string
+	expiry   Instant
+}
+
+// Written returns what the key holds once Renewed.
+func (r *LegacyRenew) Written() string { return r.next }
+
+// Expiry returns the end of the new lease on the client's own clock.
+func (r *LegacyRenew) Expiry() Instant { return r.expiry }
+
+// Next implements Machine.
+func (r *LegacyRenew) Next(now Instant, reply Reply) Step {
+	switch {
+	case !r.began:
+		r.began = true
+		r.next, r.expiry = r.Dialect.Expiry(now, r.Lease, r.Owner)
+		return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.next, NotAfter: r.NotAfter})
+	case reply.Kind == Fault && !r.resolves:
+		return done(Failed)
+	case reply.Kind == Silence && !r.resolves:
+		r.resolves = true
+		return send(Command{Op: Get, Key: r.Key})
+	case reply.Kind == Silence, reply.Kind == Fault:
+		return done(Unsure)
+	case r.resolves:
+		return r.settle(reply)
+	case reply.is(1):
+		return done(Renewed)
+	default:
+		return done(Lost)
+	}
+}
+
+// settle reads the key after a renewal without a reply. Both values are ours, so either proves that
+// nobody has come between; only the new one proves the new lease.
+func (r *LegacyRenew) settle(reply Reply) Step {
+	switch {
+	case reply.Kind == Text && reply.Text == r.next:
+		return done(Renewed)
+	case reply.Kind == Text && reply.Text == r.Value:
+		return done(Failed)
+	default:
+		return done(Lost)
+	}
+}

@@ -1,0 +1,319 @@
+package protocol
+
+import (
+	"strings"
+	"time"
+)
+
+// The ops of the token locks.
+const (
+	SetToken     Op = iota + 64 // SET key value NX PX ttl: OK or nil
+	Take                        // modern_take.lua: {1, fence, 0} taken, {0, remaining ms, 0} held
+	Extend                      // modern_extend.lua: 1 extended, 0 not ours
+	Queue                       // modern_queue.lua: {1, fence, 0} taken, {-n, remaining ms, ticket} queued behind n
+	QueueRelease                // modern_release.lua: 2 handed to the next waiter, 1 deleted, 0 not ours
+	NativeDel                   // DELEX key IFEQ value, or DELIFEQ key value; Old names it: 1 deleted, 0 not ours
+	WaitReplicas                // WAIT count ttl: how many replicas have every write of this connection
+
+	RedissonTake    // modern_redisson_take.lua: nil taken, else the remaining ms
+	RedissonExtend  // modern_redisson_extend.lua: 1 extended, 0 not ours
+	RedissonRelease // modern_redisson_release.lua: 1 released, 0 holds remain, nil not ours
+	RedissonCount   // HGET key value: the hold count or nil
+)
+
+// The further reply kind of a queued wait.
+//
+// Granted may come instead of Woke: a holder has handed us the key, with Int as the fencing token (0
+// for none) and Int2 as the ticket that we had in the queue.
+const Granted ReplyKind = 64
+
+// ModernAcquire is one attempt at a token lock.
+//
+//	SET key token NX PX ttl              OK: acquired, nil: held
+//
+// With a fencing counter it is one script instead, which draws the fencing token with the key. A
+// reply that does not come is settled by asking again in a way that may be asked twice: the token is
+// ours alone, so a key that holds it is ours.
+//
+// A command that was lost on its way may still arrive after that, when the lock has been released
+// again, and leave the token on the key for one TTL; nothing on the client can prevent it.
+type ModernAcquire struct {
+	Key      string
+	Token    string
+	TTL      time.Duration
+	Fence    string        // the counter's key; empty for none
+	FenceTTL time.Duration // how long the counter outlives its last use
+	Script   bool          // use the script in any case: it reads the key, and tells how long it is held
+
+	at    modernState
+	sent  Instant // when the command that was answered last had not been sent yet
+	fence int64
+	left  time.Duration
+}
+
+type modernState uint8
+
+const (
+	modernBegin modernState = iota
+	modernAsked
+	modernAskedAgain
+	modernSlept
+)
+
+// Deadline returns the instant on the client's own clock until which the lock is certainly ours,
+// counted from before the command was sent. Valid once Acquired.
+func (a *ModernAcquire) Deadline() Instant { return a.sent.Add(a.TTL) }
+
+// FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
+func (a *ModernAcquire) FenceToken() int64 { return a.fence }
+
+// Left returns the holder's remaining TTL as far as the server told: negative when it did not, or
+// when the key has none. Valid once Busy.
+func (a *ModernAcquire) Left() time.Duration { return a.left }
+
+// Next implements Machine.
+func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
+	switch reply.Kind {
+	case Fault:
+		if a.at == modernAskedAgain { // it says nothing about the command whose reply was lost
+			return done(Unsure)
+		}
+		return done(Failed)
+	case Silence:
+		if a.at == modernAskedAgain {
+			return done(Unsure)
+		}
+		return a.ask(now, modernAskedAgain, Take)
+	}
+	switch {
+	case a.at == modernBegin && a.Fence == "" && !a.Script:
+		return a.ask(now, modernAsked, SetToken)
+	case a.at == modernBegin:
+		return a.ask(now, modernAsked, Take)
+	case reply.Kind == Integer && reply.Int == 1:
+		a.fence = reply.Int2
+		return done(Acquired)
+	case reply.Kind == Text: // SET's OK
+		return done(Acquired)
+	case reply.Kind == Integer:
+		a.left = time.Duration(reply.Int2) * time.Millisecond
+		return done(Busy)
+	default:
+		a.left = -1
+		return done(Busy)
+	}
+}
+
+func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
+	a.at, a.sent = next, now
+	return send(Command{Op: op, Key: a.Key, Value: a.Token, TTL: a.TTL, Fence: a.Fence, FenceTTL: a.FenceTTL})
+}
+
+// ModernQueue waits for a token lock in the key's queue on the server.
+//
+//	queue                          taken: acquired
+//	                               held: sleep until the holder's TTL has passed, ask again
+//	a grant during the sleep       the holder has handed us the key: acquired
+//
+// Whoever releases the key, or finds it free, gives it to the head of the queue: the lock is never
+// up for grabs between two holders, so nobody can overtake, and the hand-over costs the new holder no
+// command at all. The alternative, waking the head and letting it compete, needs one command more in
+// the critical path and lets a newcomer win every race against a client that has to be woken first.
+//
+// A grant comes with a short TTL, the claim, so that a waiter that dies before it hears of it blocks
+// the key no longer than that. Until when the claim lasts is known without any clock but our own: the
+// server still said "queued" after our last question was sent, so the grant is younger than that. If
+// too little of the claim is certain, one more question makes it a full lease; and so does the first
+// renewal in any case.
+type ModernQueue struct {
+	Key      string
+	Queue    string // the queue's key
+	Token    string
+	Channel  string        // where grants to us are published
+	TTL      time.Duration // of the lock
+	Claim    time.Duration // of a grant
+	QueueTTL time.Duration // of the queue's key: more than twice MaxSleep
+	Fence    string
+	FenceTTL time.Duration
+	Share    time.Duration // how long at a time the key is left to clients who only poll; 0: never
+	MaxSleep time.Duration // the longest time between two questions
+	Tries    int           // how many questions in a row may stay without an answer
+
+	at       modernState
+	silences int
+	asked    Instant // when the last question had not been sent yet
+	queued   Instant // the same of the last question that was answered with "queued"; 0 for none
+	deadline Instant
+	fence    int64
+	left     time.Duration
+	before   int64
+	handed   bool
+	ticket   int64 // our place in the queue; a grant for another one is an old message
+}
+
+// Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
+func (q *ModernQueue) Deadline() Instant { return q.deadline }
+
+// FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
+func (q *ModernQueue) FenceToken() int64 { return q.fence }
+
+// Left returns the holder's remaining TTL as the server told last; negative when the key has none.
+func (q *ModernQueue) Left() time.Duration { return q.left }
+
+// Before returns how many waiters stood before us when the server answered last.
+func (q *ModernQueue) Before() int { return int(q.before) }
+
+// Handed tells that the lock came by a grant and not by asking. Valid once Acquired.
+func (q *ModernQueue) Handed() bool { return q.handed }
+
+// Next implements Machine.
+func (q *ModernQueue) Next(now Instant, reply Reply) Step {
+	if q.at == modernBegin {
+		return q.ask(now)
+	}
+	if q.at == modernSlept {
+		if reply.Kind == Granted && q.certain(now, reply) {
+			q.deadline, q.fence, q.handed = q.queued.Add(q.Claim), reply.Int, true
+			return done(Acquired)
+		}
+		return q.ask(now)
+	}
+	switch {
+	case reply.Kind == Silence:
+		q.silences++
+		if q.silences >= max(q.Tries, 2) {
+			return done(Unsure)
+		}
+		if q.silences == 1 {
+			return q.ask(now)
+		}
+		q.at = modernSlept
+		return sleep(min(q.MaxSleep, time.Duration(q.silences)*100*time.Millisecond))
+	case reply.Kind == Fault && wrongType(reply):
+		return done(Foreign)
+	case reply.Kind == Fault:
+		return done(Failed)
+	case reply.is(1):
+		q.deadline, q.fence = q.asked.Add(q.TTL), reply.Int2
+		return done(Acquired)
+	}
+	q.silences = 0
+	q.queued, q.before, q.ticket = q.asked, -reply.Int, reply.Int3
+	q.left = time.Duration(reply.Int2) * time.Millisecond
+	q.at = modernSlept
+	if q.left < 0 || q.left >= q.MaxSleep {
+		return sleep(q.MaxSleep)
+	}
+	return sleep(q.left + time.Millisecond) // PTTL rounds: a key lives up to a millisecond longer than it says
+}
+
+// certain tells whether a grant may be relied on without asking: it is for the place that we had when
+// we asked last, half of the claim is left even if it was given right after that, and the fencing
+// token came with it if we need one.
+func (q *ModernQueue) certain(now Instant, reply Reply) bool {
+	return q.queued != 0 && reply.Int2 == q.ticket && now.Sub(q.queued) < q.Claim/2 && (q.Fence == "" || reply.Int > 0)
+}
+
+func (q *ModernQueue) ask(now Instant) Step {
+	q.at, q.asked = modernAsked, now
+	return send(Command{
+		Op: Queue, Key: q.Key, Value: q.Token, TTL: q.TTL,
+		Queue: q.Queue, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
+		Fence: q.Fence, FenceTTL: q.FenceTTL, Share: q.Share,
+	})
+}
+
+// ModernRenew extends a lease that we hold. A reply that does not come leaves the lease at its old
+// deadline: Unsure, and the caller asks again as long as that lasts.
+type ModernRenew struct {
+	Key      string
+	Token    string
+	TTL      time.Duration
+	Fence    string
+	FenceTTL time.Duration
+	Redisson bool // the key is a hash, Token its field
+
+	at   modernState
+	sent Instant
+}
+
+// Deadline returns the new end of the lease on the client's own clock. Valid once Renewed.
+func (r *ModernRenew) Deadline() Instant { return r.sent.Add(r.TTL) }
+
+// Next implements Machine.
+func (r *ModernRenew) Next(now Instant, reply Reply) Step {
+	switch {
+	case r.at == modernBegin:
+		r.at, r.sent = modernAsked, now
+		if r.Redisson {
+			return send(Command{Op: RedissonExtend, Key: r.Key, Value: r.Token, TTL: r.TTL})
+		}
+		return send(Command{Op: Extend, Key: r.Key, Value: r.Token, TTL: r.TTL, Fence: r.Fence, FenceTTL: r.FenceTTL})
+	case reply.Kind == Silence:
+		return done(Unsure)
+	case reply.Kind == Fault:
+		return done(Failed)
+	case reply.is(1):
+		return done(Renewed)
+	default:
+		return done(Lost)
+	}
+}
+
+// ModernRelease gives a key back by token: to the next waiter where the key has a queue, or by
+// deleting it. A reply that does not come is asked for once more; then the key may stay taken until
+// the lease ends by itself.
+//
+// With Entry set it also leaves the queue: that is how a wait ends that was given up, whether or not
+// the key has been granted to it meanwhile.
+type ModernRelease struct {
+	Key      string
+	Token    string
+	Queue    string // the queue's key; empty for a plain compare-and-delete
+	Entry    bool   // we may still stand in the queue
+	Channel  string // with Entry: as in ModernQueue
+	Claim    time.Duration
+	Share    time.Duration
+	Fence    string
+	FenceTTL time.Duration
+	Native   string // the server's own compare-and-delete, where it has one: DELEX or DELIFEQ
+
+	at modernState
+}
+
+// Next implements Machine.
+func (r *ModernRelease) Next(now Instant, reply Reply) Step {
+	switch {
+	case r.at == modernBegin:
+		return r.ask(modernAsked)
+	case reply.Kind == Silence && r.at == modernAsked:
+		return r.ask(modernAskedAgain)
+	case reply.Kind == Silence, reply.Kind == Fault && r.at == modernAskedAgain:
+		return done(Unsure)
+	case reply.Kind == Fault:
+		return done(Failed)
+	case reply.is(0) && r.at == modernAsked && !r.Entry:
+		return done(Kept)
+	default: // not ours any more after a question that was lost: by our doing, or by the end of the lease
+		return done(Released)
+	}
+}
+
+func (r *ModernRelease) ask(next modernState) Step {
+	r.at = next
+	c := Command{Op: CompareDel, Key: r.Key, Value: r.Token}
+	switch {
+	case r.Queue != "":
+		c.Op, c.Queue = QueueRelease, r.Queue
+		c.Fence, c.FenceTTL, c.Share = r.Fence, r.FenceTTL, r.Share
+		if r.Entry {
+			c.Channel, c.Claim = r.Channel, r.Claim
+		}
+	case r.Native != "":
+		c.Op, c.Old = NativeDel, r.Native
+	}
+	return send(c)
+}
+
+// wrongType tells that the key is of another type; older servers wrap the words of a script's error.
+func wrongType(reply Reply) bool { return strings.Contains(reply.Text, "WRONGTYPE") }

@@ -1,0 +1,78 @@
+package protocol
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// GuardKey returns the name of a bridge lock's guard.
+func GuardKey(key string) string { return Beside(key, ":guard") }
+
+// FenceKey returns the name of a lock's fencing counter, the same in every stage.
+func FenceKey(key string) string { return Beside(key, ":fence") }
+
+// StreakKey returns the name of the key that tells since when bridge holders have followed one another.
+func StreakKey(key string) string { return Beside(key, ":streak") }
+
+// Beside returns the name of a key that accompanies another and lies in the same cluster slot.
+//
+//	orders          {orders}:guard             a key without a hash tag becomes the tag
+//	{7}orders       {7}orders:guard:           one with a tag keeps it
+//	a}b, {}a        {n}a}b:guard::             one that cannot become a tag; n is the smallest number of its slot
+//
+// The colons at the end keep "orders" and "{orders}" from sharing one.
+func Beside(key, suffix string) string {
+	switch {
+	case hashTag(key) != key:
+		return key + suffix + ":"
+	case key != "" && !strings.Contains(key, "}"):
+		return "{" + key + "}" + suffix
+	default:
+		return "{" + strconv.Itoa(slotNumbers()[Slot(key)]) + "}" + key + suffix + "::"
+	}
+}
+
+const slots = 16384
+
+// slotNumbers returns for each slot the smallest number whose decimal text lies in it.
+var slotNumbers = sync.OnceValue(func() (numbers [slots]int) {
+	for n, missing := 0, slots; missing > 0; n++ {
+		slot := Slot(strconv.Itoa(n))
+		if n == 0 || numbers[slot] == 0 && slot != Slot("0") {
+			numbers[slot] = n
+			missing--
+		}
+	}
+	return numbers
+})
+
+// hashTag returns the part of a key that a cluster hashes: what stands between the first opening brace
+// and the next closing one, if that is not empty; else the whole key.
+func hashTag(key string) string {
+	open := strings.IndexByte(key, '{')
+	if open < 0 {
+		return key
+	}
+	end := strings.IndexByte(key[open+1:], '}')
+	if end <= 0 {
+		return key
+	}
+	return key[open+1 : open+1+end]
+}
+
+// Slot returns the cluster slot of a key: CRC-16 (XMODEM) of its hash tag, modulo 16,384.
+func Slot(key string) int {
+	var crc uint16
+	for _, b := range []byte(hashTag(key)) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc) % slots
+}

@@ -1,0 +1,39 @@
+package protocol
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
+	for key, slot := range map[string]int{"foo": 12182, "bar": 5061, "{foo}bar": 12182, "123456789": 12739} {
+		if Slot(key) != slot {
+			t.Errorf("Slot(%q) = %d, want %d", key, Slot(key), slot)
+		}
+	}
+	keys := []string{"a", "{a}", "{a}b", "a}b", "{}a", "a{", "{a", "a{}{b}", "{{a}}", "a{b}c{d}", "}{", "\x00"}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		key := make([]byte, 1+rng.IntN(6))
+		for i := range key {
+			key[i] = "ab{}:"[rng.IntN(5)]
+		}
+		keys = append(keys, string(key))
+	}
+	names := map[string]string{}
+	for _, key := range keys {
+		for _, name := range []string{GuardKey(key), FenceKey(key)} {
+			if Slot(name) != Slot(key) {
+				t.Errorf("%q lies in slot %d, its key %q in %d", name, Slot(name), key, Slot(key))
+			}
+			if other, taken := names[name]; taken && other != key {
+				t.Errorf("%q belongs to %q and to %q", name, other, key)
+			}
+			names[name] = key
+		}
+	}
+	if got, want := fmt.Sprint(GuardKey("orders"), " ", GuardKey("{7}orders")), "{orders}:guard {7}orders:guard:"; got != want {
+		t.Errorf("guards are named %s, want %s", got, want)
+	}
+}

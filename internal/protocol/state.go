@@ -1,0 +1,117 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// This file lets a search tell two machines apart: AppendState writes what a run has changed in a
+// machine, and two machines of one configuration with equal state behave alike from here on. The
+// configuration itself is left out: a search never compares machines of different clients.
+
+// AppendState implements the explorer's view of the machine.
+func (a *LegacyAcquire) AppendState(b []byte) []byte {
+	b = append(b, byte(a.at), flags(a.found, a.foreign, a.retried))
+	b = appendTimes(b, a.Patience, time.Duration(a.began), time.Duration(a.expiry))
+	return appendTexts(b, a.Owner, a.written, a.read)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *LegacyRelease) AppendState(b []byte) []byte {
+	b = append(b, byte(r.at), flags(r.retried))
+	b = appendTimes(b, time.Duration(r.Expiry))
+	return appendTexts(b, r.Value)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *LegacyRenew) AppendState(b []byte) []byte {
+	b = append(b, flags(r.began, r.resolves))
+	b = appendTimes(b, time.Duration(r.expiry))
+	return appendTexts(b, r.Owner, r.Value, r.next)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (a *ModernAcquire) AppendState(b []byte) []byte {
+	b = append(b, byte(a.at))
+	b = appendTimes(b, time.Duration(a.sent), time.Duration(a.fence), a.left)
+	return appendTexts(b, a.Token)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (q *ModernQueue) AppendState(b []byte) []byte {
+	b = append(b, byte(q.at), byte(q.silences), flags(q.handed))
+	b = appendTimes(b, time.Duration(q.asked), time.Duration(q.queued), time.Duration(q.deadline))
+	b = appendTimes(b, time.Duration(q.fence), q.left, time.Duration(q.before), time.Duration(q.ticket))
+	return appendTexts(b, q.Token)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *ModernRenew) AppendState(b []byte) []byte {
+	b = append(b, byte(r.at))
+	b = appendTimes(b, time.Duration(r.sent))
+	return appendTexts(b, r.Token)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *ModernRelease) AppendState(b []byte) []byte {
+	b = append(b, byte(r.at), flags(r.Entry))
+	return appendTexts(b, r.Token)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (a *BridgeAcquire) AppendState(b []byte) []byte {
+	b = append(b, byte(a.at), flags(a.again, a.took), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.fence), a.wait)
+	return appendTexts(b, a.Value, a.seen)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *BridgeRenew) AppendState(b []byte) []byte {
+	b = append(b, flags(r.asked, r.again))
+	b = appendTimes(b, time.Duration(r.sent))
+	return appendTexts(b, r.Value, r.seen)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *BridgeRelease) AppendState(b []byte) []byte {
+	b = append(b, flags(r.asked, r.again))
+	return appendTexts(b, r.Value, r.seen)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (a *AcquireRedisson) AppendState(b []byte) []byte {
+	b = append(b, byte(a.at), byte(a.tries), byte(a.Holds))
+	b = appendTimes(b, time.Duration(a.sent), a.left)
+	return appendTexts(b, a.Holder)
+}
+
+// AppendState implements the explorer's view of the machine.
+func (r *ReleaseRedisson) AppendState(b []byte) []byte {
+	b = append(b, byte(r.at), byte(r.tries), byte(r.Remaining))
+	return appendTexts(b, r.Holder)
+}
+
+func flags(bits ...bool) byte {
+	var f byte
+	for i, bit := range bits {
+		if bit {
+			f |= 1 << i
+		}
+	}
+	return f
+}
+
+func appendTimes(b []byte, times ...time.Duration) []byte {
+	for _, t := range times {
+		b = binary.AppendVarint(b, int64(t))
+	}
+	return b
+}
+
+func appendTexts(b []byte, texts ...string) []byte {
+	for _, s := range texts {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return b
+}

@@ -1,0 +1,6 @@
+package scripts
+
+// All lists every script.
+func All() []*Script { return all }
+
+var all []*Script

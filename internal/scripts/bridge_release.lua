@@ -1,0 +1,28 @@
+-- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard
+-- KEYS[3]  the streak of bridge holders, or the lock's key when none is kept
+-- ARGV[1]  the bridge value
+-- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
+--          key has been free for that long
+-- Reply    {1, 0, 0, ''}       released: the key was ours to the end
+--          {2, 0, 0, ''}       released: the key was absent (a stale DEL), the guard was ours
+--          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
+--          {0, 0, 0, ''}       nothing was ours
+--
+-- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
+-- nobody may find the key free and the guard still there. It has no bound: giving back is always allowed.
+local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
+local owner, seen = text(guard), text(key)
+if owner == value then
+  redis.call('DEL', guard)
+  if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[2]) end
+end
+if seen == value then
+  redis.call('DEL', key)
+  return {1, 0, 0, ''}
+end
+if owner ~= value then return {0, 0, 0, ''} end
+if seen then return {-1, 0, 0, seen} end
+return {2, 0, 0, ''}

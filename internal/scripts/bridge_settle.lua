@@ -1,0 +1,43 @@
+-- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard
+-- ARGV[1]  the bridge value
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the grace in milliseconds
+-- ARGV[4]  the unit of the dialect
+-- ARGV[5]  its layout
+-- ARGV[6]  1 puts our value back over a live legacy value, 0 withdraws from it
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
+--          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
+--          {3, 0, 0, value}     put back over that value; settle again
+--          {-1, 0, ms, value}   withdrawn: that value stands, nothing is ours; look again after ms, -1 unknown
+--          {0, 0, 0, ''}        the guard is not ours: nothing is
+--          error STAGE          the command came after its bound; nothing was done
+--
+-- Atomic because the answer must be true of key and guard at one moment, and because a value may be
+-- put back only over the one that was looked at.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+if late(ARGV[7]) then return refuse() end
+if text(guard) ~= value then return {0, 0, 0, ''} end
+
+local seen, kind = text(key)
+local code = 2
+if seen == value then
+  code = 1
+elseif seen then
+  local left, ends = redis.call('PTTL', key), nil
+  if kind == 'string' and left < 0 then ends = expiry(seen, ARGV[4], ARGV[5]) end
+  local due = ends and ends + tonumber(ARGV[3])
+  if not due or now <= due then
+    if not due or ARGV[6] ~= '1' then
+      redis.call('DEL', guard)
+      return {-1, 0, due and due - now + 1 or left, seen}
+    end
+    code = 3
+  end
+end
+redis.call('SET', key, value, 'PX', ttl)
+redis.call('SET', guard, value, 'PX', ttl)
+return {code, 0, 0, code == 1 and '' or seen or ''}

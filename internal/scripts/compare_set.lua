@@ -1,0 +1,19 @@
+-- compare_set.lua: replaces a key's value only while it holds a given one; a TTL on the key stays.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the value that it must hold
+-- ARGV[2]  the value to put in its place
+-- Reply    1 replaced, 0 the key is absent, holds something else, or is not a string
+--
+-- Atomic because a successor may have taken the lock over since we last looked: a blind SET or GETSET
+-- would overwrite its lease (the hazard "clobber").
+if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl >= 0 then -- 0 is less than a millisecond, not none
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', math.max(ttl, 1))
+else
+  redis.call('SET', KEYS[1], ARGV[2])
+end
+return 1

@@ -1,0 +1,15 @@
+-- gated_compare_set.lua: compare_set.lua of a member of a namespace, refused once its lease is over.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the value that it must hold
+-- ARGV[2]  the value to put in its place
+-- ARGV[3]  the last millisecond of the server's clock at which this command may act
+-- Reply    1 replaced, 0 the key is absent, holds something else, or is not a string; error STAGE: the
+--          command came after its bound, nothing was done
+--
+-- Atomic because a successor may have taken the lock over, and because the lease of a legacy lock must
+-- not be renewed by a member that the namespace has given up waiting for.
+if late(ARGV[3]) then return refuse() end
+if text(KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+return 1

@@ -1,0 +1,16 @@
+-- modern_extend.lua: extends the TTL of a key while it holds our token.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  the fencing counter, or the lock's key when none is wanted
+-- ARGV[1]  the token
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the counter's TTL in milliseconds, 0 when none is wanted
+-- Reply    1 extended, 0 the key is absent, holds something else, or is not a string
+--
+-- Atomic because between a GET and a PEXPIRE the lease can end: we would then extend a successor's.
+-- The counter's TTL is moved along, so that a lock held for longer than that still finds it.
+if redis.pcall('GET', KEYS[1]) == ARGV[1] then
+  if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[3]) end
+  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 0

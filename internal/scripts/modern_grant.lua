@@ -1,0 +1,96 @@
+-- modern_grant.lua: the part that the queueing scripts share. It stands before each of them.
+--
+-- The queue of a key is a sorted set beside it. A member is one waiting process, written
+-- "<token> <claim ms> <channel>": the token that it will hold the key with, for how long it may own
+-- the key before it has spoken, and the channel that it listens on. The score is its ticket: drawn
+-- from the server's clock in microseconds and never twice for one key, so that a late message about an
+-- earlier grant cannot pass for a new one.
+--
+-- grant(key, queue, fence, fencettl) gives the key to the first waiter that still listens, and tells
+-- whether there was one. PUBLISH returns how many connections received the message: a waiter whose
+-- process is gone is passed over at once, at no cost in time. One that is stopped but connected costs
+-- its claim. The message goes out before the SET, so that the waiter reads it before the invalidation
+-- that the SET causes, and does not ask the server about what it already knows.
+--
+-- In a cluster the number that PUBLISH returns is that of this node's own listeners, while every node
+-- passes the message on: nobody is passed over there, and a waiter whose process is gone costs its claim.
+-- To take it for gone would be worse than slow: it hears, takes the key for its own, and does not have it.
+--
+-- next_fence(counter, ttl) draws the next fencing token, 0 when the TTL is '0': then no counter is
+-- wanted and the key stands in its place, since every key of a script must be in one slot.
+--
+-- first(queue) tells the first waiter that it is.
+--
+-- shared(state, ms) tells for how many more ms the key is left to others; pause(queue, state, ms), for
+-- a release, whether it is to be left to them now. Clients that only poll would
+-- never find a key free that waiters hand on to each other; so, where a share is wanted, the hand-overs
+-- stop after 4 shares for the length of one, and nobody of the queue takes the key meanwhile. The state
+-- is the time, on the server's clock in ms, when the present run of hand-overs began, or will begin
+-- after the pause; it expires when there is no contention.
+--
+-- Everything but the key's own commands is called with pcall: whatever has become of the queue or of
+-- the right to publish, a release must still free the key.
+local function after(last)
+  local now = redis.call('TIME')
+  return math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
+end
+
+local function next_fence(fence, ttl)
+  if ttl == '0' then return 0 end
+  local last = redis.pcall('GET', fence) -- whatever stands there, the key is ours already
+  local n = after(type(last) == 'string' and tonumber(last) or 0)
+  redis.call('SET', fence, string.format('%.0f', n), 'PX', ttl)
+  return n
+end
+
+local function reached(heard)
+  if type(heard) ~= 'number' then return false end -- refused: nothing was sent to anybody
+  if heard > 0 then return true end
+  local info = redis.pcall('INFO', 'cluster')
+  if type(info) == 'string' then return string.find(info, 'cluster_enabled:1', 1, true) ~= nil end
+  return not string.find(info.err or '', 'is not supported', 1, true) -- a server without the section is alone
+end
+
+local function grant(key, queue, fence, fencettl)
+  while true do
+    local head = redis.pcall('ZPOPMIN', queue)
+    if head.err or not head[1] then return false end
+    local token, claim, channel = string.match(head[1], '^(%S+) (%d+) (.+)$')
+    if token then
+      local n = next_fence(fence, fencettl)
+      local heard = redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], n))
+      if reached(heard) then
+        redis.call('SET', key, token, 'PX', claim)
+        return true
+      end
+    end
+  end
+end
+
+local function first(queue)
+  local head = redis.pcall('ZRANGE', queue, 0, 0)
+  local token, channel = string.match(head[1] or '', '^(%S+) %d+ (.+)$')
+  if token then redis.pcall('PUBLISH', channel, token .. ' head') end
+  return token
+end
+
+local function shared(state, ms)
+  if ms == '0' then return 0 end
+  local began = redis.call('GET', state)
+  if not began then return 0 end
+  local now = redis.call('TIME')
+  return math.max(0, tonumber(began) - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))
+end
+
+local function pause(queue, state, ms)
+  if ms == '0' or redis.call('EXISTS', queue) == 0 then return false end
+  local share, time = tonumber(ms), redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local began = redis.call('GET', state)
+  if began and now - tonumber(began) >= 4 * share then
+    redis.call('SET', state, string.format('%.0f', now + share), 'PX', 7 * share)
+    return true
+  end
+  if not began then redis.call('SET', state, string.format('%.0f', now), 'PX', 7 * share) end
+  return false
+end

@@ -1,0 +1,60 @@
+-- modern_queue.lua: takes a key, or takes a place in its queue; asking twice is asking once.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  the key's queue
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  where the share's state is, or the lock's key when none is wanted
+-- ARGV[1]  the token
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[4]  the waiter's entry: "<token> <claim ms> <channel>"
+-- ARGV[5]  the queue's TTL in milliseconds: longer than the longest time between two asks of a waiter
+-- ARGV[6]  the share in milliseconds that clients have who only poll, 0 for none
+-- Reply    {1, fencing token or 0, 0} taken
+--          {-n, remaining ms, ticket} held by another (-1: no TTL), or free
+--          but left to others for so long; n wait before us
+--
+-- Atomic because whoever finds the key free gives it to the head of the queue, not to itself: with
+-- two commands between, a newcomer could pass everybody who waits.
+-- GET comes first: over a connection with tracking on, it is what makes the server tell us of the
+-- next change to this key, and of no other.
+local value = redis.call('GET', KEYS[1])
+if value == ARGV[1] then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  redis.call('ZREM', KEYS[2], ARGV[4])
+  return {1, next_fence(KEYS[3], ARGV[3]), 0}
+end
+local free = 0
+if not value then free = shared(KEYS[4], ARGV[6]) end
+if not value and free == 0 then
+  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if not head or head == ARGV[4] then
+    if head then redis.call('ZREM', KEYS[2], head) end
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+  end
+end
+local function line_up() -- at the end, unless we have a place
+  if not redis.call('ZSCORE', KEYS[2], ARGV[4]) then
+    local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or '0'
+    redis.call('ZADD', KEYS[2], string.format('%.0f', after(tonumber(last))), ARGV[4])
+  end
+  redis.call('PEXPIRE', KEYS[2], ARGV[5])
+end
+line_up()
+if not value and free == 0 then
+  if not grant(KEYS[1], KEYS[2], KEYS[3], ARGV[3]) then -- nobody in line listens, nor do we: but we ask
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+  end
+  if redis.call('GET', KEYS[1]) == ARGV[1] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+  end
+  line_up() -- we may have been passed over
+end
+return {
+  -redis.call('ZRANK', KEYS[2], ARGV[4]),
+  free > 0 and free or redis.call('PTTL', KEYS[1]),
+  tonumber(redis.call('ZSCORE', KEYS[2], ARGV[4])),
+}

@@ -1,0 +1,33 @@
+-- modern_release.lua: gives a key that holds our token to the next waiter, or deletes it.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  the key's queue
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  where the share's state is, or the lock's key when none is wanted
+-- ARGV[1]  the token
+-- ARGV[2]  the counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[3]  our entry in the queue, to be removed; '' when we have none
+-- ARGV[4]  the share in milliseconds that clients have who only poll, 0 for none
+-- Reply    2 handed to the next waiter, 1 deleted, 0 the key is absent, holds something else, or is
+--          not a string
+--
+-- Atomic because between a GET and a DEL the lease can end and a successor take the key, and because
+-- a key that was free between two holders could be taken by whoever comes along: to every other
+-- client the key is simply held, by one token and then by the next.
+if ARGV[3] ~= '' then
+  local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)
+  redis.pcall('ZREM', KEYS[2], ARGV[3])
+  if head[1] == ARGV[3] then first(KEYS[2]) end -- it watches the key from here on
+end
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+if pause(KEYS[2], KEYS[4], ARGV[4]) then
+  redis.call('DEL', KEYS[1])
+  first(KEYS[2]) -- it learns how long to keep off
+  return 1
+end
+if grant(KEYS[1], KEYS[2], KEYS[3], ARGV[2]) then
+  return 2
+end
+return redis.call('DEL', KEYS[1])

@@ -1,0 +1,22 @@
+-- modern_take.lua: takes a key that is free or ours already; asking twice is asking once.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  the fencing counter, or the lock's key when none is wanted
+-- ARGV[1]  the token
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the counter's TTL in milliseconds, 0 when none is wanted
+-- Reply    {1, fencing token or 0, 0} taken; {0, remaining ms, 0} held by another (-1: no TTL)
+--
+-- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter
+-- never goes back while it lives; when it has expired, the server's clock in microseconds is far
+-- ahead of every count that a lock per microsecond could have reached.
+-- SET comes first: a key of any type that another holds makes it fail without a WRONGTYPE error.
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return {1, next_fence(KEYS[2], ARGV[3]), 0}
+end
+local value = redis.pcall('GET', KEYS[1])
+if value == ARGV[1] then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {1, next_fence(KEYS[2], ARGV[3]), 0}
+end
+return {0, redis.call('PTTL', KEYS[1]), 0}

@@ -1,0 +1,41 @@
+-- stage_join.lua: a member reports, gets a new lease, and is told the stage.
+--
+-- KEYS[1]   the record
+-- KEYS[2]   the members
+-- ARGV[1]   the member's id
+-- ARGV[2]   the number of this report, growing
+-- ARGV[3]   its lease in milliseconds
+-- ARGV[4]   the epoch that it runs, -1 none yet
+-- ARGV[5]   the stage that it runs, -1 none yet
+-- ARGV[6]   the lowest stage of its locks and attempts under way, -1 none
+-- ARGV[7]   the highest, -1 none
+-- ARGV[8]   for how long a lock can outlive its last renewal, in milliseconds
+-- ARGV[9]   how far its clock is ahead of the server's, in milliseconds
+-- ARGV[10]  host, process and version as JSON
+-- Reply     {1, now, ends, epoch, stage, patterns, dialect, shortest ms}; {0} there is no record;
+--           {-1} a later report has arrived already
+--
+-- Atomic because what a member is told must be on record before it can act on it: stage_move.lua counts
+-- both what a member ran and what it may have begun to run.
+local record = redis.call('HMGET', KEYS[1], 'epoch', 'stage', 'patterns', 'dialect', 'shortest_ms')
+if not record[1] then return {0} end
+local ends = now + tonumber(ARGV[3])
+local before = redis.call('HGET', KEYS[2], ARGV[1])
+if before then
+  before = cjson.decode(before)
+  if before.seq >= tonumber(ARGV[2]) then return {-1} end
+  ends = math.max(ends, before.ends) -- after a step back of the clock, commands may still carry the old end
+else
+  each_member(KEYS[2]) -- forgets those that have run out, so that restarts leave nothing behind
+end
+local told = tonumber(record[2])
+local lo, hi = told, told
+for i = 5, 7 do
+  local stage = tonumber(ARGV[i])
+  if stage >= 0 then lo, hi = math.min(lo, stage), math.max(hi, stage) end
+end
+redis.call('HSET', KEYS[2], ARGV[1], cjson.encode({
+  seq = tonumber(ARGV[2]), epoch = tonumber(ARGV[4]), stage = tonumber(ARGV[5]), lo = lo, hi = hi,
+  seen = now, ends = ends, longest = tonumber(ARGV[8]), skew = tonumber(ARGV[9]), info = ARGV[10],
+}))
+return {1, now, ends, tonumber(record[1]), told, record[3], record[4], tonumber(record[5])}

@@ -1,0 +1,56 @@
+-- stage_move.lua: moves a namespace one stage on or back, if no two stages that are not neighbours can
+-- then be live together.
+--
+-- KEYS[1]  the record
+-- KEYS[2]  the members
+-- ARGV[1]  the epoch that the caller has seen: compare-and-set
+-- ARGV[2]  the stage to move to
+-- ARGV[3]  1 changes the record, 0 only tells what would happen
+-- ARGV[4]  what the step rests on, for people: kept in the record until the next step
+-- Reply    {1, epoch, stage}                              moved, or free to move
+--          {0, epoch, stage, id, why, ms, stage, ...}     blocked, four elements for each member in the way;
+--                                                         why: behind, silent, holds; ms: until it has run
+--                                                         out, -1 while it lives
+--          {-1, epoch, stage}                             the epoch is another: nothing was done
+--          {-2, 0, 0}                                     there is no record
+--
+-- Atomic because the members must not change between the question and the move.
+--
+-- Safe whoever crashes when: a member's lo..hi covers every stage in which a command of it may act
+-- before its lease ends, and every lock that it may hold until gone_at. The move is allowed only if the
+-- range of all members together with the new stage spans two neighbours at most. A member that joins
+-- or reports later is told the new stage. So stages 0 and 2 are never both in use.
+-- Forward, each live member must also run the current epoch and each silent one must have run out, so
+-- that a fleet moves in step. Back, the range alone decides: undoing a step may not wait for a member
+-- that has not even taken it.
+local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
+if not epoch then return {-2, 0, 0} end
+epoch, stage = tonumber(epoch), tonumber(stage)
+local target = tonumber(ARGV[2])
+if epoch ~= tonumber(ARGV[1]) then return {-1, epoch, stage} end
+if math.abs(target - stage) ~= 1 then return redis.error_reply('STAGE the new stage is no neighbour') end
+
+local blocked = {0, epoch, stage}
+local function block(member, why, ms, which)
+  for _, element in ipairs({member.id, why, ms, which}) do blocked[#blocked + 1] = element end
+end
+local members = each_member(KEYS[2])
+local lowest, highest = target, target
+for _, member in ipairs(members) do
+  lowest, highest = math.min(lowest, member.lo), math.max(highest, member.hi)
+end
+for _, member in ipairs(members) do
+  local live = now <= member.ends
+  local wait = live and -1 or gone_at(member) - now + 1
+  if target > stage and not live then
+    block(member, 'silent', wait, member.stage)
+  elseif target > stage and (member.epoch ~= epoch or member.stage ~= stage) then
+    block(member, 'behind', wait, member.stage)
+  elseif highest - member.lo > 1 or member.hi - lowest > 1 then
+    block(member, 'holds', wait, target > stage and member.lo or member.hi)
+  end
+end
+if #blocked > 3 then return blocked end
+if ARGV[3] ~= '1' then return {1, epoch, stage} end
+redis.call('HSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
+return {1, epoch + 1, target}

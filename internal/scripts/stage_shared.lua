@@ -1,0 +1,43 @@
+-- stage_shared.lua: the part that the scripts of a namespace share. It stands before each of them.
+--
+-- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
+-- since, patterns, dialect, shortest_ms. The members are a hash from a member's id to a JSON object:
+--   seq      the number of its last report; an older one that arrives late changes nothing
+--   epoch    what it ran when it reported; -1 before it has run any
+--   stage    the same
+--   lo, hi   every stage that it may run or hold a lock of: what it ran, what it was told to run, what
+--            its locks and its attempts under way are of
+--   seen     when it reported
+--   ends     the end of its lease: no command of it that takes or renews a lock acts later, because
+--            each carries this bound to the script that would act
+--   longest  for how long a lock can outlive its last renewal
+--   skew     how far its clock is ahead of the server's, in milliseconds
+--   info     host, process, version: for people
+-- All times are in milliseconds of the server's clock.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- slack_ms covers the rounding of times, and in a cluster the difference between the clock of the node
+-- that holds the record and those of the nodes that hold the locks.
+local slack_ms = 1000
+
+-- gone_at(member): from then on nothing of a silent member can be held.
+local function gone_at(member)
+  return member.ends + member.longest + slack_ms
+end
+
+-- each_member(key): the members that still count; those that have run out are forgotten.
+local function each_member(key)
+  local members, flat = {}, redis.call('HGETALL', key)
+  for i = 1, #flat, 2 do
+    local member = cjson.decode(flat[i + 1])
+    if now > gone_at(member) then
+      redis.call('HDEL', key, flat[i])
+    else
+      member.id = flat[i]
+      members[#members + 1] = member
+    end
+  end
+  table.sort(members, function(a, b) return a.id < b.id end)
+  return members
+end

@@ -1,0 +1,89 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// bridgeRequest spells out the scripts of the bridge.
+func bridgeRequest(c protocol.Command) (Request, error) {
+	counter, fencing := fence(c)
+	streak, after, gap := streak(c)
+	switch c.Op {
+	case protocol.BridgeTake:
+		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak,
+			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), fencing, bound(c.NotAfter), after, gap)
+	case protocol.BridgeSettle:
+		return script(scripts.BridgeSettle, c.Key, c.Guard,
+			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), flag(c.PutBack), bound(c.NotAfter))
+	case protocol.BridgeExtend:
+		return script(scripts.BridgeRenew, c.Key, c.Guard, counter, streak,
+			c.Value, c.TTL.Milliseconds(), fencing, bound(c.NotAfter), gap)
+	default: // BridgeDrop
+		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, c.Value, gap)
+	}
+}
+
+// gatedRequest finds the script that stands for a command of the old scheme when the command carries a
+// bound: what writes has to check the bound where it writes.
+func gatedRequest(c protocol.Command) (Request, bool) {
+	gated := Request{}
+	switch c.Op {
+	case protocol.SetNX:
+		gated, _ = script(scripts.GatedSetNX, c.Key, guardOf(c), c.Value, bound(c.NotAfter))
+	case protocol.GetSet:
+		gated, _ = script(scripts.GatedGetSet, c.Key, guardOf(c), c.Value, bound(c.NotAfter))
+	case protocol.CompareSet:
+		gated, _ = script(scripts.GatedCompareSet, c.Key, c.Old, c.Value, bound(c.NotAfter))
+	default:
+		return gated, false
+	}
+	return gated, true
+}
+
+// streak names the key of the streak, or the lock's own key in its place, as fence does for the counter.
+func streak(c protocol.Command) (key string, after, gap int64) {
+	if c.Streak == "" {
+		return c.Key, 0, 0
+	}
+	return c.Streak, c.YieldAfter.Milliseconds(), c.Gap.Milliseconds()
+}
+
+// guardOf names the guard that a command of the old scheme has to respect; without one a key that
+// never exists stands in its place.
+func guardOf(c protocol.Command) string {
+	if c.Guard == "" {
+		return protocol.Beside(c.Key, ":none")
+	}
+	return c.Guard
+}
+
+func graceMS(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+func bound(t protocol.Instant) int64 { return int64(t) / int64(time.Millisecond) }
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// word boxes the words that bridge scripts know without allocating.
+func word(s string) any {
+	switch s {
+	case "ms":
+		return "ms"
+	case "plain":
+		return "plain"
+	default:
+		return s
+	}
+}

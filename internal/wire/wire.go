@@ -1,0 +1,228 @@
+// Package wire turns a machine's commands into redigo calls and the replies back: the one place that
+// knows how a command looks to the server.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// Do sends one command and waits at most timeout for its reply. A server's refusal comes back as a
+// Fault with the error beside it; anything else that went wrong is Silence: the command may have run.
+func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
+	if c.Op == protocol.Commit {
+		return commit(conn, timeout, c)
+	}
+	request, err := RequestOf(c)
+	if err != nil {
+		return Translate(nil, err)
+	}
+	raw, err := redis.DoWithTimeout(conn, timeout, request.Name, request.Args()...)
+	if request.Script != nil && IsNoScript(err) {
+		request.ByText()
+		raw, err = redis.DoWithTimeout(conn, timeout, request.Name, request.Args()...)
+	}
+	return Translate(raw, err)
+}
+
+// Translate reads a reply as redigo gives it. A script that answers with several values gives up to
+// three integers and a text.
+func Translate(raw any, err error) (protocol.Reply, error) {
+	if err != nil {
+		var refused redis.Error // only here: it is allocated
+		var notRun *topology.NotRun
+		switch {
+		case errors.As(err, &refused):
+			return protocol.Reply{Kind: protocol.Fault, Text: string(refused)}, err
+		case errors.As(err, &notRun): // no server was reached: as good as a refusal
+			return protocol.Reply{Kind: protocol.Fault, Text: notRun.Error()}, err
+		}
+		return protocol.Reply{Kind: protocol.Silence}, err
+	}
+	switch v := raw.(type) {
+	case nil:
+		return protocol.Reply{Kind: protocol.Nil}, nil
+	case int64:
+		return protocol.Reply{Kind: protocol.Integer, Int: v}, nil
+	case string:
+		return protocol.Reply{Kind: protocol.Text, Text: v}, nil
+	case []byte:
+		return protocol.Reply{Kind: protocol.Text, Text: string(v)}, nil
+	case []any:
+		return several(v)
+	default:
+		return malformed(raw)
+	}
+}
+
+// several reads the reply of a script that answers with more than one value.
+func several(row []any) (protocol.Reply, error) {
+	reply := protocol.Reply{Kind: protocol.Integer}
+	integers := []*int64{&reply.Int, &reply.Int2, &reply.Int3}
+	for _, element := range row {
+		switch v := element.(type) {
+		case int64:
+			if len(integers) == 0 {
+				return malformed(row)
+			}
+			*integers[0], integers = v, integers[1:]
+		case []byte:
+			reply.Text = string(v)
+		case string:
+			reply.Text = v
+		default:
+			return malformed(row)
+		}
+	}
+	return reply, nil
+}
+
+func malformed(raw any) (protocol.Reply, error) {
+	err := fmt.Errorf("unexpected reply of type %T", raw)
+	return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
+}
+
+// commit takes over by transaction: MULTI, SET, EXEC in one round trip.
+func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
+	if err := sendCommit(conn, c); err != nil {
+		return Translate(nil, err)
+	}
+	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
+}
+
+// sendCommit writes all of the transaction but EXEC.
+func sendCommit(conn redis.Conn, c protocol.Command) error {
+	name, args := "SET", []any{c.Key, c.Value}
+	if c.NotAfter != 0 {
+		// By its text: inside MULTI a NOSCRIPT would come too late to send it again.
+		name, args = "EVAL", scripts.GatedSet.Args(false, []any{c.Key, guardOf(c), c.Value, bound(c.NotAfter)})
+	}
+	if err := conn.Send("MULTI"); err != nil {
+		return err
+	}
+	return conn.Send(name, args...)
+}
+
+// executed reads the reply of EXEC: that of its only command, or nil when a watched key has changed.
+func executed(raw any, err error) (protocol.Reply, error) {
+	row, ok := raw.([]any)
+	if err != nil || !ok || len(row) == 0 {
+		return Translate(raw, err)
+	}
+	if refused, ok := row[0].(redis.Error); ok {
+		return Translate(nil, refused)
+	}
+	return Translate(row[0], nil)
+}
+
+// Request is how a command looks on the wire: a plain command, or EVALSHA of a script. It holds its
+// arguments in itself, so that making one allocates nothing but the boxes of the values.
+type Request struct {
+	Name   string
+	Script *scripts.Script // nil for a plain command
+
+	args [16]any
+	n    int
+}
+
+// Plain is a command of at most 16 arguments.
+func Plain(name string, args ...any) Request {
+	r := Request{Name: name}
+	r.n = copy(r.args[:], args)
+	return r
+}
+
+// Args returns what follows the name; it is valid as long as the request.
+func (r *Request) Args() []any { return r.args[:r.n] }
+
+// ByText makes an EVALSHA an EVAL, for a server that has forgotten the script.
+func (r *Request) ByText() {
+	r.Name = "EVAL"
+	r.args[0] = r.Script.Source
+}
+
+// Key returns the key that decides which server of a cluster the request goes to; every other key of it is
+// in the same slot. It is empty where any server will do.
+func (r *Request) Key() string {
+	at := 0
+	if r.Script != nil {
+		at = 2 // behind the script and the number of keys
+	} else if keyless[r.Name] {
+		return ""
+	}
+	if at >= r.n {
+		return ""
+	}
+	key, _ := r.args[at].(string)
+	return key
+}
+
+// keyless are the plain commands of this module that have arguments but no key.
+var keyless = map[string]bool{"WAIT": true, "PING": true, "SCRIPT": true, "CLIENT": true, "PUBLISH": true}
+
+// RequestOf spells a command out. Commit has no such form: it is three commands.
+func RequestOf(c protocol.Command) (Request, error) {
+	if c.NotAfter != 0 {
+		if gated, ok := gatedRequest(c); ok {
+			return gated, nil
+		}
+	}
+	switch c.Op {
+	case protocol.SetNX:
+		return plain("SETNX", c.Key, c.Value)
+	case protocol.Get:
+		return plain("GET", c.Key)
+	case protocol.GetSet:
+		return plain("GETSET", c.Key, c.Value)
+	case protocol.Del:
+		return plain("DEL", c.Key)
+	case protocol.Watch:
+		return plain("WATCH", c.Key)
+	case protocol.Unwatch:
+		return plain("UNWATCH")
+	case protocol.CompareDel:
+		return script(scripts.CompareDel, c.Key, c.Value)
+	case protocol.CompareSet:
+		return script(scripts.CompareSet, c.Key, c.Old, c.Value)
+	case protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop:
+		return bridgeRequest(c)
+	default:
+		return modernRequest(c)
+	}
+}
+
+func plain(name string, args ...any) (Request, error) {
+	return Plain(name, args...), nil
+}
+
+func script(s *scripts.Script, keysAndArgs ...any) (Request, error) {
+	r := Request{Name: "EVALSHA", Script: s}
+	r.n = copy(r.args[:], s.ByDigest())
+	if len(keysAndArgs) > len(r.args)-r.n {
+		return r, fmt.Errorf("wire: %s has %d keys and arguments, a Request holds %d", s.Name, len(keysAndArgs), len(r.args)-r.n)
+	}
+	r.n += copy(r.args[r.n:], keysAndArgs)
+	return r, nil
+}
+
+// Eval runs a script by its digest, and by its text when the server does not know it.
+func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, keysAndArgs ...any) (any, error) {
+	raw, err := redis.DoWithTimeout(conn, timeout, "EVALSHA", s.Args(true, keysAndArgs)...)
+	if IsNoScript(err) {
+		return redis.DoWithTimeout(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
+	}
+	return raw, err
+}
+
+// IsNoScript tells that the server has forgotten a script (restart, SCRIPT FLUSH, failover).
+func IsNoScript(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && len(refused) >= 8 && refused[:8] == "NOSCRIPT"
+}
