@@ -1,0 +1,268 @@
+// Package holders drives the programs in testdata/holders from Go tests: the real locks of Java and
+// Python services, each a process that takes commands on stdin and prints one JSON event a line.
+package holders
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// Kind names a holder program.
+type Kind struct {
+	Name   string // its name on the holder's command line
+	module string // old, current: Java class paths; python
+}
+
+// The kinds, by the lock that they hold.
+var (
+	JedisLock = Kind{"jedis-lock", "old"}    // the released jar, dialect A
+	Article   = Kind{"article", "old"}       // dialect A with a clock hook
+	JedisUUID = Kind{"jedis-uuid", "old"}    // dialect B
+	SetNXPX   = Kind{"set-nx-px", "current"} // SET NX PX and Lua, current Jedis
+	Redisson  = Kind{"redisson", "current"}  // RLock
+	HashUID   = Kind{"hash-uid", "current"}  // hash lock of article 001
+	Bridge    = Kind{"bridge", "current"}    // the Java reference of the bridge scripts
+	RedisPy   = Kind{"redis-py", "python"}   // redis-py 2.9.1's Lock, dialect C
+	SetNXUUID = Kind{"setnx-uuid", "python"} // SETNX of a UUID without TTL
+	PySetNXPX = Kind{"set-nx-px", "python"}  // SET NX PX and Lua from Python
+)
+
+// Component returns what a suite with this kind needs, for redistest.Need.
+func (k Kind) Component() string {
+	if k.module == "python" {
+		return redistest.Python
+	}
+	return redistest.Java
+}
+
+// Event is one line of a holder's output; which fields count depends on Event.
+type Event struct {
+	Event    string  `json:"event"`
+	Kind     string  `json:"kind"`
+	Version  string  `json:"version"`
+	PID      int     `json:"pid"`
+	ID       string  `json:"id"`
+	Key      string  `json:"key"`
+	Value    *string `json:"value"`
+	Field    string  `json:"field"`
+	WaitedMS float64 `json:"waited_ms"`
+	Removed  *bool   `json:"removed"`
+	Op       string  `json:"op"`
+	Class    string  `json:"class"`
+	Message  string  `json:"message"`
+	Reading  string  `json:"reading"`
+	Number   *string `json:"number"`
+	N        int     `json:"n"`
+	Inside   int     `json:"inside"`
+	Turns    int     `json:"turns"`
+	Overlaps int     `json:"overlaps"`
+	Errors   int     `json:"errors"`
+	Hold     int     `json:"hold"`
+	OffsetMS int64   `json:"offset_ms"`
+}
+
+// Holder is a running holder process.
+type Holder struct {
+	Kind Kind
+	ID   string
+	PID  int
+
+	t      testing.TB
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	events chan Event
+	stderr tail
+}
+
+// Option changes how a holder is started.
+type Option func(*exec.Cmd)
+
+// Arg passes name=value to the holder: lease, wait, poll, id, clock, the first three in milliseconds.
+func Arg(name string, value any) Option {
+	if d, ok := value.(time.Duration); ok {
+		value = d.Milliseconds()
+	}
+	return func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, fmt.Sprintf("%s=%v", name, value)) }
+}
+
+// Clock runs the holder under libfaketime with its wall clock off by d: for locks that read the system's
+// clock and have no hook, such as the jedis-lock jar.
+func Clock(t testing.TB, d time.Duration) Option {
+	t.Helper()
+	preload, err := exec.Command("faketime", "-f", "+0s", "printenv", "LD_PRELOAD").Output()
+	if err != nil {
+		t.Fatalf("libfaketime (Debian's package faketime) is not installed: %v", err)
+	}
+	return func(cmd *exec.Cmd) {
+		cmd.Env = append(cmd.Environ(),
+			"LD_PRELOAD="+strings.TrimSpace(string(preload)),
+			fmt.Sprintf("FAKETIME=%+.3fs", d.Seconds()),
+			"FAKETIME_DONT_FAKE_MONOTONIC=1")
+	}
+}
+
+// Start starts a holder, waits until it is ready, and ends it with the test.
+func Start(t testing.TB, kind Kind, url string, options ...Option) *Holder {
+	t.Helper()
+	redistest.Need(t, kind.Component())
+	cmd := command(t, kind)
+	cmd.Args = append(cmd.Args, kind.Name, url)
+	return start(t, kind, cmd, options)
+}
+
+func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
+	t.Helper()
+	h := &Holder{Kind: kind, t: t, cmd: cmd, events: make(chan Event, 4096)}
+	for _, o := range options {
+		o(h.cmd)
+	}
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	h.cmd.Stderr = &h.stderr
+	var err error
+	if h.stdin, err = h.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := h.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cmd.Start(); err != nil {
+		t.Fatalf("start holder %s: %v", kind.Name, err)
+	}
+	read := make(chan struct{})
+	go h.read(stdout, read)
+	t.Cleanup(func() {
+		_ = h.cmd.Process.Kill()
+		<-read
+		_ = h.cmd.Wait()
+	})
+	ready := h.Next(30 * time.Second)
+	if ready.Event != "ready" {
+		t.Fatalf("holder %s began with %+v\n%s", kind.Name, ready, h.stderr.String())
+	}
+	h.ID, h.PID = ready.ID, ready.PID
+	return h
+}
+
+// command finds the program; testdata/holders/setup must have built it.
+func command(t testing.TB, kind Kind) *exec.Cmd {
+	t.Helper()
+	root := Root(t)
+	if kind.module == "python" {
+		return exec.Command(filepath.Join(root, "python/.venv/bin/python"), filepath.Join(root, "python/holder.py"))
+	}
+	return exec.Command("java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-XX:+UseSerialGC",
+		"-cp", filepath.Join(root, "java", kind.module, "target/lib/*"), "lockmigrate.holders."+kind.module+".Main")
+}
+
+// Root returns the folder testdata/holders.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "testdata", "holders")
+		}
+	}
+	t.Fatal("the tests run outside the module")
+	return ""
+}
+
+func (h *Holder) read(stdout io.Reader, done chan<- struct{}) {
+	defer close(done)
+	defer close(h.events)
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			e = Event{Event: "garbage", Message: lines.Text()}
+		}
+		h.events <- e
+	}
+}
+
+// Send gives the holder a command without waiting for what it says.
+func (h *Holder) Send(format string, args ...any) {
+	h.t.Helper()
+	if _, err := fmt.Fprintf(h.stdin, format+"\n", args...); err != nil {
+		h.t.Fatalf("holder %s is gone: %v\n%s", h.ID, err, h.stderr.String())
+	}
+}
+
+// Next waits for the next event.
+func (h *Holder) Next(timeout time.Duration) Event {
+	h.t.Helper()
+	select {
+	case e, open := <-h.events:
+		if !open {
+			h.t.Fatalf("holder %s %s has ended\n%s", h.Kind.Name, h.ID, h.stderr.String())
+		}
+		return e
+	case <-time.After(timeout):
+		h.t.Fatalf("holder %s %s says nothing for %v\n%s", h.Kind.Name, h.ID, timeout, h.stderr.String())
+	}
+	return Event{}
+}
+
+// Events is the stream of what the holder says; it is closed when the process has ended.
+func (h *Holder) Events() <-chan Event { return h.events }
+
+// Do gives the holder a command and returns the first event that answers it.
+func (h *Holder) Do(format string, args ...any) Event {
+	h.t.Helper()
+	h.Send(format, args...)
+	return h.Next(30 * time.Second)
+}
+
+// Kill ends the process at once, as kill -9 does, and waits until it is gone.
+func (h *Holder) Kill() {
+	_ = h.cmd.Process.Kill()
+	_, _ = h.cmd.Process.Wait()
+}
+
+// Signal sends SIGSTOP, SIGCONT ...
+func (h *Holder) Signal(sig syscall.Signal) { _ = h.cmd.Process.Signal(sig) }
+
+// String names the holder for messages.
+func (h *Holder) String() string {
+	return h.Kind.Name + " " + h.ID + " (pid " + strconv.Itoa(h.PID) + ")"
+}
+
+// tail keeps the last of what a holder wrote to stderr.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - 8192; over > 0 {
+		t.text = t.text[over:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

@@ -1,0 +1,213 @@
+package holders
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Taker is a Go lock as the line protocol of the holders needs it.
+type Taker interface {
+	// Acquire returns a function that gives the lock back.
+	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+}
+
+// Maker makes a Taker from a pool and the holder's name=value arguments.
+type Maker func(pool *redis.Pool, args map[string]string) (Taker, error)
+
+const serveAs = "LOCKMIGRATE_GO_HOLDER"
+
+// ServeIfAsked makes a test binary a holder process when StartGo has started it as one; TestMain calls
+// it first. It does not return then.
+func ServeIfAsked(makers map[string]Maker) {
+	kind := os.Getenv(serveAs)
+	if kind == "" {
+		return
+	}
+	if err := serve(kind, makers[kind], os.Args[1], os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, "go holder:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// StartGo starts the test binary itself as a holder of the named kind: a process that can be killed.
+func StartGo(t testing.TB, kind, url string, options ...Option) *Holder {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], url)
+	cmd.Env = append(os.Environ(), serveAs+"="+kind)
+	return start(t, Kind{Name: kind, module: "go"}, cmd, options)
+}
+
+// Millis reads a holder's argument in milliseconds.
+func Millis(args map[string]string, name string, otherwise time.Duration) time.Duration {
+	if n, err := strconv.Atoi(args[name]); err == nil {
+		return time.Duration(n) * time.Millisecond
+	}
+	return otherwise
+}
+
+// server is one holder process in Go.
+type server struct {
+	taker   Taker
+	id      string
+	referee redis.Conn
+	held    map[string]func(context.Context) error
+	out     sync.Mutex
+	stop    chan struct{}
+}
+
+func serve(kind string, maker Maker, url string, words []string) error {
+	if maker == nil {
+		return fmt.Errorf("no such kind: %s", kind)
+	}
+	args := map[string]string{"id": fmt.Sprintf("%s-%d", kind, os.Getpid())}
+	for _, w := range words {
+		if name, value, found := strings.Cut(w, "="); found {
+			args[name] = value
+		}
+	}
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialURLContext(ctx, url)
+	}}
+	book := url // a test may put a proxy between the lock and the server, but not between the book and it
+	if args["book"] != "" {
+		book = args["book"]
+	}
+	referee, err := redis.DialURL(book)
+	if err != nil {
+		return err
+	}
+	taker, err := maker(pool, args)
+	if err != nil {
+		return err
+	}
+	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]func(context.Context) error{}, stop: make(chan struct{}, 1)}
+	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
+	s.loop(bufio.NewScanner(os.Stdin))
+	s.say(Event{Event: "bye"})
+	return nil
+}
+
+// loop reads commands; turns run beside it so that stop is heard.
+func (s *server) loop(in *bufio.Scanner) {
+	for in.Scan() {
+		words := strings.Fields(in.Text())
+		switch {
+		case len(words) == 0:
+		case words[0] == "acquire" && len(words) == 2:
+			s.acquire(words[1])
+		case words[0] == "release" && len(words) == 2:
+			s.release(words[1])
+		case words[0] == "turns" && len(words) == 5:
+			n, _ := strconv.Atoi(words[3])
+			hold, _ := strconv.Atoi(words[4])
+			go s.turns(words[1], words[2], n, time.Duration(hold)*time.Millisecond)
+		case words[0] == "stop":
+			s.stop <- struct{}{}
+		case words[0] == "quit":
+			return
+		default:
+			s.say(Event{Event: "error", Op: "protocol", Class: "usage", Message: in.Text()})
+		}
+	}
+}
+
+func (s *server) acquire(key string) {
+	began := time.Now()
+	release, err := s.taker.Acquire(context.Background(), key)
+	if err != nil {
+		s.say(Event{Event: "busy", Key: key, Message: err.Error(), WaitedMS: millis(began)})
+		return
+	}
+	s.held[key] = release
+	s.say(Event{Event: "acquired", Key: key, WaitedMS: millis(began)})
+}
+
+func (s *server) release(key string) {
+	release, held := s.held[key]
+	err := errors.New("not held")
+	if held {
+		delete(s.held, key)
+		err = release(context.Background())
+	}
+	if err != nil {
+		s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
+		return
+	}
+	s.say(Event{Event: "released", Key: key})
+}
+
+func (s *server) turns(key, referee string, n int, hold time.Duration) {
+	done := Event{Event: "done"}
+	defer func() { s.say(done) }()
+	for done.Turns < n {
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		began := time.Now()
+		release, err := s.taker.Acquire(context.Background(), key)
+		if err != nil {
+			done.Errors++
+			s.say(Event{Event: "error", Op: "acquire", Key: key, Message: err.Error()})
+			time.Sleep(20 * time.Millisecond) // as the other holders pause after an exception
+			continue
+		}
+		done.Turns++
+		turn := Event{Event: "turn", Key: key, N: done.Turns, WaitedMS: millis(began)}
+		if turn.Inside, err = s.critical(referee, done.Turns, hold); err == nil {
+			err = release(context.Background())
+		}
+		if err != nil {
+			done.Errors++
+			s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
+		}
+		if turn.Inside > 1 {
+			done.Overlaps++
+		}
+		s.say(turn)
+	}
+}
+
+// critical enters and leaves the referee's book, and returns how many were inside.
+func (s *server) critical(referee string, n int, hold time.Duration) (int, error) {
+	if _, err := s.referee.Do("HSET", referee, s.id, 1); err != nil {
+		return 0, err
+	}
+	s.say(Event{Event: "entered", N: n})
+	inside, err := redis.Int(s.referee.Do("HLEN", referee))
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(hold)
+	if _, err := s.referee.Do("HDEL", referee, s.id); err != nil {
+		return inside, err
+	}
+	_, err = s.referee.Do("INCR", referee+":turns")
+	return inside, err
+}
+
+func (s *server) say(e Event) {
+	line, err := json.Marshal(e)
+	if err != nil {
+		line = []byte(`{"event":"garbage"}`)
+	}
+	s.out.Lock()
+	defer s.out.Unlock()
+	_, _ = os.Stdout.Write(append(line, '\n'))
+}
+
+func millis(since time.Time) float64 { return float64(time.Since(since)) / float64(time.Millisecond) }

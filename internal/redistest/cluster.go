@@ -1,0 +1,332 @@
+package redistest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Slots is how many slots a cluster has.
+const Slots = 16384
+
+// Cluster is a Redis Cluster of one test.
+type Cluster struct {
+	Masters  []*Server   // as they were at the start
+	Replicas [][]*Server // of each master
+
+	t testing.TB
+}
+
+// NodeTimeout is after how long a cluster of a test takes a node that is silent for dead.
+const NodeTimeout = 600 * time.Millisecond
+
+// NewCluster starts a cluster with the slots spread evenly and waits until every node serves it, which
+// takes Redis two seconds.
+func NewCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
+	t.Helper()
+	return newCluster(t, masters, replicas, nil, args)
+}
+
+// NewTLSCluster starts masters that speak TLS only, among themselves too.
+func NewTLSCluster(t testing.TB, certs *Certificates, masters int) *Cluster {
+	t.Helper()
+	return newCluster(t, masters, 0, certs.Client, append(certs.args(), "--tls-cluster", "yes", "--tls-replication", "yes"))
+}
+
+func newCluster(t testing.TB, masters, replicas int, secure *tls.Config, args []string) *Cluster {
+	t.Helper()
+	Need(t, Redis)
+	c := &Cluster{t: t, Replicas: make([][]*Server, masters)}
+	args = append([]string{
+		"--cluster-enabled", "yes", "--cluster-node-timeout", fmt.Sprint(NodeTimeout.Milliseconds()),
+		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+		"--enable-debug-command", "local",
+	}, args...)
+	var all []*Server
+	for i := range masters * (1 + replicas) {
+		_, port, _ := net.SplitHostPort(freeAddr(t))
+		s := newServer(t, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i), "--cluster-port", port})...)
+		s.bus, s.tls = port, secure
+		all = append(all, s)
+	}
+	c.Masters = all[:masters]
+	for i, s := range all[masters:] {
+		c.Replicas[i%masters] = append(c.Replicas[i%masters], s)
+	}
+	var starting sync.WaitGroup
+	for _, s := range all {
+		starting.Go(s.Start)
+	}
+	starting.Wait()
+	for i, s := range all {
+		s.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		if i < masters {
+			s.Do("CLUSTER", "ADDSLOTSRANGE", i*Slots/masters, (i+1)*Slots/masters-1)
+		}
+		// Everybody meets everybody: gossip alone would take seconds to spread the word.
+		for _, other := range all[:i] {
+			host, port, _ := net.SplitHostPort(other.Addr)
+			s.Do("CLUSTER", "MEET", host, port, other.bus)
+		}
+	}
+	c.await("nodes that know all others", func() bool {
+		for _, s := range all {
+			if n := strings.Count(text(s.Do("CLUSTER", "NODES")), "connected\n") + strings.Count(text(s.Do("CLUSTER", "NODES")), "connected "); n < len(all) {
+				return false
+			}
+		}
+		return true
+	})
+	for i, group := range c.Replicas {
+		id := text(c.Masters[i].Do("CLUSTER", "MYID"))
+		for _, r := range group {
+			r.Do("CLUSTER", "REPLICATE", id)
+		}
+	}
+	c.AwaitOK()
+	return c
+}
+
+// Nodes returns all servers.
+func (c *Cluster) Nodes() []*Server {
+	all := append([]*Server(nil), c.Masters...)
+	for _, group := range c.Replicas {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() []string {
+	var addrs []string
+	for _, s := range c.Nodes() {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// URL names the cluster as lockmigrate's --redis does.
+func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
+
+// AwaitOK waits until every node that runs says that all slots are served, and every replica is in step.
+func (c *Cluster) AwaitOK() {
+	c.t.Helper()
+	c.await("a cluster that is up", func() bool {
+		for _, s := range c.Nodes() {
+			if !s.Running() {
+				continue
+			}
+			info, err := s.Try("CLUSTER", "INFO")
+			if err != nil || !strings.Contains(text(info), "cluster_state:ok") {
+				return false
+			}
+			role, err := redis.Values(s.Try("ROLE"))
+			if err != nil || text(role[0]) == "slave" && text(role[3]) != "connected" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Owner returns the node that serves a slot, as most nodes see it.
+func (c *Cluster) Owner(slot int) *Server {
+	c.t.Helper()
+	votes := map[string]int{}
+	for _, s := range c.Nodes() {
+		if s.Running() {
+			addr := s.owner(slot)
+			votes[addr]++
+			if addr == s.Addr { // it should know
+				votes[addr]++
+			}
+		}
+	}
+	var best *Server
+	for _, s := range c.Nodes() {
+		if n := votes[s.Addr]; n > 0 && (best == nil || n > votes[best.Addr]) {
+			best = s
+		}
+	}
+	if best == nil {
+		c.t.Fatalf("nobody serves slot %d: %v", slot, votes)
+	}
+	return best
+}
+
+// Migration is the move of one slot to another node, in steps.
+type Migration struct {
+	cluster  *Cluster
+	slot     int
+	From, To *Server
+}
+
+// Migrate begins to move a slot: from now on keys that are absent on From answer with ASK.
+func (c *Cluster) Migrate(slot int, to *Server) *Migration {
+	c.t.Helper()
+	m := &Migration{cluster: c, slot: slot, To: to}
+	// The last move may not have come round to everybody.
+	c.await("the owner of a slot to begin its move", func() bool {
+		m.From = c.Owner(slot)
+		if m.From == to {
+			return true // it has it already
+		}
+		_, err1 := to.Try("CLUSTER", "SETSLOT", slot, "IMPORTING", text(m.From.Do("CLUSTER", "MYID")))
+		_, err2 := m.From.Try("CLUSTER", "SETSLOT", slot, "MIGRATING", text(to.Do("CLUSTER", "MYID")))
+		if err1 != nil || err2 != nil {
+			_, _ = to.Try("CLUSTER", "SETSLOT", slot, "STABLE")
+			_, _ = m.From.Try("CLUSTER", "SETSLOT", slot, "STABLE")
+		}
+		return err1 == nil && err2 == nil
+	})
+	return m
+}
+
+// Keys moves up to n keys of the slot and returns how many went.
+func (m *Migration) Keys(n int) int {
+	m.cluster.t.Helper()
+	if m.From == m.To {
+		return 0
+	}
+	keys, _ := redis.Strings(m.From.Do("CLUSTER", "GETKEYSINSLOT", m.slot, n), nil)
+	host, port, _ := net.SplitHostPort(m.To.Addr)
+	for _, key := range keys {
+		m.From.Do("MIGRATE", host, port, key, 0, 5000) // NOKEY, when it has gone meanwhile, is fine
+	}
+	return len(keys)
+}
+
+// Finish moves what is left and gives the slot to its new owner.
+func (m *Migration) Finish() {
+	m.cluster.t.Helper()
+	if m.From == m.To {
+		return
+	}
+	for m.Keys(100) > 0 {
+		continue
+	}
+	id := text(m.To.Do("CLUSTER", "MYID"))
+	m.To.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+	// Moves that follow each other faster than gossip can end with two nodes that each name the other, for
+	// good. The newest epoch wins.
+	m.To.Do("CLUSTER", "BUMPEPOCH")
+	for _, s := range m.cluster.Masters {
+		if s.Running() {
+			_, _ = s.Try("CLUSTER", "SETSLOT", m.slot, "NODE", id) // ends the migrating state; a replica takes no such command
+		}
+	}
+	// Nor may the next move begin before everybody has heard of this epoch: its own would be the same.
+	m.cluster.await("everybody to agree on the slot's owner", func() bool {
+		agreed, epoch := true, m.To.epoch()
+		for _, s := range m.cluster.Nodes() {
+			if s.Running() && s.owner(m.slot) != m.To.Addr {
+				agreed = false
+				_, _ = s.Try("CLUSTER", "SETSLOT", m.slot, "NODE", id) // a replica takes no such command
+			}
+		}
+		for _, s := range m.cluster.Nodes() {
+			agreed = agreed && (!s.Running() || s.epoch() == epoch)
+		}
+		return agreed
+	})
+	for _, s := range []*Server{m.From, m.To} {
+		if s.Running() {
+			s.Do("CLUSTER", "SETSLOT", m.slot, "STABLE")
+		}
+	}
+}
+
+// epoch returns the newest configuration epoch that a node has heard of.
+func (s *Server) epoch() string {
+	info, _ := s.Try("CLUSTER", "INFO")
+	_, after, _ := strings.Cut(text(info), "cluster_current_epoch:")
+	epoch, _, _ := strings.Cut(after, "\r")
+	return epoch
+}
+
+// owner returns the address that a node names for a slot.
+func (s *Server) owner(slot int) string {
+	ranges, _ := redis.Values(s.Try("CLUSTER", "SLOTS"))
+	for _, r := range ranges {
+		span, _ := redis.Values(r, nil)
+		from, _ := redis.Int(span[0], nil)
+		to, _ := redis.Int(span[1], nil)
+		if slot >= from && slot <= to {
+			node, _ := redis.Values(span[2], nil)
+			port, _ := redis.Int(node[1], nil)
+			return fmt.Sprintf("%s:%d", text(node[0]), port)
+		}
+	}
+	return ""
+}
+
+// Failover makes a replica take over from its master in an orderly way, and waits until it has.
+func (c *Cluster) Failover(replica *Server) {
+	c.t.Helper()
+	replica.Do("CLUSTER", "FAILOVER")
+	c.await("a replica that took over", func() bool {
+		role, err := redis.Values(replica.Try("ROLE"))
+		return err == nil && text(role[0]) == "master"
+	})
+}
+
+// AwaitMaster waits until a node is a master.
+func (c *Cluster) AwaitMaster(s *Server) {
+	c.t.Helper()
+	c.await("a replica that became the master", func() bool {
+		role, err := redis.Values(s.Try("ROLE"))
+		return err == nil && text(role[0]) == "master"
+	})
+}
+
+func (c *Cluster) await(what string, reached func() bool) {
+	c.t.Helper()
+	Await(c.t, what, 30*time.Second, reached)
+}
+
+// Await polls another process until something is so.
+func Await(t testing.TB, what string, within time.Duration, reached func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !reached(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v in vain for %s", within, what)
+		}
+		time.Sleep(10 * time.Millisecond) // polling another process: there is nothing to be notified by
+	}
+}
+
+// Running tells that the server's process is there.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd != nil
+}
+
+// Dir is the server's working folder.
+func (s *Server) Dir() string { return s.dir }
+
+// Try runs one command on a fresh connection, within a second.
+func (s *Server) Try(name string, args ...any) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return redis.DoWithTimeout(conn, time.Second, name, args...)
+}
+
+// text reads a bulk or simple string; a cluster node without a name of its own is on the loopback.
+func text(v any) string {
+	s, _ := redis.String(v, nil)
+	return s
+}

@@ -1,0 +1,166 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Replicated is a master with a replica whose link can be held up: what the master acknowledges while it
+// is, a promoted replica has never seen.
+type Replicated struct {
+	Master, Replica *Server
+	Link            *Link
+}
+
+// NewReplicated starts the pair and waits until they are in step.
+func NewReplicated(t testing.TB, args ...string) *Replicated {
+	t.Helper()
+	Need(t, Redis)
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "60"}, args...)
+	r := &Replicated{Master: Real(t, args...)}
+	r.Link = NewLink(t, r.Master.Addr)
+	host, port, _ := net.SplitHostPort(r.Link.Addr)
+	r.Replica = Real(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+	r.AwaitInStep(t)
+	return r
+}
+
+// AwaitInStep waits until the replica has everything.
+func (r *Replicated) AwaitInStep(t testing.TB) {
+	t.Helper()
+	Await(t, "a replica in step", 10*time.Second, func() bool {
+		master, err1 := redis.Values(r.Master.Try("ROLE"))
+		replica, err2 := redis.Values(r.Replica.Try("ROLE"))
+		if err1 != nil || err2 != nil || len(replica) < 5 || text(replica[3]) != "connected" {
+			return false
+		}
+		sent, _ := redis.Int64(master[1], nil)
+		have, _ := redis.Int64(replica[4], nil)
+		return have >= sent
+	})
+}
+
+// Promote makes the replica a master.
+func (r *Replicated) Promote() { r.Replica.Do("REPLICAOF", "NO", "ONE") }
+
+// SentinelGroup is a master, its replicas, and the sentinels that watch over them.
+type SentinelGroup struct {
+	Name      string
+	Servers   []*Server // the first one was the master at the start
+	Sentinels []*Server
+
+	t testing.TB
+}
+
+// NewSentinels starts a master with replicas and sentinels that agree on it.
+func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *SentinelGroup {
+	t.Helper()
+	Need(t, Redis)
+	g := &SentinelGroup{Name: "locks", t: t}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
+	g.Servers = []*Server{Real(t, args...)}
+	host, port, _ := net.SplitHostPort(g.Servers[0].Addr)
+	var starting sync.WaitGroup
+	for range replicas {
+		s := newServer(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+		g.Servers = append(g.Servers, s)
+		starting.Go(s.Start)
+	}
+	for range sentinels {
+		s := newServer(t)
+		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
+sentinel down-after-milliseconds %[1]s 500
+sentinel failover-timeout %[1]s 3000
+`, g.Name, host, port, sentinels/2+1)
+		g.Sentinels = append(g.Sentinels, s)
+		starting.Go(s.Start)
+	}
+	starting.Wait()
+	Await(t, "sentinels that know each other", 20*time.Second, func() bool {
+		for _, s := range g.Sentinels {
+			fields, err := redis.StringMap(s.Try("SENTINEL", "MASTER", g.Name))
+			if err != nil || fields["num-other-sentinels"] != fmt.Sprint(sentinels-1) || fields["num-slaves"] != fmt.Sprint(replicas) ||
+				fields["flags"] != "master" {
+				return false
+			}
+		}
+		return true
+	})
+	return g
+}
+
+// Addrs returns the sentinels' addresses.
+func (g *SentinelGroup) Addrs() []string {
+	var addrs []string
+	for _, s := range g.Sentinels {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// URL names the group as lockmigrate's --redis does.
+func (g *SentinelGroup) URL() string {
+	return "redis+sentinel://" + strings.Join(g.Addrs(), ",") + "/" + g.Name
+}
+
+// Master returns the server that the sentinels name.
+func (g *SentinelGroup) Master() *Server {
+	g.t.Helper()
+	for _, sentinel := range g.Sentinels {
+		parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", g.Name))
+		if err != nil || len(parts) != 2 {
+			continue
+		}
+		for _, s := range g.Servers {
+			if s.Addr == net.JoinHostPort(parts[0], parts[1]) {
+				return s
+			}
+		}
+	}
+	g.t.Fatal("no sentinel names a master")
+	return nil
+}
+
+// AwaitFailover waits until the sentinels name another master than before, and it is one.
+func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
+	g.t.Helper()
+	Await(g.t, "another master", 30*time.Second, func() bool {
+		now := g.Master()
+		if now == before {
+			return false
+		}
+		role, err := redis.Values(now.Try("ROLE"))
+		return err == nil && text(role[0]) == "master"
+	})
+	return g.Master()
+}
+
+// startSentinel runs the server as a sentinel. The caller holds mu.
+func (s *Server) startSentinel(port string) {
+	s.t.Helper()
+	file := filepath.Join(s.dir, "sentinel.conf")
+	if _, err := os.Stat(file); err != nil { // sentinels keep what they learn in it
+		config := "port " + port + "\nbind 127.0.0.1\ndir " + s.dir + "\n" + s.sentinel
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.launch(file, "--sentinel")
+	s.await(s.ping)
+}
+
+// Freeze stops the server's process until the returned function thaws it.
+func (s *Server) Freeze() (thaw func()) {
+	s.Signal(syscall.SIGSTOP)
+	return sync.OnceFunc(func() { s.Signal(syscall.SIGCONT) })
+}

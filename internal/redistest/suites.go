@@ -1,0 +1,56 @@
+// Package redistest gives tests their servers: an embedded one always, real ones where the run asks
+// for them.
+//
+// # Suites
+//
+// LOCKMIGRATE_SUITES names, separated by commas, the components that this run is to use: redis, java,
+// python, browser, netns, or all. A test that needs one which is not named is left out and says so; one
+// that is named and missing is a failure. So a plain `go test ./...` passes with nothing but Go, and
+// `make test` cannot pass by leaving something out.
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Components that a suite may need.
+const (
+	Redis   = "redis"   // redis-server on the PATH
+	Java    = "java"    // the Java holders, built by testdata/holders/setup
+	Python  = "python"  // the Python holders, built by testdata/holders/setup
+	Browser = "browser" // headless Chromium
+	NetNS   = "netns"   // network namespaces, as root
+)
+
+// Wanted tells whether this run is to use a component.
+func Wanted(component string) bool {
+	named := strings.Split(os.Getenv("LOCKMIGRATE_SUITES"), ",")
+	return slices.Contains(named, component) || slices.Contains(named, "all")
+}
+
+// Need leaves the test out unless this run is to use all the components.
+func Need(t testing.TB, components ...string) {
+	t.Helper()
+	for _, c := range components {
+		if !Wanted(c) {
+			t.Skipf("left out: needs %s; `make test` runs it (LOCKMIGRATE_SUITES=%s here)", c, os.Getenv("LOCKMIGRATE_SUITES"))
+		}
+	}
+}
+
+// Main runs the tests of a package in which every test needs the components. Where the run does not
+// name them, the package reports "no tests to run", which `go test ./...` shows beside its name.
+func Main(m interface{ Run() int }, components ...string) {
+	for _, c := range components {
+		if !Wanted(c) {
+			fmt.Printf("left out: this suite needs %s; `make test` runs it\n", strings.Join(components, ", "))
+			fmt.Println("testing: warning: no tests to run") // the words that go test looks for
+			os.Exit(0)
+		}
+	}
+	os.Exit(m.Run())
+}

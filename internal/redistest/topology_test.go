@@ -1,0 +1,58 @@
+package redistest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestClusterStartsMigratesAndFailsOver(t *testing.T) {
+	began := time.Now()
+	c := NewCluster(t, 3, 1)
+	t.Logf("started in %v", time.Since(began))
+	slot := 12182 // of "foo"
+	owner := c.Owner(slot)
+	owner.Do("SET", "foo", "bar")
+	m := c.Migrate(slot, c.Masters[0])
+	m.Finish()
+	assert.Equal(t, "bar", c.Masters[0].Value("foo"))
+	assert.Equal(t, c.Masters[0], c.Owner(slot))
+	began = time.Now()
+	c.Masters[0].Kill()
+	c.AwaitMaster(c.Replicas[0][0])
+	t.Logf("failed over in %v", time.Since(began))
+	c.AwaitOK()
+	assert.Equal(t, "bar", c.Replicas[0][0].Value("foo"))
+	c.Masters[0].Start()
+	c.AwaitOK()
+}
+
+func TestSentinelsFailOver(t *testing.T) {
+	began := time.Now()
+	g := NewSentinels(t, 1, 3)
+	t.Logf("started in %v", time.Since(began))
+	before := g.Master()
+	began = time.Now()
+	before.Kill()
+	after := g.AwaitFailover(before)
+	t.Logf("failed over in %v", time.Since(began))
+	after.Do("SET", "k", "v")
+}
+
+func TestReplicaBehindAHeldLinkHasSeenNothing(t *testing.T) {
+	r := NewReplicated(t)
+	r.Master.Do("SET", "a", "1")
+	r.AwaitInStep(t)
+	r.Link.Partition()
+	r.Master.Do("SET", "b", "1")
+	r.Promote()
+	assert.Equal(t, "1", r.Replica.Value("a"))
+	assert.Empty(t, r.Replica.Value("b"))
+}
+
+func TestTLSServer(t *testing.T) {
+	s := TLS(t, NewCertificates(t))
+	s.Do("SET", "k", "v")
+	assert.Equal(t, "v", s.Value("k"))
+}

@@ -1,0 +1,148 @@
+-- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+--
+-- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
+-- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
+-- double holds that exactly.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
+-- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
+-- process that had been stopped, is refused however late it comes.
+local function late(bound)
+  return bound ~= '0' and now > tonumber(bound)
+end
+
+local function refuse()
+  return redis.error_reply('STAGE the lease of this member of the namespace is over')
+end
+
+-- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
+-- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
+-- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
+-- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
+-- a bridge value that lost its TTL: nil.
+local function expiry(value, unit, layout)
+  local digits = value
+  if layout == 'uuid' then
+    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
+  elseif layout == 'dash' then
+    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
+  elseif layout == 'colon' then
+    digits = string.match(value, '^(%d+):.+$')
+  elseif layout == 'quoted' then
+    digits = string.match(value, '^"(%d+)"$') or value
+  end
+  if not digits or #digits > 32 then return nil end
+  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
+  local ends = tonumber(digits)
+  if not ends then return nil end
+  if unit == 's' then
+    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
+  elseif unit == 'float' then
+    ends = math.ceil(ends * 1000)
+  elseif unit == 'ns' then
+    ends = math.ceil(ends / 1000000)
+  end
+  if ends < 1e12 or ends > now + 3.2e12 then return nil end
+  return ends
+end
+
+-- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
+-- no counter is wanted and the key stands in its place, since all keys must be in one slot.
+local function next_fence(counter, ttl)
+  if ttl == '0' then return 0 end
+  local last = tonumber(redis.call('GET', counter) or '0')
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
+  return n
+end
+
+-- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
+-- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
+local function text(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return nil, kind end
+  if kind ~= 'string' then return kind, kind end
+  return redis.call('GET', key), kind
+end
+-- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
+-- ARGV[2]  the TTL in milliseconds, of key and guard
+-- ARGV[3]  the grace in milliseconds; -1 never takes over
+-- ARGV[4]  the unit of the dialect: ms, s, float or ns
+-- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
+--          keeps no streak
+-- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
+-- Reply    {1, fence, 0, ''}       taken, it was free
+--          {2, fence, 0, value}    taken over from an expired legacy value
+--          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived
+--          {0, 0, ms, value}       held; look again after ms, -1 unknown
+--          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
+--          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          error STAGE             the command came after its bound; nothing was done
+--
+-- Atomic because of three races: between reading an expired value and replacing it another client can
+-- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
+-- the fencing token must be drawn by the holder, in the order of holding.
+-- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
+-- under contention the old ones would starve. So the streak, the time since when bridge holders have
+-- followed one another without a gap, is bounded: after it a free key is left to legacy clients for the
+-- length of one gap.
+-- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+if late(ARGV[7]) then return refuse() end
+
+local owner = text(guard)
+local function held(code, wait, seen)
+  if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
+  return {code, 0, wait, seen}
+end
+if owner and owner ~= value then
+  text(key) -- a waiter that tracks what it reads is woken when the owner deletes the key
+  return {0, 0, redis.call('PTTL', guard), owner}
+end
+
+local code = 1
+local seen, kind = text(key)
+if seen == value or owner == value and not seen then
+  code = 3
+elseif seen then
+  local left = redis.call('PTTL', key)
+  if kind ~= 'string' then return held(-1, left, kind) end
+  if left >= 0 then return held(0, left, seen) end
+  local ends = expiry(seen, ARGV[4], ARGV[5])
+  if not ends then return held(-1, -1, seen) end
+  local grace = tonumber(ARGV[3])
+  if now <= ends + math.max(grace, 0) then
+    if ARGV[8] ~= '0' then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    return held(0, ends + math.max(grace, 0) - now + 1, seen)
+  end
+  if grace < 0 then return held(-2, -1, seen) end
+  code = 2
+end
+
+if ARGV[8] ~= '0' then
+  local since, gap = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) ?(%d*)$')
+  since = tonumber(since or now)
+  if code == 1 and now - since > tonumber(ARGV[8]) then
+    gap = tonumber(gap) or now + ARGV[9] -- the end of the gap, which begins with the first attempt in it
+    if now < gap then
+      redis.call('SET', KEYS[4], string.format('%.0f %.0f', since, gap), 'PX', ARGV[9])
+      return {0, 0, gap - now, ''}
+    end
+    since = now
+  end
+  redis.call('SET', KEYS[4], string.format('%.0f', since), 'PX', ttl + ARGV[9])
+end
+redis.call('SET', key, value, 'PX', ttl)
+redis.call('SET', guard, value, 'PX', ttl)
+return {code, next_fence(KEYS[3], ARGV[6]), 0, code == 2 and seen or ''}

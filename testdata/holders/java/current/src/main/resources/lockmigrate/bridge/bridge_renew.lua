@@ -1,0 +1,107 @@
+-- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+--
+-- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
+-- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
+-- double holds that exactly.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
+-- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
+-- process that had been stopped, is refused however late it comes.
+local function late(bound)
+  return bound ~= '0' and now > tonumber(bound)
+end
+
+local function refuse()
+  return redis.error_reply('STAGE the lease of this member of the namespace is over')
+end
+
+-- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
+-- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
+-- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
+-- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
+-- a bridge value that lost its TTL: nil.
+local function expiry(value, unit, layout)
+  local digits = value
+  if layout == 'uuid' then
+    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
+  elseif layout == 'dash' then
+    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
+  elseif layout == 'colon' then
+    digits = string.match(value, '^(%d+):.+$')
+  elseif layout == 'quoted' then
+    digits = string.match(value, '^"(%d+)"$') or value
+  end
+  if not digits or #digits > 32 then return nil end
+  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
+  local ends = tonumber(digits)
+  if not ends then return nil end
+  if unit == 's' then
+    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
+  elseif unit == 'float' then
+    ends = math.ceil(ends * 1000)
+  elseif unit == 'ns' then
+    ends = math.ceil(ends / 1000000)
+  end
+  if ends < 1e12 or ends > now + 3.2e12 then return nil end
+  return ends
+end
+
+-- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
+-- no counter is wanted and the key stands in its place, since all keys must be in one slot.
+local function next_fence(counter, ttl)
+  if ttl == '0' then return 0 end
+  local last = tonumber(redis.call('GET', counter) or '0')
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
+  return n
+end
+
+-- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
+-- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
+local function text(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return nil, kind end
+  if kind ~= 'string' then return kind, kind end
+  return redis.call('GET', key), kind
+end
+-- bridge_renew.lua: extends a bridge lock, repairs it after a stale DEL, or finds that it is lost.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- ARGV[1]  the bridge value
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[4]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV[5]  the length of a gap in the streak in milliseconds, 0 when none is kept
+-- Reply    {1, 0, 0, ''}       extended
+--          {2, 0, 0, ''}       repaired: one of the two keys was gone and is set again
+--          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; nothing changed
+--          {0, 0, 0, ''}       lost: neither is ours; nothing changed
+--          error STAGE         the command came after its bound; nothing was done
+--
+-- Atomic because between a look at the two keys and a write another client can take the key.
+-- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
+-- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+if late(ARGV[4]) then return refuse() end
+
+local owner, seen = text(guard), text(key)
+local code
+if owner == value and seen == value then
+  code = 1
+elseif owner == value and not seen or not owner and seen == value then
+  code = 2
+elseif owner == value then
+  return {-1, 0, 0, seen}
+else
+  return {0, 0, 0, ''}
+end
+redis.call('SET', key, value, 'PX', ttl)
+redis.call('SET', guard, value, 'PX', ttl)
+if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
+if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[4], ttl + ARGV[5]) end
+return {code, 0, 0, ''}

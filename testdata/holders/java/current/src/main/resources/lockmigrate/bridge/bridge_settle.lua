@@ -1,0 +1,111 @@
+-- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+--
+-- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
+-- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
+-- double holds that exactly.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
+-- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
+-- process that had been stopped, is refused however late it comes.
+local function late(bound)
+  return bound ~= '0' and now > tonumber(bound)
+end
+
+local function refuse()
+  return redis.error_reply('STAGE the lease of this member of the namespace is over')
+end
+
+-- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
+-- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
+-- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
+-- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
+-- a bridge value that lost its TTL: nil.
+local function expiry(value, unit, layout)
+  local digits = value
+  if layout == 'uuid' then
+    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
+  elseif layout == 'dash' then
+    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
+  elseif layout == 'colon' then
+    digits = string.match(value, '^(%d+):.+$')
+  elseif layout == 'quoted' then
+    digits = string.match(value, '^"(%d+)"$') or value
+  end
+  if not digits or #digits > 32 then return nil end
+  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
+  local ends = tonumber(digits)
+  if not ends then return nil end
+  if unit == 's' then
+    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
+  elseif unit == 'float' then
+    ends = math.ceil(ends * 1000)
+  elseif unit == 'ns' then
+    ends = math.ceil(ends / 1000000)
+  end
+  if ends < 1e12 or ends > now + 3.2e12 then return nil end
+  return ends
+end
+
+-- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
+-- no counter is wanted and the key stands in its place, since all keys must be in one slot.
+local function next_fence(counter, ttl)
+  if ttl == '0' then return 0 end
+  local last = tonumber(redis.call('GET', counter) or '0')
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
+  return n
+end
+
+-- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
+-- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
+local function text(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return nil, kind end
+  if kind ~= 'string' then return kind, kind end
+  return redis.call('GET', key), kind
+end
+-- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard
+-- ARGV[1]  the bridge value
+-- ARGV[2]  the TTL in milliseconds
+-- ARGV[3]  the grace in milliseconds
+-- ARGV[4]  the unit of the dialect
+-- ARGV[5]  its layout
+-- ARGV[6]  1 puts our value back over a live legacy value, 0 withdraws from it
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
+--          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
+--          {3, 0, 0, value}     put back over that value; settle again
+--          {-1, 0, ms, value}   withdrawn: that value stands, nothing is ours; look again after ms, -1 unknown
+--          {0, 0, 0, ''}        the guard is not ours: nothing is
+--          error STAGE          the command came after its bound; nothing was done
+--
+-- Atomic because the answer must be true of key and guard at one moment, and because a value may be
+-- put back only over the one that was looked at.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+if late(ARGV[7]) then return refuse() end
+if text(guard) ~= value then return {0, 0, 0, ''} end
+
+local seen, kind = text(key)
+local code = 2
+if seen == value then
+  code = 1
+elseif seen then
+  local left, ends = redis.call('PTTL', key), nil
+  if kind == 'string' and left < 0 then ends = expiry(seen, ARGV[4], ARGV[5]) end
+  local due = ends and ends + tonumber(ARGV[3])
+  if not due or now <= due then
+    if not due or ARGV[6] ~= '1' then
+      redis.call('DEL', guard)
+      return {-1, 0, due and due - now + 1 or left, seen}
+    end
+    code = 3
+  end
+end
+redis.call('SET', key, value, 'PX', ttl)
+redis.call('SET', guard, value, 'PX', ttl)
+return {code, 0, 0, code == 1 and '' or seen or ''}
