@@ -1,0 +1,191 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/critical"
+	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Locker takes locks on the keys of one fleet.
+type Locker struct {
+	opts   Options
+	driver *driver.Driver
+}
+
+// New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet.
+func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
+	if pool == nil {
+		return nil, errors.New("legacy: a Locker needs a pool")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	return &Locker{
+		opts:   opts,
+		driver: &driver.Driver{Pool: pool, Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
+	}, nil
+}
+
+// Close waits until nothing of this Locker runs in the background any more: commands whose callers
+// left before the reply. Locks that are held stay held.
+func (l *Locker) Close() { l.driver.Wait() }
+
+// TryAcquire makes one attempt: at most SETNX, GET and GETSET.
+func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+	return l.observed(ctx, key, 0)
+}
+
+// Acquire tries until the lock is ours, Options.Wait is over or ctx ends.
+func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+	patience := l.opts.Wait
+	if patience == 0 {
+		patience = math.MaxInt64
+	}
+	return l.observed(ctx, key, patience)
+}
+
+// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
+// lock back on every way out of it, panics included. The error is work's own; without one, what went
+// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	lock, err := l.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return critical.Section(ctx, lock, l.opts.ReplyTimeout, work)
+}
+
+// observed acquires and tells the observer what came of it.
+func (l *Locker) observed(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
+	start := time.Now()
+	lock, err := l.acquire(ctx, key, patience)
+	event := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Took: time.Since(start), Err: err}
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrNotAcquired):
+		event.Kind = lockmigrate.EventWaited
+	default:
+		event.Kind = lockmigrate.EventFailed
+	}
+	l.opts.Observer.Observe(event)
+	return lock, err
+}
+
+func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
+	if err := l.syncClock(ctx); err != nil {
+		return nil, &Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
+	}
+	machine := &protocol.LegacyAcquire{
+		Dialect: l.opts.Dialect.Rules(), Key: key, Owner: newOwner(),
+		Lease: l.opts.Lease, Poll: l.opts.Poll, Patience: patience,
+	}
+	start := time.Now()
+	reply, seen := protocol.Reply{}, obstacle{}
+	for {
+		attempt := time.Now()
+		outcome, err := l.driver.Advance(ctx, machine, reply, func(o driver.Outcome) { l.giveBack(machine, o) })
+		if err != nil {
+			return nil, l.notAcquired(key, seen, err) // the machine may still run: hands off
+		}
+		seen.value, seen.foreign = machine.Seen()
+		if outcome.Step.Kind == protocol.Done {
+			return l.concluded(ctx, machine, outcome, attempt)
+		}
+		if time.Since(start) >= patience {
+			return nil, l.notAcquired(key, seen, nil)
+		}
+		if err := l.sleep(ctx, outcome.Step.Sleep); err != nil {
+			return nil, l.notAcquired(key, seen, err)
+		}
+		reply = protocol.Reply{Kind: protocol.Woke}
+	}
+}
+
+// obstacle is what an attempt found on the key.
+type obstacle struct {
+	value   string
+	foreign bool
+}
+
+// concluded turns a machine's verdict into a lock or an error.
+func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt time.Time) (*Lock, error) {
+	switch o.Step.Verdict {
+	case protocol.Acquired:
+		if took := time.Since(attempt); took >= l.opts.Lease {
+			l.giveBack(m, o)
+			return nil, &Error{Op: "acquire", Key: m.Key, Kind: ErrLost, Note: fmt.Sprintf("the reply took %v, longer than the lease", took)}
+		}
+		return newLock(ctx, l, m, attempt), nil
+	case protocol.Unsure:
+		return nil, &Error{
+			Op: "acquire", Key: m.Key, Kind: ErrUnknownOutcome, Cause: o.Err, Until: m.Expiry().Time(),
+			Note: "the value on the key may be ours or that of a client with the same expiry",
+		}
+	case protocol.Failed:
+		return nil, &Error{Op: "acquire", Key: m.Key, Kind: l.cancelled(ctx), Cause: o.Err}
+	default:
+		value, foreign := m.Seen()
+		return nil, l.notAcquired(m.Key, obstacle{value, foreign}, nil)
+	}
+}
+
+// notAcquired says that another holds the key, or that what is on it is not of our dialect; cause is
+// set when the wait was cancelled.
+func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
+	foreign := &Error{
+		Op: "acquire", Key: key, Kind: ErrForeignFormat, Value: seen.value,
+		Note: "dialect " + l.opts.Dialect.String() + " cannot read it and never takes it over",
+	}
+	switch {
+	case seen.foreign && cause == nil:
+		return foreign
+	case seen.foreign:
+		cause = errors.Join(cause, foreign)
+	}
+	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+}
+
+// cancelled is ErrNotAcquired when a failure comes from the caller's own context.
+func (l *Locker) cancelled(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ErrNotAcquired
+	}
+	return nil
+}
+
+// giveBack undoes an acquisition that arrived after its caller had left. Where the key cannot prove
+// whose the value is, the lease has to run out.
+func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
+	if o.Step.Kind != protocol.Done || o.Step.Verdict != protocol.Acquired {
+		return
+	}
+	release := &protocol.LegacyRelease{
+		Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
+	defer cancel()
+	_, _ = l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
+}
+
+func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
+	if l.opts.Jitter > 0 {
+		d += rand.N(l.opts.Jitter)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

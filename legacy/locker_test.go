@@ -1,0 +1,461 @@
+package legacy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const key = "lock.orders"
+
+func newLocker(t *testing.T, pool lockmigrate.Pool, opts legacy.Options) *legacy.Locker {
+	t.Helper()
+	locker, err := legacy.New(pool, opts)
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	return locker
+}
+
+func ms(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }
+
+func TestAcquireWritesTheExpiryAndReleaseDeletesIt(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), legacy.Options{Lease: time.Minute})
+		before := time.Now()
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, key, lock.Key())
+		assert.Equal(t, lock.Value(), s.Value(key))
+		assert.Equal(t, ms(lock.Expiry()), s.Value(key))
+		assert.WithinRange(t, lock.Expiry(), before.Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Minute+2*time.Millisecond))
+		assert.EqualValues(t, -1, s.Do("PTTL", key), "no TTL, as the old clients")
+
+		_, err = locker.TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+
+		require.NoError(t, lock.Release(t.Context()))
+		assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrReleased)
+		assert.ErrorIs(t, lock.Release(t.Context()), legacy.ErrReleased)
+		assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrReleased)
+	})
+}
+
+func TestEveryDialectExcludesItself(t *testing.T) {
+	for _, d := range legacy.Dialects() {
+		t.Run(d.String(), func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				locker := newLocker(t, s.Pool(), legacy.Options{Dialect: d, Lease: 10 * time.Second, Release: legacy.ReleaseAsDialect})
+				lock, err := locker.TryAcquire(t.Context(), key)
+				require.NoError(t, err)
+				at, ok := d.Expires(s.Value(key))
+				require.True(t, ok, "reads what it writes")
+				assert.WithinDuration(t, lock.Expiry(), at, time.Microsecond)
+				_, err = locker.TryAcquire(t.Context(), key)
+				assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+				require.NoError(t, lock.Renew(t.Context()))
+				assert.Equal(t, lock.Value(), s.Value(key))
+				require.NoError(t, lock.Release(t.Context()))
+				if d != legacy.UnixNano {
+					assert.EqualValues(t, 0, s.Do("EXISTS", key))
+				}
+			})
+		})
+	}
+}
+
+func TestTakeoverOfACrashedHolder(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), legacy.Options{Lease: time.Minute})
+		s.Do("SET", key, ms(time.Now().Add(-time.Millisecond)))
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, lock.Value(), s.Value(key))
+	})
+}
+
+func TestForeignValueIsHeld(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), legacy.Options{Wait: time.Millisecond, Poll: time.Millisecond})
+		for _, value := range []string{"6ba7b810-9dad-11d1-80b4-00c04fd430c8", "", "1795262400.5", " 1", "\x1b[31mred"} {
+			s.Do("SET", key, value)
+			for name, try := range map[string]func(context.Context, string) (*legacy.Lock, error){"Try": locker.TryAcquire, "Acquire": locker.Acquire} {
+				_, err := try(t.Context(), key)
+				require.ErrorIs(t, err, legacy.ErrForeignFormat, "%s %q", name, value)
+				assert.NotErrorIs(t, err, legacy.ErrNotAcquired)
+				assert.NotContains(t, err.Error(), "\x1b", "what is printed is safe to print")
+				assert.Equal(t, value, s.Value(key), "and nothing was written")
+			}
+		}
+		s.Do("DEL", key)
+		s.Do("HSET", key, "field", 1)
+		_, err := locker.TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, legacy.ErrForeignFormat)
+		assert.EqualValues(t, 1, s.Do("HLEN", key))
+
+		bounded, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err = newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond}).Acquire(bounded, key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorIs(t, err, legacy.ErrForeignFormat, "a cancelled wait says what it waited for")
+	})
+}
+
+func TestWaitEnds(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		s.Do("SET", key, ms(time.Now().Add(time.Hour)))
+		start := time.Now()
+		_, err := newLocker(t, s.Pool(), legacy.Options{Wait: 50 * time.Millisecond, Poll: 10 * time.Millisecond, Jitter: time.Millisecond}).Acquire(t.Context(), key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		reason := errors.New("the caller lost interest")
+		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
+		_, err = newLocker(t, s.Pool(), legacy.Options{}).Acquire(ctx, key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, reason)
+	})
+}
+
+func TestReleasePolicies(t *testing.T) {
+	successor := ms(time.Now().Add(time.Hour))
+	for _, c := range []struct {
+		policy  legacy.ReleasePolicy
+		overrun bool   // the release comes after the lease
+		want    string // what stands on the key afterwards; empty for nothing
+	}{
+		{legacy.ReleaseUnexpired, false, ""}, // a takeover by a clock ahead: deleted, the holder cannot know
+		{legacy.ReleaseUnexpired, true, successor},
+		{legacy.ReleaseAsDialect, false, ""},
+		{legacy.ReleaseAsDialect, true, ""}, // the stale-delete of the old code
+		{legacy.ReleaseCompare, false, successor},
+		{legacy.ReleaseCompare, true, successor},
+	} {
+		t.Run(fmt.Sprintf("policy %d overrun %v", c.policy, c.overrun), func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				lease := time.Hour
+				if c.overrun {
+					lease = 100 * time.Millisecond
+				}
+				lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: lease, Release: c.policy}).TryAcquire(t.Context(), key)
+				require.NoError(t, err)
+				if c.overrun {
+					<-lock.Context().Done()
+					time.Sleep(time.Until(lock.Expiry()) + time.Millisecond) // the value is up to a unit later than the context
+				}
+				s.Do("SET", key, successor)
+				err = lock.Release(t.Context())
+				assert.Equal(t, c.want, s.Value(key))
+				if c.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorIs(t, err, legacy.ErrLost)
+				}
+			})
+		})
+	}
+}
+
+func TestContextEndsWithTheLease(t *testing.T) {
+	s := redistest.Mini(t)
+	type tag struct{}
+	caller, cancel := context.WithCancel(context.WithValue(t.Context(), tag{}, "value"))
+	before := time.Now()
+	lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: 250 * time.Millisecond}).TryAcquire(caller, key)
+	require.NoError(t, err)
+	cancel()
+	assert.NoError(t, lock.Context().Err(), "the holder outlives the context that acquired")
+	assert.Equal(t, "value", lock.Context().Value(tag{}))
+	<-lock.Context().Done()
+	assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrLost)
+	assert.Less(t, time.Since(before), 10*time.Second)
+	assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrLost, "too late")
+}
+
+func TestRenewMovesTheLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: time.Second}).TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		first := lock.Expiry()
+		for range 5 {
+			time.Sleep(300 * time.Millisecond) // the subject is time passing
+			require.NoError(t, lock.Renew(t.Context()))
+			assert.Equal(t, lock.Value(), s.Value(key))
+		}
+		assert.Greater(t, lock.Expiry().Sub(first), time.Second)
+		assert.NoError(t, lock.Context().Err(), "held for longer than one lease")
+
+		s.Do("SET", key, "1")
+		assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrLost)
+		assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrLost)
+		assert.Equal(t, "1", s.Value(key), "a successor's value is not overwritten")
+		assert.ErrorIs(t, lock.Release(t.Context()), legacy.ErrLost)
+		assert.Equal(t, "1", s.Value(key))
+	})
+}
+
+func TestDo(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), legacy.Options{Lease: 250 * time.Millisecond})
+		sentinel := errors.New("the work's own")
+		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
+		assert.Panics(t, func() { _ = locker.Do(t.Context(), key, func(context.Context) error { panic("boom") }) })
+		assert.EqualValues(t, 0, s.Do("EXISTS", key), "released on every way out")
+
+		err := locker.Do(t.Context(), key, func(ctx context.Context) error {
+			<-ctx.Done()
+			assert.ErrorIs(t, context.Cause(ctx), legacy.ErrLost)
+			time.Sleep(5 * time.Millisecond) // past the value's last millisecond
+			return nil
+		})
+		assert.ErrorIs(t, err, legacy.ErrLost, "work that overran is told, even if it did not look")
+	})
+}
+
+func TestExclusionUnderLoad(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond})
+		inside, most := 0, 0
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 25 {
+					err := locker.Do(t.Context(), key, func(context.Context) error {
+						mu.Lock()
+						inside++
+						most = max(most, inside)
+						mu.Unlock()
+						time.Sleep(100 * time.Microsecond) // the critical section
+						mu.Lock()
+						inside--
+						mu.Unlock()
+						return nil
+					})
+					assert.NoError(t, err)
+				}
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 1, most)
+	})
+}
+
+func TestLostReplies(t *testing.T) {
+	past := ms(time.Now().Add(-time.Hour))
+	for _, c := range []struct {
+		name    string
+		dialect legacy.Dialect
+		before  string // on the key at the start
+		fates   map[int]redistest.Fate
+		want    error // nil: acquired
+		sent    string
+	}{
+		{"SETNX arrives, its reply does not, numbers", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX GET"},
+		{"SETNX arrives, its reply does not, own values", legacy.JedisUUID, "", map[int]redistest.Fate{0: redistest.LosesReply},
+			nil, "SETNX GET"},
+		{"SETNX never arrives", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
+		{"SETNX is lost twice", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
+			legacy.ErrNotAcquired, "SETNX GET SETNX GET"},
+		{"GETSET arrives, its reply does not", legacy.RedisPyFloat, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX GET GETSET GET"},
+		{"GETSET never arrives", legacy.JedisMS, past, map[int]redistest.Fate{2: redistest.LosesCommand}, legacy.ErrNotAcquired, "SETNX GET GETSET GET"},
+		{"EXEC arrives, its reply does not", legacy.ServiceStack, past, map[int]redistest.Fate{3: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				if c.before != "" {
+					s.Do("SET", key, c.before)
+				}
+				pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate { return c.fates[n] }}
+				lock, err := newLocker(t, pool, legacy.Options{Dialect: c.dialect, Lease: time.Minute}).TryAcquire(t.Context(), key)
+				assert.Equal(t, c.sent, pool.Commands())
+				if c.want == nil {
+					require.NoError(t, err)
+					assert.Equal(t, lock.Value(), s.Value(key))
+					return
+				}
+				require.ErrorIs(t, err, c.want)
+				var detail *legacy.Error
+				require.ErrorAs(t, err, &detail)
+				if errors.Is(err, legacy.ErrUnknownOutcome) {
+					at, ok := c.dialect.Expires(s.Value(key))
+					require.True(t, ok)
+					assert.WithinDuration(t, at, detail.Until, time.Microsecond, "says until when the key may stay taken")
+				}
+			})
+		})
+	}
+}
+
+func TestLostRelease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, fate := range []redistest.Fate{redistest.LosesReply, redistest.LosesCommand} {
+			pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate {
+				if n == 1 {
+					return fate
+				}
+				return redistest.Passes
+			}}
+			lock, err := newLocker(t, pool, legacy.Options{}).TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			assert.NoError(t, lock.Release(t.Context()), pool.Commands())
+			assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		}
+	})
+}
+
+// The caller leaves while SETNX is under way; the lock that arrives is given back.
+func TestCancelledAcquireLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		sent, proceed := make(chan struct{}), make(chan struct{})
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
+			if n == 0 {
+				close(sent)
+				<-proceed
+			}
+		}}
+		locker, err := legacy.New(pool, legacy.Options{})
+		require.NoError(t, err)
+		go func() {
+			<-sent
+			cancel()
+		}()
+		_, err = locker.TryAcquire(ctx, key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, context.Canceled)
+		close(proceed)
+		locker.Close()
+		assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		assert.Contains(t, pool.Commands(), "SETNX EVALSHA")
+	})
+}
+
+// A reply that takes longer than the lease brings no lock.
+func TestLateReplyIsNoLock(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
+			if n == 0 {
+				time.Sleep(30 * time.Millisecond) // the network
+			}
+		}}
+		_, err := newLocker(t, pool, legacy.Options{Lease: 10 * time.Millisecond}).TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, legacy.ErrLost)
+		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
+	})
+}
+
+// redsync over redigo came back after 3 s, with success, from a context of 200 ms.
+func TestContextIsHonouredWhileTheServerIsPaused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("CLIENT", "PAUSE", 1000, "ALL")
+	locker, err := legacy.New(s.Pool(), legacy.Options{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = locker.Acquire(ctx, key)
+	assert.Less(t, time.Since(start), 500*time.Millisecond)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	locker.Close()
+	assert.EqualValues(t, 0, s.Do("EXISTS", key), "the SETNX that arrived late was undone")
+}
+
+func TestBadServers(t *testing.T) {
+	t.Run("unreachable", func(t *testing.T) {
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", "127.0.0.1:1")
+		}}
+		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "connection refused")
+		assert.NotErrorIs(t, err, legacy.ErrNotAcquired, "nobody else holds it, as far as we know")
+	})
+	t.Run("read-only replica", func(t *testing.T) {
+		s := redistest.Real(t, "--replicaof", "127.0.0.1", "1")
+		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "READONLY")
+	})
+	t.Run("no password", func(t *testing.T) {
+		s := redistest.Real(t, "--requirepass", "secret")
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) }}
+		t.Cleanup(func() { _ = pool.Close() })
+		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "NOAUTH")
+	})
+	t.Run("no right to SETNX", func(t *testing.T) {
+		s := redistest.Real(t)
+		s.Do("ACL", "SETUSER", "default", "-setnx")
+		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+}
+
+func TestObserver(t *testing.T) {
+	s := redistest.Mini(t)
+	var mu sync.Mutex
+	var seen []string
+	observer := lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, key, e.Key)
+		seen = append(seen, e.Kind.String())
+	})
+	locker := newLocker(t, s.Pool(), legacy.Options{Observer: observer})
+	lock, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	_, err = locker.TryAcquire(t.Context(), key)
+	require.Error(t, err)
+	require.NoError(t, lock.Renew(t.Context()))
+	require.NoError(t, lock.Release(t.Context()))
+	lock, err = locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	s.Do("SET", key, "1")
+	require.Error(t, lock.Renew(t.Context()))
+	s.Mini.SetError("LOADING for ever")
+	_, err = locker.TryAcquire(t.Context(), key)
+	require.ErrorContains(t, err, "LOADING")
+	assert.Equal(t, []string{"acquired", "waited", "renewed", "released", "acquired", "lost", "failed"}, seen)
+}
+
+func TestOptions(t *testing.T) {
+	_, err := legacy.New(nil, legacy.Options{})
+	assert.Error(t, err)
+	for _, c := range []struct {
+		opts legacy.Options
+		want string
+	}{
+		{legacy.Options{Lease: -1}, "Lease"},
+		{legacy.Options{Lease: time.Microsecond}, "whole units of 1ms"},
+		{legacy.Options{Lease: 1500 * time.Millisecond, Dialect: legacy.RedisDoc}, "whole units of 1s"},
+		{legacy.Options{Wait: -1}, "Wait"},
+		{legacy.Options{Poll: -1}, "Poll"},
+		{legacy.Options{Jitter: -1}, "Jitter"},
+		{legacy.Options{ReplyTimeout: -1}, "ReplyTimeout"},
+		{legacy.Options{Release: 9}, "Release"},
+	} {
+		assert.ErrorContains(t, c.opts.Validate(), c.want)
+		_, err := legacy.New(&redis.Pool{}, c.opts)
+		assert.ErrorContains(t, err, c.want)
+	}
+	assert.NoError(t, legacy.Options{}.Validate())
+}

@@ -1,0 +1,130 @@
+package legacy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Defaults of Options.
+const (
+	DefaultLease        = 5 * time.Minute
+	DefaultReplyTimeout = 5 * time.Second
+)
+
+// Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes, waits for
+// as long as the context allows, and deletes only while its lease lasts.
+type Options struct {
+	// Dialect of the fleet. Every client of a key must speak the same one. Zero: JedisMS.
+	Dialect Dialect
+
+	// Lease is how long a lock is held at most before others take it over. It must be a whole number of
+	// the dialect's unit, and longer than the work plus the fleet's clock skew: nothing renews it
+	// unless Renew is called. Zero: 5 minutes.
+	Lease time.Duration
+
+	// Wait is how long Acquire tries (the article's timeoutMsecs). As in the old code the sleeps count
+	// against it, and an attempt that begins within it is finished; here the time that attempts take
+	// counts too. Zero: as long as the context lasts.
+	Wait time.Duration
+
+	// Poll is the sleep between two attempts. Zero: the dialect's own, 100 ms for most. Shorter values
+	// cost the server three commands an attempt and a waiter.
+	Poll time.Duration
+
+	// Jitter is the most that is added to each Poll, at random, so that waiters do not march in step.
+	// Zero: none, as the old clients.
+	Jitter time.Duration
+
+	// Release says how a lock is given back. Zero: ReleaseUnexpired.
+	Release ReleasePolicy
+
+	// Clock is read for every value written and every value judged. Zero: the host's wall clock.
+	Clock Clock
+
+	// Observer is told of acquisitions, waits, renewals, losses, releases and failures. Nil: nobody is.
+	Observer lockmigrate.Observer
+
+	// ReplyTimeout bounds the wait for each reply of the server, whatever the context says. A reply that
+	// has not come by then counts as lost. Zero: 5 seconds.
+	ReplyTimeout time.Duration
+}
+
+// ReleasePolicy says how a lock is given back.
+type ReleasePolicy uint8
+
+const (
+	// ReleaseUnexpired sends DEL while the lease is unexpired by the holder's own clock, and nothing
+	// after. What remains is a stale-delete by a holder whose clock is behind, by one whose DEL is
+	// delayed on the way, and after an early-takeover.
+	ReleaseUnexpired ReleasePolicy = iota
+
+	// ReleaseAsDialect does what the dialect's old clients do. For jedis-ms that is a DEL whatever has
+	// happened since: a holder that overran its lease removes its successor's key (stale-delete).
+	ReleaseAsDialect
+
+	// ReleaseCompare deletes the key in one script if it still holds the value that we wrote. After a
+	// clobber it does not, so the key stays as a ghost until the clobberer's expiry. Where two clients
+	// can write the same number in the same unit of time, a twin's key can be deleted.
+	ReleaseCompare
+)
+
+func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
+	switch p {
+	case ReleaseAsDialect:
+		return d.Release
+	case ReleaseCompare:
+		return protocol.ReleaseCompare
+	default:
+		return protocol.ReleaseUnexpired
+	}
+}
+
+// Validate tells what is wrong with the options, without changing them.
+func (o Options) Validate() error {
+	var wrong []error
+	d := o.Dialect.Rules()
+	if lease := o.lease(); lease <= 0 {
+		wrong = append(wrong, fmt.Errorf("option Lease %v: must be positive", lease))
+	} else if lease%d.Unit.Resolution() != 0 {
+		wrong = append(wrong, fmt.Errorf("option Lease %v: dialect %s writes whole units of %v", lease, d.Name, d.Unit.Resolution()))
+	}
+	for name, value := range map[string]time.Duration{
+		"Wait": o.Wait, "Poll": o.Poll, "Jitter": o.Jitter, "ReplyTimeout": o.ReplyTimeout,
+	} {
+		if value < 0 {
+			wrong = append(wrong, fmt.Errorf("option %s %v: must not be negative", name, value))
+		}
+	}
+	if o.Release > ReleaseCompare {
+		wrong = append(wrong, fmt.Errorf("option Release %d: no such policy", o.Release))
+	}
+	return errors.Join(wrong...)
+}
+
+func (o Options) lease() time.Duration {
+	if o.Lease == 0 {
+		return DefaultLease
+	}
+	return o.Lease
+}
+
+func (o Options) withDefaults() Options {
+	o.Lease = o.lease()
+	if o.Poll == 0 {
+		o.Poll = o.Dialect.Rules().Poll
+	}
+	if o.Clock == nil {
+		o.Clock = SystemClock{}
+	}
+	if o.Observer == nil {
+		o.Observer = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
+	}
+	if o.ReplyTimeout == 0 {
+		o.ReplyTimeout = DefaultReplyTimeout
+	}
+	return o
+}
