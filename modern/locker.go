@@ -1,0 +1,323 @@
+package modern
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"hash/maphash"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/critical"
+	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/waiting"
+)
+
+// Suffixes of the keys beside a lock's key, which share its cluster slot: "orders" has "{orders}:queue".
+const (
+	queueSuffix = ":queue"
+)
+
+// pingIdle is how long a line may be unused before it is asked whether it lives.
+const pingIdle = 2 * time.Minute
+
+// Locker takes locks on one server. A process needs one for each server and set of Options.
+type Locker struct {
+	opts    Options
+	id      string // unique to this Locker; in layout Redisson the client's
+	channel string // where this Locker is told of grants
+	tokens  source
+	clock   clock
+	runner  waiting.Runner
+	pool    *driver.Driver
+	line    line.Way // nil when every attempt takes a connection from the pool
+	renewer *renewer
+	hub     *waiting.Hub
+	native  native
+	hot     heat
+	threads atomic.Uint64 // layout Redisson: the numbers that stand for threads
+	seen    lockmigrate.Observer
+
+	mu    sync.Mutex
+	owned map[ownership]*hold // what owners in contexts hold
+
+	background sync.WaitGroup
+	closed     atomic.Bool
+}
+
+// New returns a Locker over a server. It sends nothing and starts nothing yet.
+func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
+	if pool == nil {
+		return nil, errors.New("modern: a Locker needs a pool")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	dial := opts.dialer(pool)
+	servers, _ := pool.(topology.Servers)
+	own := dial != nil || servers != nil // connections outside of the pool
+	opts = opts.withDefaults()
+	l := &Locker{opts: opts, clock: newClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
+	l.hot.seed = maphash.MakeSeed()
+	if l.seen == nil {
+		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
+	}
+	var id [16]byte
+	l.tokens.read(id[:])
+	l.id = hex.EncodeToString(id[:])
+	l.channel = "lockmigrate:wake:" + l.id
+
+	l.pool = &driver.Driver{Pool: pool, Now: l.clock.time, ReplyTimeout: opts.ReplyTimeout}
+	l.runner = l.pool
+	if own && !opts.Pooled {
+		l.line = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: opts.ReplyTimeout, Ping: pingIdle})
+		l.runner = l.line
+	}
+	patience := min(opts.ReplyTimeout, opts.TTL/4) // so that there is time for another try
+	var renewals batcher = &pooled{pool: pool, timeout: patience}
+	if own {
+		renewals = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
+	}
+	l.renewer = newRenewer(l.clock, []batcher{renewals}, 1, opts)
+	l.hub = waiting.New(waiting.Options{
+		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.now, Channel: l.channel,
+		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
+		Changed: func(m waiting.Mode, why error) {
+			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
+		},
+	})
+	return l, nil
+}
+
+// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any
+// more. Locks that are still held end with ErrLost and stay on the server until their TTL is over:
+// release them first. Nobody may be waiting by then.
+func (l *Locker) Close() {
+	if l.closed.Swap(true) {
+		return
+	}
+	l.renewer.close()
+	l.background.Wait()
+	l.hub.Close()
+	if l.line != nil {
+		l.line.Close()
+		l.line.Wait()
+	}
+	l.pool.Wait()
+}
+
+// Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.
+func (l *Locker) Waiting() string { return l.hub.Mode().String() }
+
+// TryAcquire makes one attempt. When another holds the lock, that is one command.
+func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+	if again, ok, err := l.reenter(ctx, key); ok {
+		return again, err
+	}
+	start := l.clock.now()
+	k, err := l.attempt(ctx, key)
+	return l.acquired(ctx, k, start, false, err)
+}
+
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A key of another type, such as
+// a lock of another layout, is ErrForeignFormat: whoever holds that will not hand it to us.
+func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+	if again, ok, err := l.reenter(ctx, key); ok {
+		return again, err
+	}
+	start := l.clock.now()
+	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, start) { // else the key is hardly free
+		k, err := l.attempt(ctx, key)
+		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
+			return l.acquired(ctx, k, start, false, err)
+		}
+	}
+	bounded, cancel := ctx, context.CancelFunc(func() {})
+	if l.opts.Wait > 0 {
+		bounded, cancel = context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
+	}
+	defer cancel()
+	k, err := l.wait(bounded, key)
+	return l.acquired(ctx, k, start, true, err)
+}
+
+// errWaitOver ends a wait when Options.Wait does.
+var errWaitOver = errors.New("Options.Wait is over")
+
+// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
+// lock back on every way out of it, panics included. The error is work's own; without one, what went
+// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	lock, err := l.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return critical.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+}
+
+// attempt is one try: one command when it fails.
+func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
+	k := l.newLock(ctx, key)
+	if l.opts.Layout == Redisson {
+		return k, l.attemptRedisson(ctx, k)
+	}
+	m := &k.own.acquire
+	*m = protocol.ModernAcquire{Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL}
+	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
+	if err != nil {
+		return nil, l.gaveUp(k, err)
+	}
+	switch outcome.Step.Verdict {
+	case protocol.Acquired:
+		k.own.begin(m.Deadline(), m.FenceToken())
+		return k, nil
+	case protocol.Busy:
+		return nil, k.own.fail("acquire", ErrNotAcquired, nil)
+	case protocol.Unsure:
+		return nil, l.cleanUp(ctx, k, outcome.Err, func() error { return l.giveBack(k, false) })
+	default:
+		return nil, k.own.fail("acquire", nil, outcome.Err)
+	}
+}
+
+// cleanUp gives back what an acquisition without an answer may have taken, on a context of its own, and
+// returns the acquisition's error: an unknown outcome if that cannot be confirmed while the caller waits.
+func (l *Locker) cleanUp(ctx context.Context, k *Lock, cause error, giveBack func() error) error {
+	confirmed := make(chan error, 1)
+	if l.closed.Load() {
+		return l.unknown(k, cause)
+	}
+	l.background.Go(func() { confirmed <- giveBack() })
+	select {
+	case err := <-confirmed:
+		if err == nil {
+			failed := k.own.fail("acquire", nil, cause)
+			failed.Note = "what it may have taken was given back"
+			return failed
+		}
+	case <-ctx.Done():
+	}
+	return l.unknown(k, cause)
+}
+
+// acquired is the last step of every acquisition, for better or worse.
+func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, queued bool, err error) (*Lock, error) {
+	took := l.clock.now().Sub(start)
+	if err == nil && l.opts.Replicas > 0 {
+		err = l.replicated(ctx, k)
+	}
+	if err != nil {
+		kind := lockmigrate.EventFailed
+		if errors.Is(err, ErrNotAcquired) {
+			kind = lockmigrate.EventWaited
+		}
+		l.seen.Observe(lockmigrate.Event{Kind: kind, Op: "acquire", Key: keyOf(err), Took: took, Err: err})
+		return nil, err
+	}
+	l.own(ctx, k)
+	l.seen.Observe(lockmigrate.Event{
+		Kind: lockmigrate.EventAcquired, Op: "acquire", Key: k.own.key, Fence: k.own.fence, Queued: queued, Handed: k.own.handed, Took: took,
+	})
+	l.renewer.add(&k.own.lease)
+	return k, nil
+}
+
+func keyOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Key
+	}
+	return ""
+}
+
+// gaveUp is the error of a caller whose context ended while it tried or waited.
+func (l *Locker) gaveUp(k *Lock, cause error) error {
+	return k.own.fail("acquire", ErrNotAcquired, cause)
+}
+
+// unknown is the error when no reply came to anything that was asked: the token may be on the key, for a
+// TTL from when the server runs the command. One reply timeout is allowed for that; a server that was
+// frozen for longer and then runs it makes it later.
+func (l *Locker) unknown(k *Lock, cause error) error {
+	return &Error{
+		Op: "acquire", Key: k.own.key, Kind: ErrUnknownOutcome, Cause: cause,
+		Until: time.Now().Add(l.opts.ReplyTimeout + l.opts.TTL), Note: "the key may hold our token " + k.own.token,
+	}
+}
+
+// abandoned is told how an attempt ended whose caller had left: what it got is given back, by token,
+// on a context of its own.
+func (l *Locker) abandoned(k *Lock, o driver.Outcome) {
+	if o.Step.Kind != protocol.Done {
+		return
+	}
+	switch o.Step.Verdict {
+	case protocol.Acquired, protocol.Unsure:
+		l.giveBack(k, false)
+	}
+}
+
+// giveBack removes the token from the key, and from the key's queue if it may stand there. What cannot
+// be confirmed is reported to the observer as an unknown outcome.
+func (l *Locker) giveBack(k *Lock, queued bool) error {
+	if l.opts.Layout == Redisson {
+		return l.giveBackRedisson(k)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
+	defer cancel()
+	m := l.releaseOf(&k.own)
+	m.Entry = queued && m.Queue != ""
+	outcome, _ := l.runner.Advance(ctx, &m, protocol.Reply{}, func(driver.Outcome) {})
+	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
+		return nil
+	}
+	err := l.unknown(k, outcome.Err)
+	l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.own.key, Err: err})
+	return err
+}
+
+// releaseOf returns the machine that gives a hold's key back.
+func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
+	m := protocol.ModernRelease{
+		Key: h.key, Token: h.token, Channel: l.channel, Claim: l.opts.Claim, Share: l.opts.Share,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL,
+	}
+	if !l.opts.Unfair {
+		m.Queue = protocol.Beside(h.key, queueSuffix)
+	}
+	return m
+}
+
+// newToken returns a fresh value for a key.
+func (l *Locker) newToken() string {
+	switch {
+	case l.opts.Layout == Redisson:
+		return l.id + ":" + strconv.FormatUint(l.threads.Add(1), 10)
+	case l.opts.NewToken != nil:
+		return l.opts.NewToken()
+	default:
+		return l.tokens.token(l.opts.Token)
+	}
+}
+
+// clock is monotonic: it starts from the wall clock and is never set. Its readings are instants of this
+// process alone.
+type clock struct {
+	base   time.Time
+	origin protocol.Instant
+}
+
+func newClock() clock {
+	now := time.Now()
+	return clock{base: now, origin: protocol.InstantOf(now)}
+}
+
+func (c clock) now() protocol.Instant { return c.origin.Add(time.Since(c.base)) }
+
+func (c clock) time() time.Time { return c.now().Time() }

@@ -1,0 +1,199 @@
+package modern_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+const key = "orders"
+
+func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) *modern.Locker {
+	t.Helper()
+	locker, err := modern.New(pool, opts)
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	return locker
+}
+
+// ways are the ways of waiting and of sending that every behaviour must hold for.
+func ways(t *testing.T, test func(t *testing.T, s *redistest.Server, opts modern.Options)) {
+	t.Helper()
+	for name, opts := range map[string]modern.Options{
+		"queue": {}, "fenced": {Fencing: true}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Layout: modern.Redisson},
+		"untracked": {NoTracking: true, Poll: 10 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, s, opts) })
+		})
+	}
+}
+
+func TestAcquireAndRelease(t *testing.T) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
+		locker := newLocker(t, s.Pool(), opts)
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, key, lock.Key())
+		if opts.Layout == modern.Token {
+			assert.Equal(t, lock.Token(), s.Value(key))
+			n, err := strconv.ParseInt(lock.Token(), 10, 64)
+			require.NoError(t, err, "legacy-safe")
+			assert.GreaterOrEqual(t, n, int64(5e18))
+		} else {
+			assert.EqualValues(t, 1, s.Do("HLEN", key))
+		}
+		ttl := s.Do("PTTL", key).(int64)
+		assert.InDelta(t, 29_000, ttl, 1_000)
+		assert.WithinDuration(t, time.Now().Add(30*time.Second), lock.Expiry(), time.Second)
+		assert.Equal(t, opts.Fencing, lock.Fence() > 0)
+
+		_, err = newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		require.NoError(t, lock.Renew(t.Context()))
+
+		require.NoError(t, lock.Release(t.Context()))
+		assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrReleased)
+		assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrReleased)
+		assert.ErrorIs(t, lock.Renew(t.Context()), modern.ErrReleased)
+	})
+}
+
+// The lock excludes, in one process and across Lockers, whatever the way of waiting.
+func TestExclusion(t *testing.T) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
+		const lockers, workers, turns = 3, 4, 15
+		var inside, total atomic.Int32
+		var all sync.WaitGroup
+		for range lockers {
+			locker := newLocker(t, s.Pool(), opts)
+			for range workers {
+				all.Go(func() {
+					var last int64
+					for range turns {
+						lock, err := locker.Acquire(t.Context(), key)
+						if !assert.NoError(t, err) {
+							return
+						}
+						assert.EqualValues(t, 1, inside.Add(1), "alone")
+						total.Add(1)
+						if opts.Fencing {
+							assert.Greater(t, lock.Fence(), last)
+							last = lock.Fence()
+						}
+						inside.Add(-1)
+						assert.NoError(t, lock.Release(t.Context()))
+					}
+				})
+			}
+		}
+		all.Wait()
+		assert.EqualValues(t, lockers*workers*turns, total.Load())
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond)
+	})
+}
+
+func TestDo(t *testing.T) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
+		locker := newLocker(t, s.Pool(), opts)
+		sentinel := errors.New("the work's own")
+		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
+		assert.Panics(t, func() { _ = locker.Do(t.Context(), key, func(context.Context) error { panic("boom") }) })
+		assert.EqualValues(t, 0, s.Do("EXISTS", key), "released on every way out")
+
+		err := locker.Do(t.Context(), key, func(ctx context.Context) error {
+			s.Do("DEL", key)
+			return nil
+		})
+		assert.ErrorIs(t, err, modern.ErrLost)
+	})
+}
+
+func TestWaitEnds(t *testing.T) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
+		holder := newLocker(t, s.Pool(), opts)
+		lock, err := holder.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+
+		opts.Wait = 30 * time.Millisecond
+		_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorContains(t, err, "Options.Wait is over")
+
+		opts.Wait = 0
+		waiter := newLocker(t, s.Pool(), opts)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		reason := errors.New("the caller lost interest")
+		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
+		_, err = waiter.Acquire(ctx, key)
+		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, reason)
+		_, err = waiter.Acquire(ctx, key)
+		assert.ErrorIs(t, err, reason, "a context that is over")
+
+		require.NoError(t, lock.Release(t.Context()))
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond,
+			"nobody stands in line, and nobody was handed the key")
+	})
+}
+
+func TestRenewalKeepsTheLock(t *testing.T) {
+	for name, opts := range map[string]modern.Options{"token": {}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t)
+			opts.TTL = 150 * time.Millisecond
+			var renewed atomic.Int32
+			opts.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+				if e.Kind == lockmigrate.EventRenewed {
+					renewed.Add(1)
+				}
+			})
+			lock, err := newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			other := newLocker(t, s.Pool(), opts)
+			for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
+				_, err := other.TryAcquire(t.Context(), key)
+				require.ErrorIs(t, err, modern.ErrNotAcquired)
+			}
+			assert.NoError(t, lock.Context().Err())
+			assert.GreaterOrEqual(t, renewed.Load(), int32(4))
+			require.NoError(t, lock.Release(t.Context()))
+		})
+	}
+}
+
+func TestPoolWithoutDial(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		pool := &redistest.Faulty{Pool: s.Pool()}
+		a := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
+		b := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
+		lock, err := a.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		second := make(chan error, 1)
+		go func() {
+			lock, err := b.Acquire(t.Context(), key)
+			if err == nil {
+				err = lock.Release(t.Context())
+			}
+			second <- err
+		}()
+		require.Eventually(t, func() bool { return b.Waiting() == "polling" }, 10*time.Second, time.Millisecond)
+		require.NoError(t, lock.Release(t.Context()))
+		assert.NoError(t, <-second)
+	})
+}
+
+var _ redis.Conn

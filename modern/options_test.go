@@ -1,0 +1,456 @@
+package modern_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
+	assert.NoError(t, modern.Options{}.Validate())
+	for want, o := range map[string]modern.Options{
+		"TTL -1s: must not":            {TTL: -time.Second},
+		"TTL 1ms: at least":            {TTL: time.Millisecond},
+		"whole milliseconds":           {TTL: time.Second + time.Microsecond},
+		"more than half of TTL":        {TTL: 10 * time.Second, RenewEvery: 6 * time.Second},
+		"RenewEvery without":           {NoRenewal: true, RenewEvery: time.Second},
+		"MaxHold 1m0s: without":        {NoRenewal: true, MaxHold: time.Minute},
+		"Claim 20s: more than TTL":     {TTL: 10 * time.Second, Claim: 20 * time.Second},
+		"not less than TTL":            {TTL: time.Second, ReplyTimeout: time.Second},
+		"less than twice TTL":          {Fencing: true, TTL: time.Minute, FenceTTL: time.Minute},
+		"FenceTTL without Fencing":     {FenceTTL: time.Hour},
+		"Token 9: no such form":        {Token: 9},
+		"Layout 9: no such layout":     {Layout: 9},
+		"RLock has none":               {Layout: modern.Redisson, Fencing: true},
+		"the holder is <uuid>":         {Layout: modern.Redisson, Token: modern.UUID},
+		"Share: only the queue":        {Unfair: true, Share: time.Second},
+		"Replicas -1":                  {Replicas: -1},
+		"more than a third of TTL":     {TTL: time.Second, Replicas: 1, ReplicaTimeout: time.Second},
+		"shorter than 16 bytes":        {NewToken: func() string { return "short" }},
+		"contains a blank":             {NewToken: func() string { return "a token with blanks" }},
+		"returned \"aaaaaaaaaaaaaaaaa": {NewToken: func() string { return strings.Repeat("a", 20) }},
+	} {
+		assert.ErrorContains(t, o.Validate(), want)
+		_, err := modern.New(&redis.Pool{}, o)
+		assert.Error(t, err)
+	}
+	_, err := modern.New(nil, modern.Options{})
+	assert.ErrorContains(t, err, "needs a pool")
+}
+
+func TestTokenForms(t *testing.T) {
+	s := redistest.Mini(t)
+	var n atomic.Int64
+	for form, o := range map[string]modern.Options{
+		`^[5-9]\d{18}$`: {},
+		`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`: {Token: modern.UUID},
+		`^[0-9a-f]{40}$`:     {Token: modern.Hex},
+		`^my-own-token-\d+$`: {NewToken: func() string { return fmt.Sprintf("my-own-token-%09d", n.Add(1)) }},
+	} {
+		locker := newLocker(t, s.Pool(), o)
+		seen := map[string]bool{}
+		for range 500 {
+			lock, err := locker.TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			assert.Regexp(t, form, lock.Token())
+			assert.False(t, seen[lock.Token()], "never twice")
+			seen[lock.Token()] = true
+			if o.Token == modern.LegacySafe && o.NewToken == nil {
+				n, err := strconv.ParseInt(lock.Token(), 10, 64)
+				require.NoError(t, err)
+				assert.Less(t, n, int64(9.2e18))
+			}
+			require.NoError(t, lock.Release(t.Context()))
+		}
+	}
+}
+
+// Fencing tokens rise by acquisition, by hand-over and by asking, and go on rising when the counter has
+// expired.
+func TestFencingTokensRise(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{Fencing: true}), newLocker(t, s.Pool(), modern.Options{Fencing: true})}
+		var last int64
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for range 20 {
+					lock, err := lockers[i%2].Acquire(t.Context(), key)
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.Greater(t, lock.Fence(), last)
+					last = lock.Fence()
+					if last%5 == 0 {
+						s.Do("DEL", "{"+key+"}:fence") // as if it had expired
+					}
+					assert.NoError(t, lock.Release(t.Context()))
+				}
+			})
+		}
+		all.Wait()
+		assert.NotEqualValues(t, -1, s.Do("PTTL", "{"+key+"}:fence"), "it leaks no key")
+	})
+}
+
+// A waiter that wants a fencing token gets one though the holder that hands over knows of none.
+func TestFencingBesideOthers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		plain, fenced := newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{Fencing: true})
+		lock, err := plain.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		got := make(chan int64, 1)
+		go func() {
+			lock, err := fenced.Acquire(t.Context(), key)
+			assert.NoError(t, err)
+			got <- lock.Fence()
+		}()
+		require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
+		require.NoError(t, lock.Release(t.Context()))
+		assert.Positive(t, <-got)
+	})
+}
+
+func TestOwnerReenters(t *testing.T) {
+	for name, opts := range map[string]modern.Options{"token": {}, "redisson": {Layout: modern.Redisson}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				locker := newLocker(t, s.Pool(), opts)
+				mine := modern.WithOwner(t.Context(), "me")
+				first, err := locker.Acquire(mine, key)
+				require.NoError(t, err)
+				assert.Equal(t, 1, first.Count())
+				second, err := locker.TryAcquire(mine, key)
+				require.NoError(t, err)
+				assert.Equal(t, 2, first.Count())
+				assert.Equal(t, first.Token(), second.Token())
+
+				_, err = locker.TryAcquire(modern.WithOwner(t.Context(), "another"), key)
+				assert.ErrorIs(t, err, modern.ErrNotAcquired)
+				_, err = locker.TryAcquire(t.Context(), key)
+				assert.ErrorIs(t, err, modern.ErrNotAcquired)
+
+				require.NoError(t, second.Release(t.Context()))
+				assert.ErrorIs(t, second.Release(t.Context()), modern.ErrReleased, "counted off once")
+				assert.NoError(t, first.Context().Err(), "still held")
+				assert.EqualValues(t, 1, s.Do("EXISTS", key))
+				require.NoError(t, first.Release(t.Context()))
+				assert.EqualValues(t, 0, s.Do("EXISTS", key))
+
+				third, err := locker.TryAcquire(mine, key)
+				require.NoError(t, err, "afresh")
+				s.Do("DEL", key)
+				assert.ErrorIs(t, third.Renew(t.Context()), modern.ErrLost)
+				fourth, err := locker.TryAcquire(mine, key)
+				require.NoError(t, err, "what is lost is not held")
+				assert.Equal(t, 1, fourth.Count())
+			})
+		})
+	}
+}
+
+func TestObserverHearsALocksLife(t *testing.T) {
+	s := redistest.Mini(t)
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var events []lockmigrate.Event
+	var mu sync.Mutex
+	opts := modern.Options{Observer: lockmigrate.Observers(lockmigrate.LogTo(logger), lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+	}))}
+	locker := newLocker(t, s.Pool(), opts)
+	lock, err := locker.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, lock.Renew(t.Context()))
+	_, err = locker.TryAcquire(t.Context(), key)
+	require.Error(t, err)
+	require.NoError(t, lock.Release(t.Context()))
+	lock, err = locker.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	s.Do("DEL", key)
+	require.Error(t, lock.Release(t.Context()))
+	var kinds []string
+	for _, e := range events {
+		kinds = append(kinds, e.Kind.String())
+		assert.Equal(t, key, e.Key)
+	}
+	assert.Equal(t, []string{"acquired", "renewed", "waited", "released", "acquired", "lost"}, kinds)
+	assert.Contains(t, log.String(), `level=WARN msg="lock lost" op=hold key=orders`)
+}
+
+// Replicas: an acquisition counts only when enough of them have it.
+func TestReplicas(t *testing.T) {
+	master := redistest.Real(t)
+	_, port, err := net.SplitHostPort(master.Addr)
+	require.NoError(t, err)
+	opts := modern.Options{TTL: 3 * time.Second, Replicas: 1, ReplicaTimeout: time.Second}
+	locker := newLocker(t, master.Pool(), opts)
+	_, err = locker.TryAcquire(t.Context(), key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorContains(t, err, "0 of 1 replicas")
+	assert.EqualValues(t, 0, master.Do("EXISTS", key), "given back")
+
+	replica := redistest.Real(t, "--replicaof", "127.0.0.1 "+port)
+	require.Eventually(t, func() bool {
+		return strings.Contains(string(replica.Do("INFO", "replication").([]byte)), "master_link_status:up")
+	}, 20*time.Second, 10*time.Millisecond)
+	lock, err := locker.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	assert.Equal(t, lock.Token(), replica.Value(key), "it is there already")
+	waiting := make(chan error, 1)
+	go func() { waiting <- locker.Do(t.Context(), key, func(context.Context) error { return nil }) }()
+	require.Eventually(t, func() bool { return master.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, lock.Release(t.Context()))
+	assert.NoError(t, <-waiting, "also when it was handed over")
+}
+
+// A client without the right to the queue's key or channel is told what it can do.
+func TestMissingRightsAreExplained(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "app", "on", ">pw", "~orders*", "resetchannels", "+@all")
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("app"), redis.DialPassword("pw"))
+	}}
+	t.Cleanup(func() { _ = pool.Close() })
+	holder := newLocker(t, s.Pool(), modern.Options{TTL: 400 * time.Millisecond, NoRenewal: true})
+	_, err := holder.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	_, err = newLocker(t, pool, modern.Options{}).Acquire(t.Context(), key)
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorContains(t, err, "Options.Unfair")
+
+	unfair := newLocker(t, pool, modern.Options{Unfair: true, Poll: 20 * time.Millisecond})
+	lock, err := unfair.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, lock.Release(t.Context()))
+}
+
+// stub is a server that knows as much of RESP as the probe needs, and a compare-and-delete of its own.
+type stub struct {
+	addr     string
+	mu       sync.Mutex
+	commands []string
+	value    string
+	native   string // DELEX or DELIFEQ
+	deny     bool   // the command exists, but not for us
+}
+
+func newStub(t *testing.T, native string, deny bool) *stub {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &stub{addr: l.Addr().String(), native: native, deny: deny}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer conn.Close(); s.serve(conn) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); all.Wait() })
+	return s
+}
+
+func (s *stub) serve(conn net.Conn) {
+	in := bufio.NewReader(conn)
+	for {
+		var n int
+		if _, err := fmt.Fscanf(in, "*%d\r\n", &n); err != nil {
+			return
+		}
+		words := make([]string, n)
+		for i := range words {
+			var size int
+			if _, err := fmt.Fscanf(in, "$%d\r\n", &size); err != nil {
+				return
+			}
+			b := make([]byte, size+2)
+			for read := 0; read < len(b); {
+				m, err := in.Read(b[read:])
+				if err != nil {
+					return
+				}
+				read += m
+			}
+			words[i] = string(b[:size])
+		}
+		if _, err := conn.Write([]byte(s.answer(words))); err != nil {
+			return
+		}
+	}
+}
+
+func (s *stub) answer(words []string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := strings.ToUpper(words[0])
+	s.commands = append(s.commands, name)
+	take := func(match bool) string {
+		if match {
+			s.value = ""
+			return ":1\r\n"
+		}
+		return ":0\r\n"
+	}
+	switch {
+	case name == "SET":
+		s.value = words[2]
+		return "+OK\r\n"
+	case name == "COMMAND" && s.native == words[2]:
+		return "*1\r\n*6\r\n$5\r\ndelex\r\n:4\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n"
+	case name == "COMMAND":
+		return "*1\r\n*-1\r\n"
+	case name == s.native && s.deny:
+		return "-NOPERM this user has no permissions to run the command\r\n"
+	case name == "DELEX" && name == s.native:
+		return take(len(words) == 4 && words[2] == "IFEQ" && words[3] == s.value)
+	case name == "DELIFEQ" && name == s.native:
+		return take(len(words) == 3 && words[2] == s.value)
+	case name == "EVALSHA":
+		return take(words[4] == s.value)
+	default:
+		return "-ERR unknown command '" + name + "'\r\n"
+	}
+}
+
+func (s *stub) seen(command string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, c := range s.commands {
+		if c == command {
+			n++
+		}
+	}
+	return n
+}
+
+// The server's own compare-and-delete is used after a probe that no lock waits for, and given up where
+// it is not allowed.
+func TestNativeCompareAndDelete(t *testing.T) {
+	for _, c := range []struct {
+		native string
+		deny   bool
+	}{{"DELEX", false}, {"DELIFEQ", false}, {"DELEX", true}, {"", false}} {
+		t.Run(fmt.Sprintf("%s denied %v", c.native, c.deny), func(t *testing.T) {
+			s := newStub(t, c.native, c.deny)
+			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.addr) }}
+			t.Cleanup(func() { _ = pool.Close() })
+			locker := newLocker(t, pool, modern.Options{Unfair: true})
+			turn := func() {
+				lock, err := locker.TryAcquire(t.Context(), key)
+				require.NoError(t, err)
+				require.NoError(t, lock.Release(t.Context()))
+			}
+			turn()
+			assert.Equal(t, 1, s.seen("EVALSHA"), "the first release does not wait for the probe")
+			probes := 2
+			if c.native == "DELEX" {
+				probes = 1
+			}
+			require.Eventually(t, func() bool { return s.seen("COMMAND") >= probes }, 10*time.Second, time.Millisecond)
+			uses := func() bool { turn(); return c.native != "" && s.seen(c.native) > 0 }
+			if c.native == "" {
+				turn()
+				assert.Equal(t, 2, s.seen("EVALSHA"))
+				return
+			}
+			require.Eventually(t, uses, 10*time.Second, time.Millisecond)
+			before, scripts := s.seen(c.native), s.seen("EVALSHA")
+			turn()
+			if c.deny {
+				assert.Equal(t, before, s.seen(c.native), "not tried again")
+				assert.Equal(t, scripts+1, s.seen("EVALSHA"))
+			} else {
+				assert.Equal(t, before+1, s.seen(c.native))
+			}
+			assert.LessOrEqual(t, s.seen("COMMAND"), 2, "one probe for each Locker")
+		})
+	}
+}
+
+// With a share, a client that only polls gets in though the waiters hand the key on to each other.
+func TestShareLetsPollersIn(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), modern.Options{Share: 20 * time.Millisecond, Poll: 5 * time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					err := locker.Do(ctx, key, func(context.Context) error { return nil })
+					if err != nil {
+						assert.ErrorIs(t, err, context.Canceled)
+					}
+				}
+			})
+		}
+		poller := s.Conn()
+		got := 0
+		require.Eventually(t, func() bool {
+			if reply, err := poller.Do("SET", key, "poller", "NX", "PX", 1000); err == nil && reply != nil {
+				got++
+				_, err := poller.Do("DEL", key)
+				require.NoError(t, err)
+			}
+			return got >= 5
+		}, 20*time.Second, 5*time.Millisecond)
+		cancel()
+		all.Wait()
+	})
+}
+
+func TestClosedLocker(t *testing.T) {
+	s := redistest.Mini(t)
+	locker, err := modern.New(s.Pool(), modern.Options{})
+	require.NoError(t, err)
+	lock, err := locker.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	locker.Close()
+	locker.Close()
+	<-lock.Context().Done()
+	assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost, "nothing renews it any more")
+	_, err = locker.TryAcquire(t.Context(), "another")
+	assert.Error(t, err)
+	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+	assert.Error(t, lock.Release(t.Context()))
+}
+
+func TestForeignTypeIsHeld(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		s.Do("HSET", key, "uuid:1", 1)
+		locker := newLocker(t, s.Pool(), modern.Options{})
+		_, err := locker.TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		_, err = locker.Acquire(t.Context(), key)
+		assert.ErrorIs(t, err, modern.ErrForeignFormat)
+		s.Do("SET", "other", "text")
+		_, err = newLocker(t, s.Pool(), modern.Options{Layout: modern.Redisson}).Acquire(t.Context(), "other")
+		assert.True(t, errors.Is(err, modern.ErrForeignFormat) || err != nil, "%v", err)
+	})
+}

@@ -1,0 +1,137 @@
+package modern_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func servers(t *testing.T, n int, start func(testing.TB) *redistest.Server) (all []*redistest.Server, pools []lockmigrate.Pool) {
+	t.Helper()
+	for range n {
+		s := start(t)
+		all, pools = append(all, s), append(pools, s.Pool())
+	}
+	return all, pools
+}
+
+func mini(t testing.TB) *redistest.Server { return redistest.Mini(t) }
+func real(t testing.TB) *redistest.Server { return redistest.Real(t) }
+
+func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts modern.QuorumOptions) *modern.Quorum {
+	t.Helper()
+	q, err := modern.NewQuorum(pools, opts)
+	require.NoError(t, err)
+	t.Cleanup(q.Close)
+	return q
+}
+
+func TestQuorumIsAMajority(t *testing.T) {
+	all, pools := servers(t, 5, mini)
+	q := newQuorum(t, pools, modern.QuorumOptions{TTL: 10 * time.Second})
+	all[0].Do("SET", key, "another's")
+	all[1].Do("SET", key, "another's")
+	lock, err := q.TryAcquire(t.Context(), key)
+	require.NoError(t, err, "three of five")
+	validity := time.Until(lock.Expiry())
+	assert.Less(t, validity, 10*time.Second-100*time.Millisecond, "the drift is taken off")
+	assert.Greater(t, validity, 9*time.Second)
+	require.NoError(t, lock.Renew(t.Context()))
+	require.NoError(t, lock.Release(t.Context()))
+	for _, s := range all[2:] {
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
+	}
+	assert.Equal(t, "another's", all[0].Value(key))
+	assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrReleased)
+
+	all[2].Do("SET", key, "another's")
+	_, err = q.TryAcquire(t.Context(), key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired, "two of five")
+	for _, s := range all[3:] {
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond, "undone everywhere")
+	}
+}
+
+func TestQuorumSurvivesAMinority(t *testing.T) {
+	all, pools := servers(t, 3, mini)
+	q := newQuorum(t, pools, modern.QuorumOptions{})
+	all[0].Mini.Close()
+	require.NoError(t, q.Do(t.Context(), key, func(context.Context) error { return nil }))
+	all[1].Mini.Close()
+	_, err := q.TryAcquire(t.Context(), key)
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, modern.ErrNotAcquired, "nobody holds it: too few answered")
+}
+
+func TestQuorumExcludes(t *testing.T) {
+	_, pools := servers(t, 3, mini)
+	var inside atomic.Int32
+	var all sync.WaitGroup
+	for range 3 {
+		q := newQuorum(t, pools, modern.QuorumOptions{Poll: 2 * time.Millisecond})
+		all.Go(func() {
+			for range 20 {
+				assert.NoError(t, q.Do(t.Context(), key, func(context.Context) error {
+					assert.EqualValues(t, 1, inside.Add(1))
+					inside.Add(-1)
+					return nil
+				}))
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestQuorumRenewsAndLoses(t *testing.T) {
+	all, pools := servers(t, 3, real)
+	q := newQuorum(t, pools, modern.QuorumOptions{TTL: 300 * time.Millisecond})
+	lock, err := q.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	all[0].Kill() // a minority
+	select {
+	case <-lock.Context().Done():
+		t.Fatal(context.Cause(lock.Context()))
+	case <-time.After(time.Second):
+	}
+	all[1].Kill() // the majority: lost by the deadline, though no server says so
+	start := time.Now()
+	<-lock.Context().Done()
+	assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
+	assert.Less(t, time.Since(start), time.Second)
+	assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+}
+
+func TestQuorumHonoursItsContext(t *testing.T) {
+	all, pools := servers(t, 3, real)
+	q := newQuorum(t, pools, modern.QuorumOptions{})
+	for _, s := range all {
+		s.Do("CLIENT", "PAUSE", 500, "WRITE")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := q.Acquire(ctx, key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Less(t, time.Since(start), 300*time.Millisecond)
+	for _, s := range all {
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
+	}
+}
+
+func TestQuorumValidates(t *testing.T) {
+	_, err := modern.NewQuorum(nil, modern.QuorumOptions{})
+	assert.Error(t, err)
+	assert.Error(t, modern.QuorumOptions{DriftFactor: 1}.Validate())
+	assert.Error(t, errors.Join(modern.QuorumOptions{TTL: time.Microsecond}.Validate()))
+}

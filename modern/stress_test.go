@@ -1,0 +1,485 @@
+package modern_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("MODERN_STRESS") != "" {
+		stressMember()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// shared is memory that the processes of one test share: they keep their score in it faster than in any
+// server, so that the score does not slow down what it counts.
+type shared struct {
+	inside   atomic.Int64 // how many hold the lock
+	turns    atomic.Int64
+	overlaps atomic.Int64
+	lost     atomic.Int64 // releases that came to nothing, and holders who were told so
+}
+
+func shareMemory(path string) (*shared, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := f.Truncate(4096); err != nil {
+		return nil, err
+	}
+	m, err := syscall.Mmap(int(f.Fd()), 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	return (*shared)(unsafe.Pointer(&m[0])), nil
+}
+
+// stress is what one process of a stress test does.
+type stress struct {
+	Addr    string
+	Memory  string
+	Workers int
+	Turns   int64 // of all processes together
+	Hold    time.Duration
+	Options stressOptions
+}
+
+type stressOptions struct {
+	Unfair, Fencing, NoTracking bool
+	TTL                         time.Duration
+}
+
+type stressReport struct {
+	Errors     []string
+	ByWorker   []int
+	Goroutines int
+	Leak       string
+	LongestMS  int64
+}
+
+// stressMember is the main function of such a process.
+func stressMember() {
+	var job stress
+	if err := json.Unmarshal([]byte(os.Getenv("MODERN_STRESS")), &job); err != nil {
+		panic(err)
+	}
+	score, err := shareMemory(job.Memory)
+	if err != nil {
+		panic(err)
+	}
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", job.Addr) }}
+	locker, err := modern.New(pool, modern.Options{
+		TTL: job.Options.TTL, Unfair: job.Options.Unfair, Fencing: job.Options.Fencing, NoTracking: job.Options.NoTracking, Poll: 20 * time.Millisecond,
+	})
+	if err != nil {
+		panic(err)
+	}
+	report := stressReport{ByWorker: make([]int, job.Workers)}
+	var mu sync.Mutex
+	fail := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(report.Errors) < 10 {
+			report.Errors = append(report.Errors, err.Error())
+		}
+	}
+	var longest atomic.Int64
+	var all sync.WaitGroup
+	for w := range job.Workers {
+		all.Go(func() {
+			for score.turns.Load() < job.Turns {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				lock, err := locker.Acquire(ctx, key)
+				cancel()
+				if err != nil {
+					fail(err)
+					return
+				}
+				if took := time.Since(start).Milliseconds(); took > longest.Load() {
+					longest.Store(took)
+				}
+				if score.inside.Add(1) != 1 {
+					score.overlaps.Add(1)
+				}
+				if job.Hold > 0 {
+					time.Sleep(job.Hold)
+				}
+				score.inside.Add(-1)
+				score.turns.Add(1)
+				report.ByWorker[w]++
+				ctx, cancel = context.WithTimeout(context.Background(), 30*time.Second)
+				err = lock.Release(ctx)
+				cancel()
+				switch {
+				case errors.Is(err, modern.ErrLost):
+					score.lost.Add(1)
+				case err != nil:
+					fail(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	report.LongestMS = longest.Load()
+	locker.Close()
+	_ = pool.Close()
+	report.Goroutines = runtime.NumGoroutine()
+	if err := goleak.Find(); err != nil {
+		report.Leak = err.Error()
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(report)
+}
+
+// run starts n processes with a job, disturbs them with trouble until they are done, and collects.
+func (job stress) run(t *testing.T, s *redistest.Server, n int, trouble func(stop <-chan struct{})) (*shared, []stressReport) {
+	t.Helper()
+	job.Addr, job.Memory = s.Addr, filepath.Join(t.TempDir(), "score")
+	score, err := shareMemory(job.Memory)
+	require.NoError(t, err)
+	text, err := json.Marshal(job)
+	require.NoError(t, err)
+	reports := make([]stressReport, n)
+	var all sync.WaitGroup
+	start := time.Now()
+	for i := range n {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "MODERN_STRESS="+string(text))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		all.Go(func() {
+			out, err := cmd.Output()
+			if !assert.NoError(t, err, "member %d: %s", i, out) {
+				return
+			}
+			assert.NoError(t, json.Unmarshal(out, &reports[i]), "%s", out)
+		})
+	}
+	stop := make(chan struct{})
+	var troubled sync.WaitGroup
+	if trouble != nil {
+		troubled.Go(func() { trouble(stop) })
+	}
+	all.Wait()
+	close(stop)
+	troubled.Wait()
+	took := time.Since(start)
+	least, most := 1<<30, 0
+	longest := int64(0)
+	for i, r := range reports {
+		assert.Empty(t, r.Errors, "member %d", i)
+		assert.Empty(t, r.Leak, "member %d: goroutines at the end", i)
+		longest = max(longest, r.LongestMS)
+		for _, turns := range r.ByWorker {
+			least, most = min(least, turns), max(most, turns)
+		}
+	}
+	t.Logf("%d turns in %v (%.0f/s), %d to %d each, longest wait %d ms, %d lost, %d overlaps",
+		score.turns.Load(), took.Round(time.Millisecond), float64(score.turns.Load())/took.Seconds(), least, most, longest, score.lost.Load(), score.overlaps.Load())
+	assert.GreaterOrEqual(t, score.turns.Load(), job.Turns)
+	// Places in line of processes that were killed are cleared away by the next release.
+	pool := s.Pool()
+	locker, err := modern.New(pool, modern.Options{})
+	require.NoError(t, err)
+	assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error { return nil }))
+	locker.Close()
+	_ = pool.Close()
+	assert.EqualValues(t, 0, s.Do("EXISTS", key, "{"+key+"}:queue"))
+	require.Eventually(t, func() bool { return strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n") == 1 }, 10*time.Second, 10*time.Millisecond,
+		"connections at the end")
+	return score, reports
+}
+
+// disturb does one of the things at random, again and again.
+func disturb(s *redistest.Server, every time.Duration, things ...func()) func(stop <-chan struct{}) {
+	return func(stop <-chan struct{}) {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(every/2 + rand.N(every)):
+			}
+			things[rand.IntN(len(things))]()
+		}
+	}
+}
+
+// handoffs returns how many turns a stress test takes: all of them where a real server is asked for,
+// fewer under the race detector in short runs.
+func handoffs(n int64) int64 {
+	if testing.Short() {
+		return n / 10
+	}
+	return n
+}
+
+// 50,000 hand-overs among four processes, while connections are killed, scripts are forgotten and the
+// server pauses: nobody hangs, nobody overlaps, nothing is left.
+func TestStressHandoffsUnderTrouble(t *testing.T) {
+	s := redistest.Real(t)
+	score, _ := stress{Workers: 8, Turns: handoffs(50_000)}.run(t, s, 4, disturb(s, 150*time.Millisecond,
+		func() { s.Do("CLIENT", "KILL", "TYPE", "pubsub") },
+		func() { s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") },
+		func() { s.Do("SCRIPT", "FLUSH") },
+		func() { s.Do("CLIENT", "PAUSE", 30) },
+	))
+	assert.Zero(t, score.overlaps.Load())
+	assert.Zero(t, score.lost.Load())
+}
+
+// The same with FLUSHALL, which takes every lock away from its holder: exclusion is not to be had then,
+// but nobody hangs.
+func TestStressFlushAll(t *testing.T) {
+	s := redistest.Real(t)
+	score, _ := stress{Workers: 8, Turns: handoffs(10_000), Hold: 100 * time.Microsecond, Options: stressOptions{Fencing: true}}.run(t, s, 4, disturb(s, 60*time.Millisecond,
+		func() { s.Do("FLUSHALL") },
+		func() { s.Do("FLUSHALL"); s.Do("CLIENT", "KILL", "TYPE", "pubsub") },
+	))
+	assert.Positive(t, score.lost.Load(), "the test reached what it is about")
+}
+
+// Holders that crash: a process is killed while it holds, waits, or is just being handed the key.
+func TestStressKilledProcesses(t *testing.T) {
+	s := redistest.Real(t)
+	job := stress{Addr: s.Addr, Memory: filepath.Join(t.TempDir(), "victims"), Workers: 4, Turns: 1 << 40, Options: stressOptions{TTL: 300 * time.Millisecond}}
+	text, err := json.Marshal(job)
+	require.NoError(t, err)
+	_, err = shareMemory(job.Memory)
+	require.NoError(t, err)
+	victims := func(stop <-chan struct{}) {
+		for {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), "MODERN_STRESS="+string(text))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			if !assert.NoError(t, cmd.Start()) {
+				return
+			}
+			select {
+			case <-stop:
+			case <-time.After(200*time.Millisecond + rand.N(200*time.Millisecond)):
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}
+	survivors := stress{Workers: 4, Turns: handoffs(5_000), Hold: 100 * time.Microsecond, Options: stressOptions{TTL: 300 * time.Millisecond}}
+	score, _ := survivors.run(t, s, 3, victims)
+	assert.Zero(t, score.overlaps.Load())
+}
+
+// Fairness across processes: with waiters in line everywhere, nobody takes many more turns than another.
+func TestStressFairness(t *testing.T) {
+	s := redistest.Real(t)
+	_, reports := stress{Workers: 4, Turns: 2_000, Hold: time.Millisecond}.run(t, s, 4, nil)
+	least, most := 1<<30, 0
+	for _, r := range reports {
+		for _, turns := range r.ByWorker {
+			least, most = min(least, turns), max(most, turns)
+		}
+	}
+	assert.LessOrEqual(t, float64(most), 1.3*float64(least), "most and fewest turns")
+}
+
+// 5,000 goroutines of one process on one key.
+func TestStressManyGoroutines(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), modern.Options{})
+		const n = 5_000
+		before := runtime.NumGoroutine()
+		var inside, turns atomic.Int64
+		var all sync.WaitGroup
+		start := time.Now()
+		for range n {
+			all.Go(func() {
+				assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
+					assert.EqualValues(t, 1, inside.Add(1))
+					turns.Add(1)
+					inside.Add(-1)
+					return nil
+				}))
+			})
+		}
+		all.Wait()
+		t.Logf("%d turns in %v", turns.Load(), time.Since(start))
+		assert.EqualValues(t, n, turns.Load())
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before+20, "goroutines at the end")
+	})
+}
+
+// A thousand waiters that give up at random, while others go on: nobody is woken wrongly, nobody hangs.
+func TestStressCancelledWaits(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{})}
+		var all sync.WaitGroup
+		var got, gaveUp atomic.Int64
+		for i := range 1000 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(300*time.Millisecond))
+				defer cancel()
+				if i%4 == 0 {
+					ctx = t.Context()
+				}
+				lock, err := lockers[i%3].Acquire(ctx, key)
+				if err != nil {
+					assert.ErrorIs(t, err, modern.ErrNotAcquired)
+					gaveUp.Add(1)
+					return
+				}
+				got.Add(1)
+				assert.NoError(t, lock.Release(t.Context()))
+			})
+		}
+		all.Wait()
+		t.Logf("%d got the lock, %d gave up", got.Load(), gaveUp.Load())
+		assert.GreaterOrEqual(t, got.Load(), int64(250))
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond)
+	})
+}
+
+// 10,000 held locks of one Locker are renewed over several TTLs by one goroutine over one connection.
+func TestStressTenThousandHeldLocks(t *testing.T) {
+	s := redistest.Real(t)
+	var lost, renewed atomic.Int64
+	locker := newLocker(t, s.Pool(), modern.Options{
+		TTL: 4 * time.Second,
+		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			switch e.Kind {
+			case lockmigrate.EventLost:
+				lost.Add(1)
+			case lockmigrate.EventRenewed:
+				renewed.Add(1)
+			}
+		}),
+	})
+	const n = 10_000
+	locks := make([]*modern.Lock, n)
+	var all sync.WaitGroup
+	for part := range 20 {
+		all.Go(func() {
+			for i := part; i < n; i += 20 {
+				var err error
+				if locks[i], err = locker.TryAcquire(t.Context(), key+strconv.Itoa(i)); err != nil {
+					assert.NoError(t, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	goroutines, clients := runtime.NumGoroutine(), clientCount(s)
+	for range 13 { // more than three TTLs
+		time.Sleep(time.Second) // the subject is time passing
+		assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+8, "whatever the runtime adds, not one for each lock")
+		assert.LessOrEqual(t, clientCount(s), clients+1)
+	}
+	assert.Zero(t, lost.Load())
+	assert.GreaterOrEqual(t, renewed.Load(), int64(7*n))
+	assert.EqualValues(t, n, s.Do("DBSIZE"))
+	for _, lock := range locks {
+		require.NoError(t, lock.Release(t.Context()))
+	}
+	assert.EqualValues(t, 0, s.Do("DBSIZE"))
+}
+
+func clientCount(s *redistest.Server) int {
+	return strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
+}
+
+// A contended acquisition and its release are at most three round trips, in whichever way the workers
+// are spread over processes; renewals included.
+func TestRoundTripsOfAContendedAcquisition(t *testing.T) {
+	for _, shape := range [][2]int{{4, 4}, {1, 16}, {8, 1}} {
+		s := redistest.Real(t)
+		monitor := s.Monitor()
+		const turns = 40
+		var all sync.WaitGroup
+		for range shape[0] {
+			locker := newLocker(t, s.Pool(), modern.Options{})
+			for range shape[1] {
+				all.Go(func() {
+					for range turns {
+						assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
+							time.Sleep(time.Millisecond)
+							return nil
+						}))
+					}
+				})
+			}
+		}
+		all.Wait()
+		trips := 0
+		for _, c := range monitor.Commands() {
+			if c.Words[0] != "CLIENT" && c.Words[0] != "SUBSCRIBE" {
+				trips++
+			}
+		}
+		each := float64(trips) / float64(shape[0]*shape[1]*turns)
+		t.Logf("%d x %d: %.2f round trips", shape[0], shape[1], each)
+		assert.LessOrEqual(t, each, 3.0)
+	}
+}
+
+// A lock that is held while eight clients wait for it costs them next to nothing: here half a minute of
+// it would be too long for a test, so the TTL is 3 s, and what is allowed grows with the renewals.
+func TestRoundTripsWhileWaiting(t *testing.T) {
+	s := redistest.Real(t)
+	lock, err := newLocker(t, s.Pool(), modern.Options{TTL: 3 * time.Second}).Acquire(t.Context(), key)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 8 {
+		locker := newLocker(t, s.Pool(), modern.Options{TTL: 3 * time.Second})
+		all.Go(func() {
+			_, err := locker.Acquire(ctx, key)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	require.Eventually(t, func() bool {
+		n, _ := redis.Int(s.Do("ZCARD", "{"+key+"}:queue"), nil)
+		return n == 8
+	}, 10*time.Second, time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // until those who watch do
+	monitor := s.Monitor()
+	time.Sleep(4 * time.Second) // the subject is how little happens
+	trips := len(monitor.Commands())
+	t.Logf("%d round trips in 4 s, with 4 renewals", trips)
+	assert.LessOrEqual(t, trips, 36, "4 renewals, 2 who watch, 8 who look when the TTL may be over; a poll of 100 ms would be 320")
+	cancel()
+	all.Wait()
+	require.NoError(t, lock.Release(t.Context()))
+}
