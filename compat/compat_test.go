@@ -1,0 +1,411 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quick are options for tests: everything that takes time takes little.
+func quick(change ...func(*compat.Options)) compat.Options {
+	o := compat.Options{
+		TTL: time.Second, Lease: 5 * time.Second, ShortestLease: time.Second, RenewEvery: 100 * time.Millisecond,
+		ClockLag: 50 * time.Millisecond, CommandDelay: 50 * time.Millisecond, MemberLease: 600 * time.Millisecond,
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+func newLocker(t testing.TB, s *redistest.Server, o compat.Options) *compat.Locker {
+	t.Helper()
+	l, err := compat.New(s.Pool(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func acquire(t testing.TB, l *compat.Locker, key string) *compat.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	k, err := l.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	return k
+}
+
+func release(t testing.TB, k *compat.Lock) {
+	t.Helper()
+	if err := k.Release(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+}
+
+// lost waits until the holder has been told, and returns how long that took.
+func lost(t testing.TB, k *compat.Lock, within time.Duration) time.Duration {
+	t.Helper()
+	start := time.Now()
+	select {
+	case <-k.Context().Done():
+	case <-time.After(within):
+		t.Fatalf("the holder was not told within %v", within)
+	}
+	if cause := context.Cause(k.Context()); !errors.Is(cause, compat.ErrLost) {
+		t.Fatalf("the holder's context ended with %v", cause)
+	}
+	return time.Since(start)
+}
+
+var stagesOf = []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern}
+
+// TestOneHolderInEveryStage (G1): whatever neighbours hold and want a key, one has it.
+func TestOneHolderInEveryStage(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, a := range stagesOf {
+			for _, b := range stagesOf {
+				t.Run(fmt.Sprint(a, " then ", b), func(t *testing.T) {
+					key := fmt.Sprint("orders:", a, b)
+					first := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = a }))
+					second := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = b }))
+					k := acquire(t, first, key)
+					if k.Stage() != a || k.Key() != key || s.Value(key) != k.Token() {
+						t.Errorf("stage %v, key %q, the key holds %q, the token is %q", k.Stage(), k.Key(), s.Value(key), k.Token())
+					}
+					if _, err := second.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+						t.Errorf("a second holder beside the first: %v", err)
+					}
+					release(t, k)
+					if err := k.Release(t.Context()); !errors.Is(err, compat.ErrReleased) {
+						t.Errorf("a second release: %v", err)
+					}
+					if cause := context.Cause(k.Context()); !errors.Is(cause, compat.ErrReleased) {
+						t.Errorf("the context ended with %v", cause)
+					}
+					k = acquire(t, second, key)
+					if (k.Fence() > 0) != (b != compat.Legacy) {
+						t.Errorf("fence %d in stage %v", k.Fence(), b)
+					}
+					release(t, k)
+					if s.Value(key)+s.Value(protocol.GuardKey(key)) != "" {
+						t.Error("a release left something behind")
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestWaitersTakeTurns: goroutines of one process and of several.
+func TestWaitersTakeTurns(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var inside, overlaps, turns atomic.Int64
+		var all sync.WaitGroup
+		var last atomic.Int64
+		for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Bridge, compat.Bridge} {
+			l := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = stage; o.Poll = 5 * time.Millisecond }))
+			for range 4 {
+				all.Go(func() {
+					for range 5 {
+						k := acquire(t, l, "orders")
+						if inside.Add(1) > 1 {
+							overlaps.Add(1)
+						}
+						if f := k.Fence(); f != 0 && last.Swap(f) >= f {
+							overlaps.Add(1)
+						}
+						turns.Add(1)
+						inside.Add(-1)
+						release(t, k)
+					}
+				})
+			}
+		}
+		all.Wait()
+		if overlaps.Load() != 0 || turns.Load() != 80 {
+			t.Errorf("%d overlaps in %d turns", overlaps.Load(), turns.Load())
+		}
+	})
+}
+
+// TestBridgeTakesOverCrashedLegacyHolders and leaves those alone that are not.
+func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick())
+		s.Do("SET", "orders", time.Now().Add(-50*time.Millisecond).UnixMilli())
+		if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("taken within the grace: %v", err)
+		}
+		start := time.Now()
+		k := acquire(t, l, "orders")
+		if waited := time.Since(start); waited > time.Second {
+			t.Errorf("waited %v for a value that was due in 50 ms", waited)
+		}
+		release(t, k)
+	})
+}
+
+// TestForeignValuesAreHeld: whatever cannot be read is never taken, and the error says what it is.
+func TestForeignValuesAreHeld(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick())
+		modern := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = compat.Modern }))
+		cases := map[string]struct {
+			locker *compat.Locker
+			note   string
+		}{
+			"token":               {l, "never taken over"},
+			"5123456789012345678": {l, "lost its TTL"},
+			"1300000000000":       {modern, "ghost, expired since 2011-03-13"},
+		}
+		for value, c := range cases {
+			s.Do("SET", "orders", value)
+			_, err := c.locker.TryAcquire(t.Context(), "orders")
+			var e *compat.Error
+			if !errors.Is(err, compat.ErrForeignFormat) || !errors.As(err, &e) || e.Value != value || !strings.Contains(e.Error(), c.note) {
+				t.Errorf("%s: %v", value, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			_, err = c.locker.Acquire(ctx, "orders")
+			cancel()
+			if !errors.Is(err, compat.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: a cancelled wait ended with %v", value, err)
+			}
+			if s.Value("orders") != value {
+				t.Errorf("%s was changed to %s", value, s.Value("orders"))
+			}
+		}
+	})
+}
+
+func TestDoHoldsAndGivesBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick())
+		boom := errors.New("boom")
+		if err := l.Do(t.Context(), "orders", func(ctx context.Context) error { return boom }); err != boom {
+			t.Errorf("Do: %v", err)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = l.Do(t.Context(), "orders", func(ctx context.Context) error { panic("!") })
+		}()
+		if s.Value("orders") != "" {
+			t.Error("Do left the lock behind")
+		}
+		err := l.Do(t.Context(), "orders", func(ctx context.Context) error {
+			s.Do("SET", "orders", time.Now().Add(time.Minute).UnixMilli())
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), compat.ErrLost) {
+				t.Errorf("the work's context ended with %v", context.Cause(ctx))
+			}
+			return nil
+		})
+		if !errors.Is(err, compat.ErrLost) {
+			t.Errorf("Do beside a displacing value: %v", err)
+		}
+	})
+}
+
+// TestCancelledAcquireLeavesNothing: also while it settles.
+func TestCancelledAcquireLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l, err := compat.New(s.Pool(), quick(func(o *compat.Options) {
+			o.CommandDelay, o.ShortestLease, o.Lease = 400*time.Millisecond, 5*time.Second, 5*time.Second
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Do("SET", "orders", time.Now().Add(-time.Hour).UnixMilli())
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, errors.New("no time"))
+		defer cancel()
+		start := time.Now()
+		_, err = l.Acquire(ctx, "orders")
+		if took := time.Since(start); took > 300*time.Millisecond {
+			t.Errorf("came back after %v", took)
+		}
+		if !errors.Is(err, compat.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time") {
+			t.Errorf("cancelled while settling: %v", err)
+		}
+		l.Close() // waits for what is given back
+		if s.Value("orders")+s.Value(protocol.GuardKey("orders")) != "" {
+			t.Error("a cancelled wait left the keys behind")
+		}
+	})
+}
+
+func TestMaxHoldEndsALock(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick(func(o *compat.Options) { o.MaxHold = 150 * time.Millisecond }))
+		k := acquire(t, l, "orders")
+		lost(t, k, 2*time.Second)
+		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
+			t.Errorf("release after MaxHold: %v", err)
+		}
+		if s.Value("orders") != "" {
+			t.Error("the key stayed after the release")
+		}
+	})
+}
+
+func TestEveryDialect(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, d := range legacy.Dialects() {
+			t.Run(d.String(), func(t *testing.T) {
+				key := "orders:" + d.String()
+				o := quick(func(o *compat.Options) { o.Dialect = d; o.Lease = 5 * time.Second })
+				bridge := newLocker(t, s, o)
+				o.Stage = compat.Legacy
+				old := newLocker(t, s, o)
+				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: d, Lease: 5 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				k := acquire(t, bridge, key)
+				for _, year := range []int{1, 100} {
+					if ends, ok := d.Expires(k.Token()); !ok || ends.Before(time.Now().AddDate(year, 0, 0)) {
+						t.Errorf("%s reads the token %q as expiring at %v (%v)", d, k.Token(), ends, ok)
+					}
+				}
+				if _, err := plain.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+					t.Errorf("a legacy client beside a bridge holder: %v", err)
+				}
+				release(t, k)
+				k = acquire(t, old, key)
+				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) || errors.Is(err, compat.ErrForeignFormat) {
+					t.Errorf("a bridge client beside a legacy holder: %v", err)
+				}
+				if err := k.Renew(t.Context()); err != nil {
+					t.Errorf("renew: %v", err)
+				}
+				release(t, k)
+				release(t, acquire(t, bridge, key))
+				plain.Close()
+			})
+		}
+	})
+}
+
+func TestOptionsRefuseTheUnsafe(t *testing.T) {
+	second := time.Second
+	custom, err := legacy.Custom{Name: "mine", Format: func(n, _ string) string { return "x" + n }, Parse: func(v string) (string, bool) { return strings.CutPrefix(v, "x") }}.Dialect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		o    compat.Options
+		want string
+	}{
+		{compat.Options{}, ""},
+		{compat.Options{Namespace: "orders"}, ""},
+		{compat.Options{ShortestLease: 2 * second}, ""},
+		{compat.Options{TTL: -1}, "must not be negative"},
+		{compat.Options{RenewEvery: 10 * second}, "RenewEvery 10s is not shorter than TTL"},
+		{compat.Options{TTL: 30 * second, RenewEvery: 10 * second}, "CommandDelay 250ms is not shorter than ShortestLease 10s"},
+		{compat.Options{Grace: second}, "Grace 1s is less than ClockLag 1s + CommandDelay 250ms"},
+		{compat.Options{Settle: second / 10}, "Settle 100ms is less than CommandDelay 250ms"},
+		{compat.Options{Settle: 9800 * time.Millisecond, TTL: 20 * second}, "is not less than ShortestLease 10s"},
+		{compat.Options{Settle: 5 * second, TTL: 5 * second}, "Settle 5s is not shorter than TTL 5s"},
+		{compat.Options{ShortestLease: second / 2}, "is not less than ShortestLease 500ms"},
+		{compat.Options{Lease: 5 * second}, "ours counts too"},
+		{compat.Options{PutBacks: 6}, "PutBacks 6"},
+		{compat.Options{PutBacks: 1, Dialect: legacy.JedisUUID}, "makes two holders"},
+		{compat.Options{Dialect: custom}, "cannot read a format"},
+		{compat.Options{Stage: 7}, "no such stage"},
+		{compat.Options{Stage: compat.Legacy, Namespace: "orders"}, "the stage is the record's"},
+		{compat.Options{Namespace: "a b"}, "a namespace's name"},
+	}
+	for _, c := range cases {
+		err := c.o.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.o, err, c.want)
+		}
+	}
+}
+
+func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
+	for name, why := range map[string]string{
+		"T": "GETSET on every failure", "ms|uuid": "GETSET on every failure", "E2": `write "1"`, "empty": "says nothing",
+		"nobody": "no dialect is named",
+	} {
+		if _, err := compat.ParseDialect(name); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if d, err := compat.ParseDialect("jedis-uuid"); err != nil || d != legacy.JedisUUID {
+		t.Errorf("jedis-uuid: %v, %v", d, err)
+	}
+}
+
+func TestNumbersOfBridgeValues(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newLocker(t, s, quick())
+	seen := map[string]bool{}
+	for i := range 100 {
+		k := acquire(t, l, "k"+strconv.Itoa(i))
+		n, err := strconv.ParseInt(k.Token(), 10, 64)
+		if err != nil || n < protocol.BridgeLow || n >= protocol.BridgeHigh || seen[k.Token()] {
+			t.Errorf("token %s", k.Token())
+		}
+		seen[k.Token()] = true
+		release(t, k)
+	}
+}
+
+// TestObserverHearsALocksLife: also what only the bridge knows, takeovers and repairs.
+func TestObserverHearsALocksLife(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var mu sync.Mutex
+		var heard []string
+		l := newLocker(t, s, quick(func(o *compat.Options) {
+			o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard = append(heard, strings.TrimSpace(e.Kind.String()+" "+e.Note))
+			})
+		}))
+		hears := func(what string) {
+			t.Helper()
+			await(t, what, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return slices.ContainsFunc(heard, func(h string) bool { return strings.Contains(h, what) })
+			})
+		}
+		s.Do("SET", "orders", later(-long))
+		k := acquire(t, l, "orders")
+		hears("acquired taken over")
+		if _, err := l.TryAcquire(t.Context(), "orders"); err == nil {
+			t.Error("acquired twice")
+		}
+		hears("waited")
+		s.Do("DEL", "orders")
+		hears("renewed repaired")
+		release(t, k)
+		hears("released")
+		k = acquire(t, l, "orders")
+		s.Do("SET", "orders", later(long))
+		hears("lost")
+		_ = k.Release(t.Context())
+	})
+}

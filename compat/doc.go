@@ -1,0 +1,114 @@
+// Package compat moves a fleet from the old SETNX/GETSET locks to locks of token and TTL while it
+// works: the bridge lock, which both kinds respect, and a Locker that follows its fleet from the first
+// stage to the last.
+//
+//	locker, err := compat.New(pool, compat.Options{Namespace: "orders"})
+//	...
+//	err = locker.Do(ctx, "lock.order.17", func(ctx context.Context) error {
+//		return ship(ctx) // ctx ends when the lock is lost
+//	})
+//
+// The service changes nothing in this code when the operator runs `lockmigrate stage advance`.
+//
+// # Three ways to hold a key
+//
+//	stage    value on the key                        TTL   excludes         guard
+//	legacy   the dialect's expiry                    none  legacy, bridge   no
+//	bridge   a far-future expiry that is a token     yes   all three        yes
+//	modern   the same                                yes   bridge, modern   yes
+//
+// A bridge value is a random number that every legacy reader takes for an expiry that never comes,
+// whatever its clock says, so it never takes the key over; to token clients it is a token like any
+// other. The guard is a second key in the same cluster slot that legacy clients never touch: through
+// it bridge and modern holders exclude each other even when a stale DEL has removed the key.
+//
+// # Guarantees
+//
+// Legacy clients are assumed to exclude each other as far as the old scheme can; see Options for what
+// ClockLag, CommandDelay and ShortestLease assume about them.
+//
+// G1. Of all clients on a key one holds it: legacy beside bridge, bridge beside bridge, bridge beside
+// modern and beside other SET NX PX clients. Holders that are killed are survived by the others
+// (TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in
+// internal/suites/bridge).
+//
+// G2. A legacy client whose clock is ahead, by any amount, never takes a key from a bridge holder; one
+// whose clock is behind by up to ClockLag never loses a live lease to one (TestJavaClockAhead,
+// TestJavaClockBehind). No legacy client throws on a bridge value (TestJavaReadsBridgeValues,
+// TestBridgeValuesAreLiveToEveryReader).
+//
+// G3. The holder's context ends, with a cause that matches ErrLost, no later than the server's TTL can,
+// by a monotonic deadline that counts from before the command that set it was sent, whether or not any
+// reply ever comes (TestHolderWithoutAServerIsTold).
+//
+// G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so: a clobber after a
+// takeover makes the bridge withdraw (TestClobberWhileSettling,
+// TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
+//
+// G5. After a stale DEL the key is repaired within one renewal interval, and no bridge or modern client
+// enters meanwhile. If a legacy client came in, the holder is told within one renewal interval, and its
+// guard stays until it has released (TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold).
+//
+// G6. Stages legacy and modern are never both in use in a namespace, whatever crashes, partitions,
+// pauses and repeated commands of the operator there are (TestNoHistoryReachesLegacyBesideModern,
+// TestOperatorCrashesAtEveryRoundTrip in internal/stages; TestStageChangesUnderLoad). A member that
+// could not report within its lease acquires nothing, by its own clock and by the server's
+// (TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused).
+//
+// G7. A lock is renewed and released in the way it was taken, whatever the stage is by then
+// (TestLocksOutliveAStageChange).
+//
+// G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
+// (TestBridgeWaiterWakesAtAJavaDelete).
+//
+// G9. Fence is larger than that of every earlier bridge or modern holder of the key
+// (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire).
+//
+// G10. A cancelled Acquire returns at once and leaves nothing behind (TestCancelledAcquireLeavesNothing);
+// a missing reply is settled by asking again with a value that is nobody else's, and reported as
+// ErrUnknownOutcome, with the latest end, when nothing answers (TestServerThatStopsAnswering).
+//
+// # Not guaranteed
+//
+//   - Legacy beside legacy is as weak as it ever was; package legacy lists the hazards.
+//   - stale-delete: no protocol on the server can stop an unmodified client's DEL. For up to one renewal
+//     interval a legacy client that came in after it is inside beside a bridge holder. Fence orders the
+//     writes of bridge and modern holders, not those of the legacy client.
+//   - clobber: a loser's GETSET that is delayed by more than CommandDelay, and in dialects that take a
+//     vanished key for an expired one also a prompt one, overwrites the key under a holder who has done
+//     nothing wrong. The holder is told that it lost the lock, at a renewal or at the release: it cannot
+//     know better.
+//   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
+//   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
+//     context over; only Fence stops a write that was already decided.
+//   - order among processes: within a process waiters are served first in, first out; among processes the
+//     first to be woken wins. Options.YieldAfter keeps gaps for legacy clients.
+//
+// # Stages
+//
+// The record of a namespace is two keys in Redis (internal/stages). Each member reports a few times in
+// each of its leases what it runs and what it holds, and is told the stage. What it is told is on
+// record before it can act on it. Each command by which it takes or renews a lock carries the end of its
+// lease on the server's clock, and the script that acts refuses when it comes later. So when the lease
+// of a silent member and then its longest lock are over, nothing of it is left, however late its
+// commands arrive, and the next stage is safe.
+//
+// The check is by time and not by the record's epoch because a script cannot read the record of another
+// slot: in a Redis Cluster the record and the lock's key are on different nodes. What the choice costs
+// is that the clocks of the nodes must agree within a second, and that a failover to a replica whose
+// clock is behind lengthens leases by the difference.
+//
+// # Wire format
+//
+// For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:streak"
+// (since when bridge holders have followed one another); a key with a hash tag keeps it, see
+// protocol.Beside. All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
+//
+// Redis 5 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
+// counts as lost.
+//
+// # Concurrency
+//
+// A Locker is safe for concurrent use, and so is a Lock. A Locker with a Namespace runs one goroutine of
+// its own, each exchange one more while its caller waits. Waiting holds no pooled connection.
+package compat

@@ -1,0 +1,402 @@
+package compat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/critical"
+	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/waiting"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// Locker takes locks in the stage that stands, whatever it is at the moment.
+type Locker struct {
+	opts     Options // as given, with defaults; what a record changes is in the gate
+	gate     *gate
+	member   *member // nil without a Namespace
+	clock    *legacy.ServerClock
+	pool     *driver.Driver
+	commands line.Way // nil when every attempt takes a connection from the pool
+	renewals line.Way // the same
+	hub      *waiting.Hub
+	seen     lockmigrate.Observer
+
+	mu     sync.Mutex
+	locks  map[*Lock]struct{} // held
+	closed bool
+
+	stop       context.CancelFunc
+	background sync.WaitGroup
+	closing    sync.Once
+}
+
+// New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
+// Acquire waits and TryAcquire waits for ReplyTimeout.
+func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
+	if pool == nil {
+		return nil, errors.New("compat: a Locker needs a pool")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("compat: %w", err)
+	}
+	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), locks: make(map[*Lock]struct{})}
+	if l.seen = opts.Observer; l.seen == nil {
+		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
+	}
+	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
+	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
+	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Now, ReplyTimeout: l.opts.ReplyTimeout}
+	dial := opts.dialer(pool)
+	servers, _ := pool.(topology.Servers)
+	if dial != nil || servers != nil {
+		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
+	}
+	l.hub = waiting.New(waiting.Options{
+		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.now,
+		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
+		Changed: func(m waiting.Mode, why error) {
+			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
+		},
+	})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop = cancel
+	if opts.Namespace == "" {
+		l.gate.fix(opts.Stage.internal())
+		return l, nil
+	}
+	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
+	l.member = newMember(store, l.gate, opts, l.seen)
+	l.background.Go(func() { l.member.run(ctx) })
+	return l, nil
+}
+
+// Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any
+// more. Release locks first: those that are held are lost to their holders and stay on the server until
+// their TTL or lease is over, and a stage change has to wait for that. Nobody may be waiting by then.
+func (l *Locker) Close() {
+	l.closing.Do(func() {
+		l.stop()
+		l.mu.Lock()
+		held := l.locks
+		l.locks, l.closed = nil, true
+		l.mu.Unlock()
+		for k := range held {
+			k.lose(&Error{Op: "hold", Key: k.Key(), Kind: ErrLost, Note: "the Locker was closed; the key stays until its TTL or lease is over"})
+			<-k.busy // what is under way ends
+			k.free()
+		}
+		l.background.Wait()
+		if l.member != nil {
+			l.member.leave()
+		}
+		l.hub.Close()
+		for _, line := range []line.Way{l.commands, l.renewals} {
+			if line != nil {
+				line.Close()
+				line.Wait()
+			}
+		}
+		l.pool.Wait()
+	})
+}
+
+// Stage returns the stage that an Acquire would run now, and its epoch, 0 without a Namespace. ErrStage
+// says why none would.
+func (l *Locker) Stage() (Stage, int64, error) {
+	stage, epoch, err := l.gate.stage()
+	if err != nil {
+		err = &Error{Op: "stage", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
+	}
+	return stageOf(stage), epoch, err
+}
+
+// Waiting returns what wakes this process's waiters at present: idle, polling or tracking.
+func (l *Locker) Waiting() string { return l.hub.Mode().String() }
+
+// TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
+// Bridge and Modern; after a takeover it includes the time to settle.
+func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+	began := time.Now()
+	lock, err := l.tryAcquire(ctx, key)
+	l.acquired(key, lock, began, false, err)
+	return lock, err
+}
+
+func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
+	if key == "" {
+		return nil, errEmptyKey
+	}
+	bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
+	defer cancel()
+	permit, err := l.enter(bounded, key, false)
+	if err != nil {
+		return nil, l.refused(ctx, key, err)
+	}
+	lock, _, err := l.attempt(ctx, key, permit, l.runner(l.commands, permit.opts.rules()))
+	return lock, err
+}
+
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the
+// stage that stands at the time.
+func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+	began := time.Now()
+	lock, queued, err := l.acquire(ctx, key)
+	l.acquired(key, lock, began, queued, err)
+	return lock, err
+}
+
+func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bool, err error) {
+	if key == "" {
+		return nil, false, errEmptyKey
+	}
+	if l.opts.Wait > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
+		defer cancel()
+		ctx = bounded
+	}
+	if l.hub.Waiting(key) == 0 { // others of this process wait: the key is not free
+		if lock, _, err := l.tryOnce(ctx, key, l.commands); err == nil || !again(ctx, err) {
+			return lock, false, err
+		}
+	}
+	turn, err := l.hub.Enter(ctx, key)
+	if err != nil {
+		return nil, true, notAcquired(key, err)
+	}
+	defer turn.Leave()
+	for {
+		changed := l.gate.wait()
+		lock, next, err := l.tryOnce(ctx, key, nil)
+		if err == nil || !again(ctx, err) {
+			return lock, true, err
+		}
+		if cause := l.wait(ctx, changed, turn, next); cause != nil {
+			return nil, true, withCause(err, cause)
+		}
+	}
+}
+
+// acquired tells the observer how an acquisition ended.
+func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, err error) {
+	e := lockmigrate.Event{Op: "acquire", Key: key, Queued: queued, Took: time.Since(began), Err: err}
+	switch {
+	case err == nil:
+		e.Kind, e.Fence = lockmigrate.EventAcquired, lock.fence
+		if lock.tookOver {
+			e.Note = "taken over: the legacy value on the key had expired"
+		}
+	case errors.Is(err, ErrNotAcquired):
+		e.Kind = lockmigrate.EventWaited
+	default:
+		e.Kind = lockmigrate.EventFailed
+	}
+	l.seen.Observe(e)
+}
+
+// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
+// lock back on every way out of it, panics included. The error is work's own; without one, what went
+// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	lock, err := l.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return critical.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+}
+
+var (
+	errWaitOver = errors.New("Options.Wait is over")
+	errEmptyKey = errors.New("compat: the empty key has no guard of its own")
+)
+
+// longestWait bounds the time between two looks at a key: the last resort when a message got lost.
+const longestWait = 5 * time.Second
+
+// tryOnce passes the gate and makes one attempt, over the given line or, without one, over the hub's,
+// which watches the keys that it reads.
+func (l *Locker) tryOnce(ctx context.Context, key string, over line.Way) (*Lock, look, error) {
+	permit, err := l.enter(ctx, key, true)
+	if err != nil {
+		return nil, look{}, l.refused(ctx, key, err)
+	}
+	if over != nil {
+		return l.attempt(ctx, key, permit, l.runner(over, permit.opts.rules()))
+	}
+	if permit.stage == stages.Legacy && permit.opts.rules().Transaction {
+		return l.attempt(ctx, key, permit, l.pool)
+	}
+	return l.attempt(ctx, key, permit, l.hub)
+}
+
+// enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
+// only as long as the member has not joined yet.
+func (l *Locker) enter(ctx context.Context, key string, patient bool) (*permit, error) {
+	for {
+		changed := l.gate.wait()
+		permit, err := l.gate.enter(key)
+		if err == nil || errors.Is(err, errOtherNamespace) || !patient && !errors.Is(err, errNotJoined) {
+			return permit, err
+		}
+		select {
+		case <-changed.Done():
+		case <-ctx.Done():
+			if why := l.gate.whyClosed(); why != nil {
+				err = why
+			}
+			return nil, err
+		}
+	}
+}
+
+// look is when to look at a held key again.
+type look struct {
+	after time.Duration // negative: unknown
+	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
+	// ones, or they would take every gap from them.
+	deaf bool
+}
+
+// wait sleeps until it is worth to look at the key again.
+func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next look) error {
+	d := next.after
+	if d < 0 || d > longestWait {
+		d = longestWait
+	}
+	either, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(changed, func() { cancel(errChanged) })
+	defer stop()
+	var err error
+	if next.deaf {
+		err = sleep(either, d)
+	} else {
+		_, err = turn.Wait(either, max(d, time.Millisecond))
+	}
+	if errors.Is(err, errChanged) {
+		return nil
+	}
+	return err
+}
+
+var errChanged = errors.New("the stage has changed")
+
+// attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps.
+func (l *Locker) attempt(ctx context.Context, key string, p *permit, over waiting.Runner) (*Lock, look, error) {
+	if p.stage == stages.Legacy {
+		return l.attemptLegacy(ctx, key, p, over)
+	}
+	return l.attemptBridge(ctx, key, p, over)
+}
+
+// again tells whether a failed attempt is worth another one.
+func again(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrForeignFormat) || errors.Is(err, ErrStage) && !errors.Is(err, errOtherNamespace)
+}
+
+// refused is the error of an attempt that did not pass the gate.
+func (l *Locker) refused(ctx context.Context, key string, err error) error {
+	kind := ErrStage
+	if ctx.Err() != nil { // a cancelled wait, which says why it waited
+		kind = ErrNotAcquired
+		err = errors.Join(&Error{Op: "enter", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}, context.Cause(ctx))
+	}
+	return &Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
+}
+
+func notAcquired(key string, cause error) *Error {
+	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+}
+
+// withCause adds why a wait ended to why it lasted.
+func withCause(err, cause error) error {
+	var known *Error
+	if !errors.As(err, &known) {
+		return errors.Join(err, cause)
+	}
+	if errors.Is(known, ErrNotAcquired) && known.Cause == nil {
+		return &Error{Op: known.Op, Key: known.Key, Kind: ErrNotAcquired, Cause: cause, Note: known.Note}
+	}
+	return &Error{Op: known.Op, Key: known.Key, Kind: ErrNotAcquired, Cause: errors.Join(cause, known)}
+}
+
+// runner is a line, or the pool where there is none or the dialect needs a connection to itself.
+func (l *Locker) runner(over line.Way, d *protocol.Dialect) waiting.Runner {
+	if over == nil || d.Transaction {
+		return l.pool
+	}
+	return over
+}
+
+func (l *Locker) now() protocol.Instant { return protocol.InstantOf(l.clock.Now()) }
+
+// advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the
+// exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
+// once for each error. Close waits for that.
+func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func()) (driver.Outcome, error) {
+	l.background.Add(1)
+	told := func() {
+		defer l.background.Done()
+		abandoned()
+	}
+	out, err := over.Advance(ctx, m, reply, func(driver.Outcome) { told() })
+	switch {
+	case err == nil:
+		l.background.Done()
+		return out, nil
+	case out.Step.Verdict == protocol.Failed: // nothing is under way
+		go told()
+	}
+	return driver.Outcome{}, err
+}
+
+// finish runs a machine whatever becomes of the caller; every wait in it is bounded.
+func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply) driver.Outcome {
+	// The longest run of a machine is four commands, each perhaps on a connection of its own.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 8*l.opts.ReplyTimeout)
+	defer cancel()
+	out, err := over.Advance(bounded, m, reply, func(driver.Outcome) {})
+	if err != nil {
+		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
+	}
+	return out
+}
+
+// keep and forget maintain the set of held locks.
+func (l *Locker) keep(k *Lock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.locks[k] = struct{}{}
+	}
+}
+
+func (l *Locker) forget(k *Lock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.locks, k)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,300 @@
+package compat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// Defaults of Options.
+const (
+	DefaultTTL           = 10 * time.Second
+	DefaultLease         = 5 * time.Minute
+	DefaultShortestLease = 10 * time.Second
+	DefaultClockLag      = time.Second
+	DefaultCommandDelay  = 250 * time.Millisecond
+	DefaultMemberLease   = 15 * time.Second
+	DefaultFenceTTL      = 7 * 24 * time.Hour
+	DefaultReplyTimeout  = 2 * time.Second
+)
+
+// Options of a Locker. The zero value is a bridge lock of ten seconds, renewed as long as it is held,
+// beside clients of dialect jedis-ms whose leases are ten seconds or longer.
+type Options struct {
+	// Namespace names the record in Redis that says which stage to run, see `lockmigrate stage`. The
+	// Locker becomes a member of it and follows it. Zero: none, Stage stays as it is.
+	Namespace string
+
+	// Stage to run without a Namespace. Zero: Bridge. Nothing then keeps one service at Legacy while
+	// another is at Modern.
+	Stage Stage
+
+	// Dialect of the old clients on these keys. Zero: the record's with a Namespace, else JedisMS. With a
+	// Namespace it must be the record's.
+	Dialect legacy.Dialect
+
+	// TTL of a bridge or modern lock: after a crash of its holder others wait for this long. Renewal
+	// keeps it up while the lock is held. Whole milliseconds. Zero: 10 seconds.
+	TTL time.Duration
+
+	// RenewEvery is the time between two renewals. With CommandDelay it must be shorter than ShortestLease:
+	// it bounds for how long an overlap with a legacy client that came in after a stale DEL goes unnoticed,
+	// and a GETSET that comes late has used up that much of the lease that it writes. Zero: a
+	// third of TTL, or of ShortestLease if that is less; in dialect jedis-uuid half of its clients' poll,
+	// so that a loser that clobbered the key is noticed before it looks again and takes its own value for
+	// expired.
+	RenewEvery time.Duration
+
+	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 5 minutes.
+	Lease time.Duration
+
+	// MaxHold ends a lock that has been held for this long: it is not renewed any more. It frees the
+	// keys of workers that hang. Zero: no end.
+	MaxHold time.Duration
+
+	// ShortestLease is the shortest lease of any legacy client of these keys. Longer than it really is
+	// is unsafe. With a Namespace the record's is used if it is shorter. Zero: 10 seconds.
+	ShortestLease time.Duration
+
+	// ClockLag is how far behind the server's clock a legacy client's may be. Zero: 1 second.
+	ClockLag time.Duration
+
+	// CommandDelay is the longest time between a legacy client's computing its expiry, or reading one,
+	// and the server's execution of the command that follows from it: network, and pauses of the
+	// client. Zero: 250 ms.
+	CommandDelay time.Duration
+
+	// Grace is for how long a legacy expiry must be over, on the server's clock, before the bridge takes
+	// the key over. At least ClockLag + CommandDelay. Zero: just that.
+	Grace time.Duration
+
+	// Settle is how long a taken-over key is watched before the lock counts as acquired. At least
+	// CommandDelay, and together with it below ShortestLease. Zero: CommandDelay.
+	Settle time.Duration
+
+	// PutBacks is how often in one acquisition a live legacy value that clobbered ours while we settled
+	// is overwritten. Zero: never, we withdraw and wait for its expiry. More is safe only if no legacy
+	// client ever deletes the key after its lease, because the clobbering value may be that of a client
+	// that came in after such a DEL; it is refused for dialects whose clients take their own value for
+	// expired.
+	PutBacks int
+
+	// Wait is how long Acquire tries. Zero: as long as the context lasts.
+	Wait time.Duration
+
+	// Poll is the longest sleep between two looks at a held key. Zero: the dialect's, 100 ms for most.
+	Poll time.Duration
+
+	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
+	// is left free for YieldFor. Legacy clients look at a key only now and then; bridge clients, woken by
+	// its release, would let them starve. It costs throughput where bridge clients contend, at most
+	// YieldFor in each YieldAfter, and nothing where they do not; while a key is left free, TryAcquire
+	// does not take it either. Zero: five times YieldFor. Negative: never yield.
+	YieldAfter time.Duration
+
+	// YieldFor must be more than the pause between two looks of a legacy client. Zero: the dialect's poll
+	// and a fifth, 120 ms for most.
+	YieldFor time.Duration
+
+	// NoFence leaves the fencing counter out: Lock.Fence is then 0 and the server has one key less to
+	// write.
+	NoFence bool
+
+	// FenceTTL is how long a key's fencing counter outlives its last use. When it has expired, the
+	// server's clock takes its place. Zero: 7 days.
+	FenceTTL time.Duration
+
+	// MemberLease is for how long a member of a Namespace may acquire after its last successful report;
+	// it reports three times as often. A stage change waits for it, and for TTL or Lease on top, when a
+	// member falls silent. Zero: 15 seconds.
+	MemberLease time.Duration
+
+	// Member is what this process is called in `lockmigrate stage`. It must be unique in the namespace.
+	// Zero: host, process id and a random part.
+	Member string
+
+	// Version of the service, for people who look at `lockmigrate stage`.
+	Version string
+
+	// Dial makes a connection outside of any pool: one for commands, one for renewals, a pair for waiting.
+	// They must be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a
+	// *redis.Pool. When there is neither, everything takes connections from the pool, and waiting is by
+	// polling.
+	Dial func(ctx context.Context) (redis.Conn, error)
+
+	// Observer, if set, is told what happens: also of repairs, takeovers and ghosts (in Event.Note and
+	// Event.Err), and of every change of the stage.
+	Observer lockmigrate.Observer
+
+	// NoTracking keeps waiters from asking for client tracking; they poll then.
+	NoTracking bool
+
+	// ReplyTimeout bounds the wait for each reply of the server, whatever the context says. A reply that
+	// has not come by then counts as lost. Zero: 2 seconds.
+	ReplyTimeout time.Duration
+}
+
+// Validate tells what is wrong with the options, and why, without changing them.
+func (o Options) Validate() error {
+	var wrong []error
+	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"TTL", o.TTL}, {"RenewEvery", o.RenewEvery}, {"Lease", o.Lease}, {"MaxHold", o.MaxHold},
+		{"ShortestLease", o.ShortestLease}, {"ClockLag", o.ClockLag}, {"CommandDelay", o.CommandDelay},
+		{"Grace", o.Grace}, {"Settle", o.Settle}, {"Wait", o.Wait}, {"Poll", o.Poll}, {"FenceTTL", o.FenceTTL},
+		{"YieldFor", o.YieldFor}, {"MemberLease", o.MemberLease}, {"ReplyTimeout", o.ReplyTimeout},
+	} {
+		if f.value < 0 {
+			refuse("%s %v: must not be negative", f.name, f.value)
+		}
+	}
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	if o.Stage > Modern {
+		refuse("Stage %d: no such stage", o.Stage)
+	}
+	if o.Namespace != "" {
+		if err := stages.CheckName(o.Namespace); err != nil {
+			refuse("Namespace: %w", err)
+		}
+		if o.Stage != Bridge {
+			refuse("Stage %v: with a Namespace the stage is the record's", o.Stage)
+		}
+	}
+	if o.PutBacks < 0 || o.PutBacks > 5 {
+		refuse("PutBacks %d: must be from 0 to 5", o.PutBacks)
+	}
+	o = o.withDefaults()
+	wrong = append(wrong, o.relations()...)
+	return errors.Join(wrong...)
+}
+
+// relations checks what must hold between the options for the bridge to be safe. The options have
+// their defaults.
+func (o Options) relations() []error {
+	var wrong []error
+	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	rules := o.Dialect.Rules()
+
+	if rules.Join != nil || rules.Split != nil {
+		refuse("Dialect %s: the server's scripts cannot read a format that is written in Go", rules.Name)
+	}
+	if o.PutBacks > 0 && rules.MineExpires {
+		refuse("PutBacks %d with dialect %s: a loser that clobbered the key finds its own value at its next attempt and holds the lock; putting ours back makes two holders", o.PutBacks, rules.Name)
+	}
+	if o.TTL < 10*time.Millisecond || o.TTL%time.Millisecond != 0 {
+		refuse("TTL %v: must be whole milliseconds, at least 10", o.TTL)
+	}
+	if o.Lease%rules.Unit.Resolution() != 0 {
+		refuse("Lease %v: dialect %s writes whole units of %v", o.Lease, rules.Name, rules.Unit.Resolution())
+	}
+	if o.Lease < o.ShortestLease {
+		refuse("Lease %v is shorter than ShortestLease %v: ours counts too", o.Lease, o.ShortestLease)
+	}
+	if o.RenewEvery >= o.TTL {
+		refuse("RenewEvery %v is not shorter than TTL %v: the lock would end before its renewal", o.RenewEvery, o.TTL)
+	}
+	if o.RenewEvery+o.CommandDelay >= o.ShortestLease {
+		refuse("RenewEvery %v + CommandDelay %v is not shorter than ShortestLease %v: the value of a legacy client that came in after a stale DEL, or of a late GETSET, could be over and taken by another before we notice", o.RenewEvery, o.CommandDelay, o.ShortestLease)
+	}
+	if o.Grace < o.ClockLag+o.CommandDelay {
+		refuse("Grace %v is less than ClockLag %v + CommandDelay %v: a lease could be taken over that its holder's clock, or the delay of its command, still makes live", o.Grace, o.ClockLag, o.CommandDelay)
+	}
+	if o.Settle < o.CommandDelay {
+		refuse("Settle %v is less than CommandDelay %v: a GETSET sent before the takeover could still clobber the key after we looked", o.Settle, o.CommandDelay)
+	}
+	if o.Settle+o.CommandDelay >= o.ShortestLease {
+		refuse("Settle %v + CommandDelay %v is not less than ShortestLease %v: a clobbering value could expire and be taken over while we settle", o.Settle, o.CommandDelay, o.ShortestLease)
+	}
+	if o.Settle >= o.TTL {
+		refuse("Settle %v is not shorter than TTL %v: the lock would end while it settles", o.Settle, o.TTL)
+	}
+	if o.MemberLease < 100*time.Millisecond {
+		refuse("MemberLease %v: must be at least 100 ms", o.MemberLease)
+	}
+	return wrong
+}
+
+// withDefaults fills in the zero values.
+func (o Options) withDefaults() Options {
+	fill := func(field *time.Duration, value time.Duration) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	fill(&o.TTL, DefaultTTL)
+	fill(&o.Lease, DefaultLease)
+	fill(&o.ShortestLease, DefaultShortestLease)
+	fill(&o.ClockLag, DefaultClockLag)
+	fill(&o.CommandDelay, DefaultCommandDelay)
+	fill(&o.Grace, o.ClockLag+o.CommandDelay)
+	fill(&o.Settle, o.CommandDelay)
+	poll := o.Dialect.Rules().Poll
+	if o.Dialect.Rules().SettlesFree() {
+		fill(&o.RenewEvery, poll/2)
+	}
+	fill(&o.RenewEvery, min(o.TTL, o.ShortestLease)/3)
+	fill(&o.Poll, poll)
+	fill(&o.YieldFor, poll+poll/5)
+	fill(&o.YieldAfter, 5*o.YieldFor)
+	fill(&o.FenceTTL, DefaultFenceTTL)
+	fill(&o.MemberLease, DefaultMemberLease)
+	fill(&o.ReplyTimeout, DefaultReplyTimeout)
+	return o
+}
+
+// longest is for how long a lock can outlive its last renewal, whatever stage it is of.
+func (o Options) longest() time.Duration {
+	return max(o.TTL, o.Lease+2*o.Dialect.Rules().Unit.Resolution())
+}
+
+// under returns the options as a namespace's record makes them, or what forbids it.
+func (o Options) under(r stages.Record) (Options, error) {
+	dialect, err := ParseDialect(r.Dialect)
+	if err != nil {
+		return o, fmt.Errorf("namespace %s: %w", r.Namespace, err)
+	}
+	if o.Dialect != (legacy.Dialect{}) && o.Dialect.String() != r.Dialect {
+		return o, fmt.Errorf("namespace %s is of dialect %s, the Locker's options say %s", r.Namespace, r.Dialect, o.Dialect)
+	}
+	defaults := o // the record counts before the defaults that follow from it are filled in
+	defaults.Dialect = dialect
+	if o.ShortestLease == 0 || r.Shortest < o.ShortestLease {
+		defaults.ShortestLease = r.Shortest
+	}
+	filled := defaults.withDefaults()
+	if wrong := filled.relations(); len(wrong) > 0 {
+		return o, fmt.Errorf("namespace %s: %w", r.Namespace, errors.Join(wrong...))
+	}
+	return filled, nil
+}
+
+// dialer finds out how to make connections outside of the pool; nil if there is no way.
+func (o Options) dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {
+	p, ok := pool.(*redis.Pool)
+	switch {
+	case o.Dial != nil:
+		return o.Dial
+	case ok && p.DialContext != nil:
+		return p.DialContext
+	case ok && p.Dial != nil:
+		return func(context.Context) (redis.Conn, error) { return p.Dial() }
+	default:
+		return nil
+	}
+}
+
+func (o Options) rules() *protocol.Dialect { return o.Dialect.Rules() }

@@ -1,0 +1,238 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+func namespace(t testing.TB, s *redistest.Server) *stages.Store {
+	t.Helper()
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+	err := store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func ofOrders(o *compat.Options) { o.Namespace = "orders" }
+
+func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := (&stages.Mover{Store: store, Look: 5 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runs(t testing.TB, l *compat.Locker, want compat.Stage) {
+	t.Helper()
+	await(t, fmt.Sprint("stage ", want), func() bool {
+		stage, _, err := l.Stage()
+		return err == nil && stage == want
+	})
+}
+
+// TestLocksOutliveAStageChange (G7).
+func TestLocksOutliveAStageChange(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		l := newLocker(t, s, quick(ofOrders))
+		old := acquire(t, l, "orders:1")
+		if _, err := strconv.ParseInt(old.Token(), 10, 64); err != nil || old.Stage() != compat.Legacy {
+			t.Fatalf("stage %v, token %s", old.Stage(), old.Token())
+		}
+		moveTo(t, store, stages.Bridge)
+		runs(t, l, compat.Bridge)
+		if _, err := l.TryAcquire(t.Context(), "orders:1"); !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("beside a lock of the stage before: %v", err)
+		}
+		if err := old.Renew(t.Context()); err != nil || old.Token() != s.Value("orders:1") || s.Value(protocol.GuardKey("orders:1")) != "" {
+			t.Errorf("renewed as what it is not: %v", err)
+		}
+
+		// The next stage is two away from the lock that is held.
+		view, _ := store.Show(t.Context())
+		await(t, "the report of the lock that blocks", func() bool {
+			blockers, err := store.Move(t.Context(), view.Record.Epoch, stages.Modern, true)
+			return err == nil && len(blockers) == 1 && blockers[0].Why == "holds"
+		})
+		release(t, old)
+		if s.Value("orders:1") != "" {
+			t.Error("the release left the legacy value")
+		}
+		k := acquire(t, l, "orders:1")
+		moveTo(t, store, stages.Modern)
+		runs(t, l, compat.Modern)
+		release(t, k)
+		k = acquire(t, l, "orders:1")
+		if k.Stage() != compat.Modern {
+			t.Errorf("stage %v", k.Stage())
+		}
+		release(t, k)
+	})
+}
+
+// TestWaitersFollowTheStage: an Acquire that began in one stage gets its lock in another.
+func TestWaitersFollowTheStage(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		l := newLocker(t, s, quick(ofOrders))
+		k := acquire(t, l, "orders:1")
+		var waiter sync.WaitGroup
+		waiter.Go(func() {
+			got := acquire(t, l, "orders:1")
+			if got.Stage() != compat.Bridge {
+				t.Errorf("acquired in stage %v", got.Stage())
+			}
+			release(t, got)
+		})
+		moveTo(t, store, stages.Bridge)
+		runs(t, l, compat.Bridge)
+		release(t, k)
+		waiter.Wait()
+	})
+}
+
+// TestKeysOutsideTheNamespaceAreRefused, and so are options that contradict the record.
+func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		namespace(t, s)
+		l := newLocker(t, s, quick(ofOrders))
+		for _, acquire := range []func(context.Context, string) (*compat.Lock, error){l.TryAcquire, l.Acquire} {
+			if _, err := acquire(t.Context(), "bills:1"); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "not of namespace") {
+				t.Errorf("a key of another namespace: %v", err)
+			}
+		}
+		other := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
+		await(t, "the refusal of another dialect", func() bool {
+			_, err := other.TryAcquire(t.Context(), "orders:1")
+			return errors.Is(err, compat.ErrStage) && strings.Contains(err.Error(), "the Locker's options say redispy-float")
+		})
+	})
+}
+
+// TestMemberFailsClosed (G6): a member without a record, or that cannot report, acquires nothing, and
+// the error of the wait says why.
+func TestMemberFailsClosed(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
+		await(t, "the refusal without a record", func() bool {
+			_, err := l.TryAcquire(t.Context(), "orders:1")
+			return errors.Is(err, compat.ErrStage) && strings.Contains(err.Error(), "no such namespace")
+		})
+		namespace(t, s)
+		release(t, acquire(t, l, "orders:1")) // it waits until it has joined
+
+		s.Do("DEL", stages.RecordKey("orders"))
+		await(t, "the refusal after the record is gone", func() bool {
+			k, err := l.TryAcquire(t.Context(), "orders:1")
+			if err == nil {
+				release(t, k)
+			}
+			return errors.Is(err, compat.ErrStage)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := l.Acquire(ctx, "orders:1")
+		if !errors.Is(err, compat.ErrNotAcquired) || !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "no such namespace") {
+			t.Errorf("the wait does not say why: %v", err)
+		}
+	})
+}
+
+// TestLateCommandsOfAMemberAreRefused (G6): what a member sends in its lease and the server gets after
+// it does nothing, in every stage. A proxy holds the command back for that long.
+func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
+	s := redistest.Real(t)
+	store := namespace(t, s)
+	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
+		moveTo(t, store, stage)
+		proxy := redistest.NewProxy(t, s)
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", proxy.Addr) }}
+		l, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 10 * time.Second }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs(t, l, map[stages.Stage]compat.Stage{stages.Legacy: compat.Legacy, stages.Bridge: compat.Bridge, stages.Modern: compat.Modern}[stage])
+		release(t, acquire(t, l, "orders:warm")) // the scripts are known, the clock is read
+
+		late := make(chan struct{})
+		arrived := make(chan struct{}, 1)
+		proxy.Before(func(words []string) {
+			if len(words) > 3 && words[3] == "orders:late" {
+				select {
+				case arrived <- struct{}{}:
+				default:
+				}
+				<-late
+			}
+			if strings.HasPrefix(words[0], "EVAL") && len(words) > 3 && words[3] == stages.RecordKey("orders") {
+				<-late // it cannot report either
+			}
+		})
+		result := make(chan error, 1)
+		go func() {
+			_, err := l.TryAcquire(t.Context(), "orders:late")
+			result <- err
+		}()
+		<-arrived
+		await(t, "the end of the member's lease", func() bool {
+			view, err := store.Show(t.Context())
+			return err == nil && len(view.Members) == 1 && view.Members[0].Left < 0
+		})
+		close(late)
+		if err := <-result; !errors.Is(err, compat.ErrStage) {
+			t.Errorf("stage %v: a command that came after the lease: %v", stage, err)
+		}
+		if held := s.Value("orders:late") + s.Value(protocol.GuardKey("orders:late")); held != "" {
+			t.Errorf("stage %v: it left %q", stage, held)
+		}
+		l.Close()
+		_ = pool.Close()
+		await(t, "the member has run out or left", func() bool {
+			view, err := store.Show(t.Context())
+			return err == nil && len(view.Members) == 0
+		})
+	}
+}
+
+// TestMembersAreSeen: what `lockmigrate stage` shows of a member, and that it leaves with Close.
+func TestMembersAreSeen(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		l, err := compat.New(s.Pool(), quick(ofOrders, func(o *compat.Options) { o.Member, o.Version = "pay-7", "2.4" }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs(t, l, compat.Legacy)
+		await(t, "a report of what it runs", func() bool {
+			view, err := store.Show(t.Context())
+			if err != nil || len(view.Members) != 1 {
+				return false
+			}
+			m := view.Members[0]
+			return m.ID == "pay-7" && m.Info.Version == "2.4" && m.Info.Host != "" && m.Epoch == 1 && m.Stage == stages.Legacy &&
+				m.Skew < time.Minute && m.Skew > -time.Minute
+		})
+		l.Close()
+		if view, err := store.Show(t.Context()); err != nil || len(view.Members) != 0 {
+			t.Errorf("after Close: %+v, %v", view.Members, err)
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// later returns a legacy value of a client whose lease began now.
+func later(lease time.Duration) int64 { return time.Now().Add(lease).UnixMilli() }
+
+const long = time.Hour
+
+// settling are options under which a takeover settles long enough to be interfered with.
+func settling(change ...func(*compat.Options)) compat.Options {
+	return quick(append([]func(*compat.Options){func(o *compat.Options) {
+		o.CommandDelay, o.ShortestLease, o.TTL = 200*time.Millisecond, 2*time.Second, 2*time.Second
+	}}, change...)...)
+}
+
+// await polls the server until a condition holds: nothing announces what another client sees.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
+// takeOver starts an acquisition of a key that a crashed legacy client left, and returns when the key is
+// taken over and settles.
+func takeOver(t *testing.T, s *redistest.Server, l *compat.Locker, key string) (bridge string, result chan error, locked chan *compat.Lock) {
+	t.Helper()
+	s.Do("SET", key, later(-long))
+	result, locked = make(chan error, 1), make(chan *compat.Lock, 1)
+	go func() {
+		k, err := l.TryAcquire(t.Context(), key)
+		locked <- k
+		result <- err
+	}()
+	await(t, "the takeover", func() bool { bridge = s.Value(protocol.GuardKey(key)); return bridge != "" })
+	if s.Value(key) != bridge {
+		t.Fatalf("the key holds %q, the guard %q", s.Value(key), bridge)
+	}
+	return bridge, result, locked
+}
+
+// TestClobberWhileSettling (G4): a loser's GETSET after a takeover. By default the bridge withdraws and
+// waits for the value; with PutBacks it puts its own back.
+func TestClobberWhileSettling(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, settling())
+		bridge, result, locked := takeOver(t, s, l, "orders")
+		clobber := later(long)
+		if old := string(s.Do("GETSET", "orders", clobber).([]byte)); old != bridge {
+			t.Fatalf("GETSET returned %q", old)
+		}
+		<-locked
+		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("clobbered: %v", err)
+		}
+		if s.Value(protocol.GuardKey("orders")) != "" || s.Value("orders") == bridge {
+			t.Error("the bridge did not withdraw")
+		}
+
+		l = newLocker(t, s, settling(func(o *compat.Options) { o.PutBacks = 1 }))
+		bridge, result, locked = takeOver(t, s, l, "orders")
+		s.Do("GETSET", "orders", clobber)
+		await(t, "the putting back", func() bool { return s.Value("orders") == bridge })
+		k := <-locked
+		if err := <-result; err != nil {
+			t.Fatalf("put back: %v", err)
+		}
+		release(t, k)
+	})
+}
+
+// TestWithdrawingIsWhatKeepsTwoHoldersApart: the holder whose expired value was taken over was alive
+// after all; its stale DEL lets another legacy client in while we settle. Putting back makes two
+// holders, and no renewal ever tells; withdrawing does not.
+func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		intrude := func(key string) string {
+			s.Do("DEL", key) // the stale DEL
+			fleet, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(fleet.Close)
+			k, err := fleet.TryAcquire(t.Context(), key)
+			if err != nil {
+				t.Fatalf("the legacy client did not get in: %v", err)
+			}
+			return k.Value()
+		}
+
+		l := newLocker(t, s, settling())
+		_, result, locked := takeOver(t, s, l, "orders")
+		theirs := intrude("orders")
+		<-locked
+		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) || s.Value("orders") != theirs {
+			t.Errorf("beside a legacy holder: %v, the key holds %q", err, s.Value("orders"))
+		}
+
+		l = newLocker(t, s, settling(func(o *compat.Options) { o.PutBacks = 1 }))
+		_, result, locked = takeOver(t, s, l, "bills")
+		intrude("bills")
+		k := <-locked
+		if err := <-result; err != nil {
+			t.Fatalf("the ablation is no longer broken: %v", err)
+		}
+		if err := k.Renew(t.Context()); err != nil {
+			t.Fatalf("the ablation's overlap was noticed: %v", err)
+		}
+		release(t, k)
+	})
+}
+
+// TestStaleDeleteWhileSettling: nobody came in; the lock is repaired, settles again and is ours.
+func TestStaleDeleteWhileSettling(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, settling())
+		bridge, result, locked := takeOver(t, s, l, "orders")
+		s.Do("DEL", "orders")
+		await(t, "the repair", func() bool { return s.Value("orders") == bridge })
+		k := <-locked
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+		release(t, k)
+	})
+}
+
+// TestLoserOfDialectBComesBackAsWinner (G4): a jedis-uuid client that found the key vanished clobbers
+// whatever has come there, and at its next look takes its own value for expired. So in that dialect the
+// bridge settles after every acquisition, and withdraws.
+func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, settling(func(o *compat.Options) { o.Dialect = legacy.JedisUUID }))
+		result := make(chan error, 1)
+		go func() {
+			_, err := l.TryAcquire(t.Context(), "orders")
+			result <- err
+		}()
+		await(t, "the acquisition", func() bool { return s.Value("orders") != "" })
+
+		// The client is between its GET, which found nothing, and its GETSET.
+		rules := protocol.JedisUUID
+		value, _ := rules.Expiry(protocol.InstantOf(time.Now()), time.Minute, "0f0e0d0c-0b0a-4908-8706-050403020100")
+		s.Do("GETSET", "orders", value)
+		if rules.Judge(value, protocol.InstantOf(time.Now()), "0f0e0d0c-0b0a-4908-8706-050403020100") != protocol.Expired {
+			t.Fatal("the client no longer takes its own value for expired")
+		}
+		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("beside a client that comes back as the winner: %v", err)
+		}
+		if s.Value("orders") != value {
+			t.Errorf("its value was overwritten by %q", s.Value("orders"))
+		}
+	})
+}
+
+// TestStaleDeleteIsRepaired (G5): within one renewal interval the key is ours again, and meanwhile the
+// guard keeps other bridge and modern clients out.
+func TestStaleDeleteIsRepaired(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		o := quick()
+		l, other := newLocker(t, s, o), newLocker(t, s, o)
+		modern := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = compat.Modern }))
+		k := acquire(t, l, "orders")
+		for range 3 {
+			s.Do("DEL", "orders")
+			deleted := time.Now()
+			for _, l := range []*compat.Locker{other, modern} {
+				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+					t.Errorf("another came in after a stale DEL: %v", err)
+				}
+			}
+			await(t, "the repair", func() bool { return s.Value("orders") == k.Token() })
+			if took := time.Since(deleted); took > 3*o.RenewEvery {
+				t.Errorf("repaired after %v, the renewal interval is %v", took, o.RenewEvery)
+			}
+		}
+		if k.Context().Err() != nil {
+			t.Errorf("the holder was disturbed: %v", context.Cause(k.Context()))
+		}
+		release(t, k)
+	})
+}
+
+// TestDisplacedHolderIsTold (G5): a legacy client came in after a stale DEL. The holder is told within
+// one renewal interval, its guard stays until it has released, and its release harms nobody.
+func TestDisplacedHolderIsTold(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		o := quick()
+		l, other := newLocker(t, s, o), newLocker(t, s, o)
+		k := acquire(t, l, "orders")
+		s.Do("DEL", "orders")
+		theirs := later(long)
+		s.Do("SETNX", "orders", theirs)
+		if took := lost(t, k, 5*time.Second); took > 3*o.RenewEvery {
+			t.Errorf("told after %v, the renewal interval is %v", took, o.RenewEvery)
+		}
+		if cause := context.Cause(k.Context()); !strings.Contains(cause.Error(), "displaced") {
+			t.Errorf("cause %v", cause)
+		}
+		s.Do("DEL", "orders") // the legacy client has finished; the displaced holder may still be at work
+		if _, err := other.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("another bridge client came in beside the displaced one: %v", err)
+		}
+		s.Do("SETNX", "orders", theirs)
+		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) {
+			t.Errorf("release of a displaced lock: %v", err)
+		}
+		if s.Value("orders") == "" || s.Value(protocol.GuardKey("orders")) != "" {
+			t.Error("the release took the legacy client's value, or left its own guard")
+		}
+	})
+}
+
+// TestReleaseTellsADisplacement that no renewal has seen.
+func TestReleaseTellsADisplacement(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick(func(o *compat.Options) { o.RenewEvery = 900 * time.Millisecond }))
+		k := acquire(t, l, "orders")
+		s.Do("SET", "orders", later(long))
+		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) {
+			t.Errorf("release: %v", err)
+		}
+		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrReleased) {
+			t.Errorf("second release: %v", err)
+		}
+	})
+}
+
+// TestHolderWithoutAServerIsTold (G3): the deadline is local and needs no reply.
+func TestHolderWithoutAServerIsTold(t *testing.T) {
+	s := redistest.Real(t)
+	l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
+	start := time.Now()
+	k := acquire(t, l, "orders")
+	s.Kill()
+	lost(t, k, 3*time.Second)
+	if held := time.Since(start); held > 1300*time.Millisecond {
+		t.Errorf("held for %v after the acquisition, the TTL is 1s", held)
+	}
+	s.Start()
+}
+
+// TestLostRepliesAreSettled: a server that stops answering in the middle costs no certainty, or says so.
+func TestServerThatStopsAnswering(t *testing.T) {
+	s := redistest.Real(t)
+	l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
+	release(t, acquire(t, l, "orders"))
+	s.Do("CLIENT", "PAUSE", 3000, "WRITE")
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, compat.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+	_, err := l.TryAcquire(t.Context(), "bills")
+	var e *compat.Error
+	if !errors.Is(err, compat.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
+		t.Errorf("four replies were lost: %v", err)
+	}
+	s.Do("CLIENT", "UNPAUSE")
+	await(t, "both keys are free again", func() bool {
+		return s.Value("orders")+s.Value("bills")+s.Value(protocol.GuardKey("orders"))+s.Value(protocol.GuardKey("bills")) == ""
+	})
+}

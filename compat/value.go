@@ -1,0 +1,48 @@
+package compat
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// newValue returns a fresh bridge value of a dialect.
+func newValue(d *protocol.Dialect) string {
+	owner := ""
+	switch d.Layout {
+	case protocol.UUIDColonNumber:
+		owner = newUUID()
+	case protocol.NumberDashOwner:
+		owner = "0-0" // a pid and a thread that no client has
+	case protocol.NumberColonOwner:
+		owner = "0"
+	}
+	return d.BridgeValue(newNumber(), owner)
+}
+
+// newNumber returns a random number between protocol.BridgeLow and protocol.BridgeHigh, all equally
+// likely.
+func newNumber() int64 {
+	const span = uint64(protocol.BridgeHigh - protocol.BridgeLow)
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process rather than return bad bytes
+		if n := binary.BigEndian.Uint64(b[:]) >> 1; n < span {
+			return protocol.BridgeLow + int64(n)
+		} else if n < 2*span {
+			return protocol.BridgeLow + int64(n-span)
+		}
+	}
+}
+
+// newUUID returns a random UUID, version 4.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

@@ -1,0 +1,81 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Mover is the operator's side of a change of stage: it waits until nobody blocks it, and makes it.
+//
+// It may die at any moment and be run again. The only thing that it writes is one compare-and-set of
+// the record; everything else is reading.
+type Mover struct {
+	Store *Store
+	Look  time.Duration // between two tries while somebody blocks
+	Epoch int64         // the epoch to move from; 0: whatever stands now
+	Note  string        // what the step rests on, kept in the record
+}
+
+// ErrNoNeighbour says that a stage cannot be reached in one step.
+var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one step")
+
+// Run moves to a stage, and tells wait who blocks each time that somebody does. A namespace that is at
+// the stage already is left as it is: that is how a command whose reply was lost finishes when it is
+// run again.
+func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) error {
+	epoch := m.Epoch
+	for {
+		view, err := m.Store.Show(ctx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case view.Record.Stage == to:
+			return nil
+		case epoch == 0:
+			epoch = view.Record.Epoch
+		case view.Record.Epoch != epoch:
+			return fmt.Errorf("move namespace %s to %v: %w: it is %v, epoch %d", m.Store.Namespace, to, ErrConflict, view.Record.Stage, view.Record.Epoch)
+		}
+		if d := to - view.Record.Stage; d != 1 && d != -1 {
+			return fmt.Errorf("move namespace %s from %v to %v: %w", m.Store.Namespace, view.Record.Stage, to, ErrNoNeighbour)
+		}
+		blockers, err := m.Store.move(ctx, epoch, to, true, m.Note)
+		if errors.Is(err, ErrConflict) {
+			continue // somebody moved it in between: perhaps to where we want it
+		}
+		if err != nil || len(blockers) == 0 {
+			return err
+		}
+		wait(view, blockers)
+		timer := time.NewTimer(m.Look)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return &Waited{Namespace: m.Store.Namespace, To: to, Blockers: blockers, Cause: context.Cause(ctx)}
+		}
+	}
+}
+
+// Waited is the error of a move whose wait was given up; it says who was in the way.
+type Waited struct {
+	Namespace string
+	To        Stage
+	Blockers  []Blocker
+	Cause     error
+}
+
+// Error names the first blocker and counts the others.
+func (w *Waited) Error() string {
+	text := fmt.Sprintf("move namespace %s to %v: %v: %v", w.Namespace, w.To, w.Cause, w.Blockers[0])
+	if n := len(w.Blockers) - 1; n > 0 {
+		text += fmt.Sprintf(" (and %d more)", n)
+	}
+	return text
+}
+
+// Unwrap gives the context's cause.
+func (w *Waited) Unwrap() error { return w.Cause }

@@ -1,0 +1,524 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+func newStore(s *redistest.Server) *Store {
+	return &Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+}
+
+var orders = Record{Stage: Legacy, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}
+
+// fake is a member that does as it is told, without a process.
+type fake struct {
+	t     *testing.T
+	store *Store
+	Report
+}
+
+func newFake(t *testing.T, s *Store, id string) *fake {
+	return &fake{t: t, store: s, Report: Report{
+		ID: id, Lease: time.Minute, Longest: 10 * time.Second, Epoch: -1, Stage: -1, Lowest: -1, Highest: -1,
+		Info: Info{Host: "here", Process: 7, Version: "1.2"},
+	}}
+}
+
+// report reports and then runs what it was told.
+func (f *fake) report() Order {
+	f.t.Helper()
+	f.Seq++
+	order, err := f.store.Join(f.t.Context(), f.Report)
+	if err != nil {
+		f.t.Fatalf("%s reports: %v", f.ID, err)
+	}
+	f.Epoch, f.Stage = order.Epoch, order.Stage
+	return order
+}
+
+func (f *fake) holds(lowest, highest Stage) { f.Lowest, f.Highest = lowest, highest }
+
+func create(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.Init(t.Context(), orders); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// move tries to change the stage and returns who blocks, as "id:why".
+func move(t *testing.T, s *Store, to Stage) string {
+	t.Helper()
+	view, err := s.Show(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	blockers, err := s.Move(t.Context(), view.Record.Epoch, to, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, b := range blockers {
+		all = append(all, b.Member+":"+b.Why)
+	}
+	after, err := s.Show(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved := after.Record.Epoch != view.Record.Epoch; moved != (len(blockers) == 0) || moved != (after.Record.Stage == to) {
+		t.Fatalf("blocked by %v, and the record is %+v", all, after.Record)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestInit(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		if _, err := store.Show(t.Context()); !errors.Is(err, ErrNoRecord) {
+			t.Errorf("show: %v", err)
+		}
+		if _, err := store.Join(t.Context(), Report{ID: "a", Seq: 1, Lease: time.Second}); !errors.Is(err, ErrNoRecord) {
+			t.Errorf("join: %v", err)
+		}
+		if _, err := store.Move(t.Context(), 1, Bridge, true); !errors.Is(err, ErrNoRecord) {
+			t.Errorf("move: %v", err)
+		}
+		create(t, store)
+		if err := store.Init(t.Context(), orders); !errors.Is(err, ErrExists) {
+			t.Errorf("a second init: %v", err)
+		}
+		view, err := store.Show(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := view.Record
+		if r.Stage != Legacy || r.Epoch != 1 || r.Dialect != "jedis-ms" || r.Shortest != 10*time.Second || !r.Covers("lock.1") || r.Covers("cache.1") {
+			t.Errorf("record %+v", r)
+		}
+		if age := view.Now.Sub(r.Since); age < 0 || age > time.Minute {
+			t.Errorf("since %v", r.Since)
+		}
+	})
+}
+
+// TestFleetMovesForwardBackForward: every step asks every member.
+func TestFleetMovesForwardBackForward(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a, b := newFake(t, store, "a"), newFake(t, store, "b")
+		a.report()
+		b.report()
+		for _, to := range []Stage{Bridge, Modern, Bridge, Legacy, Bridge, Modern} {
+			if to > a.Stage {
+				if got := move(t, store, to); got != "a:behind b:behind" {
+					t.Fatalf("to %v before anybody runs the epoch: blocked by %q", to, got)
+				}
+			}
+			a.report()
+			b.report()
+			if got := move(t, store, to); got != "" {
+				t.Fatalf("to %v: blocked by %q", to, got)
+			}
+			if a.report().Stage != to || b.report().Stage != to {
+				t.Fatalf("told %v and %v, want %v", a.Stage, b.Stage, to)
+			}
+		}
+	})
+}
+
+// TestLocksOfAnOldStageBlock: a member may run the new stage and still hold a lock of the old one.
+func TestLocksOfAnOldStageBlock(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a := newFake(t, store, "a")
+		a.report()
+		a.report()
+		move(t, store, Bridge)
+		a.holds(Legacy, Legacy)
+		a.report()
+		a.report()
+		if got := move(t, store, Modern); got != "a:holds" {
+			t.Errorf("with a legacy lock held: %q", got)
+		}
+		a.holds(-1, -1)
+		a.report()
+		if got := move(t, store, Modern); got != "" {
+			t.Errorf("after its release: %q", got)
+		}
+		a.holds(Bridge, Modern)
+		a.report()
+		if got := move(t, store, Bridge); got != "" {
+			t.Errorf("back: %q", got)
+		}
+		a.report()
+		if got := move(t, store, Legacy); got != "a:holds" {
+			t.Errorf("back to legacy with a modern lock held: %q", got)
+		}
+	})
+}
+
+// TestSilentMembersRunOut: forward waits for the lease, the longest lock and the slack.
+func TestSilentMembersRunOut(t *testing.T) {
+	s := redistest.Mini(t)
+	store := newStore(s)
+	clock := time.Now().Truncate(time.Millisecond)
+	s.Mini.SetTime(clock)
+	pass := func(d time.Duration) { clock = clock.Add(d); s.Mini.SetTime(clock) }
+	create(t, store)
+	a, silent := newFake(t, store, "a"), newFake(t, store, "silent")
+	for range 2 {
+		a.report()
+		silent.report()
+	}
+	move(t, store, Bridge)
+	a.report()
+	if got := move(t, store, Modern); got != "a:behind silent:behind" {
+		t.Fatalf("blocked by %q", got)
+	}
+	pass(silent.Lease + time.Millisecond)
+	a.report()
+	if got := move(t, store, Modern); got != "silent:silent" {
+		t.Fatalf("after its lease: blocked by %q", got)
+	}
+	blockers, err := store.Move(t.Context(), 2, Modern, true)
+	if err != nil || len(blockers) != 1 || blockers[0].Wait != silent.Longest+Slack {
+		t.Fatalf("%+v, %v", blockers, err)
+	}
+	pass(silent.Longest + Slack - time.Millisecond)
+	a.report()
+	if got := move(t, store, Modern); got != "silent:silent" {
+		t.Fatalf("just before it has run out: blocked by %q", got)
+	}
+	pass(time.Millisecond)
+	a.report()
+	if got := move(t, store, Modern); got != "" {
+		t.Fatalf("after it has run out: blocked by %q", got)
+	}
+	// It comes back from its pause, and reports what it ran. It cannot act on that, but it counts until
+	// it has been told better.
+	silent.report()
+	if got := move(t, store, Bridge); got != "silent:holds" {
+		t.Fatalf("back, while the one that came back has not spoken again: %q", got)
+	}
+	silent.report()
+	if got := move(t, store, Bridge); got != "" {
+		t.Fatalf("back: %q", got)
+	}
+}
+
+// TestUndoingAStepDoesNotWait: back may overtake a step that nobody, or somebody, has taken.
+func TestUndoingAStepDoesNotWait(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a, b := newFake(t, store, "a"), newFake(t, store, "b")
+		for range 2 {
+			a.report()
+			b.report()
+		}
+		move(t, store, Bridge)
+		a.report()
+		if got := move(t, store, Legacy); got != "" {
+			t.Fatalf("undo: %q", got)
+		}
+		if got := move(t, store, Bridge); got != "a:behind b:behind" {
+			t.Fatalf("again, while a runs an epoch that is over: %q", got)
+		}
+	})
+}
+
+func TestLateReportsChangeNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a := newFake(t, store, "a")
+		a.report()
+		a.report()
+		late := a.Report
+		late.Seq, late.Highest, late.Lowest = 1, Modern, Modern
+		if _, err := store.Join(t.Context(), late); err == nil {
+			t.Error("a report that was overtaken was taken")
+		}
+		if err := store.Leave(t.Context(), "a", 1); err != nil {
+			t.Error(err)
+		}
+		view, _ := store.Show(t.Context())
+		if len(view.Members) != 1 || view.Members[0].Highest != Legacy || view.Members[0].Info.Host != "here" {
+			t.Errorf("members %+v", view.Members)
+		}
+		if err := store.Leave(t.Context(), "a", 3); err != nil {
+			t.Error(err)
+		}
+		if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
+			t.Errorf("members %+v", view.Members)
+		}
+	})
+}
+
+// TestLostRecordComesBackOnlyWhenItsMembersAreGone: after a FLUSH of the record alone.
+func TestLostRecordComesBackOnlyWhenItsMembersAreGone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		newFake(t, store, "a").report()
+		s.Do("DEL", RecordKey("orders"))
+		if err := store.Init(t.Context(), orders); err == nil || !strings.Contains(err.Error(), "may still hold locks") {
+			t.Errorf("init: %v", err)
+		}
+	})
+}
+
+// TestNoHistoryReachesLegacyBesideModern plays random histories of members and operators against the
+// scripts, with a naive model of what each member may have in use, and checks after every step that no
+// two stages but neighbours can be.
+func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
+	s := redistest.Mini(t)
+	rng := rand.New(rand.NewPCG(11, 12))
+	moves := map[Stage]int{}
+	for history := range 60 {
+		s.Do("FLUSHALL")
+		clock := time.Now().Truncate(time.Millisecond)
+		s.Mini.SetTime(clock)
+		store := &Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+		create(t, store)
+		type actor struct {
+			*fake
+			ends  time.Time
+			locks map[Stage]time.Time // until when a lock of a stage is held at most
+		}
+		var actors []*actor
+		for i := range 3 {
+			actors = append(actors, &actor{fake: newFake(t, store, fmt.Sprint(i)), locks: map[Stage]time.Time{}})
+		}
+		var log []string
+		for range 160 {
+			a := actors[rng.IntN(len(actors))]
+			switch rng.IntN(10) {
+			case 0, 1, 7, 8, 9: // reports; one time in four the reply is lost, and it goes on as before
+				a.holds(-1, -1)
+				for stage := Legacy; stage <= Modern; stage++ {
+					if a.locks[stage].After(clock) {
+						if a.Lowest < 0 {
+							a.Lowest = stage
+						}
+						a.Highest = stage
+					}
+				}
+				if !a.ends.After(clock) {
+					a.Epoch, a.Stage = -1, -1
+				}
+				before := a.Report
+				order := a.report()
+				if rng.IntN(4) == 0 {
+					a.Epoch, a.Stage = before.Epoch, before.Stage
+				} else {
+					a.ends = order.Ends
+				}
+				log = append(log, a.ID+" reports")
+			case 2: // takes a lock, if its lease allows
+				if a.Stage >= 0 && a.ends.After(clock) {
+					a.locks[a.Stage] = clock.Add(a.Longest)
+					log = append(log, fmt.Sprint(a.ID, " takes ", a.Stage))
+				}
+			case 3: // renews what it holds, if its lease allows
+				for stage, until := range a.locks {
+					if until.After(clock) && a.ends.After(clock) {
+						a.locks[stage] = clock.Add(a.Longest)
+					}
+				}
+			case 4:
+				clear(a.locks)
+			case 5:
+				clock = clock.Add(time.Duration(rng.IntN(40)) * time.Second)
+				s.Mini.SetTime(clock)
+				log = append(log, "time passes")
+			case 6:
+				view, err := store.Show(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := view.Record.Stage + Stage(1-2*rng.IntN(2))
+				if to.Valid() {
+					if blockers, err := store.Move(t.Context(), view.Record.Epoch, to, true); err == nil && len(blockers) == 0 {
+						moves[to]++
+						log = append(log, fmt.Sprint("moved to ", to))
+					}
+				}
+			}
+			inUse := map[Stage]bool{}
+			for _, a := range actors {
+				if a.Stage >= 0 && a.ends.After(clock) {
+					inUse[a.Stage] = true
+				}
+				for stage, until := range a.locks {
+					if until.After(clock) {
+						inUse[stage] = true
+					}
+				}
+			}
+			if inUse[Legacy] && inUse[Modern] {
+				t.Fatalf("history %d: legacy beside modern:\n%s", history, strings.Join(log, "\n"))
+			}
+		}
+	}
+	for stage := Legacy; stage <= Modern; stage++ {
+		if moves[stage] < 10 {
+			t.Errorf("only %d moves to %v in all histories: they prove little", moves[stage], stage)
+		}
+	}
+}
+
+// TestOperatorCrashesAtEveryRoundTrip: the operator's command dies before its n-th request is executed,
+// or after it and before the reply; whatever is left is a legal stage, and the command, run again,
+// finishes.
+func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for crash := 1; ; crash++ {
+			for _, executed := range []bool{false, true} {
+				s.Do("FLUSHALL")
+				healthy := newStore(s)
+				create(t, healthy)
+				a := newFake(t, healthy, "a")
+				a.report()
+				a.report()
+
+				wire := &crashing{at: crash, executed: executed, addr: s.Addr}
+				broken := &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second}
+				mover := Mover{Store: broken, Look: time.Millisecond}
+				err := mover.Run(t.Context(), Bridge, func(View, []Blocker) {})
+				wire.close()
+				if wire.count.Load() < int64(crash) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if crash < 3 {
+						t.Fatalf("the command has only %d round trips", crash-1)
+					}
+					return // it finished before the crash: every round trip has had its turn
+				}
+				if err == nil {
+					t.Fatalf("crash at %d (executed %v) went unnoticed", crash, executed)
+				}
+				view, err := healthy.Show(t.Context())
+				if err != nil || view.Record.Stage != Legacy && view.Record.Stage != Bridge {
+					t.Fatalf("crash at %d (executed %v) left %+v, %v", crash, executed, view.Record, err)
+				}
+				if err := (&Mover{Store: healthy, Look: time.Millisecond}).Run(t.Context(), Bridge, func(View, []Blocker) {}); err != nil {
+					t.Fatalf("crash at %d (executed %v), run again: %v", crash, executed, err)
+				}
+				view, err = healthy.Show(t.Context())
+				if err != nil || view.Record.Stage != Bridge || view.Record.Epoch != 2 {
+					t.Fatalf("crash at %d (executed %v), run again: %+v, %v", crash, executed, view.Record, err)
+				}
+			}
+		}
+	})
+}
+
+// crashing is a pool whose n-th request from all of its connections ends them all.
+type crashing struct {
+	addr     string
+	at       int
+	executed bool
+	count    atomic.Int64
+	conns    []net.Conn
+}
+
+func (c *crashing) close() {
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+}
+
+func (c *crashing) GetContext(ctx context.Context) (redis.Conn, error) {
+	if c.count.Load() >= int64(c.at) {
+		return nil, errors.New("the operator's process is gone")
+	}
+	raw, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	c.conns = append(c.conns, raw)
+	return redis.NewConn(&crashingConn{raw, c}, 0, 0), nil
+}
+
+// crashingConn counts requests as writes: redigo flushes each of these scripts in one.
+type crashingConn struct {
+	net.Conn
+	pool *crashing
+}
+
+func (c *crashingConn) Write(b []byte) (int, error) {
+	n := c.pool.count.Add(1)
+	if n == int64(c.pool.at) && !c.pool.executed || n > int64(c.pool.at) {
+		_ = c.Conn.Close()
+		return 0, errors.New("the operator's process is gone")
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *crashingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.pool.count.Load() >= int64(c.pool.at) { // the request was executed, its reply never arrives
+		_ = c.Conn.Close()
+		return 0, errors.New("the operator's process is gone")
+	}
+	return n, err
+}
+
+func TestMatch(t *testing.T) {
+	for _, c := range []struct {
+		pattern, key string
+		want         bool
+	}{
+		{"lock.*", "lock.", true}, {"lock.*", "lock.a", true}, {"lock.*", "Lock.a", false}, {"lock.*", "lock", false},
+		{"*.lock", "a.lock", true}, {"*.lock", "a.lock.b", false}, {"a*b*c", "abc", true}, {"a*b*c", "aXbYbZc", true},
+		{"a*b*c", "aXcYb", false}, {"a?c", "abc", true}, {"a?c", "ac", false}, {"a*", "a", true}, {"a", "a", true}, {"a", "ab", false},
+		{"*a?", "xxab", true}, {"*a?", "a", false}, {"a**b", "ab", true}, {"a*a", "a", false}, {"*", "anything", true},
+	} {
+		if got := Match(c.pattern, c.key); got != c.want {
+			t.Errorf("Match(%q, %q) = %v", c.pattern, c.key, got)
+		}
+	}
+}
+
+func TestPatternsAndNamesAreChecked(t *testing.T) {
+	for pattern, good := range map[string]bool{"lock.*": true, "{7}*": true, "*": false, "": false, "[ab]": false, "lockmigrate:*": false, "**": false, "*stage": false} {
+		if err := CheckPatterns([]string{pattern}); (err == nil) != good {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+	for name, good := range map[string]bool{"orders": true, "a.b_c:d-1": true, "": false, "a b": false, "{a}": false, strings.Repeat("a", 101): false} {
+		if err := CheckName(name); (err == nil) != good {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"lock.*", "lock.order.*", true}, {"lock.*", "bills.*", false}, {"*.order", "lock.*", true}, {"a?c", "ab*", true},
+		{"a", "a", true}, {"a", "b", false}, {"a*b", "b*a", false}, {"*a*", "*b*", true}, {"??", "a*", true}, {"?", "ab", false},
+		{"*a*a*a*a*a*b", "a*a*a*a*a*a*", true}, {"", "*", true}, {"", "?", false},
+	} {
+		if got := Overlap(c.a, c.b); got != c.want || Overlap(c.b, c.a) != got {
+			t.Errorf("Overlap(%q, %q) = %v, and %v the other way round", c.a, c.b, got, Overlap(c.b, c.a))
+		}
+	}
+}
