@@ -1,0 +1,162 @@
+// Package cluster connects the lock packages to a Redis Cluster.
+//
+//	pool, err := cluster.New(cluster.Options{Addrs: []string{"10.0.0.1:6379", "10.0.0.2:6379"}})
+//	...
+//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//
+// A Pool is a lockmigrate.Pool for legacy, modern and compat alike. Each lock's keys lie in one slot (the
+// names of guards, queues and counters are made so), and each command goes to the master of that slot.
+//
+// # What it promises
+//
+//  1. MOVED and ASK are followed, for pipelines and pooled connections alike; a lock that is held or waited
+//     for while its slot moves is renewed, woken and released as before.
+//  2. A command that has certainly not run (a redirection, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, a
+//     server that cannot be reached) is tried again for as long as Options.Patience. A command whose reply
+//     was lost is never repeated here: the lock settles what became of it.
+//  3. One master that hangs or is dead does not hold up locks whose keys other masters serve.
+//
+// # What no client can promise
+//
+// Replication is asynchronous. A master that dies before a lock reached its replica takes it with it
+// (lost-update); the holder learns of it at its next renewal. modern.Options.Replicas makes that rarer. See
+// docs/guarantees.md.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// Options of a Pool. Addrs is required.
+type Options struct {
+	// Addrs are host:port of some nodes; the others are found. Name more than one.
+	Addrs []string
+
+	// Dial connects to one node: the place for TLS, user and password. Connections must be in RESP2. Nil:
+	// plain TCP without a password, 5 s to connect.
+	Dial func(ctx context.Context, addr string) (redis.Conn, error)
+
+	// Map translates the addresses that nodes tell of each other, where clients see them under others.
+	// Nil: as they are.
+	Map func(addr string) string
+
+	// Patience is for how long a command that has certainly not run is tried again while the cluster fails
+	// over. It should exceed cluster-node-timeout by a few seconds; a caller's context ends it earlier.
+	// Zero: 20 s. Negative: not at all.
+	Patience time.Duration
+
+	// MaxIdle and MaxActive connections of the pool to each master. Zero: 8 idle, no limit. modern and
+	// compat have a few connections of their own besides.
+	MaxIdle, MaxActive int
+}
+
+// Pool connects to all masters of a cluster. It is safe for concurrent use.
+type Pool struct{ *topology.Fleet }
+
+// New returns a pool that asks the nodes for their slots with the first command.
+func New(opts Options) (*Pool, error) {
+	if len(opts.Addrs) == 0 {
+		return nil, errors.New("cluster: a Pool needs the address of a node")
+	}
+	for _, a := range opts.Addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return nil, fmt.Errorf("cluster: address %q: %w", a, err)
+		}
+	}
+	if opts.Dial == nil {
+		opts.Dial = func(ctx context.Context, addr string) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(5*time.Second))
+		}
+	}
+	if opts.Map == nil {
+		opts.Map = func(addr string) string { return addr }
+	}
+	return &Pool{topology.NewFleet(topology.Options{
+		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
+	})}, nil
+}
+
+// askTimeout bounds the question to one node: others are left to ask.
+const askTimeout = time.Second
+
+// find asks the known nodes, then those that were configured.
+func (o Options) find(ctx context.Context, known []string) (*topology.Table, error) {
+	var errs []error
+	asked := map[string]bool{}
+	for _, addr := range append(known, o.Addrs...) {
+		if asked[addr] {
+			continue
+		}
+		asked[addr] = true
+		table, err := o.ask(ctx, addr)
+		if err == nil {
+			return table, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", addr, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func (o Options) ask(ctx context.Context, addr string) (*topology.Table, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	conn, err := o.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	reply, err := redis.Values(redis.DoWithTimeout(conn, askTimeout, "CLUSTER", "SLOTS"))
+	if err != nil {
+		return nil, err
+	}
+	return o.read(reply, addr)
+}
+
+// read takes CLUSTER SLOTS: ranges of first slot, last slot, master, replicas. A host that a node does not
+// know is the one that was asked.
+func (o Options) read(reply []any, asked string) (*topology.Table, error) {
+	table := topology.NewTable()
+	for _, entry := range reply {
+		span, err := redis.Values(entry, nil)
+		if err != nil || len(span) < 3 {
+			return nil, errors.New("CLUSTER SLOTS: not a range of slots")
+		}
+		from, err1 := redis.Int(span[0], nil)
+		to, err2 := redis.Int(span[1], nil)
+		if err := errors.Join(err1, err2); err != nil || from < 0 || to > 16383 || from > to {
+			return nil, errors.New("CLUSTER SLOTS: not a range of slots")
+		}
+		for i, node := range span[2:] {
+			fields, err := redis.Values(node, nil)
+			if err != nil || len(fields) < 2 {
+				return nil, errors.New("CLUSTER SLOTS: not a node")
+			}
+			host, _ := redis.String(fields[0], nil)
+			port, err := redis.Int(fields[1], nil)
+			if err != nil || port <= 0 || port > 65535 {
+				return nil, errors.New("CLUSTER SLOTS: a node without a port")
+			}
+			if host == "" || host == "?" {
+				host, _, _ = net.SplitHostPort(asked)
+			}
+			addr := o.Map(net.JoinHostPort(host, strconv.Itoa(port)))
+			if i == 0 {
+				table.Assign(from, to, addr)
+			}
+			table.Nodes = append(table.Nodes, addr)
+		}
+	}
+	return table, nil
+}

@@ -1,0 +1,129 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+)
+
+func TestRead(t *testing.T) {
+	for reply, want := range map[string]struct {
+		r    Refusal
+		slot int
+		addr string
+	}{
+		"MOVED 3999 127.0.0.1:6381":      {Moved, 3999, "127.0.0.1:6381"},
+		"MOVED 3999 :6381":               {Moved, 3999, ":6381"},
+		"ASK 16383 [::1]:6381":           {Ask, 16383, "[::1]:6381"},
+		"MOVED 1 ::1:6381":               {Moved, 1, "[::1]:6381"},
+		"MOVED 1 host.example:6381 more": {Moved, 1, "host.example:6381"},
+		"TRYAGAIN Multiple keys":         {Later, 0, ""},
+		"CLUSTERDOWN Hash slot":          {Later, 0, ""},
+		"LOADING Redis is loading":       {Later, 0, ""},
+		"MASTERDOWN Link":                {Later, 0, ""},
+		"READONLY You can't write":       {Demoted, 0, ""},
+		"MOVED 16384 a:1":                {Answer, 0, ""},
+		"MOVED -1 a:1":                   {Answer, 0, ""},
+		"MOVED 1 a":                      {Answer, 0, ""},
+		"MOVED 1 a:99999":                {Answer, 0, ""},
+		"MOVED":                          {Answer, 0, ""},
+		"ERR MOVED 1 a:1":                {Answer, 0, ""},
+		"":                               {Answer, 0, ""},
+	} {
+		r, slot, addr := Read(reply)
+		assert.Equal(t, want.r, r, reply)
+		assert.Equal(t, want.slot, slot, reply)
+		assert.Equal(t, want.addr, addr, reply)
+	}
+}
+
+func FuzzRedirect(f *testing.F) {
+	for _, s := range []string{"MOVED 1 a:1", "ASK 16383 [::1]:6379", "MOVED 1 :1", "TRYAGAIN", "MOVED 99999999999999999999 a:1", "ASK \x00 \xff:1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, reply string) {
+		r, slot, addr := Read(reply)
+		if slot < 0 || slot >= slots {
+			t.Fatalf("slot %d", slot)
+		}
+		if (r == Moved || r == Ask) == (addr == "") {
+			t.Fatalf("%v with address %q", r, addr)
+		}
+		if addr != "" {
+			if _, _, err := net.SplitHostPort(addr); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// map of a test: two servers that each name the other.
+type loop struct{ asked int }
+
+func (l *loop) Locate(context.Context, string) (string, error) { l.asked++; return "a:1", nil }
+func (l *loop) DialAddr(context.Context, string) (redis.Conn, error) {
+	return nil, errors.New("no")
+}
+func (l *loop) Address(told string) string { return told }
+func (l *loop) Moved(int, string)          {}
+func (l *loop) Stale(string)               {}
+func (l *loop) Patience() time.Duration    { return 50 * time.Millisecond }
+
+func TestRedirectionsInACircleEnd(t *testing.T) {
+	l := &loop{}
+	c := Begin(l, "k")
+	for n := 0; ; n++ {
+		if _, _, err := c.Next(t.Context()); err != nil || n > 10000 {
+			t.Fatal("it goes on for ever")
+		}
+		again, pause := c.Refused("MOVED 1 b:1")
+		if !again {
+			return
+		}
+		Sleep(t.Context(), pause)
+	}
+}
+
+func TestKeyOf(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []any
+		key  string
+		ok   bool
+	}{
+		{"GET", []any{"k"}, "k", true},
+		{"get", []any{[]byte("k")}, "k", true},
+		{"EVALSHA", []any{"sha", 1, "k", "v"}, "k", true},
+		{"EVAL", []any{"text", 0, "v"}, "", false},
+		{"EVAL", []any{"text", "2", "k", "l"}, "k", true},
+		{"PING", nil, "", false},
+		{"WAIT", []any{1, 100}, "", false},
+		{"GET", nil, "", false},
+	} {
+		key, ok := keyOf(c.name, c.args)
+		assert.Equal(t, c.key, key, c)
+		assert.Equal(t, c.ok, ok, c)
+	}
+	assert.False(t, Harmless("set"))
+	assert.True(t, Harmless("get"))
+}
+
+func TestTable(t *testing.T) {
+	table := NewTable()
+	table.Assign(0, 99, "a:1")
+	table.Assign(100, 16383, "b:1")
+	table.Assign(5, 5, "b:1")
+	assert.Equal(t, 16384, table.Served())
+	assert.Equal(t, "b:1", table.at(5))
+	assert.Equal(t, "a:1", table.at(6))
+	table.Assign(-5, 99999, "c:1")
+	assert.Equal(t, "c:1", table.at(0))
+	assert.Equal(t, "x:1", Single("x:1").at(7))
+	assert.True(t, strings.Contains(notServed("k").Error(), `"k"`))
+}

@@ -1,0 +1,176 @@
+// Package sentinel connects the lock packages to the master that Redis Sentinel names.
+//
+//	pool, err := sentinel.New(sentinel.Options{Addrs: []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"}, Master: "locks"})
+//	...
+//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//
+// All sentinels are asked at once, and the newest of their answers counts (the highest configuration
+// epoch): one that a partition has cut off does not lead back to the old master. Whatever is connected to is
+// asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
+// asked again.
+//
+// A command that has certainly not run is tried again while the sentinels fail over, for as long as
+// Options.Patience; one whose reply was lost is never repeated here: the lock settles what became of it.
+//
+// # What no client can promise
+//
+// Replication is asynchronous: a promoted replica may never have seen a lock (lost-update). And a master
+// that is cut off from the sentinels together with some clients goes on serving these, unless
+// min-replicas-to-write and min-replicas-max-lag stop it. modern.Options.Replicas makes both rarer; fencing
+// tokens keep the writes in order. See docs/guarantees.md.
+package sentinel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// Options of a Pool. Addrs and Master are required.
+type Options struct {
+	// Addrs are host:port of the sentinels. Name all of them.
+	Addrs []string
+
+	// Master is the name that the sentinels know the master by.
+	Master string
+
+	// Dial connects to a server: the place for TLS, user, password and database. Connections must be in
+	// RESP2. Nil: plain TCP without a password, database 0, 5 s to connect.
+	Dial func(ctx context.Context, addr string) (redis.Conn, error)
+
+	// DialSentinel connects to a sentinel. Nil: plain TCP without a password, 1 s to connect.
+	DialSentinel func(ctx context.Context, addr string) (redis.Conn, error)
+
+	// Map translates the addresses that sentinels tell, where clients see the servers under others. Nil: as
+	// they are.
+	Map func(addr string) string
+
+	// Patience is for how long a command that has certainly not run is tried again during a failover. It
+	// should exceed down-after-milliseconds by a few seconds; a caller's context ends it earlier. Zero:
+	// 20 s. Negative: not at all.
+	Patience time.Duration
+
+	// MaxIdle and MaxActive connections of the pool. Zero: 8 idle, no limit. modern and compat have a few
+	// connections of their own besides.
+	MaxIdle, MaxActive int
+}
+
+// Pool connects to the master. It is safe for concurrent use.
+type Pool struct{ *topology.Fleet }
+
+// New returns a pool that asks the sentinels with the first command.
+func New(opts Options) (*Pool, error) {
+	switch {
+	case len(opts.Addrs) == 0:
+		return nil, errors.New("sentinel: a Pool needs the addresses of the sentinels")
+	case opts.Master == "":
+		return nil, errors.New("sentinel: a Pool needs the master's name")
+	}
+	for _, a := range opts.Addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return nil, fmt.Errorf("sentinel: address %q: %w", a, err)
+		}
+	}
+	if opts.Dial == nil {
+		opts.Dial = dialer(5 * time.Second)
+	}
+	if opts.DialSentinel == nil {
+		opts.DialSentinel = dialer(askTimeout)
+	}
+	if opts.Map == nil {
+		opts.Map = func(addr string) string { return addr }
+	}
+	return &Pool{topology.NewFleet(topology.Options{
+		Find: opts.find, Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
+	})}, nil
+}
+
+// askTimeout bounds the question to one sentinel.
+const askTimeout = time.Second
+
+func dialer(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
+	return func(ctx context.Context, addr string) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
+	}
+}
+
+type answer struct {
+	addr  string
+	epoch int64
+	err   error
+}
+
+// find asks all sentinels and takes the newest answer.
+func (o Options) find(ctx context.Context, _ []string) (*topology.Table, error) {
+	answers := make(chan answer, len(o.Addrs))
+	for _, addr := range o.Addrs {
+		go func() { answers <- o.ask(ctx, addr) }()
+	}
+	best, errs := answer{epoch: -1}, []error(nil)
+	for range o.Addrs {
+		switch a := <-answers; {
+		case a.err != nil:
+			errs = append(errs, a.err)
+		case a.epoch > best.epoch:
+			best = a
+		}
+	}
+	if best.addr == "" {
+		return nil, errors.Join(errs...)
+	}
+	return topology.Single(best.addr), nil
+}
+
+func (o Options) ask(ctx context.Context, sentinel string) (a answer) {
+	defer func() {
+		if a.err != nil {
+			a.err = fmt.Errorf("sentinel %s: %w", sentinel, a.err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	conn, err := o.DialSentinel(ctx, sentinel)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer conn.Close()
+	fields, err := redis.StringMap(redis.DoWithTimeout(conn, askTimeout, "SENTINEL", "MASTER", o.Master))
+	if err != nil {
+		return answer{err: err}
+	}
+	epoch, err := strconv.ParseInt(fields["config-epoch"], 10, 64)
+	if err != nil || fields["ip"] == "" || fields["port"] == "" {
+		return answer{err: errors.New("SENTINEL MASTER: no address, or no epoch")}
+	}
+	return answer{addr: o.Map(net.JoinHostPort(fields["ip"], fields["port"])), epoch: epoch}
+}
+
+// dialMaster refuses a server that is no master. A user who may not ask finds out with the first write.
+func (o Options) dialMaster(ctx context.Context, addr string) (redis.Conn, error) {
+	conn, err := o.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	role, err := redis.Values(redis.DoWithTimeout(conn, askTimeout, "ROLE"))
+	if _, refused := err.(redis.Error); refused {
+		return conn, nil
+	}
+	if err == nil && len(role) > 0 {
+		if name, _ := redis.String(role[0], nil); name == "master" {
+			return conn, nil
+		}
+		err = fmt.Errorf("%s is no master any more", addr)
+	}
+	if err == nil {
+		err = errors.New("ROLE: an empty reply")
+	}
+	_ = conn.Close()
+	return nil, err
+}
