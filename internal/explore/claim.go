@@ -1,0 +1,52 @@
+package explore
+
+import (
+	"context"
+	"time"
+)
+
+// Verdict is what a search says of a claim.
+type Verdict string
+
+const (
+	Exclusive  Verdict = "exclusive"  // no interleaving within the bounds violates it
+	Violated   Verdict = "violated"   // a counterexample was found
+	Incomplete Verdict = "incomplete" // neither, within the limits
+)
+
+// Claim is a statement about a small model, and what is known about it.
+type Claim struct {
+	ID          string
+	Clients     string // L legacy, B bridge, M modern
+	Assumptions string
+	Expected    Verdict
+	// Commands bounds the server commands of the shortest counterexample; 0 does not.
+	Commands int
+	Model    *Model
+}
+
+// Finding is a claim with what the search found.
+type Finding struct {
+	Claim
+	Outcome
+	Verdict Verdict
+	Took    time.Duration
+}
+
+// AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.
+func (f *Finding) AsExpected() bool {
+	return f.Verdict == f.Expected && (f.Commands == 0 || Commands(f.Trace) <= f.Commands)
+}
+
+// Check explores one claim.
+func Check(ctx context.Context, c Claim, limits Limits) Finding {
+	o := Search(ctx, c.Model, limits)
+	f := Finding{Claim: c, Outcome: o, Verdict: Incomplete}
+	switch {
+	case o.Violated:
+		f.Verdict = Violated
+	case o.Complete:
+		f.Verdict = Exclusive
+	}
+	return f
+}

@@ -1,0 +1,63 @@
+package explore
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestClaims checks the whole table. Under the race detector a search that meets its limit proves
+// nothing and is left out; everything that is to be refuted still is.
+func TestClaims(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Claims() {
+		require.False(t, seen[c.ID], "two claims are named %s", c.ID)
+		seen[c.ID] = true
+		t.Run(c.ID, func(t *testing.T) {
+			f := Check(context.Background(), c, Limits{States: searchLimit})
+			if f.Verdict == Incomplete && searchLimit < DefaultStates {
+				t.Skipf("left out: more than %d states", searchLimit)
+			}
+			t.Logf("%s: %s, %d states, depth %d, %d commands", f.Assumptions, f.Verdict, f.States, f.Depth, Commands(f.Trace))
+			require.True(t, f.AsExpected(), "expected %s, found %s with %d commands:\n%s", f.Expected, f.Verdict, Commands(f.Trace), tell(c.Model, f.Trace))
+		})
+	}
+}
+
+// TestCanonicalCounterexample: two clients, at most eight server commands, and none of its steps can be
+// left out, since no shorter run breaks the claim.
+func TestCanonicalCounterexample(t *testing.T) {
+	for _, c := range legacyClaims() {
+		if c.ID == "LL-ahead" {
+			f := Check(context.Background(), c, Limits{})
+			require.Len(t, c.Model.Clients, 2)
+			require.Equal(t, 4, Commands(f.Trace))
+			require.Equal(t, []int{0, 1}, f.Trace[len(f.Trace)-1].Inside)
+		}
+	}
+}
+
+func TestSearchStopsAtItsLimit(t *testing.T) {
+	c := legacyClaims()[0]
+	f := Check(context.Background(), c, Limits{States: 1000})
+	require.Equal(t, Incomplete, f.Verdict)
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.Equal(t, Incomplete, Check(cancelled, c, Limits{}).Verdict)
+}
+
+// BenchmarkStates searches a claim of three clients to its end: distinct states a second.
+func BenchmarkStates(b *testing.B) {
+	var claim Claim
+	for _, c := range Claims() {
+		if c.ID == "LBB-stale-del" {
+			claim = c
+		}
+	}
+	states := 0
+	for b.Loop() {
+		states += Search(context.Background(), claim.Model, Limits{}).States
+	}
+	b.ReportMetric(float64(states)/b.Elapsed().Seconds(), "states/s")
+}

@@ -1,0 +1,60 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func TestClock(t *testing.T) {
+	at := func(d time.Duration) protocol.Instant { return protocol.Instant(d) }
+	c := Clock{OffsetAtStart: 2 * time.Second, DriftPPM: 100}
+	c.reset()
+	require.Equal(t, 2*time.Second, c.Error(0))
+	require.Equal(t, 2*time.Second+time.Millisecond, c.Error(at(10*time.Second)), "100 ppm of ten seconds")
+
+	c.Step(at(10*time.Second), -5*time.Second)
+	require.Equal(t, -3*time.Second+time.Millisecond, c.Error(at(10*time.Second)))
+	require.Equal(t, at(10*time.Second+time.Millisecond), c.Read(at(10*time.Second)).Mono, "steps do not touch the monotonic clock")
+	require.Equal(t, 9999*time.Millisecond, c.Lasting(10*time.Second), "a fast clock sleeps short")
+
+	slewed := Clock{}
+	slewed.reset()
+	slewed.Slew(at(time.Second), time.Millisecond) // 500 ppm: two seconds
+	require.Equal(t, 500*time.Microsecond, slewed.Error(at(2*time.Second)))
+	require.Equal(t, time.Millisecond, slewed.Error(at(3*time.Second)))
+	require.Equal(t, time.Millisecond, slewed.Error(at(time.Minute)), "then it stops")
+
+	last := protocol.Instant(0)
+	for i := range protocol.Instant(5000) { // a clock that is slewed back still never runs backwards
+		now := slewed.Read(at(time.Minute) + i*1000)
+		require.GreaterOrEqual(t, now.Mono, last)
+		last = now.Mono
+	}
+}
+
+func TestDistribution(t *testing.T) {
+	g := NewGenerator(1, 2)
+	spread := Spread(time.Millisecond, 2*time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
+	below, n := [3]int{}, 100_000
+	for range n {
+		d := spread.Draw(&g)
+		require.True(t, d >= time.Millisecond && d <= 100*time.Millisecond)
+		for i, limit := range []time.Duration{2 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
+			if d <= limit {
+				below[i]++
+			}
+		}
+	}
+	require.InDelta(t, 0.5, float64(below[0])/float64(n), 0.01)
+	require.InDelta(t, 0.99, float64(below[1])/float64(n), 0.002)
+	measured := Distribution{{Permyriad: 5000, Value: time.Second}, {Permyriad: 10000, Value: 2 * time.Second}}
+	for range 1000 {
+		d := measured.Draw(&g)
+		require.True(t, d >= time.Second && d <= 2*time.Second, "%v", d)
+	}
+	require.Zero(t, Distribution(nil).Draw(&g))
+}

@@ -1,0 +1,252 @@
+package redismodel
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+const refusal = "STAGE the lease of this member of the namespace is over"
+
+// late tells that a command with a bound came after it.
+func (c *call) late() bool {
+	return c.command.NotAfter != 0 && c.ms > int64(c.command.NotAfter)/int64(time.Millisecond)
+}
+
+const heldByBridge = "HELD by a bridge holder"
+
+// guarded tells that a command with a bound finds the guard that it has to respect.
+func (c *call) guarded() bool {
+	return c.command.NotAfter != 0 && c.command.Guard != "" && c.find(c.command.Guard) >= 0
+}
+
+// bridgeTake is bridge_acquire.lua.
+func bridgeTake(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	owner, guarded := c.text(cmd.Guard)
+	if guarded && owner != cmd.Value {
+		return answer(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
+	}
+	code := int64(protocol.TakeFree)
+	seen, there := c.text(cmd.Key)
+	switch {
+	case there && seen == cmd.Value, guarded && !there:
+		code = protocol.TakeMine
+	case there:
+		reply, over := c.judge(seen)
+		if !over {
+			if guarded { // of an earlier sending; nothing is left behind
+				c.remove(cmd.Guard)
+			}
+			return reply
+		}
+		code = protocol.TakeOver
+	}
+	if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
+		if wait := c.streak(code); wait > 0 {
+			return answer(protocol.TakeHeld, wait, "")
+		}
+	}
+	c.claim()
+	reply := integers(code, c.nextFence(), 0)
+	if code == protocol.TakeOver {
+		reply.Text = seen
+	}
+	return reply
+}
+
+// streak keeps count of how long bridge holders have followed one another, and tells for how long this
+// one has to wait: a free key is left to legacy clients for a gap now and then. The key holds since when,
+// and during a gap its end.
+func (c *call) streak(code int64) (wait int64) {
+	cmd := c.command
+	since, end := c.ms, int64(0)
+	if i := c.find(cmd.Streak); i >= 0 {
+		begun, gap, _ := strings.Cut(c.entries[i].Value, " ")
+		if n, err := strconv.ParseInt(begun, 10, 64); err == nil {
+			since = n
+			end, _ = strconv.ParseInt(gap, 10, 64) // none: no gap has begun
+		}
+	}
+	if code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
+		if end == 0 {
+			end = c.ms + cmd.Gap.Milliseconds()
+		}
+		if c.ms < end {
+			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, end), cmd.Gap.Milliseconds())
+			return end - c.ms
+		}
+		since = c.ms
+	}
+	c.write(cmd.Streak, strconv.FormatInt(since, 10), (cmd.TTL + cmd.Gap).Milliseconds())
+	return 0
+}
+
+// judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
+// taken over, anything else is held.
+func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
+	cmd := c.command
+	left := c.pttl(cmd.Key)
+	switch {
+	case c.entries[c.find(cmd.Key)].Kind != String:
+		return answer(protocol.TakeForeign, left, seen), false
+	case left >= 0:
+		return answer(protocol.TakeHeld, left, seen), false
+	}
+	ends, ok := c.expiry(seen)
+	if !ok {
+		return answer(protocol.TakeForeign, -1, seen), false
+	}
+	due := ends + max(cmd.Grace, 0).Milliseconds()
+	switch {
+	case c.ms <= due:
+		if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
+			c.remove(cmd.Streak)
+		}
+		return answer(protocol.TakeHeld, due-c.ms+1, seen), false
+	case cmd.Grace < 0:
+		return answer(protocol.TakeRefused, -1, seen), false
+	}
+	return protocol.Reply{}, true
+}
+
+// bridgeSettle is bridge_settle.lua.
+func bridgeSettle(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	if owner, ok := c.text(cmd.Guard); !ok || owner != cmd.Value {
+		return answer(protocol.SettleLost, 0, "")
+	}
+	seen, there := c.text(cmd.Key)
+	code := int64(protocol.SettleAgain)
+	switch {
+	case there && seen == cmd.Value:
+		code = protocol.SettleDone
+	case there:
+		left := c.pttl(cmd.Key)
+		ends, isExpiry := int64(0), false
+		if left < 0 && c.entries[c.find(cmd.Key)].Kind == String {
+			ends, isExpiry = c.expiry(seen)
+		}
+		due := ends + settleGrace(cmd.Grace)
+		if !isExpiry || c.ms <= due {
+			if !isExpiry || !cmd.PutBack {
+				c.remove(cmd.Guard)
+				if isExpiry {
+					left = due - c.ms + 1
+				}
+				return answer(protocol.SettleLeft, left, seen)
+			}
+			code = protocol.SettlePut
+		}
+	}
+	c.claim()
+	if code == protocol.SettleDone {
+		seen = ""
+	}
+	return answer(code, 0, seen)
+}
+
+// settleGrace is the grace as the script sees it, where a negative one is -1 ms.
+func settleGrace(grace time.Duration) int64 {
+	if grace < 0 {
+		return -1
+	}
+	return grace.Milliseconds()
+}
+
+// bridgeExtend is bridge_renew.lua.
+func bridgeExtend(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	owner, guarded := c.text(cmd.Guard)
+	seen, there := c.text(cmd.Key)
+	mine, onKey := guarded && owner == cmd.Value, there && seen == cmd.Value
+	code := int64(protocol.RenewRepair)
+	switch {
+	case mine && onKey:
+		code = protocol.RenewDone
+	case mine && !there, !guarded && onKey:
+	case mine:
+		return answer(protocol.RenewTheirs, 0, seen)
+	default:
+		return answer(protocol.RenewLost, 0, "")
+	}
+	c.claim()
+	if cmd.Fence != "" && cmd.FenceTTL > 0 {
+		c.expire(cmd.Fence, cmd.FenceTTL)
+	}
+	if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
+		c.expire(cmd.Streak, cmd.TTL+cmd.Gap)
+	}
+	return answer(code, 0, "")
+}
+
+// bridgeDrop is bridge_release.lua.
+func bridgeDrop(c *call) protocol.Reply {
+	cmd := c.command
+	owner, guarded := c.text(cmd.Guard)
+	seen, there := c.text(cmd.Key)
+	mine := guarded && owner == cmd.Value
+	if mine {
+		c.remove(cmd.Guard)
+		if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
+			c.expire(cmd.Streak, cmd.Gap)
+		}
+	}
+	switch {
+	case there && seen == cmd.Value:
+		c.remove(cmd.Key)
+		return answer(protocol.DropDone, 0, "")
+	case !mine:
+		return answer(protocol.DropNothing, 0, "")
+	case there:
+		return answer(protocol.DropTheirs, 0, seen)
+	default:
+		return answer(protocol.DropRepaired, 0, "")
+	}
+}
+
+// claim sets key and guard to our value.
+func (c *call) claim() {
+	ttl := c.command.TTL.Milliseconds()
+	c.write(c.command.Key, c.command.Value, ttl)
+	c.write(c.command.Guard, c.command.Value, ttl)
+}
+
+// text is what a key holds: its string, or its type's name.
+func (c *call) text(key string) (string, bool) {
+	i := c.find(key)
+	if i < 0 {
+		return "", false
+	}
+	switch e := &c.entries[i]; e.Kind {
+	case Hash:
+		return "hash", true
+	case SortedSet:
+		return "zset", true
+	default:
+		return e.Value, true
+	}
+}
+
+// expiry reads a legacy value as the scripts do, in milliseconds.
+func (c *call) expiry(value string) (int64, bool) {
+	d := protocol.Dialect{Unit: c.command.Unit, Layout: c.command.Layout}
+	ends, ok := d.ServerExpiry(value, c.now)
+	return int64(ends) / int64(time.Millisecond), ok
+}
+
+func answer(code, wait int64, text string) protocol.Reply {
+	return protocol.Reply{Kind: protocol.Integer, Int: code, Int3: wait, Text: text}
+}

@@ -1,0 +1,261 @@
+package session
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// This file says which machine does what for which scheme. A case for each: no table, since the
+// machines are values of different types, and values are what makes a session copyable.
+
+func (s *Session) machine() protocol.Machine {
+	switch s.running {
+	case legacyAcquire:
+		return &s.legacyAcquire
+	case legacyRenew:
+		return &s.legacyRenew
+	case legacyRelease:
+		return &s.legacyRelease
+	case bridgeAcquire:
+		return &s.bridgeAcquire
+	case bridgeRenew:
+		return &s.bridgeRenew
+	case bridgeRelease:
+		return &s.bridgeRelease
+	case modernAcquire:
+		return &s.modernAcquire
+	case modernQueue:
+		return &s.modernQueue
+	case modernRenew:
+		return &s.modernRenew
+	case redissonAcquire:
+		return &s.redissonAcquire
+	case redissonRelease:
+		return &s.redissonRelease
+	default:
+		return &s.modernRelease
+	}
+}
+
+func (s *Session) beginAcquire() {
+	switch s.Scheme {
+	case Legacy, GoLegacy:
+		s.running = legacyAcquire
+		s.legacyAcquire = protocol.LegacyAcquire{
+			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
+			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme == Legacy, NotAfter: s.NotAfter,
+		}
+	case Bridge:
+		s.running = bridgeAcquire
+		s.Value = s.bridgeValue()
+		s.bridgeAcquire = protocol.BridgeAcquire{
+			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.Member.Fence, FenceTTL: fenceTTL,
+			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
+			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
+		}
+	default:
+		s.Value = s.token()
+		s.patience = s.Patience
+		s.tryModern()
+	}
+}
+
+func (s *Session) beginRenew() {
+	switch s.Scheme {
+	case Legacy, GoLegacy:
+		s.running = legacyRenew
+		s.legacyRenew = protocol.LegacyRenew{
+			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value,
+		}
+	case Bridge:
+		s.running = bridgeRenew
+		s.bridgeRenew = protocol.BridgeRenew{
+			Key: s.Key, Guard: s.Guard(), Fence: s.Member.Fence, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease,
+		}
+	default:
+		s.running = modernRenew
+		s.modernRenew = protocol.ModernRenew{
+			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Redisson: s.Redisson,
+		}
+	}
+}
+
+func (s *Session) beginRelease() {
+	switch s.Scheme {
+	case Legacy, GoLegacy:
+		s.running = legacyRelease
+		s.legacyRelease = protocol.LegacyRelease{
+			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
+			Value: s.Value, Expiry: s.Expiry, Faithful: s.Scheme == Legacy,
+		}
+	case Bridge:
+		s.running = bridgeRelease
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value}
+	default:
+		if s.Redisson {
+			s.giveBack()
+			return
+		}
+		s.running = modernRelease
+		s.modernRelease = protocol.ModernRelease{
+			Key: s.Key, Token: s.Value, Fence: s.Member.Fence, FenceTTL: fenceTTL,
+		}
+		if s.Member.Queue {
+			s.modernRelease.Queue = s.queueKey()
+		}
+	}
+}
+
+// won takes over what the acquiring machine knows.
+func (s *Session) won() {
+	switch s.running {
+	case legacyAcquire:
+		s.Value, s.Expiry = s.legacyAcquire.Value(), s.legacyAcquire.Expiry()
+		s.Deadline = s.asked.Add(s.Lease)
+	case bridgeAcquire:
+		s.Value = s.bridgeAcquire.Value
+		s.Deadline, s.Fence = s.bridgeAcquire.Since().Add(s.Lease), s.bridgeAcquire.FenceToken()
+		if s.Truthful { // that machine thinks in wall time
+			s.Deadline = s.asked.Add(s.Lease)
+		}
+	case modernAcquire:
+		s.Deadline, s.Fence = s.modernAcquire.Deadline(), s.modernAcquire.FenceToken()
+	case redissonAcquire:
+		s.Deadline = s.redissonAcquire.Deadline()
+	case modernQueue:
+		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
+	}
+}
+
+// prolonged takes over what the renewing machine knows.
+func (s *Session) prolonged() {
+	switch s.running {
+	case legacyRenew:
+		s.Value, s.Expiry = s.legacyRenew.Written(), s.legacyRenew.Expiry()
+		s.Deadline = s.asked.Add(s.Lease)
+	case bridgeRenew:
+		s.Deadline = s.asked.Add(s.Lease)
+	case modernRenew:
+		s.Deadline = s.modernRenew.Deadline()
+	}
+}
+
+// holdsWanted is how often a Redisson client takes its lock before it works.
+const holdsWanted = 2
+
+// giveBack begins to give one hold of Redisson's lock back.
+func (s *Session) giveBack() {
+	s.running = redissonRelease
+	s.redissonRelease = protocol.ReleaseRedisson{
+		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
+		Channel: "redisson_lock__channel:{" + s.Key + "}",
+	}
+}
+
+// nest goes on with the next hold after one has been taken or given back; ok is false after the last.
+func (s *Session) nest(now Reading, verdict protocol.Verdict) (step protocol.Step, ok bool) {
+	switch {
+	case s.running == redissonAcquire && verdict == protocol.Acquired:
+		if s.holds++; s.holds < holdsWanted {
+			s.tryModern()
+			return s.advanceModern(now, protocol.Reply{}), true
+		}
+	case s.running == redissonRelease && verdict == protocol.Released && s.holds > 1:
+		s.holds--
+		s.giveBack()
+		return s.advanceModern(now, protocol.Reply{}), true
+	}
+	return step, false
+}
+
+// tryModern begins one attempt, or the wait in the queue.
+func (s *Session) tryModern() {
+	if s.Redisson {
+		s.running = redissonAcquire
+		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease, Holds: int(s.holds) + 1}
+		return
+	}
+	if s.Member.Queue {
+		s.running = modernQueue
+		s.modernQueue = protocol.ModernQueue{
+			Key: s.Key, Queue: s.queueKey(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.Lease / 3,
+			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, MaxSleep: s.Lease, Tries: 3,
+		}
+		return
+	}
+	s.running = modernAcquire
+	s.modernAcquire = protocol.ModernAcquire{
+		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL,
+	}
+}
+
+// advanceModern asks a token machine, which thinks in monotonic time, and asks again after a poll
+// while the lock is busy and patience lasts.
+func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step {
+	polls := s.running == modernAcquire || s.running == redissonAcquire
+	if reply.Kind == protocol.Woke && polls {
+		s.tryModern()
+		reply = protocol.Reply{}
+	}
+	step := s.machine().Next(now.Mono, reply)
+	if step.Kind == protocol.Done {
+		if next, ok := s.nest(now, step.Verdict); ok {
+			return next
+		}
+	}
+	if step.Kind == protocol.Done && step.Verdict == protocol.Busy && polls {
+		if s.patience -= s.Poll; s.patience >= 0 {
+			return protocol.Step{Kind: protocol.Sleep, Sleep: s.Poll}
+		}
+	}
+	return step
+}
+
+// fenceTTL is how long the fencing counter outlives its last use.
+const fenceTTL = 24 * time.Hour
+
+func (s *Session) queueKey() string { return protocol.Beside(s.Key, ":queue") }
+
+// Channel is where the client listens for the lock to be granted to it.
+func (s *Session) Channel() string { return s.Name }
+
+// token returns this turn's token: as random ones are, different from all others and, unless Plain, a
+// number of 19 digits that every legacy reader takes for an expiry in the far future.
+func (s *Session) token() string {
+	if s.Plain {
+		return "token-" + s.Name + "-" + strconv.Itoa(int(s.Turn))
+	}
+	return strconv.FormatInt(s.number(), 10)
+}
+
+// number is the bridge's and the token's number of this turn.
+func (s *Session) number() int64 {
+	return 6_000_000_000_000_000_000 + int64(s.ID+1)*1_000_000_000_000 + int64(s.Turn)
+}
+
+// bridgeValue is what a bridge holder writes in this turn. Its owner's part is no legacy client's.
+func (s *Session) bridgeValue() string {
+	owner := ""
+	switch s.Dialect.Layout {
+	case protocol.UUIDColonNumber:
+		owner = "b0000000-0000-4000-8000-000000000000"
+	case protocol.NumberDashOwner:
+		owner = "1-bridge"
+	case protocol.NumberColonOwner:
+		owner = "1"
+	}
+	return s.Dialect.BridgeValue(s.number(), owner)
+}
+
+// Guard is the bridge's second key.
+func (s *Session) Guard() string {
+	if s.guard == "" {
+		s.guard = protocol.GuardKey(s.Key)
+		if s.NoGuard { // one that nobody else looks at
+			s.guard += s.Name
+		}
+	}
+	return s.guard
+}

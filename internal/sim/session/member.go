@@ -1,0 +1,88 @@
+// Package session is a client of a lock as the simulator and the explorer know it: it takes turns,
+// and in each turn runs the real protocol machines to acquire, renew and release one key.
+//
+// A Session is a plain value without a clock, a connection or randomness. Its driver tells it the
+// client's clock and the last reply and carries out its steps: in virtual time (package sim), or one
+// interleaving after another (package explore).
+package session
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Scheme is which generation of lock code a client runs.
+type Scheme uint8
+
+const (
+	Legacy   Scheme = iota // the unmodified old code
+	GoLegacy               // this project's client of the old scheme
+	Bridge                 // the bridge: excludes legacy and modern
+	Modern                 // token and TTL
+)
+
+var schemeNames = [...]string{"legacy", "go-legacy", "bridge", "modern"}
+
+func (s Scheme) String() string { return schemeNames[s] }
+
+// SchemeNamed finds a scheme by its name.
+func SchemeNamed(name string) (Scheme, bool) {
+	for i, n := range schemeNames {
+		if n == name {
+			return Scheme(i), true
+		}
+	}
+	return 0, false
+}
+
+// Old tells that a scheme puts an expiry on the key instead of a token.
+func (s Scheme) Old() bool { return s == Legacy || s == GoLegacy }
+
+// Member is the configuration of one client.
+type Member struct {
+	Name    string
+	Scheme  Scheme
+	Dialect *protocol.Dialect // of the client itself, or of the fleet that a bridge lives beside
+	Key     string
+	Owner   string // what an owner's part of a value holds; also seeds the tokens
+
+	Lease    time.Duration // legacy: how long the value lasts; bridge, modern: the TTL
+	Poll     time.Duration
+	Patience time.Duration // how much sleep to spend in one turn
+	Renew    time.Duration // between two renewals while holding; 0 is never
+	Release  protocol.Release
+
+	Grace      time.Duration // bridge: how long after its expiry a legacy value is taken over
+	Settle     time.Duration // bridge: how long to wait after a takeover before trusting it; 0 is not at all
+	NoGuard    bool          // bridge: without the second key (an ablation)
+	PutBacks   int           // bridge: how often a live legacy value is overwritten while settling
+	NoDeadline bool          // believe in the lock until release, whatever the time (an ablation)
+	// FromReply counts the lock's validity from the reply instead of from before the command (an
+	// ablation).
+	FromReply bool
+	// Truthful writes the bridge's true expiry instead of a far-future number (an ablation).
+	Truthful bool
+	// Plain is a modern token that is no number, as other libraries write it.
+	Plain bool
+	// Fence is the key of the fencing counter; empty for none.
+	Fence string
+	// NotAfter is the server's time after which the member's commands are refused: the end of its lease on
+	// the namespace's stage; 0 is none.
+	NotAfter protocol.Instant
+	// Redisson makes a modern client take Redisson's lock, twice over: it is reentrant.
+	Redisson bool
+	// Queue makes modern clients wait in the server's queue instead of asking again and again.
+	Queue bool
+
+	Mutation *Mutation // a planted bug; nil everywhere but in tests
+}
+
+// Mutation is a planted bug that sits between the machines and their driver.
+type Mutation struct {
+	Name string
+	// Reply alters what the machine hears of the command that it sent.
+	Reply func(s *Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply
+	// Step alters what the machine wants next, given what it sent and heard last.
+	Step func(s *Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step
+}
