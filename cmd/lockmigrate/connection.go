@@ -1,0 +1,56 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/lockmigrate/lockmigrate/internal/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+)
+
+// endpoint returns where --redis or LOCKMIGRATE_REDIS leads, fallback if neither is set, and a function
+// that ends what it started. Nothing is connected yet, except that an embedded server runs.
+func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), error) {
+	url := env.global.redis
+	if url == "" {
+		url = env.getenv("LOCKMIGRATE_REDIS")
+	}
+	if url == "" {
+		url = fallback
+	}
+	if url == "" {
+		return nil, nil, usageError("give --redis redis://host:6379/0, or set LOCKMIGRATE_REDIS", "no server is named")
+	}
+	end, err := endpoint.Parse(url, endpoint.TLSFiles{
+		CA:       env.global.tlsCA,
+		Cert:     env.global.tlsCert,
+		Key:      env.global.tlsKey,
+		Insecure: env.global.tlsInsecure,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if end.Kind != endpoint.Embedded {
+		return end, func() {}, nil
+	}
+	server, err := embedded.Start()
+	if err != nil {
+		return nil, nil, err
+	}
+	end, err = endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
+	if err != nil {
+		server.Close()
+		return nil, nil, err
+	}
+	return end, server.Close, nil
+}
+
+const aServerURL = "a server URL"
+
+// shown makes a stray argument safe to repeat in an error: a server URL may hold a password.
+func shown(argument string) string {
+	if strings.Contains(argument, "://") || strings.Contains(argument, "@") {
+		return aServerURL
+	}
+	return strconv.Quote(argument)
+}

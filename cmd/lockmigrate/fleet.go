@@ -1,0 +1,184 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/sim"
+	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/sim/session"
+)
+
+// readScenario reads a fleet from a file.
+func readScenario(path string) (*scenario.Scenario, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	s, err := scenario.Parse(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// runScenario runs a scenario file and compares it with what the file expects.
+func runScenario(env *environment, path string, twice bool) error {
+	s, err := readScenario(path)
+	if err != nil {
+		return err
+	}
+	return runFleet(env, s, twice)
+}
+
+func runFleet(env *environment, s *scenario.Scenario, twice bool) error {
+	w := new(sim.World)
+	start := env.now()
+	first, tally := s.Run(w, nil)
+	wall := env.now().Sub(start)
+	if twice {
+		again, sum := s.Run(new(sim.World), nil)
+		if again.Hash != first.Hash || sum != tally {
+			return failedError("this is a bug in the simulator", "two runs of the same seed differ")
+		}
+	}
+	if err := printFleet(env, s, &first, &tally, wall); err != nil {
+		return err
+	}
+	for _, e := range s.Expect {
+		if got, ok := e.Met(&tally); !ok {
+			return unsafeError("see the run with replay", "expected %s, got %d", e, got)
+		}
+	}
+	return nil
+}
+
+func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *sim.Tally, wall time.Duration) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(struct {
+			Seed         uint64           `json:"seed"`
+			Seeds        int              `json:"seeds"`
+			TraceHash    string           `json:"trace_hash"`
+			Acquisitions int64            `json:"acquisitions"`
+			Overlaps     int64            `json:"overlaps"`
+			OverlapMS    int64            `json:"overlap_ms"`
+			Hazards      map[string]int64 `json:"hazards"`
+			MeanWaitMS   int64            `json:"mean_wait_ms"`
+			LongestMS    int64            `json:"longest_wait_ms"`
+			BlockedMS    int64            `json:"ghost_blocked_ms"`
+			WallSecs     float64          `json:"wall_seconds"`
+		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", first.Hash), t.Acquisitions, t.Overlaps, t.Overlapped.Milliseconds(),
+			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), wall.Seconds()})
+	}
+	out := env.stdout
+	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, first.Hash)
+	fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
+	for h, n := range t.Hazards {
+		if n > 0 {
+			fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
+		}
+	}
+	for a := range t.Pairs {
+		for b, n := range t.Pairs[a] {
+			if n > 0 {
+				fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+			}
+		}
+	}
+	_, err := fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
+	return err
+}
+
+func meanWait(t *sim.Tally) time.Duration {
+	if t.Acquisitions == 0 {
+		return 0
+	}
+	return t.Waited / time.Duration(t.Acquisitions)
+}
+
+// maxProfile bounds a simulated fleet: the engine numbers its clients with one byte.
+const maxProfile = 200
+
+// runProfile simulates the fleet that observe saw.
+func runProfile(env *environment, flags *simulateFlags) error {
+	file, err := os.Open(flags.profile)
+	if err != nil {
+		return fileError(err)
+	}
+	defer file.Close()
+	p, err := profile.Read(file)
+	if err != nil {
+		return usageError("it must be what observe --profile wrote", "%s: %w", flags.profile, err)
+	}
+	setting, err := flags.setting()
+	if err != nil {
+		return err
+	}
+	s := &scenario.Scenario{Seed: flags.seed, Seeds: flags.runs}
+	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
+	for i := range p.Clients {
+		seen := &p.Clients[i]
+		scheme, known := session.SchemeNamed(seen.Kind)
+		if !known {
+			continue
+		}
+		c := sim.Client{Member: session.Member{
+			Name: seen.Name, Scheme: scheme, Dialect: setting.Dialect, Key: "observed",
+			Patience: time.Hour,
+			Lease:    ms(seen.LeaseMS, flags.lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
+		}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
+		if len(seen.Keys) > 0 {
+			c.Key = seen.Keys[0]
+		}
+		if d, err := protocol.DialectNamed(seen.Dialect); err == nil {
+			c.Dialect = d
+		} else if seen.Kind == "legacy" && seen.Dialect != "" {
+			continue // SETNX of a token without TTL: no expiry to simulate
+		}
+		c.Member.Release = c.Dialect.Release
+		hold := min(flags.hold, c.Lease/2)
+		c.Hold, c.Think, c.Chaos = sim.Uniform(hold/2, hold*3/2), sim.Uniform(0, hold), setting.Chaos
+		if len(seen.HoldMS) > 0 {
+			c.Hold = measured(seen.HoldMS)
+		}
+		if !scheme.Old() {
+			c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
+		}
+		for n := range min(max(seen.Count, 1), maxProfile) {
+			one := c
+			one.Owner = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1)
+			if n > 0 {
+				one.Name = fmt.Sprintf("%s-%d", c.Name, n+1)
+			}
+			s.Fleet.Clients = append(s.Fleet.Clients, one)
+		}
+	}
+	if n := len(s.Fleet.Clients); n > maxProfile {
+		return usageError("observe one namespace at a time", "%s names %d clients, more than %d", flags.profile, n, maxProfile)
+	}
+	if len(s.Fleet.Clients) == 0 {
+		return usageError("observe for longer, or where locks are used", "%s names no client that takes locks", flags.profile)
+	}
+	s.Expect = []scenario.Expectation{{What: "overlaps", Op: "=", N: 0}}
+	return runFleet(env, s, flags.determinism)
+}
+
+func ms(n float64, or time.Duration) time.Duration {
+	if n <= 0 {
+		return or
+	}
+	return time.Duration(n * float64(time.Millisecond))
+}
+
+// measured makes a distribution of what observe saw.
+func measured(seen []profile.Quantile) sim.Distribution {
+	var d sim.Distribution
+	for _, q := range seen {
+		d = append(d, sim.Quantile{Permyriad: uint32(q.Share * 10000), Value: time.Duration(q.MS * float64(time.Millisecond))})
+	}
+	return d
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// thousands writes a count with commas: 1,234,567.
+func thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(text) - 3; i > first; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// counted writes a count with its noun: "1 lock", "2,000 locks".
+func counted(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return thousands(n) + " " + noun + "s"
+}
+
+func perSecond(n int64, d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64(float64(n) / d.Seconds())
+}
+
+// relative says when something is: "in 4m10s", "3h12m ago".
+func relative(d time.Duration) string {
+	if d < 0 {
+		return short(-d) + " ago"
+	}
+	return "in " + short(d)
+}
+
+// short writes a duration in at most six columns, its two largest units.
+func short(d time.Duration) string {
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d < 100*day:
+		return fmt.Sprintf("%dd%02dh", d/day, d%day/time.Hour)
+	case d < 2*year:
+		return fmt.Sprintf("%dd", d/day)
+	default:
+		return fmt.Sprintf("%.1fy", float64(d)/float64(year))
+	}
+}
+
+// wrap breaks a line between words where it is wider than width; what follows is indented.
+func wrap(text string, width, indent int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Split(text, " ") {
+		length := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+length > width && column > indent:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += length
+	}
+	return b.String()
+}
+
+// reflow fills the paragraphs of a text to a width. Lines that begin with a blank stay as they are.
+func reflow(text string, width int) string {
+	var out []string
+	var paragraph string
+	end := func() {
+		if paragraph != "" {
+			out = append(out, wrap(paragraph, width, 0))
+			paragraph = ""
+		}
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		switch {
+		case line == "" || line[0] == ' ' || line[0] == '\t':
+			end()
+			out = append(out, line)
+		case paragraph == "":
+			paragraph = line
+		default:
+			paragraph += " " + line
+		}
+	}
+	end()
+	return strings.Join(out, "\n")
+}

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/observe"
+)
+
+// observeFlags are the flags of observe.
+type observeFlags struct {
+	window   time.Duration
+	follow   bool
+	profile  string
+	from     string
+	group    string
+	lease    time.Duration
+	match    []string
+	commands int64
+	load     float64
+	buffer   int64
+	snapshot int
+}
+
+func newObserveCommand(env *environment) *cobra.Command {
+	var flags observeFlags
+	cmd := &cobra.Command{
+		Use:   "observe [flags]",
+		Short: "Watch live traffic: who locks what, and with which clock",
+		Long: `observe watches what a server executes for a bounded time (MONITOR), and tells for
+each client its dialect, lease, poll interval and CLOCK SKEW, and what really happened:
+stale deletes, clobbers, early takeovers, two holders at once. It only reads.
+
+MONITOR costs the server: it writes every command to us, which can halve a busy server's
+throughput. observe therefore ends by itself after --for, after --max-commands, when the
+server's main thread uses more than --max-load of a core, or when the server has to hold
+more than --max-buffer MiB for us. At the end it says what it did cost.
+
+A legacy value is the client's own now + lease. The sum is measured; the two are told
+apart by the fleet: a lease is shared, an offset belongs to a host. Where every clock of
+a fleet is wrong alike that fails: then say --lease.
+
+--from FILE reads what "redis-cli monitor" wrote to a file.`,
+		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
+  lockmigrate observe --for 10m --group host --profile fleet.json
+  redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
+	}
+	f := cmd.Flags()
+	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
+	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
+	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
+	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
+	f.StringVar(&flags.group, "group", "addr", "one row for each `addr`, host or name (CLIENT SETNAME)")
+	f.DurationVar(&flags.lease, "lease", 0, "the lease of every legacy client, where it is known")
+	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
+	f.Int64Var(&flags.commands, "max-commands", 5_000_000, "stop after `N` commands of any kind")
+	f.Float64Var(&flags.load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
+	f.Int64Var(&flags.buffer, "max-buffer", 8, "stop when the server holds more than this many `MIB` for us")
+	f.IntVar(&flags.snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
+	return cmd
+}
+
+// options checks the flags.
+func (f observeFlags) options() (observe.Options, observe.Limits, error) {
+	o := observe.Options{Group: observe.Group(f.group), Lease: f.lease}
+	l := observe.Limits{For: f.window, Commands: f.commands, Buffer: f.buffer << 20, Load: f.load, Snapshot: f.snapshot}
+	switch {
+	case o.Group != observe.ByAddr && o.Group != observe.ByHost && o.Group != observe.ByName:
+		return o, l, usageError("choose addr, host or name", "--group %q is none", f.group)
+	case f.window <= 0:
+		return o, l, usageError("give a duration such as 30s", "--for %v is no time", f.window)
+	case f.window > 24*time.Hour:
+		return o, l, usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", f.window)
+	case f.lease < 0:
+		return o, l, usageError("give a duration such as 30s", "--lease %v is negative", f.lease)
+	case f.commands <= 0:
+		return o, l, usageError("give a number of commands", "--max-commands %d is none", f.commands)
+	case f.load <= 0 || f.buffer <= 0:
+		return o, l, usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
+	}
+	for _, p := range f.match {
+		if p == "" {
+			return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+		}
+	}
+	if len(f.match) > 0 {
+		o.Match = func(key string) bool {
+			for _, p := range f.match {
+				if glob.Match(p, key) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	return o, l, nil
+}
+
+func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
+	opts, limits, err := flags.options()
+	if err != nil {
+		return err
+	}
+	if flags.from != "" {
+		return observeFile(ctx, env, flags, opts)
+	}
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.stderr, "lockmigrate: observing %s for %v with MONITOR; a busy server will feel it\n", end, limits.For)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	follow := newFollower(env, flags.follow)
+	var watches []*observe.Watch
+	for _, addr := range masters {
+		w, err := startWatch(ctx, end, addr, opts, limits, follow)
+		if err != nil {
+			cancel()
+			for _, w := range watches {
+				_ = w.Wait()
+			}
+			return explainStop(err)
+		}
+		watches = append(watches, w)
+	}
+	out := newObserveOutput(env, flags)
+	ended := make(chan error, 1)
+	go func() { ended <- waitAll(watches) }()
+	err = out.whileRunning(watches, ended, limits.For)
+	if printErr := out.final(mergeReports(watches), costsOf(watches), err); printErr != nil {
+		return printErr
+	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return explainStop(err)
+}
+
+// startWatch begins to watch one master.
+func startWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts observe.Options, limits observe.Limits, follow *follower) (*observe.Watch, error) {
+	var w *observe.Watch
+	ready := make(chan struct{})
+	opts.Emit = func(e observe.Event) {
+		<-ready
+		if follow != nil {
+			follow.event(w.Show(e))
+		}
+	}
+	defer close(ready)
+	var err error
+	w, err = observe.Start(ctx, end, addr, opts, limits)
+	return w, err
+}
+
+// explainStop makes an early end a failure with a hint.
+func explainStop(err error) error {
+	var stopped *observe.Stopped
+	if errors.As(err, &stopped) {
+		return inconclusiveError("what is printed is what was seen until then; see --max-load, --max-buffer, --max-commands", "stopped: %w", err)
+	}
+	return err
+}
+
+func waitAll(watches []*observe.Watch) error {
+	var errs []error
+	for _, w := range watches {
+		if err := w.Wait(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+func observeFile(ctx context.Context, env *environment, flags observeFlags, opts observe.Options) error {
+	in := io.Reader(os.Stdin)
+	if flags.from != "-" {
+		file, err := os.Open(flags.from)
+		if err != nil {
+			return failedError("name a file that redis-cli monitor wrote", "%w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	follow := newFollower(env, flags.follow)
+	var o *observe.Observer
+	opts.Emit = func(e observe.Event) {
+		if follow != nil {
+			follow.event(o.Show(e))
+		}
+	}
+	o = observe.New(opts)
+	err := observe.ReadFile(ctx, in, o)
+	if o.Commands() == 0 && err == nil {
+		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
+	}
+	out := newObserveOutput(env, flags)
+	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, err); printErr != nil {
+		return printErr
+	}
+	return err
+}
+
+// follower prints events as they happen. It is safe for concurrent use.
+type follower struct {
+	env *environment
+	mu  sync.Mutex
+}
+
+func newFollower(env *environment, wanted bool) *follower {
+	if !wanted {
+		return nil
+	}
+	return &follower{env: env}
+}
+
+func (f *follower) event(e observe.EventRow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.env.global.json {
+		_ = json.NewEncoder(f.env.stdout).Encode(map[string]any{"event": e})
+		return
+	}
+	fmt.Fprintln(f.env.stdout, eventLine(e))
+}
+
+// mergeReports makes one report of those of several masters.
+func mergeReports(watches []*observe.Watch) observe.Report {
+	var all []observe.Report
+	for _, w := range watches {
+		all = append(all, w.Report())
+	}
+	return observe.Merge(all)
+}
+
+func costsOf(watches []*observe.Watch) observe.Cost {
+	var sum observe.Cost
+	for _, w := range watches {
+		c := w.Cost()
+		sum.Commands += c.Commands
+		sum.Bytes += c.Bytes
+		sum.ReadsOfOurs += c.ReadsOfOurs
+		sum.BufferPeak = max(sum.BufferPeak, c.BufferPeak)
+		sum.CPUBefore = max(sum.CPUBefore, c.CPUBefore)
+		sum.CPUDuring = max(sum.CPUDuring, c.CPUDuring)
+	}
+	return sum
+}
+
+func hazardList(h map[string]int64) string {
+	var parts []string
+	for _, name := range observe.HazardNames(h) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, h[name]))
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/observe"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+// observeOutput prints what an observation found: a live table on a terminal, one report in a pipe.
+type observeOutput struct {
+	env   *environment
+	flags observeFlags
+	lines int // of the live table that stand on the screen
+}
+
+func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
+	return &observeOutput{env: env, flags: flags}
+}
+
+// whileRunning shows the live table until the watches have ended.
+func (o *observeOutput) whileRunning(watches []*observe.Watch, ended <-chan error, window time.Duration) error {
+	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
+	began := time.Now()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			o.erase()
+			return err
+		case <-tick.C:
+			if live {
+				left := max(0, window-time.Since(began)).Round(time.Second)
+				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(mergeReports(watches), 15))
+			}
+		}
+	}
+}
+
+func (o *observeOutput) erase() {
+	if o.lines > 0 {
+		fmt.Fprintf(o.env.stdout, "\x1b[%dA\x1b[J", o.lines)
+		o.lines = 0
+	}
+}
+
+func (o *observeOutput) redraw(text string) {
+	o.erase()
+	width := o.env.width(o.env.stdout)
+	for line := range strings.Lines(text) {
+		fmt.Fprintln(o.env.stdout, cutTo(strings.TrimRight(line, "\n"), width-1))
+		o.lines++
+	}
+}
+
+// cutTo shortens a line to a number of columns, each character counting as one.
+func cutTo(line string, columns int) string {
+	if runes := []rune(line); len(runes) > columns && columns > 0 {
+		return string(runes[:columns])
+	}
+	return line
+}
+
+// observeDocument is what --json prints.
+type observeDocument struct {
+	observe.Report
+	Cost    observe.Cost `json:"cost"`
+	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
+}
+
+func (o *observeOutput) final(r observe.Report, cost observe.Cost, err error) error {
+	if o.flags.profile != "" {
+		if err := writeFile(o.flags.profile, r.Profile().Write); err != nil {
+			return err
+		}
+	}
+	stopped := ""
+	if err != nil {
+		stopped = err.Error()
+	}
+	if o.env.global.json {
+		doc := observeDocument{r, cost, stopped}
+		out := json.NewEncoder(o.env.stdout)
+		if o.flags.follow {
+			return out.Encode(map[string]any{"summary": doc})
+		}
+		out.SetIndent("", "  ")
+		return out.Encode(doc)
+	}
+	var b strings.Builder
+	b.WriteString(table(r, 1000))
+	details(&b, r)
+	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, count(r.Commands), count(r.LockCommands))
+	if o.flags.from == "" {
+		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, held at most %s KiB of it; its main thread used %.0f %% of a core, %.0f %% before; %s reads of ours\n",
+			float64(cost.Bytes)/(1<<20), count(cost.BufferPeak>>10), 100*cost.CPUDuring, 100*cost.CPUBefore, count(cost.ReadsOfOurs))
+	}
+	if !r.Complete {
+		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")
+	}
+	if r.Garbled > 0 {
+		fmt.Fprintf(&b, "%s lines could not be read\n", count(r.Garbled))
+	}
+	if r.Crowded > 0 {
+		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", count(r.Crowded))
+	}
+	if o.flags.profile != "" {
+		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", terminal.Quoted(o.flags.profile), terminal.Quoted(o.flags.profile))
+	}
+	_, werr := io.WriteString(o.env.stdout, b.String())
+	return werr
+}
+
+// table is one row a client.
+func table(r observe.Report, most int) string {
+	var b strings.Builder
+	if len(r.Clients) == 0 {
+		return "no client used a lock\n"
+	}
+	fmt.Fprintf(&b, "%-22s %-8s %-14s %9s %7s %20s %8s %8s %9s %9s  %s\n", "CLIENT", "KIND", "DIALECT", "LEASE", "POLL", "SKEW", "ACQUIRED", "RELEASED", "HOLD P50", "WAIT P50", "KEYS")
+	for i, c := range r.Clients {
+		if i == most {
+			fmt.Fprintf(&b, "... and %d more\n", len(r.Clients)-most)
+			break
+		}
+		id := terminal.Quoted(c.Addr)
+		if c.Name != "" && c.Name != c.Addr {
+			id += " " + terminal.Quoted(c.Name)
+		}
+		if c.Connections > 1 {
+			id += fmt.Sprintf(" (%d)", c.Connections)
+		}
+		var keys []string
+		for _, k := range c.Keys[:min(3, len(c.Keys))] {
+			keys = append(keys, terminal.Quoted(k))
+		}
+		fmt.Fprintf(&b, "%-22s %-8s %-14s %9s %7s %20s %8d %8d %9s %9s  %s\n", id, c.Kind, c.Dialect, millis(c.LeaseMS), millis(c.PollMS), skewText(c),
+			c.Acquired, c.Released, span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
+	}
+	fmt.Fprintf(&b, "hazards: %s; overlaps: %d\n", hazardList(r.Hazards), r.OverlapCount)
+	return b.String()
+}
+
+// skewText is an offset with its error bar; the lease that it rests on is marked where it was only guessed.
+func skewText(c observe.Row) string {
+	if c.SkewMS == nil {
+		return "-"
+	}
+	mark := ""
+	if c.LeaseFrom == "round" {
+		mark = "?"
+	}
+	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, *c.SkewErrorMS), mark)
+}
+
+// What the text shows of each list; --json has more.
+const (
+	mostOverlaps = 5
+	mostEvents   = 15
+	mostGhosts   = 10
+)
+
+func details(b *strings.Builder, r observe.Report) {
+	for _, v := range r.Overlaps[:min(mostOverlaps, len(r.Overlaps))] {
+		fmt.Fprintf(b, "\nOVERLAP on %s for %s, %s\n  %s %s acquired %s\n  %s %s acquired %s\n", terminal.Quoted(v.Key), span(v.MS), v.Cause,
+			whoText(&v.First.Who), v.First.Dialect, clock(v.First.Acquired), whoText(&v.Second.Who), v.Second.Dialect, clock(v.Second.Acquired))
+	}
+	more(b, int(r.OverlapCount)-mostOverlaps, "overlaps")
+	if len(r.Events) > 0 {
+		b.WriteString("\n")
+	}
+	for _, e := range r.Events[:min(mostEvents, len(r.Events))] {
+		b.WriteString(eventLine(e) + "\n")
+	}
+	more(b, len(r.Events)-mostEvents, "events")
+	for _, g := range r.Ghosts[:min(mostGhosts, len(r.Ghosts))] {
+		fmt.Fprintf(b, "ghost           %s: expired at %s, nobody took it over\n", terminal.Quoted(g.Key), clock(g.ExpiredAt))
+	}
+	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
+	for _, c := range r.Clients {
+		if c.LeaseFrom == "round" {
+			b.WriteString("\n? only one client uses these keys: its lease is the nearest that people write down; say --lease to be sure\n")
+			return
+		}
+	}
+}
+
+// more says that a list goes on.
+func more(b *strings.Builder, n int, what string) {
+	if n > 0 {
+		fmt.Fprintf(b, "... and %s more %s: see --json or --follow\n", count(int64(n)), what)
+	}
+}
+
+func eventLine(e observe.EventRow) string {
+	what := e.Hazard
+	if what == "" {
+		what = e.What
+	}
+	line := fmt.Sprintf("%s %-14s %s by %s", clock(e.At), what, terminal.Quoted(e.Key), whoText(e.By))
+	if e.Victim != nil {
+		line += " against " + whoText(e.Victim)
+	}
+	if e.Note != "" {
+		line += ": " + e.Note
+	}
+	return line
+}
+
+func whoText(w *observe.Who) string {
+	switch {
+	case w == nil:
+		return "an unknown client"
+	case w.Name != "":
+		return w.Addr + " " + terminal.Quoted(w.Name)
+	default:
+		return w.Addr
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000000") }
+
+func millis(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return span(*v)
+}
+
+// span writes milliseconds in the unit that reads best.
+func span(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v < 1:
+		return fmt.Sprintf("%.1f ms", v)
+	case v < 1000:
+		return fmt.Sprintf("%.0f ms", v)
+	default:
+		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v/1000), "0"), ".") + " s"
+	}
+}
+
+// count writes a number with commas.
+func count(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/explore"
+	"github.com/lockmigrate/lockmigrate/internal/report"
+	"github.com/lockmigrate/lockmigrate/internal/sim"
+	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/sim/shrink"
+	"github.com/lockmigrate/lockmigrate/internal/sim/story"
+	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+)
+
+// replayFlags are the flags of replay.
+type replayFlags struct {
+	fleetFlags
+	scheme, claim     string
+	skew, lease, hold time.Duration
+	seed              uint64
+	shrink            bool
+	as                string
+}
+
+func newReplayCommand(env *environment) *cobra.Command {
+	var flags replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay [FILE] [flags]",
+		Short: "Show one simulated run again, from a file or a seed",
+		Long: `replay plays one run again and tells it: a scenario file, a cell of simulate by its
+flags and seed, or the counterexample of a claim of explore. With --shrink a run that
+breaks is first cut down to the fewest clients, events, and the smallest skew.
+
+Forms: trace (a line for each thing that happened), story (sentences), timeline (a
+lane for each client), scenario (a file that replays it); --json for a program.`,
+		Example: `  lockmigrate replay testdata/scenarios/late_release.txt --as timeline
+  lockmigrate replay --scheme legacy --skew 9s --lease 10s --hold 2s --shrink
+  lockmigrate replay --claim LLL-clobber`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if flags.claim != "" {
+				return replayClaim(cmd.Context(), env, flags.claim)
+			}
+			s, err := flags.scenario(args)
+			if err != nil {
+				return err
+			}
+			return runReplay(env, s, &flags)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.scheme, "scheme", "", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew")
+	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
+	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
+	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the cell's lease")
+	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the cell's hold time")
+	f.Uint64Var(&flags.seed, "seed", 1, "the run's seed")
+	f.BoolVar(&flags.shrink, "shrink", false, "cut a run that breaks down to what it needs")
+	f.StringVar(&flags.as, "as", "trace", "`FORM`: trace, story, timeline, scenario")
+	flags.fleetFlags.add(f)
+	return cmd
+}
+
+// scenario finds the run to be shown.
+func (f *replayFlags) scenario(args []string) (*scenario.Scenario, error) {
+	if len(args) == 1 {
+		return readScenario(args[0])
+	}
+	if f.scheme == "" {
+		return nil, usageError("name a FILE, --scheme with --seed, or --claim", "nothing to replay")
+	}
+	if f.scheme == "clobber" {
+		run, ok := report.HuntClobber(new(sim.World), report.HuntSeeds)
+		if !ok {
+			return nil, failedError("this is a bug in the simulator", "no seed has the break that needs no skew")
+		}
+		return &scenario.Scenario{Fleet: *run.Fleet, Seed: 0, Seeds: 1}, nil
+	}
+	setting, err := f.setting()
+	if err != nil {
+		return nil, err
+	}
+	cell := sweep.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
+	if err := cell.Validate(); err != nil {
+		return nil, usageError("see the flags of replay", "%w", err)
+	}
+	return &scenario.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, nil
+}
+
+func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error {
+	w := new(sim.World)
+	fleet, seed := &s.Fleet, s.Seed
+	if flags.shrink {
+		planned, result := shrink.Record(w, fleet, seed)
+		if result.Overlaps == 0 {
+			return usageError("try another --seed", "this run does not break: there is nothing to shrink")
+		}
+		fleet = shrink.New(w, 100*time.Millisecond).Shrink(planned)
+		seed = 0
+	}
+	records, result := story.Trace(w, fleet, seed)
+	if env.global.json {
+		return printTraceJSON(env.stdout, fleet, records, &result)
+	}
+	switch flags.as {
+	case "trace":
+		for i := range records {
+			fmt.Fprintln(env.stdout, story.Line(fleet, &records[i]))
+		}
+	case "story":
+		for i := range records {
+			if sentence := story.Sentence(fleet, &records[i]); sentence != "" {
+				fmt.Fprintf(env.stdout, "%9.3fs  %s\n", time.Duration(records[i].At).Seconds(), sentence)
+			}
+		}
+	case "timeline":
+		fmt.Fprint(env.stdout, report.TextTimeline(story.Draw(fleet, records), env.columns()))
+	case "scenario":
+		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
+		fmt.Fprint(env.stdout, out.Format())
+		return nil
+	default:
+		return usageError("choose trace, story, timeline or scenario", "--as %q", flags.as)
+	}
+	_, err := fmt.Fprintf(env.stdout, "overlaps: %d   server operations: %d   trace: %016x\n", result.Overlaps, result.Ops, result.Hash)
+	return err
+}
+
+// columns is how wide a picture in text may be.
+func (env *environment) columns() int {
+	if env.isTerminal(env.stdout) {
+		return max(env.width(env.stdout), 60)
+	}
+	return 110
+}
+
+// traceStep is one record in JSON.
+type traceStep struct {
+	AtUS     int64  `json:"at_us"`
+	Client   string `json:"client"`
+	What     string `json:"what"`
+	Sentence string `json:"sentence,omitempty"`
+	Command  string `json:"command,omitempty"`
+	Reply    string `json:"reply,omitempty"`
+	ClockUS  int64  `json:"clock_error_us"`
+}
+
+func printTraceJSON(out io.Writer, f *sim.Fleet, records []sim.Record, result *sim.Result) error {
+	steps := make([]traceStep, len(records))
+	for i := range records {
+		r := &records[i]
+		steps[i] = traceStep{
+			AtUS: int64(r.At) / 1000, Client: story.Who(f, int(r.Client)), What: r.Kind.String(),
+			Sentence: story.Sentence(f, r), ClockUS: r.Error.Microseconds(),
+		}
+		if r.Kind == sim.Executes {
+			steps[i].Command, steps[i].Reply = story.Command(&r.Command), story.Reply(&r.Command, &r.Reply)
+		}
+	}
+	return json.NewEncoder(out).Encode(struct {
+		Seed      uint64      `json:"seed"`
+		TraceHash string      `json:"trace_hash"`
+		Overlaps  int64       `json:"overlaps"`
+		Ops       int64       `json:"ops"`
+		Steps     []traceStep `json:"steps"`
+	}{result.Seed, fmt.Sprintf("%016x", result.Hash), result.Overlaps, result.Ops, steps})
+}
+
+// replayClaim shows a claim's shortest counterexample.
+func replayClaim(ctx context.Context, env *environment, id string) error {
+	claims, err := chooseClaims([]string{id})
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		start := env.now()
+		f := explore.Check(ctx, c, explore.Limits{})
+		f.Took = env.now().Sub(start)
+		if env.global.json {
+			if err := printFindingsJSON(env, []explore.Finding{f}); err != nil {
+				return err
+			}
+			continue
+		}
+		printFinding(env, &f, true)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// leaveWithin bounds how long a command may take to clean up after an interrupt.
+const leaveWithin = 900 * time.Millisecond
+
+// helpColumns is what help is wrapped to, wherever it is read.
+const helpColumns = 80
+
+// run executes one command line and returns the exit code. It is the whole program but for the process.
+func run(ctx context.Context, env *environment, args []string) int {
+	root := newRootCommand(env)
+	root.SetArgs(args)
+	finished := make(chan error, 1)
+	go func() { finished <- root.ExecuteContext(ctx) }()
+
+	err, interrupted := wait(ctx, finished)
+	if interrupted && !isOwnError(err) {
+		err = failedError("what it printed so far is not the whole", "interrupted")
+	}
+	if err != nil {
+		fmt.Fprintln(env.stderr, errorLine(err))
+	}
+	return exitCode(err)
+}
+
+// wait returns a command's error; after an interrupt it waits only a moment for it.
+func wait(ctx context.Context, finished <-chan error) (err error, interrupted bool) {
+	select {
+	case err := <-finished:
+		return err, err != nil && ctx.Err() != nil
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-finished:
+		return err, err != nil
+	case <-time.After(leaveWithin):
+		return nil, true
+	}
+}
+
+// isOwnError tells that a command chose its exit code itself.
+func isOwnError(err error) bool {
+	var exit *exitError
+	return errors.As(err, &exit)
+}
+
+// newRootCommand assembles the program. A new subcommand is one file with one constructor and one line here.
+func newRootCommand(env *environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockmigrate",
+		Short: "Move a fleet from SETNX/GETSET locks to locks of token and TTL",
+		Long: `lockmigrate shows what lock keys hold, who still speaks the old
+SETNX/GETSET scheme, and takes a fleet from it to locks of token and TTL
+while it works.
+
+Start with "lockmigrate demo", which needs no server. Whatever writes to a
+server prints its plan and writes nothing until --execute is given.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	root.SetFlagErrorFunc(flagError)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SuggestionsMinimumDistance = 2
+	wrapped := fmt.Sprint("FlagUsagesWrapped ", helpColumns)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
+	addGlobalFlags(root.PersistentFlags(), &env.global)
+
+	root.AddCommand(
+		newDoctorCommand(env),
+		newObserveCommand(env),
+		newVerifyCommand(env),
+		newFenceCommand(env),
+		newSweepCommand(env),
+		newServeCommand(env),
+		newDemoCommand(env),
+		newScanCommand(env),
+		newScriptsCommand(env),
+		newStageCommand(env),
+		newSimulateCommand(env),
+		newExploreCommand(env),
+		newReplayCommand(env),
+		newVersionCommand(env),
+	)
+	prepare(root)
+	return root
+}
+
+// prepare gives a command, and those below it, what all commands share.
+func prepare(c *cobra.Command) {
+	if c.HasSubCommands() && c.Args == nil {
+		c.Args = unknownCommand
+	} else if c.Args == nil {
+		c.Args = noArguments
+	}
+	c.DisableFlagsInUseLine = true
+	c.Long = reflow(c.Long, helpColumns)
+	for _, sub := range c.Commands() {
+		prepare(sub)
+	}
+}
+
+func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
+	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
+	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
+	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
+	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")
+	flags.BoolVar(&global.tlsInsecure, "tls-insecure", false, "do not check the server's certificate")
+	flags.BoolVar(&global.json, "json", false, "print JSON")
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := seeHelp(cmd)
+	if shown(args[0]) == aServerURL {
+		hint = "name the server with --redis URL"
+	}
+	return usageError(hint, "%s takes no argument, but got %s", cmd.CommandPath(), shown(args[0]))
+}
+
+// unknownCommand refuses the arguments of a command that has only subcommands.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := seeHelp(cmd)
+	if shown(args[0]) == aServerURL {
+		hint = "name the server with --redis URL"
+	} else if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("did you mean %q?", near[0])
+	}
+	return usageError(hint, "unknown command %s", shown(args[0]))
+}
+
+// flagError turns the flag parser's complaints into usage errors with a suggestion.
+func flagError(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	hint := seeHelp(cmd)
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown) && shown(unknown.GetSpecifiedName()) == aServerURL:
+		return usageError("name the server with --redis URL", "unknown flag")
+	case errors.As(err, &unknown):
+		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+			hint = fmt.Sprintf("did you mean --%s?", near)
+		}
+	case errors.As(err, &invalid):
+		return usageError(hint, "--%s cannot be %s", invalid.GetFlag().Name, shown(invalid.GetValue()))
+	}
+	return usageError(hint, "%w", err)
+}
+
+func seeHelp(cmd *cobra.Command) string {
+	return fmt.Sprintf("see %q", cmd.CommandPath()+" --help")
+}
+
+// nearestFlag returns the flag of cmd whose name is at most two edits away, or that begins like name.
+func nearestFlag(cmd *cobra.Command, name string) string {
+	var names []string
+	collect := func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	}
+	cmd.Flags().VisitAll(collect)
+	cmd.InheritedFlags().VisitAll(collect)
+	slices.Sort(names)
+
+	best, bestDistance := "", 3
+	for _, n := range names {
+		distance := editDistance(name, n)
+		if len(name) >= 2 && strings.HasPrefix(n, name) {
+			distance = min(distance, 2)
+		}
+		if distance < bestDistance {
+			best, bestDistance = n, distance
+		}
+	}
+	return best
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// buffer is a writer that goroutines may share, and that may be taken for a terminal.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// lockmigrateIn runs a command line within the test.
+func lockmigrateIn(ctx context.Context, terminal bool, args ...string) (code int, stdout, stderr string) {
+	var out, diagnostics buffer
+	env := &environment{
+		stdout: &out, stderr: &diagnostics,
+		getenv:     func(string) string { return "" },
+		isTerminal: func(io.Writer) bool { return terminal },
+		width:      func(io.Writer) int { return 80 },
+		now:        time.Now,
+	}
+	code = run(ctx, env, args)
+	return code, out.String(), diagnostics.String()
+}
+
+func TestInterruptEndsWithinASecond(t *testing.T) {
+	s := redistest.Mini(t)
+	for i := range 1000 {
+		require.NoError(t, s.Mini.Set(fmt.Sprint("k", i), "v"))
+	}
+	for _, args := range [][]string{
+		{"demo", "--act", "1h", "--redis", s.URL()},
+		{"demo", "--act", "1h"},
+		{"scan", "--rate", "1", "--redis", s.URL()},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		var at time.Time
+		time.AfterFunc(300*time.Millisecond, func() { at = time.Now(); cancel() })
+		code, _, stderr := lockmigrateIn(ctx, false, args...)
+		assert.Less(t, time.Since(at), time.Second, "%q", args)
+		assert.Equal(t, exitFailed, code, "%q", args)
+		assert.Equal(t, "lockmigrate: interrupted: what it printed so far is not the whole\n", stderr, "%q", args)
+		cancel()
+	}
+	assert.Len(t, s.Mini.Keys(), 1000, "the demo left something")
+}
+
+func TestReadOnlyServer(t *testing.T) {
+	master := redistest.Real(t)
+	var replica *redistest.Server
+	{
+		host, port, _ := net.SplitHostPort(master.Addr)
+		replica = redistest.Real(t, "--replicaof", host+" "+port)
+	}
+	code, stdout, stderr := lockmigrateIn(context.Background(), false, "demo", "--redis", replica.URL())
+	assert.Equal(t, exitFailed, code)
+	assert.Empty(t, stdout)
+	assert.Equal(t, "lockmigrate: the server is a read-only replica: name the master in the URL, or use redis+sentinel://\n", stderr)
+
+	code, _, stderr = lockmigrateIn(context.Background(), false, "scan", "--redis", replica.URL())
+	assert.Equal(t, exitDone, code, "a scan only reads")
+	assert.Empty(t, stderr)
+}
+
+func TestScanWithoutTheRight(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "+@all", "-scan")
+	s.Do("SET", "k", "v")
+	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis://joe:hunter2@"+s.Addr)
+	assert.Equal(t, exitFailed, code)
+	assert.Empty(t, stdout)
+	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): grant the command with ACL SETUSER, or use another user\n$`, stderr)
+}
+
+// TestScanWithTheRightsThatHelpNames: no more than those.
+func TestScanWithTheRightsThatHelpNames(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "-@all", "+scan", "+getrange", "+pttl", "+hlen", "+hkeys", "+hgetall", "+time")
+	s.Do("HSET", "redisson", "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a:54", 1)
+	s.Do("SADD", "set", "m")
+	s.Do("SET", "lock:a", "6123456789012345678", "PX", 60_000)
+	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis://joe:pw@"+s.Addr)
+	assert.Equal(t, exitDone, code, stderr)
+	assert.Contains(t, stdout, "\n2 locks: ")
+}
+
+// TestScanOfADyingServer: what was found is printed, and what is missing is said.
+func TestScanOfADyingServer(t *testing.T) {
+	s := redistest.Real(t)
+	conn := s.Conn()
+	for i := range 20_000 {
+		require.NoError(t, conn.Send("SET", fmt.Sprint("k", i), "v"))
+	}
+	_, err := conn.Do("")
+	require.NoError(t, err)
+	time.AfterFunc(300*time.Millisecond, s.Kill)
+	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--rate", "5000", "--redis", s.URL())
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stdout, "NOT ALL OF THEM")
+	assert.Regexp(t, `^lockmigrate: after [0-9]+ keys: the connection to the server broke: it closed the connection: `, stderr)
+}
+
+func TestScanOfACluster(t *testing.T) {
+	a := redistest.Real(t, "--cluster-enabled", "yes")
+	b := redistest.Real(t, "--cluster-enabled", "yes")
+	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+	host, port, _ := net.SplitHostPort(b.Addr)
+	a.Do("CLUSTER", "MEET", host, port)
+	expiry := time.Now().Add(time.Hour).UnixMilli()
+	require.Eventually(t, func() bool { // both take writes once they agree
+		for i := range 100 {
+			key := fmt.Sprint("lock:", i)
+			for _, s := range []*redistest.Server{a, b} {
+				conn := s.Conn()
+				if _, err := conn.Do("SET", key, expiry); err != nil && !isMoved(err) {
+					return false
+				}
+			}
+		}
+		return true
+	}, 20*time.Second, 100*time.Millisecond)
+	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis+cluster://"+a.Addr)
+	assert.Equal(t, exitDone, code, stderr)
+	assert.Contains(t, stdout, "\n100 locks: 100 held\n")
+	assert.Empty(t, stderr)
+
+	code, stdout, stderr = lockmigrateIn(context.Background(), false, "scan", "--redis", a.URL())
+	assert.Equal(t, exitDone, code)
+	assert.NotContains(t, stdout, "\n100 locks")
+	assert.Contains(t, stderr, "this server is one node of a cluster")
+}
+
+func TestProgressOnATerminal(t *testing.T) {
+	s := redistest.Mini(t)
+	for i := range 400 {
+		require.NoError(t, s.Mini.Set(fmt.Sprint("k", i), "v"))
+	}
+	code, _, stderr := lockmigrateIn(context.Background(), true, "scan", "--rate", "1000", "--redis", s.URL())
+	assert.Equal(t, exitDone, code)
+	assert.Regexp(t, `\rscan: ([ 0-9]+%, )?[0-9]+ keys, [0-9,]+ a second, 0 locks\x1b\[K`, stderr)
+	assert.Regexp(t, `\r\x1b\[K$`, stderr, "the line is gone in the end")
+}
+
+func TestErrorsAreOneSafeLine(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		line string
+	}{
+		{errors.New("two\nlines\x1b[31m"), exitFailed, `lockmigrate: two; lines\x1b[31m`},
+		{usageError("do this", "bad %d", 1), exitUsage, "lockmigrate: bad 1: do this"},
+		{failedError("", "no hint"), exitFailed, "lockmigrate: no hint"},
+		{unsafeError("stop", "overlapped"), exitUnsafe, "lockmigrate: overlapped: stop"},
+		{inconclusiveError("look longer", "nothing seen"), exitInconclusive, "lockmigrate: nothing seen: look longer"},
+		{fmt.Errorf("wrapped: %w", unsafeError("stop", "overlapped")), exitUnsafe, "lockmigrate: wrapped: overlapped: stop"},
+		{&endpoint.Error{What: "bad URL", Advice: "mend it", BadInput: true}, exitUsage, "lockmigrate: bad URL: mend it"},
+		{&endpoint.Error{What: "down", Advice: "start it"}, exitFailed, "lockmigrate: down: start it"},
+		{fmt.Errorf("acquire: %w", redis.Error("READONLY no writes")), exitFailed, "lockmigrate: acquire: READONLY no writes: name the master in the URL, or use redis+sentinel://"},
+		{fmt.Errorf("acquire: %w", io.EOF), exitFailed, "lockmigrate: acquire: EOF: see its log; if it wants TLS, write rediss:// instead of redis://"},
+	} {
+		assert.Equal(t, c.code, exitCode(c.err))
+		assert.Equal(t, c.line, errorLine(c.err))
+	}
+}
+
+// TestHelpFitsTheScreen: every command's help, in 80 columns.
+func TestHelpFitsTheScreen(t *testing.T) {
+	var visit func(path []string, cmd *cobra.Command)
+	visit = func(path []string, cmd *cobra.Command) {
+		code, stdout, _ := lockmigrateIn(context.Background(), false, append(path, "--help")...)
+		assert.Equal(t, exitDone, code, "%q", path)
+		for line := range strings.SplitSeq(stdout, "\n") {
+			assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, "%q: %s", path, line)
+		}
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				visit(append(path[:len(path):len(path)], sub.Name()), sub)
+			}
+		}
+	}
+	visit(nil, newRootCommand(&environment{stdout: io.Discard, stderr: io.Discard}))
+}
+
+func TestWrap(t *testing.T) {
+	assert.Equal(t, "one two", wrap("one two", 7, 2))
+	assert.Equal(t, "one\n  two", wrap("one two", 6, 2))
+	assert.Equal(t, "averylongword\n  two", wrap("averylongword two", 6, 2))
+	assert.Equal(t, "  0.1 s  act\n         text", wrap("  0.1 s  act text", 13, 9))
+}
+
+func TestReflow(t *testing.T) {
+	assert.Equal(t, "one two three\nfour\n\n  as it is\nfive", reflow("one\ntwo three four\n\n  as it is\nfive", 13))
+}
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0ms", 999 * time.Millisecond: "999ms", 1500 * time.Millisecond: "1.5s", 59 * time.Second: "59s",
+		61 * time.Second: "1m01s", 90 * time.Minute: "1h30m", 25 * time.Hour: "1d01h", 200 * 24 * time.Hour: "200d",
+		4 * 365 * 24 * time.Hour: "4.0y",
+	} {
+		assert.Equal(t, want, short(d))
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
+		assert.Equal(t, want, thousands(n))
+	}
+}
+
+func isMoved(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && len(refused) > 5 && refused[:5] == "MOVED"
+}

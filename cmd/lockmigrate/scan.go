@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+// scanFlags are the flags of scan.
+type scanFlags struct {
+	match      []string
+	all        bool
+	confidence string
+	ghostAfter time.Duration
+	rate       int
+}
+
+func newScanCommand(env *environment) *cobra.Command {
+	var flags scanFlags
+	cmd := &cobra.Command{
+		Use:   "scan [flags]",
+		Short: "Take a census of lock keys: format, state, expiry, TTL",
+		Long: `scan reads every key of a server, or those that --match chooses, and lists
+the locks among them: in which format, held or over, by the server's own
+clock. It only reads.
+
+A lock key carries no label, so every row has a confidence. Rows below
+--confidence are only counted; keys that a --match pattern chooses are listed
+whatever they hold.
+
+States: held (an expiry to come, a token), expired (the next legacy client
+takes it over), ghost (expired longer ago than --ghost-after, or without the
+TTL that its writers always set: nobody holds it and nothing will remove it),
+unknown.
+
+The user needs the commands SCAN, GETRANGE, PTTL, HLEN, HKEYS, HGETALL and TIME,
+with --match or --all also TYPE.`,
+		Example: `  lockmigrate scan --redis redis://localhost:6379/0
+  lockmigrate scan --match 'lock:*' --match 'mutex:*' --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runScan(cmd.Context(), env, flags)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
+	f.BoolVar(&flags.all, "all", false, "list also keys that are no locks")
+	f.StringVar(&flags.confidence, "confidence", "medium", "list rows from this `LEVEL` on: low, medium, high")
+	f.DurationVar(&flags.ghostAfter, "ghost-after", time.Hour, "a `DURATION`: what expired longer ago is a ghost")
+	f.IntVar(&flags.rate, "rate", 0, "most keys a second, `N`; 0 is as fast as the server allows")
+	return cmd
+}
+
+// options checks the flags.
+func (f scanFlags) options() (census.Options, error) {
+	o := census.Options{Match: f.match, All: f.all, GhostAfter: f.ghostAfter, Rate: f.rate}
+	for _, level := range []census.Confidence{census.Low, census.Medium, census.High} {
+		if f.confidence == level.String() {
+			o.Confidence = level
+		}
+	}
+	switch {
+	case o.Confidence == census.None:
+		return o, usageError("choose low, medium or high", "--confidence %q is no level", f.confidence)
+	case f.ghostAfter < 0:
+		return o, usageError("give a duration such as 1h", "--ghost-after %v is negative", f.ghostAfter)
+	case f.rate < 0:
+		return o, usageError("give a number of keys, or 0 for no limit", "--rate %d is negative", f.rate)
+	case slices.Contains(f.match, ""):
+		return o, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+	}
+	return o, nil
+}
+
+func runScan(ctx context.Context, env *environment, flags scanFlags) error {
+	opts, err := flags.options()
+	if err != nil {
+		return err
+	}
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	status := env.status()
+	out := bufio.NewWriterSize(env.stdout, 64<<10)
+	report := newScanReport(env, out, flags.all)
+	live := env.isTerminal(env.stdout)
+	opts.Emit = func(row *census.Row) error {
+		if live {
+			status.Clear()
+		}
+		return report.row(row)
+	}
+	flushed := time.Now()
+	opts.Progress = func(p census.Progress) {
+		if time.Since(flushed) > 100*time.Millisecond { // rows reach a reader soon, and not one by one
+			flushed = time.Now()
+			_ = out.Flush() // the next write reports its error
+		}
+		status.Update(func() string { return scanProgress(p) })
+	}
+
+	took := census.New(opts)
+	err = scanServers(ctx, end, took)
+	status.Clear()
+	summary := took.Summary()
+	if err == nil || summary.Scanned > 0 || errors.Is(err, context.Canceled) {
+		if printErr := report.summary(summary); printErr != nil {
+			return printErr
+		}
+	}
+	if flushErr := out.Flush(); flushErr != nil {
+		return failedError("", "write the result: %w", flushErr)
+	}
+	if summary.ClusterNode && end.Kind != endpoint.Cluster {
+		fmt.Fprintln(env.stderr, "lockmigrate: this server is one node of a cluster, and only its keys were scanned: write redis+cluster:// for all")
+	}
+	if err != nil && summary.Scanned > 0 && !errors.Is(err, context.Canceled) {
+		return failedError(hintOf(err), "after %d keys: %w", summary.Scanned, err)
+	}
+	return err
+}
+
+// scanServers goes through every server that holds keys.
+func scanServers(ctx context.Context, end *endpoint.Endpoint, c *census.Census) error {
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, addr := range masters {
+		conn, err := end.DialRaw(ctx, addr)
+		if err != nil {
+			return err
+		}
+		err = c.Scan(ctx, conn)
+		switch {
+		case errors.Is(err, census.ErrNotRedis):
+			return failedError("check that a Redis server listens there, and nothing in between", "%w", err)
+		case err != nil:
+			return endpoint.Explain(err)
+		}
+	}
+	return nil
+}
+
+func scanProgress(p census.Progress) string {
+	text := "scan: " + counted(p.Scanned, "key")
+	if p.Done >= 0 {
+		text = fmt.Sprintf("scan: %2.0f%%, %s", 100*p.Done, counted(p.Scanned, "key"))
+	}
+	return fmt.Sprintf("%s, %s a second, %s", text, thousands(perSecond(p.Scanned, p.Elapsed)), counted(p.Locks, "lock"))
+}
+
+// scanReport prints what a census finds.
+type scanReport interface {
+	row(*census.Row) error
+	summary(census.Summary) error
+}
+
+func newScanReport(env *environment, w io.Writer, all bool) scanReport {
+	if env.global.json {
+		return &scanJSON{w: w}
+	}
+	t := &scanTable{w: w, types: all}
+	if env.isTerminal(env.stdout) {
+		t.width = env.width(env.stdout)
+	}
+	return t
+}
+
+// scanJSON prints one object a line, the summary last.
+type scanJSON struct {
+	w   io.Writer
+	buf []byte
+}
+
+func (s *scanJSON) row(r *census.Row) error {
+	b := append(s.buf[:0], `{"key":`...)
+	b = terminal.AppendJSON(b, r.Key)
+	if !utf8.Valid(r.Key) {
+		b = append(b, `,"key_base64":"`...)
+		b = append(base64.StdEncoding.AppendEncode(b, r.Key), '"')
+	}
+	b = terminal.AppendJSON(append(b, `,"type":`...), r.Type)
+	b = terminal.AppendJSON(append(b, `,"format":`...), string(r.Format))
+	if len(r.Dialects) > 0 {
+		b = append(b, `,"dialects":["`...)
+		b = append(append(b, strings.Join(r.Dialects, `","`)...), `"]`...)
+	}
+	b = terminal.AppendJSON(append(b, `,"state":`...), string(r.State))
+	if r.HasExpiry {
+		b = append(b, `,"expires_at":"`...)
+		b = append(r.Expires.Time().AppendFormat(b, jsonTime), '"')
+	}
+	b = strconv.AppendInt(append(b, `,"ttl_ms":`...), r.TTL, 10)
+	b = terminal.AppendJSON(append(b, `,"confidence":`...), r.Confidence.String())
+	if r.Note != "" {
+		b = terminal.AppendJSON(append(b, `,"note":`...), r.Note)
+	}
+	s.buf = append(b, '}', '\n')
+	_, err := s.w.Write(s.buf)
+	return err
+}
+
+// jsonTime is RFC 3339 with milliseconds.
+const jsonTime = "2006-01-02T15:04:05.000Z07:00"
+
+func (s *scanJSON) summary(sum census.Summary) error {
+	b := append(s.buf[:0], `{"summary":{"scanned":`...)
+	b = strconv.AppendInt(b, sum.Scanned, 10)
+	b = strconv.AppendInt(append(b, `,"locks":`...), sum.Locks, 10)
+	b = appendCounts(append(b, `,"by_format":`...), sum.ByFormat)
+	b = appendCounts(append(b, `,"by_state":`...), sum.ByState)
+	b = strconv.AppendInt(append(b, `,"possible":`...), sum.Possible, 10)
+	b = strconv.AppendInt(append(b, `,"unread":`...), sum.Unread, 10)
+	b = strconv.AppendFloat(append(b, `,"seconds":`...), sum.Elapsed.Seconds(), 'f', 3, 64)
+	if !sum.Clock.IsZero() {
+		b = append(sum.Clock.AppendFormat(append(b, `,"server_time":"`...), jsonTime), '"')
+	}
+	b = strconv.AppendBool(append(b, `,"complete":`...), sum.Complete)
+	_, err := s.w.Write(append(b, "}}\n"...))
+	return err
+}
+
+func appendCounts[K ~string](b []byte, counts map[K]int64) []byte {
+	b = append(b, '{')
+	for i, k := range sortedKeys(counts) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = terminal.AppendJSON(b, string(k))
+		b = strconv.AppendInt(append(b, ':'), counts[k], 10)
+	}
+	return append(b, '}')
+}
+
+// sortedKeys returns the keys by falling count, then by name.
+func sortedKeys[K ~string](counts map[K]int64) []K {
+	keys := make([]K, 0, len(counts))
+	for k := range counts {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b K) int {
+		if counts[a] != counts[b] {
+			return int(max(-1, min(1, counts[b]-counts[a])))
+		}
+		return strings.Compare(string(a), string(b))
+	})
+	return keys
+}
+
+// scanTable prints rows as they come: what has a width first, the key last, and a number for its note. There
+// are few notes; they follow in the end.
+type scanTable struct {
+	w     io.Writer
+	width int  // of the terminal; 0 where there is none
+	types bool // show the type of each key
+	any   bool // a row was printed
+	notes []string
+}
+
+func (t *scanTable) row(r *census.Row) error {
+	if !t.any {
+		t.any = true
+		if err := t.line("STATE", "FORMAT", "EXPIRES", "TTL", "SURE", "TYPE", "KEY"); err != nil {
+			return err
+		}
+	}
+	expires, ttl, key := "-", "none", terminal.Quoted(string(r.Key))
+	if r.HasExpiry {
+		expires = relative(r.Expires.Time().Sub(r.Now.Time()))
+	}
+	if r.TTL != census.NoTTL {
+		ttl = short(time.Duration(r.TTL) * time.Millisecond)
+	}
+	switch {
+	case r.Beside: // a note of its own
+		key += "  " + r.Note
+	case r.Note != "":
+		key += fmt.Sprintf("  [%d]", t.note(r.Note))
+	}
+	return t.line(string(r.State), string(r.Format), expires, ttl, r.Confidence.String(), r.Type, key)
+}
+
+// note returns the number of a note, from 1.
+func (t *scanTable) note(text string) int {
+	i := slices.Index(t.notes, text)
+	if i < 0 {
+		i = len(t.notes)
+		t.notes = append(t.notes, text)
+	}
+	return i + 1
+}
+
+func (t *scanTable) line(state, format, expires, ttl, sure, kind, key string) error {
+	text := fmt.Sprintf("%-7s  %-14s  %-10s  %-7s  %-6s  ", state, format, expires, ttl, sure)
+	if t.types {
+		text += fmt.Sprintf("%-6s  ", kind)
+	}
+	_, err := fmt.Fprintln(t.w, text+key)
+	return err
+}
+
+func (t *scanTable) summary(sum census.Summary) error {
+	var b strings.Builder
+	for i, note := range t.notes {
+		line := fmt.Sprintf("[%d] %s", i+1, note)
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		if t.width > 0 {
+			line = wrap(line, t.width, 4)
+		}
+		b.WriteString(line + "\n")
+	}
+	if t.any {
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "%s in %.1f s (%s a second)", counted(sum.Scanned, "key"), sum.Elapsed.Seconds(), thousands(perSecond(sum.Scanned, sum.Elapsed)))
+	if !sum.Complete {
+		b.WriteString(", NOT ALL OF THEM")
+	}
+	fmt.Fprintf(&b, "\n%s%s\n", counted(sum.Locks, "lock"), listed(sum.ByState))
+	for _, f := range sortedKeys(sum.ByFormat) {
+		fmt.Fprintf(&b, "  %-14s  %9s", f, thousands(sum.ByFormat[f]))
+		if dialects := f.Dialects(); len(dialects) > 0 {
+			b.WriteString("  dialect " + strings.Join(dialects, " or "))
+		}
+		b.WriteByte('\n')
+	}
+	if sum.Possible > 0 {
+		fmt.Fprintf(&b, "not listed: %s of low confidence (--confidence low lists them)\n", counted(sum.Possible, "key"))
+	}
+	if sum.Unread > 0 {
+		fmt.Fprintf(&b, "not read: %s that this user has no right to, or that moved between nodes\n", counted(sum.Unread, "key"))
+	}
+	if sum.Skipped > 0 {
+		fmt.Fprintf(&b, "not read: %s with a name longer than 64 KiB\n", counted(sum.Skipped, "key"))
+	}
+	if off := sum.Offset.Abs(); off > time.Second {
+		direction := "ahead of"
+		if sum.Offset > 0 {
+			direction = "behind"
+		}
+		fmt.Fprintf(&b, "this host's clock is %s %s the server's; times are the server's\n", short(off), direction)
+	}
+	_, err := io.WriteString(t.w, b.String())
+	return err
+}
+
+func listed[K ~string](counts map[K]int64) string {
+	var parts []string
+	for _, k := range sortedKeys(counts) {
+		parts = append(parts, fmt.Sprintf("%s %s", thousands(counts[k]), k))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(parts, ", ")
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/observe"
+	"github.com/lockmigrate/lockmigrate/internal/page"
+)
+
+func newServeCommand(env *environment) *cobra.Command {
+	var opts page.Options
+	var listen, group string
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Serve a page to watch, its API and metrics",
+		Long: `serve shows one page: stage and members, traffic by kind over time, skew per client,
+hazards as they happen, ghosts. /metrics is for Prometheus, /api/state is the same as JSON.
+It only reads.
+
+It listens on the loopback unless --listen says otherwise. Then everybody needs a token: the
+one in LOCKMIGRATE_TOKEN, or a new one, which is part of the address that is printed.
+
+MONITOR costs the server, so it runs in bursts: --burst of every --every. The same value for
+both is always, 0 is never.`,
+		Example: `  lockmigrate serve --redis redis://localhost:6379/0 --namespace orders
+  lockmigrate serve --listen 0.0.0.0:8787 --burst 0`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.Group = observe.Group(group)
+			if err := checkServe(opts); err != nil {
+				return err
+			}
+			return runServe(cmd.Context(), env, opts, listen)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8787", "`ADDRESS` to listen on; port 0 takes a free one")
+	f.StringVar(&opts.Namespace, "namespace", "", "show the stage and the members of the namespace of this `NAME`")
+	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable")
+	f.StringVar(&group, "group", "addr", "one row for each `addr`, host or name")
+	f.DurationVar(&opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
+	f.DurationVar(&opts.Burst, "burst", 5*time.Second, "length of a MONITOR burst (0: never)")
+	f.DurationVar(&opts.Every, "every", 30*time.Second, "time from one burst to the next")
+	f.DurationVar(&opts.CensusEvery, "census-every", time.Minute, "time from one look at the keys to the next (0: never)")
+	return cmd
+}
+
+func checkServe(o page.Options) error {
+	switch {
+	case o.Group != observe.ByAddr && o.Group != observe.ByHost && o.Group != observe.ByName:
+		return usageError("choose addr, host or name", "--group %q is none", o.Group)
+	case o.Burst < 0 || o.CensusEvery < 0 || o.Lease < 0:
+		return usageError("give a duration such as 5s, or 0", "--burst, --census-every or --lease is negative")
+	case o.Burst > 0 && o.Every < o.Burst:
+		return usageError("the same value for both is always", "--every %v is shorter than --burst %v", o.Every, o.Burst)
+	}
+	return nil
+}
+
+func runServe(ctx context.Context, env *environment, opts page.Options, listen string) error {
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if conn, err := end.Dial(ctx); err != nil {
+		return err
+	} else {
+		_ = conn.Close()
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return failedError("choose another --listen host:port", "%w", err)
+	}
+	addr := listener.Addr().(*net.TCPAddr)
+	address := "http://" + addr.String() + "/"
+	token := env.getenv("LOCKMIGRATE_TOKEN")
+	if token == "" && !addr.IP.IsLoopback() {
+		if token, err = newToken(); err != nil {
+			return err
+		}
+	}
+	if token != "" {
+		address += "?token=" + url.QueryEscape(token)
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	hosts := []string{"localhost", "127.0.0.1", "::1", strings.Trim(host, "[]")}
+	if _, err := fmt.Fprintln(env.stdout, address); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.stderr, "lockmigrate: serving until interrupted")
+	collector := page.NewCollector(end, opts)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	collected := make(chan struct{})
+	go func() {
+		defer close(collected)
+		collector.Run(ctx)
+	}()
+	err = page.Serve(ctx, listener, page.Handler(collector.State, token, hosts))
+	cancel()
+	<-collected
+	return err
+}
+
+func newToken() (string, error) {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(b[:]), nil
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/explore"
+	"github.com/lockmigrate/lockmigrate/internal/report"
+	"github.com/lockmigrate/lockmigrate/internal/sim"
+	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+)
+
+// simulateFlags are the flags of simulate.
+type simulateFlags struct {
+	fleetFlags
+	schemes             []string
+	skew, leases, holds string
+	lease, hold         time.Duration
+	runs                int
+	seed                uint64
+	html                string
+	scenario, profile   string
+	determinism, text   bool
+	workers             int
+}
+
+func newSimulateCommand(env *environment) *cobra.Command {
+	var flags simulateFlags
+	cmd := &cobra.Command{
+		Use:   "simulate [flags]",
+		Short: "Show where clock skew and other faults break each scheme",
+		Long: `simulate runs fleets of lock clients in virtual time: the real protocol code, each
+client with a clock of its own, against a model of the server. A referee who sees true
+time counts when two clients hold the lock at once.
+
+Without flags it sweeps the skew of one clock against the lease and the hold time, for
+old clients, old ones among bridges, bridges, and token locks; prints at which skew
+each breaks, beside the closed form; and writes a report as one HTML file.
+
+It needs no server, and the same seed gives the same numbers on every machine. Exit
+code 3 if a scheme broke where it promises not to.`,
+		Example: `  lockmigrate simulate
+  lockmigrate simulate --scheme legacy --skew 0s:5s:250ms --lease 5s --hold 3s
+  lockmigrate simulate --scenario testdata/scenarios/clobber_shortens.txt
+  lockmigrate simulate --profile observed.json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case flags.scenario != "" && flags.profile != "":
+				return usageError("give one of them", "--scenario and --profile exclude each other")
+			case flags.scenario != "":
+				return runScenario(env, flags.scenario, flags.determinism)
+			case flags.profile != "":
+				return runProfile(env, &flags)
+			}
+			return runSimulate(cmd.Context(), env, &flags, cmd.CommandPath())
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&flags.schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern)")
+	f.StringVar(&flags.skew, "skew", "-12s:12s:1s", "by how much one clock is ahead: `FROM:TO:STEP`")
+	f.StringVar(&flags.leases, "leases", "3s:12s:1s", "the leases of the first map: `FROM:TO:STEP`")
+	f.StringVar(&flags.holds, "holds", "1s:12s:1s", "the hold times of the second map: `FROM:TO:STEP`")
+	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the lease while the hold time varies")
+	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the hold time while the lease varies")
+	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run in each cell")
+	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
+	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none")
+	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
+	f.StringVar(&flags.profile, "profile", "", "run the fleet that observe --profile wrote to a `FILE` instead")
+	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
+	f.BoolVar(&flags.text, "text", false, "print the maps too, in text")
+	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
+	flags.fleetFlags.add(f)
+	return cmd
+}
+
+// grid checks the flags and makes the axes.
+func (f *simulateFlags) grid() (g sweep.Grid, s *sweep.Setting, err error) {
+	if s, err = f.setting(); err != nil {
+		return g, s, err
+	}
+	if len(f.schemes) == 0 {
+		f.schemes = sweep.Schemes
+	}
+	g = sweep.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
+	if g.Skews, err = axis("skew", f.skew); err != nil {
+		return g, s, err
+	}
+	if g.Leases, err = axis("leases", f.leases); err != nil {
+		return g, s, err
+	}
+	if g.Holds, err = axis("holds", f.holds); err != nil {
+		return g, s, err
+	}
+	if f.runs < 1 || f.runs > 1_000_000 {
+		return g, s, usageError("give 1 to 1000000", "--runs %d", f.runs)
+	}
+	for _, c := range g.Cells(s) {
+		if err := c.Validate(); err != nil {
+			return g, s, usageError("see the flags of simulate", "%w", err)
+		}
+	}
+	return g, s, nil
+}
+
+func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
+	grid, setting, err := flags.grid()
+	if err != nil {
+		return err
+	}
+	cells := grid.Cells(setting)
+	status := env.status()
+	defer status.Clear()
+	plan := sweep.Plan{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
+	plan.Progress = func(done int) {
+		status.Update(func() string { return fmt.Sprintf("%d of %d cells", done, len(cells)) })
+	}
+	start := env.now()
+	outcomes, err := plan.Run(ctx)
+	if err != nil {
+		return err
+	}
+	wall := env.now().Sub(start)
+	if flags.determinism {
+		if err := checkSweep(ctx, &plan, outcomes); err != nil {
+			return err
+		}
+	}
+	r := report.Collect(grid, outcomes, flags.seed)
+	r.Command = command
+	if flags.html != "" {
+		if err := writeReport(ctx, env, r, flags.html); err != nil {
+			return err
+		}
+	}
+	status.Clear()
+	if env.global.json {
+		err = printSweepJSON(env, r, wall)
+	} else {
+		err = printSweep(env, r, wall, flags)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range outcomes {
+		if o := &outcomes[i]; o.Unpromised() > 0 {
+			return unsafeError(report.ReplayCommand(o), "%s broke where it promises not to", o.Scheme)
+		}
+	}
+	return nil
+}
+
+// checkSweep runs the sweep again on another number of threads.
+func checkSweep(ctx context.Context, plan *sweep.Plan, outcomes []sweep.Outcome) error {
+	again := *plan
+	again.Workers, again.Progress = 1, nil
+	if plan.Workers == 1 {
+		again.Workers = 3
+	}
+	second, err := again.Run(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.EqualFunc(outcomes, second, func(a, b sweep.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
+		return failedError("this is a bug in the simulator", "two runs of the same seeds differ")
+	}
+	return nil
+}
+
+// writeReport shrinks the breaks, refutes the claims, and writes the file.
+func writeReport(ctx context.Context, env *environment, r *report.Report, path string) error {
+	r.Shrink()
+	for _, c := range explore.Claims() {
+		if c.Expected == explore.Violated {
+			r.Claims = append(r.Claims, explore.Check(ctx, c, explore.Limits{}))
+		}
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return fileError(err)
+	}
+	if err := r.Write(file); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	if err := file.Close(); err != nil {
+		return fileError(err)
+	}
+	fmt.Fprintf(env.stderr, "lockmigrate: the report is in %s\n", path)
+	return nil
+}
+
+// fileError is about a file that the caller named.
+func fileError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return usageError("name another file", "%s: %w", path.Path, path.Err)
+	}
+	return err
+}
+
+func printSweep(env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) error {
+	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "SCHEME\tBREAKS AT\tPREDICTED\tBROKEN CELLS\tOVERLAPS\tAGAINST THE PROMISE")
+	for _, row := range r.Rows {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d\n", row.Scheme, row.Breaks, row.Predicted, row.Broken, row.Cells, row.Overlaps, row.Unpromised)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if flags.text {
+		fmt.Fprint(env.stdout, r.TextMaps())
+	}
+	fmt.Fprintf(env.stdout, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.lease, flags.hold)
+	if o := smallestBreak(r, flags); o != nil {
+		fmt.Fprintf(env.stdout, "see one:   %s --shrink\n", report.ReplayCommand(o))
+	}
+	_, err := fmt.Fprintf(env.stdout, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
+		thousands(r.Ops), short(r.Simulated), wall.Seconds(), thousands(perSecond(r.Ops, wall)))
+	return err
+}
+
+// smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
+func smallestBreak(r *report.Report, flags *simulateFlags) *sweep.Outcome {
+	var best *sweep.Outcome
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		if o.Broken > 0 && o.Lease == flags.lease && o.Hold == flags.hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
+			best = o
+		}
+	}
+	return best
+}
+
+// sweepCell is one cell in JSON.
+type sweepCell struct {
+	Scheme       string           `json:"scheme"`
+	SkewMS       int64            `json:"skew_ms"`
+	LeaseMS      int64            `json:"lease_ms"`
+	HoldMS       int64            `json:"hold_ms"`
+	Runs         int              `json:"runs"`
+	BrokenRuns   int              `json:"broken_runs"`
+	Acquisitions int64            `json:"acquisitions"`
+	Overlaps     int64            `json:"overlaps"`
+	Hazards      map[string]int64 `json:"hazards"`
+	Predicted    sweep.Prediction `json:"predicted"`
+	Replay       string           `json:"replay,omitempty"`
+}
+
+func printSweepJSON(env *environment, r *report.Report, wall time.Duration) error {
+	cells := make([]sweepCell, len(r.Outcomes))
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		cells[i] = sweepCell{
+			o.Scheme, o.Skew.Milliseconds(), o.Lease.Milliseconds(), o.Hold.Milliseconds(), o.Runs, o.Broken,
+			o.Acquisitions, o.Overlaps, hazardCounts(&o.Tally), o.Predict(), "",
+		}
+		if o.Broken > 0 {
+			cells[i].Replay = report.ReplayCommand(o)
+		}
+	}
+	return json.NewEncoder(env.stdout).Encode(struct {
+		Seed          uint64      `json:"seed"`
+		TraceHash     string      `json:"trace_hash"`
+		Cells         []sweepCell `json:"cells"`
+		Ops           int64       `json:"ops"`
+		OpsPerSecond  int64       `json:"ops_per_second"`
+		SimulatedSecs float64     `json:"simulated_seconds"`
+		WallSecs      float64     `json:"wall_seconds"`
+	}{r.Seed, r.TraceHash, cells, r.Ops, perSecond(r.Ops, wall), r.Simulated.Seconds(), wall.Seconds()})
+}
+
+// hazardCounts names the hazards that were seen.
+func hazardCounts(t *sim.Tally) map[string]int64 {
+	counts := map[string]int64{}
+	for h, n := range t.Hazards {
+		if n > 0 {
+			counts[sim.Hazard(h).String()] = n
+		}
+	}
+	return counts
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/sim"
+	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+)
+
+// fleetFlags describe the fleet of a cell; simulate and replay share them.
+type fleetFlags struct {
+	clients, polls, leases          int
+	dialect                         string
+	drift                           int64
+	latency                         time.Duration
+	lose, overrun                   float64
+	pauseEvery, pause               time.Duration
+	crashEvery, stepEvery, stepsize time.Duration
+	queue                           bool
+}
+
+func (f *fleetFlags) add(flags *pflag.FlagSet) {
+	standard := sweep.Standard()
+	flags.IntVar(&f.clients, "clients", standard.Clients, "how many clients want the lock")
+	flags.StringVar(&f.dialect, "dialect", standard.Dialect.Name, "the old clients' `DIALECT`")
+	flags.IntVar(&f.polls, "polls", standard.Polls, "attempts within one lease")
+	flags.IntVar(&f.leases, "leases-per-run", standard.Leases, "how many leases a run lasts")
+	flags.Int64Var(&f.drift, "drift", 0, "clocks drift by this many `PPM`, half of them the other way")
+	flags.DurationVar(&f.latency, "latency", 150*time.Microsecond, "median delay of the network, one way")
+	flags.Float64Var(&f.lose, "lose", 0, "chance that a command or its reply is lost, or a command arrives twice: 0.01 is one in a hundred")
+	flags.Float64Var(&f.overrun, "overrun", 0, "chance that work takes up to two leases more")
+	flags.DurationVar(&f.pauseEvery, "pause-every", 0, "a client is paused about this often")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a pause lasts at most")
+	flags.DurationVar(&f.crashEvery, "crash-every", 0, "a client crashes, and restarts, about this often")
+	flags.DurationVar(&f.stepEvery, "step-every", 0, "a clock is stepped about this often")
+	flags.DurationVar(&f.stepsize, "step", 0, "by how much a clock is stepped at most, either way")
+	flags.BoolVar(&f.queue, "queue", false, "modern clients wait in the server's queue")
+}
+
+// setting checks the flags and makes the cells' common setting.
+func (f *fleetFlags) setting() (*sweep.Setting, error) {
+	s := sweep.Standard()
+	d, err := protocol.DialectNamed(f.dialect)
+	switch {
+	case err != nil:
+		return nil, usageError("choose one of them", "--dialect: %v", err)
+	case f.clients < 1 || f.clients > 200:
+		return nil, usageError("give 1 to 200", "--clients %d", f.clients)
+	case f.polls < 1 || f.leases < 1:
+		return nil, usageError("give at least 1", "--polls %d, --leases-per-run %d", f.polls, f.leases)
+	case f.lose < 0 || f.lose > 1 || f.overrun < 0 || f.overrun > 1:
+		return nil, usageError("give a chance from 0 to 1", "--lose %g, --overrun %g", f.lose, f.overrun)
+	case f.latency < 0 || f.pause < 0 || f.pauseEvery < 0 || f.crashEvery < 0 || f.stepEvery < 0:
+		return nil, usageError("give durations above zero", "a duration is negative")
+	}
+	s.Clients, s.Dialect, s.Polls, s.Leases, s.DriftPPM, s.Queue = f.clients, d, f.polls, f.leases, f.drift, f.queue
+	s.Network.Request = sim.Spread(f.latency/3, f.latency, 7*f.latency, 33*f.latency)
+	s.Network.Reply = s.Network.Request
+	s.Network.LoseRequest = sim.PPM(f.lose * 1e6)
+	s.Network.LoseReply, s.Network.Repeat = s.Network.LoseRequest, s.Network.LoseRequest
+	s.Overrun = sim.PPM(f.overrun * 1e6)
+	about := func(d time.Duration) sim.Distribution {
+		if d == 0 {
+			return nil
+		}
+		return sim.Uniform(d/2, d*3/2)
+	}
+	s.Chaos = sim.Chaos{
+		PauseEvery: about(f.pauseEvery), Pause: sim.Uniform(0, f.pause),
+		CrashEvery: about(f.crashEvery), Restart: sim.Uniform(time.Millisecond, time.Second),
+		StepEvery: about(f.stepEvery), Step: sim.Uniform(-f.stepsize, f.stepsize),
+	}
+	s.Faults = f.line()
+	return s, nil
+}
+
+// line writes the flags that replay needs to make the same fleet.
+func (f *fleetFlags) line() string {
+	var b strings.Builder
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+		not  time.Duration
+	}{{"latency", f.latency, 150 * time.Microsecond}, {"pause-every", f.pauseEvery, 0}, {"pause", f.pause, 0},
+		{"crash-every", f.crashEvery, 0}, {"step-every", f.stepEvery, 0}, {"step", f.stepsize, 0}} {
+		if d.d != d.not {
+			fmt.Fprintf(&b, " --%s %v", d.name, d.d)
+		}
+	}
+	if f.lose > 0 {
+		fmt.Fprintf(&b, " --lose %g", f.lose)
+	}
+	if f.overrun > 0 {
+		fmt.Fprintf(&b, " --overrun %g", f.overrun)
+	}
+	if f.queue {
+		b.WriteString(" --queue")
+	}
+	return b.String()
+}
+
+// axis reads FROM:TO:STEP, or a single value.
+func axis(name, text string) ([]time.Duration, error) {
+	parts := strings.Split(text, ":")
+	var values []time.Duration
+	for _, p := range parts {
+		d, err := time.ParseDuration(p)
+		if err != nil {
+			return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s", "--%s %q", name, text)
+		}
+		values = append(values, d)
+	}
+	switch {
+	case len(values) == 1:
+		return values, nil
+	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
+		return sweep.Range(values[0], values[1], values[2]), nil
+	}
+	return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps", "--%s %q", name, text)
+}

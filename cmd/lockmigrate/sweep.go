@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/sweep"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+func newSweepCommand(env *environment) *cobra.Command {
+	var opts sweep.Options
+	var journal string
+	cmd := &cobra.Command{
+		Use:   "sweep [flags]",
+		Short: "Clear ghosts and tokens without TTL, by compare-and-set",
+		Long: `sweep finds ghosts (legacy values that expired long ago and nobody took over, hashes and
+bridge values that lost their TTL) and, with --tokens, tokens without TTL. Ghosts with an
+expiry are removed, or get a TTL where --ttl says so; everything else gets a TTL, an hour
+unless --ttl says otherwise.
+
+Each change is one script that acts only while the key holds the very value that was looked
+at. Without --execute nothing is changed. With it every change is in the journal, with its
+value, before it is made. Interrupt it at any time, and run it again: what is cleared is no
+candidate any more.`,
+		Example: `  lockmigrate sweep --match 'lock:*'
+  lockmigrate sweep --match 'lock:*' --execute --journal sweep.jsonl --rate 50`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runSweep(cmd.Context(), env, opts, journal) },
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; needed with --execute")
+	f.DurationVar(&opts.GhostAfter, "ghost-after", time.Hour, "expired for longer than this `DURATION`: nobody wants the lock any more")
+	f.DurationVar(&opts.TTL, "ttl", 0, "give ghosts this TTL instead of removing them; also the TTL of everything else (0: 1h)")
+	f.BoolVar(&opts.Tokens, "tokens", false, "also tokens without TTL: a holder that works for longer than the TTL loses its lock")
+	f.BoolVar(&opts.Execute, "execute", false, "change keys")
+	f.IntVar(&opts.Rate, "rate", 100, "most changes in a second (0: no limit)")
+	f.IntVar(&opts.ScanRate, "scan-rate", 0, "most keys looked at in a second (0: as fast as the server allows)")
+	f.IntVar(&opts.Limit, "limit", 0, "stop after `N` candidates (0: never)")
+	f.StringVar(&journal, "journal", "lockmigrate-sweep.jsonl", "`FILE` that records every change; it is appended to")
+	return cmd
+}
+
+func checkSweepOptions(o sweep.Options) error {
+	switch {
+	case o.Execute && len(o.Match) == 0:
+		return usageError("say which keys are locks with --match PATTERN", "--execute without --match would judge keys by their form alone")
+	case slices.Contains(o.Match, ""):
+		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+	case o.GhostAfter < time.Minute:
+		return usageError("a legacy clock may be behind by that much; give at least 1m", "--ghost-after %v is too short", o.GhostAfter)
+	case o.TTL < 0 || o.TTL > 0 && o.TTL < time.Second:
+		return usageError("give at least 1s", "--ttl %v is too short", o.TTL)
+	case o.Rate < 0 || o.ScanRate < 0 || o.Limit < 0:
+		return usageError("give a number, or 0 for no limit", "--rate, --scan-rate or --limit is negative")
+	}
+	return nil
+}
+
+func runSweep(ctx context.Context, env *environment, opts sweep.Options, file string) error {
+	if err := checkSweepOptions(opts); err != nil {
+		return err
+	}
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if opts.Execute {
+		journal, err := sweep.OpenJournal(file)
+		if err != nil {
+			return failedError("name a file that can be written with --journal", "%w", err)
+		}
+		defer journal.Close()
+		opts.Journal = journal.Write
+		fmt.Fprintf(env.stderr, "lockmigrate: the journal is %s\n", terminal.Quoted(file))
+	}
+	status := env.status()
+	opts.Emit = func(e sweep.Entry) error {
+		if env.isTerminal(env.stdout) {
+			status.Clear()
+		}
+		return printSweepEntry(env, e)
+	}
+	opts.Progress = func(scanned int64, done float64, changed int64) {
+		status.Update(func() string {
+			return fmt.Sprintf("sweep: %s keys (%.0f%%), %s changed", thousands(scanned), 100*max(0, done), thousands(changed))
+		})
+	}
+	summary, err := sweep.New(end, opts).Run(ctx)
+	status.Clear()
+	if err == nil || summary.Scanned > 0 {
+		if printErr := printSweepSummary(env, summary); printErr != nil {
+			return printErr
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
+	}
+	return err
+}
+
+func printSweepEntry(env *environment, e sweep.Entry) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(e)
+	}
+	what := string(e.Action)
+	if e.Action == sweep.Expire {
+		what = "expire in " + short(time.Duration(e.TTLMS)*time.Millisecond)
+	}
+	why := "no TTL"
+	if e.ExpiredMS > 0 {
+		why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
+	}
+	line := fmt.Sprintf("%-17s  %-16s  %-14s  %-17s  %s", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
+	if e.Note != "" {
+		line += "  " + terminal.Safe(e.Note)
+	}
+	_, err := fmt.Fprintln(env.stdout, line)
+	return err
+}
+
+func printSweepSummary(env *environment, s sweep.Summary) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": s})
+	}
+	text := fmt.Sprintf("%s keys in %.1f s, %s candidates%s\n", thousands(s.Scanned), s.Seconds, thousands(s.Candidates), listed(s.ByFormat))
+	if s.Executed {
+		text += "changed" + listed(s.ByResult) + "\n"
+	} else if s.Candidates > 0 {
+		text += "nothing was changed; --execute changes them\n"
+	}
+	if !s.Complete {
+		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
+	}
+	_, err := io.WriteString(env.stdout, text)
+	return err
+}

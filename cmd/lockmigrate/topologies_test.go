@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// The stage of a namespace, and a census of all keys, over a cluster and over sentinels.
+func TestStageAndScanOverManyServers(t *testing.T) {
+	over := func(t *testing.T, url string, set func(key, value string)) {
+		for _, key := range []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e", "lock:f"} {
+			set(key, "9999999999999")
+		}
+		lines := func(args ...string) (int, string) {
+			code, out, diagnostics := lockmigrateIn(t.Context(), false, append(args, "--redis", url)...)
+			return code, out + diagnostics
+		}
+		code, out := lines("stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute")
+		require.Equal(t, 0, code, out)
+		code, out = lines("stage", "advance", "--namespace", "orders", "--execute")
+		require.Equal(t, 0, code, out)
+		code, out = lines("stage", "--namespace", "orders", "--json")
+		require.Equal(t, 0, code, out)
+		assert.Contains(t, out, `"bridge"`)
+		code, out = lines("scan", "--match", "lock:*", "--json")
+		require.Equal(t, 0, code, out)
+		rows := strings.Split(strings.TrimSpace(out), "\n")
+		var last struct {
+			Summary struct{ Locks int }
+		}
+		require.NoError(t, json.Unmarshal([]byte(rows[len(rows)-1]), &last))
+		assert.Equal(t, 6, last.Summary.Locks, "of every master")
+	}
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.NewCluster(t, 3, 0)
+		over(t, c.URL(), func(key, value string) {
+			for _, s := range c.Masters {
+				if _, err := s.Try("SET", key, value); err == nil {
+					return
+				}
+			}
+			t.Fatalf("nobody takes %s", key)
+		})
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		g := redistest.NewSentinels(t, 1, 1)
+		over(t, g.URL(), func(key, value string) { g.Master().Do("SET", key, value) })
+	})
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/verify"
+)
+
+func newVerifyCommand(env *environment) *cobra.Command {
+	var opts verify.Options
+	var noCensus bool
+	var out string
+	cmd := &cobra.Command{
+		Use:   "verify [flags]",
+		Short: "Gather evidence that no legacy client is left, as a certificate",
+		Long: `verify looks for a window of time whether anybody still speaks SETNX and GETSET: by the
+server's own counters on every master, by ACL LOG where a fence is up, by the values on
+the keys, by the members of the namespace, and by short bursts of MONITOR that name who.
+It only reads.
+
+The counters see every SETNX and GETSET, within scripts too. The window has to be longer
+than the longest lease and than the longest pause of any job: say it with --longest.
+
+Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. A window with a hole (a
+restart, a failover, a reset of the counters) is inconclusive, never none-seen.`,
+		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --out o.json
+  lockmigrate verify --match 'lock:*' --for 10m`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkVerify(&opts); err != nil {
+				return err
+			}
+			opts.Census = !noCensus
+			return runVerify(cmd.Context(), env, opts, out)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&opts.Window, "for", 10*time.Minute, "look for this `DURATION`")
+	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease or pause between two runs of a job: a shorter window is inconclusive")
+	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its members count, its patterns are the keys")
+	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable")
+	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
+	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
+	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values")
+	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance")
+	return cmd
+}
+
+func checkVerify(o *verify.Options) error {
+	switch {
+	case o.Window <= 0:
+		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
+	case o.Longest < 0 || o.Burst < 0:
+		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
+	case o.Burst > 0 && o.Every < o.Burst:
+		return usageError("MONITOR for the whole window is --every equal to --burst", "--every %v is shorter than --burst %v", o.Every, o.Burst)
+	}
+	for _, p := range o.Match {
+		if p == "" {
+			return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+		}
+	}
+	return nil
+}
+
+func runVerify(ctx context.Context, env *environment, opts verify.Options, file string) error {
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	status := env.status()
+	opts.Progress = func(left time.Duration, seen int) {
+		status.Update(func() string {
+			return fmt.Sprintf("verify: %v left, %d findings", max(0, left).Round(time.Second), seen)
+		})
+	}
+	cert, err := verify.Run(ctx, end, opts)
+	status.Clear()
+	if err != nil {
+		return err
+	}
+	if err := printCertificate(env, cert); err != nil {
+		return err
+	}
+	if file != "" {
+		if err := writeFile(file, cert.Write); err != nil {
+			return err
+		}
+	}
+	switch cert.Verdict {
+	case verify.Seen:
+		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
+	case verify.Inconclusive:
+		return inconclusiveError("mend what broke the evidence and look again", "no verdict: %s", cert.Why)
+	}
+	return nil
+}
+
+// writeFile writes beside a file's place and moves it there, so that no reader finds half of it.
+func writeFile(file string, write func(io.Writer) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	if err != nil {
+		return failedError("check the folder", "%w", err)
+	}
+	defer os.Remove(temp.Name())
+	err = errors.Join(write(temp), temp.Close())
+	if err == nil {
+		err = os.Chmod(temp.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), file)
+	}
+	if err != nil {
+		return failedError("check the folder and the space on the disk", "%w", err)
+	}
+	return nil
+}
+
+func printCertificate(env *environment, c verify.Certificate) error {
+	if env.global.json {
+		return c.Write(env.stdout)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), terminal.Safe(c.Why),
+		c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
+	if c.Namespace != "" {
+		fmt.Fprintf(&b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
+	}
+	if len(c.Patterns) > 0 {
+		var shown []string
+		for _, p := range c.Patterns {
+			shown = append(shown, terminal.Quoted(p))
+		}
+		fmt.Fprintf(&b, "keys     %s\n", strings.Join(shown, " "))
+	}
+	for _, s := range c.Servers {
+		fmt.Fprintf(&b, "server   %s run %.8s Redis %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, s.Version, s.SetNX, s.GetSet, s.Rejected)
+	}
+	b.WriteString("\nsources\n")
+	for _, s := range c.Sources {
+		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, terminal.Safe(s.Found))
+	}
+	if len(c.LegacyClients) > 0 {
+		b.WriteString("\nlegacy clients\n")
+	}
+	for _, l := range c.LegacyClients {
+		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
+		if who == "" {
+			who = "(not named)"
+		}
+		fmt.Fprintf(&b, "  %s  %s", who, terminal.Safe(l.Evidence))
+		if l.Dialect != "" {
+			fmt.Fprintf(&b, "; %s", l.Dialect)
+		}
+		for _, k := range l.Keys[:min(3, len(l.Keys))] {
+			fmt.Fprintf(&b, " %s", terminal.Quoted(k))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("\nwhat this cannot know\n")
+	for _, r := range c.ResidualRisks {
+		fmt.Fprintf(&b, "  - %s\n", r)
+	}
+	_, err := io.WriteString(env.stdout, b.String())
+	return err
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// versionInfo is what `version --json` prints.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from a tree with changes of its own
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func newVersionCommand(env *environment) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		RunE: func(*cobra.Command, []string) error {
+			v := buildVersion()
+			if env.global.json {
+				return json.NewEncoder(env.stdout).Encode(v)
+			}
+			line := "lockmigrate " + v.Version
+			if v.Commit != "" {
+				line += " " + v.Commit[:min(12, len(v.Commit))]
+			}
+			_, err := fmt.Fprintf(env.stdout, "%s %s %s\n", line, v.Go, v.Platform)
+			return err
+		},
+	}
+}
+
+// buildVersion reads what the Go command recorded in the binary.
+func buildVersion() versionInfo {
+	v := versionInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	return v
+}

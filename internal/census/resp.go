@@ -1,0 +1,180 @@
+package census
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// The census speaks the protocol itself: redigo makes several allocations for every reply, and a census
+// has two replies for every key of the server. Only what the census asks for is understood.
+
+// maxName bounds a key's name; Redis itself allows 512 MB.
+const maxName = 64 << 10
+
+// errReply is an error reply of the server, without its leading minus.
+type errReply string
+
+func (e errReply) Error() string { return string(e) }
+
+// ErrNotRedis says that what answers does not speak Redis's protocol.
+var ErrNotRedis = errors.New("the answer is not in Redis's protocol")
+
+type replyReader struct{ r *bufio.Reader }
+
+func newReplyReader(r io.Reader) *replyReader { return &replyReader{bufio.NewReaderSize(r, 64<<10)} }
+
+// header reads a reply's first line: its kind, and the text behind it, valid until the next read.
+func (p *replyReader) header() (kind byte, line []byte, err error) {
+	line, err = p.r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return 0, nil, fmt.Errorf("%w: a line of more than 64 KiB", ErrNotRedis)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(line) < 3 || line[len(line)-2] != '\r' {
+		return 0, nil, fmt.Errorf("%w: a line %.20q", ErrNotRedis, line)
+	}
+	return line[0], line[1 : len(line)-2], nil
+}
+
+// integer reads an integer reply; an error reply comes back as an errReply.
+func (p *replyReader) integer() (int64, error) {
+	kind, line, err := p.header()
+	if err != nil {
+		return 0, err
+	}
+	switch kind {
+	case ':':
+		return parseInt(line)
+	case '-':
+		return 0, errReply(line)
+	}
+	return 0, unexpected(kind, line)
+}
+
+// array reads the head of an array: how many replies follow.
+func (p *replyReader) array() (int, error) {
+	kind, line, err := p.header()
+	if err != nil {
+		return 0, err
+	}
+	switch kind {
+	case '*':
+		n, err := parseInt(line)
+		return int(max(n, 0)), err
+	case '-':
+		return 0, errReply(line)
+	}
+	return 0, unexpected(kind, line)
+}
+
+// bulk reads a bulk or status reply and appends at most keep bytes of it to buf; the rest is skipped.
+// A nil reply has the length -1.
+func (p *replyReader) bulk(buf []byte, keep int) (_ []byte, length int, err error) {
+	kind, line, err := p.header()
+	if err != nil {
+		return buf, 0, err
+	}
+	switch kind {
+	case '$':
+	case '+':
+		return append(buf, line[:min(keep, len(line))]...), len(line), nil
+	case '-':
+		return buf, 0, errReply(line)
+	default:
+		return buf, 0, unexpected(kind, line)
+	}
+	size, err := parseInt(line)
+	if err != nil || size < 0 {
+		return buf, -1, err
+	}
+	n := min(int(size), keep)
+	for from := len(buf); len(buf)-from < n; {
+		piece, err := p.r.Peek(min(n-(len(buf)-from), 4096))
+		if err != nil {
+			return buf, 0, truncated(err)
+		}
+		buf = append(buf, piece...)
+		_, _ = p.r.Discard(len(piece)) // just peeked
+	}
+	if _, err := p.r.Discard(int(size) - n + 2); err != nil {
+		return buf, 0, truncated(err)
+	}
+	return buf, int(size), nil
+}
+
+// skip reads any one reply and forgets it. An error reply is returned as an errReply.
+func (p *replyReader) skip() error {
+	kind, line, err := p.header()
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case '+', ':':
+		return nil
+	case '-':
+		return errReply(line)
+	case '$':
+		if n, err := parseInt(line); err != nil || n < 0 {
+			return err
+		} else if _, err := p.r.Discard(int(n) + 2); err != nil {
+			return truncated(err)
+		}
+		return nil
+	}
+	return unexpected(kind, line)
+}
+
+func parseInt(line []byte) (int64, error) {
+	if len(line) > 0 && len(line) < 19 { // short numbers, without strconv's string
+		var n int64
+		digits := line
+		if line[0] == '-' {
+			digits = line[1:]
+		}
+		for _, c := range digits {
+			if !isDigit(c) {
+				return 0, unexpected(':', line)
+			}
+			n = n*10 + int64(c-'0')
+		}
+		if line[0] == '-' {
+			n = -n
+		}
+		return n, nil
+	}
+	n, err := strconv.ParseInt(string(line), 10, 64)
+	if err != nil {
+		return 0, unexpected(':', line)
+	}
+	return n, nil
+}
+
+func unexpected(kind byte, line []byte) error {
+	return fmt.Errorf("%w: %q", ErrNotRedis, string(kind)+string(line[:min(len(line), 40)]))
+}
+
+func truncated(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// appendCommand appends a command as the server reads it.
+func appendCommand(buf []byte, words ...string) []byte {
+	buf = append(strconv.AppendInt(append(buf, '*'), int64(len(words)), 10), '\r', '\n')
+	for _, w := range words {
+		buf = appendWord(buf, w)
+	}
+	return buf
+}
+
+func appendWord[T string | []byte](buf []byte, w T) []byte {
+	buf = append(strconv.AppendInt(append(buf, '$'), int64(len(w)), 10), '\r', '\n')
+	return append(append(buf, w...), '\r', '\n')
+}

@@ -1,0 +1,247 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// How the fleet behaves: many short turns, and a lease that no turn comes near.
+const (
+	lease       = 2 * time.Second
+	ttl         = time.Second
+	memberLease = 900 * time.Millisecond
+	work        = 12 * time.Millisecond
+	rest        = 60 * time.Millisecond
+	javaMembers = 5
+	goMembers   = 3
+)
+
+// story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward.
+var story = []act{
+	{
+		name: "legacy", title: "a legacy fleet at work", stage: stages.Legacy, promises: true,
+		begin: func(_ context.Context, s *stage) error {
+			s.say("%d java services share a lock the old way: SETNX, GET, GETSET, the expiry as the value", javaMembers)
+			return s.joinJava(javaMembers)
+		},
+	},
+	{
+		name: "join", title: "Go joins on the same key", stage: stages.Legacy, promises: true,
+		begin: func(ctx context.Context, s *stage) error {
+			s.say("%d go services join with package compat, at stage legacy; nothing changes for the others", goMembers)
+			return s.joinGo(ctx)
+		},
+	},
+	{
+		name: "bridge", title: "the bridge, Java beside it", stage: stages.Bridge, promises: true,
+		begin: func(ctx context.Context, s *stage) error {
+			return s.move(ctx, stages.Bridge, "go holds the key with tokens that java reads as an expiry in the far future")
+		},
+	},
+	{
+		name: "crash", title: "a Java holder dies inside", stage: stages.Bridge, promises: true,
+		begin: func(_ context.Context, s *stage) error {
+			s.fleet.Crash(s.java[0])
+			return nil
+		},
+		until: func(s *stage) <-chan struct{} { return s.successor },
+	},
+	{
+		name: "modern", title: "Java has left: tokens only", stage: stages.Modern, promises: true,
+		begin: func(ctx context.Context, s *stage) error {
+			s.say("the java services are retired, one by one")
+			if err := s.retireJava(ctx); err != nil {
+				return err
+			}
+			return s.move(ctx, stages.Modern, "token and TTL, and nothing is taken over any more")
+		},
+	},
+	{
+		name: "back", title: "3 a.m.: back to the bridge", stage: stages.Bridge, promises: true,
+		begin: func(ctx context.Context, s *stage) error {
+			if err := s.move(ctx, stages.Bridge, "something was forgotten, so back it goes"); err != nil {
+				return err
+			}
+			s.say("java is switched on again, and shares the key with go as if nothing had been")
+			return s.joinJava(2)
+		},
+	},
+	{
+		name: "forward", title: "forward for good", stage: stages.Modern, promises: true,
+		begin: func(ctx context.Context, s *stage) error {
+			if err := s.retireJava(ctx); err != nil {
+				return err
+			}
+			return s.move(ctx, stages.Modern, "complete")
+		},
+	},
+}
+
+// joinJava starts members that behave as the old Java clients do, down to the DEL that asks nothing.
+func (s *stage) joinJava(n int) error {
+	for range n {
+		s.javas++
+		m, err := s.javaMember(fmt.Sprintf("java-%d", s.javas))
+		if err != nil {
+			return err
+		}
+		s.java = append(s.java, m)
+		s.fleet.Join(m)
+	}
+	return nil
+}
+
+// retireJava stops the Java members in an orderly way and returns when they are gone.
+func (s *stage) retireJava(ctx context.Context) error {
+	for _, m := range s.java {
+		s.fleet.Leave(m)
+	}
+	for _, m := range s.java {
+		select {
+		case <-m.left:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	s.java = nil
+	return nil
+}
+
+func (s *stage) javaMember(name string) (*Member, error) {
+	locker, err := legacy.New(s.opts.Pool, legacy.Options{Dialect: legacy.JedisMS, Lease: lease, Release: legacy.ReleaseAsDialect})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, locker.Close)
+	return s.member(name, "java", acquire(locker.Acquire)), nil
+}
+
+// joinGo creates the namespace and starts its members, each a service with a Locker of its own.
+func (s *stage) joinGo(ctx context.Context) error {
+	s.store = &stages.Store{Pool: s.opts.Pool, Namespace: strings.Trim(s.prefix, ":"), ReplyTimeout: time.Second}
+	s.store.Namespace = strings.ReplaceAll(s.store.Namespace, ":", "-")
+	err := s.store.Init(ctx, stages.Record{Stage: stages.Legacy, Patterns: []string{s.prefix + "*"}, Dialect: legacy.JedisMS.String(), Shortest: lease})
+	if err != nil {
+		return err
+	}
+	for i := range goMembers {
+		name := fmt.Sprintf("go-%d", i+1)
+		locker, err := compat.New(s.opts.Pool, compat.Options{
+			Namespace: s.store.Namespace, Member: name, TTL: ttl, Lease: lease, ShortestLease: lease,
+			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, MemberLease: memberLease, ReplyTimeout: releaseTimeout,
+		})
+		if err != nil {
+			return err
+		}
+		s.closers = append(s.closers, locker.Close)
+		s.fleet.Join(s.member(name, "go", acquire(locker.Acquire)))
+	}
+	return nil
+}
+
+func (s *stage) member(name, kind string, a Acquire) *Member {
+	return &Member{Name: name, Kind: kind, Acquire: a, Key: s.key(), Work: work, Rest: rest}
+}
+
+// acquire fits a Locker's Acquire to a member.
+func acquire[L Held](take func(context.Context, string) (L, error)) Acquire {
+	return func(ctx context.Context, key string) (Held, error) {
+		lock, err := take(ctx, key)
+		if err != nil {
+			return nil, err // not a nil lock in an interface
+		}
+		return lock, nil
+	}
+}
+
+// move is what the operator does, with what the operator is told.
+func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error {
+	view, err := s.store.Show(ctx)
+	if err != nil {
+		return err
+	}
+	verb := "advance"
+	if to < view.Record.Stage {
+		verb = "rollback"
+	}
+	s.say("lockmigrate stage %s --to %v --execute", verb, to)
+	began, last := time.Now(), ""
+	mover := &stages.Mover{Store: s.store, Look: 20 * time.Millisecond}
+	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
+		if why := blockers[0].String(); why != last {
+			last = why
+			s.say("waiting: %s", why)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	s.say("stage %v after %d ms: %s", to, time.Since(began).Milliseconds(), meaning)
+	return nil
+}
+
+// leftovers are the keys that a run may leave.
+func (s *stage) leftovers() []any {
+	key := s.key()
+	keys := []any{key, protocol.GuardKey(key), protocol.FenceKey(key), protocol.StreakKey(key)}
+	if s.store != nil {
+		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace))
+	}
+	return keys
+}
+
+// entered is told of every entrance.
+func (s *stage) entered(m *Member, waited time.Duration, overlaps []Overlap) {
+	for _, o := range overlaps {
+		s.event(true, "OVERLAP: %s came in while %s was inside", o.Then, o.First)
+	}
+	s.mu.Lock()
+	died := s.crashedAt
+	s.crashedAt = time.Time{}
+	s.mu.Unlock()
+	if !died.IsZero() {
+		s.say("%s takes over %.2f s later, as soon as the lease of %v is over", m.Name, time.Since(died).Seconds(), lease)
+		select {
+		case s.successor <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// crashed is told when a member dies inside.
+func (s *stage) crashed(m *Member) {
+	s.say("%s dies while it holds the lock; the key has no TTL, so everybody waits for the expiry on it", m.Name)
+	s.mu.Lock()
+	s.crashedAt = time.Now()
+	s.mu.Unlock()
+}
+
+// StageResult is what the referee counted in all acts of one stage.
+type StageResult struct {
+	Stage    string
+	Turns    int
+	Overlaps int
+}
+
+// Stages sums the acts up by stage, in the order of the story.
+func (r *Result) Stages() []StageResult {
+	var all []StageResult
+	for _, a := range r.Acts {
+		i := slices.IndexFunc(all, func(s StageResult) bool { return s.Stage == a.Stage })
+		if i < 0 {
+			i = len(all)
+			all = append(all, StageResult{Stage: a.Stage})
+		}
+		all[i].Turns += a.Turns
+		all[i].Overlaps += a.Overlaps
+	}
+	return all
+}

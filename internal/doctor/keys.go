@@ -1,0 +1,161 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/observe"
+)
+
+// sample is what a bounded look at the keys found.
+type sample struct {
+	looked  int64
+	whole   bool
+	mixed   []string // families with dialects that misread each other
+	ghosts  int
+	ghost   string
+	noTTL   int
+	token   string
+	byName  map[string][]string // dialects by family
+	failure error
+}
+
+// takeSample looks at the keys through a census, for as many keys as the options allow.
+func takeSample(ctx context.Context, p *patient) *sample {
+	s := &sample{byName: map[string][]string{}}
+	conn, err := p.end.DialRaw(ctx, p.addr)
+	if err != nil {
+		s.failure = err
+		return s
+	}
+	limited, enough := context.WithCancel(ctx)
+	defer enough()
+	opts := census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
+		s.take(r)
+		return nil
+	}}
+	if p.opts.Match != "" {
+		opts.Match = []string{p.opts.Match}
+	}
+	opts.Progress = func(pr census.Progress) {
+		if pr.Scanned >= int64(p.opts.Keys) {
+			enough()
+		}
+	}
+	taken := census.New(opts)
+	err = taken.Scan(limited, conn)
+	s.looked, s.whole = taken.Summary().Scanned, err == nil
+	if err != nil && limited.Err() == nil {
+		s.failure = err
+	}
+	return s
+}
+
+func (s *sample) take(r *census.Row) {
+	if r.State == census.Ghost {
+		s.ghosts++
+		s.ghost = string(r.Key)
+	}
+	if r.Format == census.TokenNoTTL {
+		s.noTTL++
+		s.token = string(r.Key)
+	}
+	if len(r.Dialects) == 0 {
+		return
+	}
+	family := observe.Family(string(r.Key))
+	seen := s.byName[family]
+	for _, other := range seen {
+		if !slices.Contains(r.Dialects, other) && !observe.Compatible(other, r.Dialects[0]) && len(s.mixed) < 5 {
+			s.mixed = append(s.mixed, fmt.Sprintf("%q (%s and %s)", family, other, r.Dialects[0]))
+		}
+	}
+	if !slices.Contains(seen, r.Dialects[0]) && len(s.byName) < 100_000 {
+		s.byName[family] = append(seen, r.Dialects[0])
+	}
+}
+
+// of says what the sample covers.
+func (s *sample) of() string {
+	if s.whole {
+		return fmt.Sprintf("among all %d keys", s.looked)
+	}
+	return fmt.Sprintf("among the first %d keys", s.looked)
+}
+
+func dialects(_ context.Context, p *patient) (Verdict, string, string) {
+	s := p.keys
+	switch {
+	case s.failure != nil:
+		return skip("the keys could not be read: " + s.failure.Error())
+	case len(s.mixed) > 0:
+		return Fail, s.of() + ": " + strings.Join(s.mixed, ", "), "these fleets do not exclude each other today; lockmigrate observe names who writes what"
+	}
+	names := map[string]bool{}
+	for _, list := range s.byName {
+		for _, d := range list {
+			names[d] = true
+		}
+	}
+	var all []string
+	for d := range names {
+		all = append(all, d)
+	}
+	if len(all) == 0 {
+		return Pass, s.of() + " no legacy value", ""
+	}
+	return Pass, s.of() + ": " + strings.Join(sorted(all), ", ") + ", never two on one kind of key", ""
+}
+
+func ghosts(_ context.Context, p *patient) (Verdict, string, string) {
+	switch s := p.keys; {
+	case s.failure != nil:
+		return skip("the keys could not be read: " + s.failure.Error())
+	case s.ghosts > 0:
+		return Warn, fmt.Sprintf("%s %d expired for more than an hour, such as %q", s.of(), s.ghosts, s.ghost), "lockmigrate sweep removes them by compare-and-set"
+	default:
+		return Pass, s.of() + " none", ""
+	}
+}
+
+func tokensWithoutTTL(_ context.Context, p *patient) (Verdict, string, string) {
+	switch s := p.keys; {
+	case s.failure != nil:
+		return skip("the keys could not be read: " + s.failure.Error())
+	case s.noTTL > 0:
+		return Warn, fmt.Sprintf("%s %d, such as %q", s.of(), s.noTTL, s.token), "lockmigrate sweep --tokens gives them a TTL"
+	default:
+		return Pass, s.of() + " none", ""
+	}
+}
+
+func databases(ctx context.Context, p *patient) (Verdict, string, string) {
+	if p.infoErr != nil {
+		return p.noInfo()
+	}
+	var used []string
+	for name := range p.info {
+		if strings.HasPrefix(name, "db") && strings.Contains(p.info[name], "keys=") {
+			used = append(used, name)
+		}
+	}
+	size, err := redis.Int64(p.do(ctx, "DBSIZE"))
+	if err != nil {
+		return skip("DBSIZE is refused")
+	}
+	if len(used) > 1 {
+		return Warn, "in use: " + strings.Join(sorted(used), " "), "SETNX in another database counts as legacy traffic too; verify tells the databases apart by MONITOR"
+	}
+	return Pass, fmt.Sprintf("one, with %d keys", size), ""
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}

@@ -1,0 +1,321 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+const (
+	connectTimeout  = 5 * time.Second  // for TCP, TLS and the first commands together
+	sentinelTimeout = 2 * time.Second  // for one sentinel, as others are left to ask
+	replyTimeout    = 15 * time.Second // for one reply of a pooled connection
+	clientName      = "lockmigrate"    // what CLIENT LIST shows
+)
+
+// Dial connects to the server, or to the master that the sentinels name. For a cluster it connects to the
+// first node that answers; Masters has the rest.
+func (e *Endpoint) Dial(ctx context.Context) (redis.Conn, error) {
+	conn, _, err := e.dial(ctx)
+	return conn, err
+}
+
+// Masters returns the addresses that together hold all keys: one, or those of a cluster's masters.
+func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
+	switch e.Kind {
+	case Single:
+		return e.Addrs, nil
+	case Sentinel:
+		addr, err := e.askSentinels(ctx)
+		return []string{addr}, err
+	case Cluster:
+		return e.askCluster(ctx)
+	default:
+		return nil, errors.New("endpoint: the embedded server is not started")
+	}
+}
+
+// DialRaw connects to one of Masters and returns the connection itself, authenticated and in the right
+// database, for a caller that speaks the protocol on its own.
+func (e *Endpoint) DialRaw(ctx context.Context, addr string) (net.Conn, error) {
+	_, raw, err := e.dialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return raw, raw.SetDeadline(time.Time{})
+}
+
+// DialAddr connects to one of Masters.
+func (e *Endpoint) DialAddr(ctx context.Context, addr string) (redis.Conn, error) {
+	conn, _, err := e.dialAddr(ctx, addr)
+	return conn, err
+}
+
+// Pool returns a pool of connections to the server or the sentinels' master.
+func (e *Endpoint) Pool() *redis.Pool {
+	return &redis.Pool{
+		MaxIdle:     8,
+		IdleTimeout: time.Minute,
+		DialContext: e.Dial,
+		TestOnBorrow: func(c redis.Conn, since time.Time) error {
+			if time.Since(since) < 10*time.Second {
+				return nil
+			}
+			_, err := redis.DoWithTimeout(c, time.Second, "PING")
+			return err
+		},
+	}
+}
+
+func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
+	switch e.Kind {
+	case Single:
+		return e.dialAddr(ctx, e.Addrs[0])
+	case Sentinel:
+		addr, err := e.askSentinels(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.dialAddr(ctx, addr)
+	case Cluster:
+		var errs []error
+		for _, addr := range e.Addrs {
+			conn, raw, err := e.dialAddr(ctx, addr)
+			if err == nil {
+				return conn, raw, nil
+			}
+			errs = append(errs, err)
+		}
+		return nil, nil, errs[0]
+	default:
+		return nil, nil, errors.New("endpoint: the embedded server is not started")
+	}
+}
+
+// login is who to be on a connection, and where.
+type login struct {
+	user, password string
+	db             int
+}
+
+func (e *Endpoint) dialAddr(ctx context.Context, addr string) (redis.Conn, net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, raw, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.Kind == Sentinel {
+		if err := mustBeMaster(ctx, conn, addr); err != nil {
+			_ = conn.Close()
+			return nil, nil, err
+		}
+	}
+	return conn, raw, nil
+}
+
+// connect opens one connection and goes through its first commands. The TLS layer is ours and not
+// redigo's, so that the connection below redigo is the one to speak on.
+func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.Conn, net.Conn, error) {
+	var raw net.Conn
+	conn, err := redis.DialContext(ctx, "tcp", addr,
+		redis.DialContextFunc(func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+			raw, err = e.open(ctx, network, addr)
+			return raw, err
+		}),
+		redis.DialReadTimeout(replyTimeout), redis.DialWriteTimeout(replyTimeout))
+	if err == nil {
+		if err = introduce(ctx, conn, who); err != nil {
+			_ = conn.Close()
+		}
+	}
+	var explained *Error
+	switch {
+	case err == nil:
+		return conn, raw, nil
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		return nil, nil, context.Cause(ctx)
+	case errors.As(err, &explained), isRefusal(err, ""):
+		return nil, nil, Explain(err)
+	default:
+		return nil, nil, explainIO("cannot connect to "+addr, err)
+	}
+}
+
+func (e *Endpoint) open(ctx context.Context, network, addr string) (net.Conn, error) {
+	dialer := net.Dialer{KeepAlive: time.Minute}
+	conn, err := dialer.DialContext(ctx, network, addr)
+	if err != nil || e.tls == nil {
+		return conn, err
+	}
+	config := e.tls.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(addr)
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, &handshakeError{err}
+	}
+	return secure, nil
+}
+
+// introduce authenticates, chooses the database and gives the connection its name.
+func introduce(ctx context.Context, conn redis.Conn, who login) error {
+	if who.password != "" {
+		args := []any{who.password}
+		if who.user != "" {
+			args = []any{who.user, who.password}
+		}
+		if _, err := redis.DoContext(conn, ctx, "AUTH", args...); err != nil {
+			return withoutArguments(err)
+		}
+	}
+	if _, err := redis.DoContext(conn, ctx, "PING"); err != nil && !isRefusal(err, "NOPERM") {
+		return err
+	}
+	if who.db != 0 {
+		if _, err := redis.DoContext(conn, ctx, "SELECT", who.db); err != nil {
+			return err
+		}
+	}
+	if _, err := redis.DoContext(conn, ctx, "CLIENT", "SETNAME", clientName); err != nil && !isRefusal(err, "") {
+		return err
+	}
+	return nil
+}
+
+// withoutArguments cuts a refusal of AUTH to what cannot hold the password: servers and proxies that do not
+// know the command answer with its arguments.
+func withoutArguments(err error) error {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	for _, r := range refusals {
+		if strings.HasPrefix(string(refused), r.begins) && strings.Contains(string(refused), r.holds) {
+			return redis.Error(strings.TrimSpace(r.begins + " " + r.holds))
+		}
+	}
+	if strings.Contains(string(refused), "wrong number of arguments") {
+		return &Error{What: "the server knows no users, only a password", Advice: "leave the user out of the URL: redis://:password@host", Cause: redis.Error("ERR")}
+	}
+	return &Error{What: "the server refuses to authenticate this client", Advice: "check that it is a Redis server, and the user and password", Cause: redis.Error("ERR")}
+}
+
+// isRefusal tells that the server answered with an error of a kind, any for "".
+func isRefusal(err error, kind string) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && strings.HasPrefix(string(refused), kind)
+}
+
+// mustBeMaster refuses a server that lost its mastership after the sentinels named it.
+func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
+	role, err := redis.Values(redis.DoContext(conn, ctx, "ROLE"))
+	if err != nil {
+		if isRefusal(err, "") { // a user without the right, or a proxy: a write will tell
+			return nil
+		}
+		return explainIO("cannot ask "+addr+" for its role", err)
+	}
+	if len(role) > 0 {
+		if name, err := redis.String(role[0], nil); err == nil && name != "master" {
+			return &Error{What: fmt.Sprintf("%s is no master any more", addr), Advice: "a failover is under way; try again in a moment"}
+		}
+	}
+	return nil
+}
+
+// askSentinels returns the master's address from the first sentinel that knows it.
+func (e *Endpoint) askSentinels(ctx context.Context) (string, error) {
+	var first error
+	for _, sentinel := range e.Addrs {
+		addr, err := e.askSentinel(ctx, sentinel)
+		switch {
+		case err == nil:
+			return addr, nil
+		case errors.Is(err, context.Canceled):
+			return "", err
+		case first == nil:
+			first = err
+		}
+	}
+	return "", first
+}
+
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
+	defer cancel()
+	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	parts, err := redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
+	switch {
+	case errors.Is(err, redis.ErrNil) || err == nil && len(parts) != 2:
+		return "", &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
+	case isRefusal(err, "ERR unknown command"):
+		return "", &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
+	case err != nil:
+		return "", Explain(err)
+	}
+	return net.JoinHostPort(parts[0], parts[1]), nil
+}
+
+// askCluster returns the masters that own slots, from the first node that answers.
+func (e *Endpoint) askCluster(ctx context.Context) ([]string, error) {
+	conn, raw, err := e.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
+	switch {
+	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
+		return nil, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
+	case err != nil:
+		return nil, Explain(err)
+	}
+	masters, covered := mastersOf(slots, raw.RemoteAddr().String())
+	if covered != 16384 {
+		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", covered), Advice: "see CLUSTER INFO on one of its nodes"}
+	}
+	return masters, nil
+}
+
+// mastersOf reads CLUSTER SLOTS: ranges of first slot, last slot, master, replicas... An empty host is the
+// node that was asked.
+func mastersOf(slots []any, asked string) (masters []string, covered int) {
+	seen := map[string]bool{}
+	for _, entry := range slots {
+		span, err := redis.Values(entry, nil)
+		if err != nil || len(span) < 3 {
+			continue
+		}
+		from, err1 := redis.Int(span[0], nil)
+		to, err2 := redis.Int(span[1], nil)
+		node, err3 := redis.Values(span[2], nil)
+		if err1 != nil || err2 != nil || err3 != nil || len(node) < 2 {
+			continue
+		}
+		host, _ := redis.String(node[0], nil)
+		port, err := redis.Int(node[1], nil)
+		if err != nil {
+			continue
+		}
+		if host == "" {
+			host, _, _ = net.SplitHostPort(asked)
+		}
+		covered += to - from + 1
+		if addr := net.JoinHostPort(host, fmt.Sprint(port)); !seen[addr] {
+			seen[addr] = true
+			masters = append(masters, addr)
+		}
+	}
+	return masters, covered
+}

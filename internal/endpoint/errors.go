@@ -1,0 +1,151 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Error is a failure of a URL, a connection or a server, in words for the person at the command line.
+type Error struct {
+	What     string // one line
+	Advice   string // what to do about it
+	BadInput bool   // the command line is at fault, not the server
+	Cause    error  // what stands behind it
+}
+
+func (e *Error) Error() string { return e.What }
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Hint says what to do.
+func (e *Error) Hint() string { return e.Advice }
+
+// Usage tells that the command line is at fault.
+func (e *Error) Usage() bool { return e.BadInput }
+
+// refusals are the server's error replies that have an answer, by the words that they begin with or hold.
+var refusals = []struct {
+	begins, holds string
+	what, hint    string
+}{
+	{"WRONGPASS", "", "the server refuses the user and password", "check them in the URL: redis://user:password@host, and write special characters as %XX"},
+	{"ERR", "invalid password", "the server refuses the password", "check it in the URL: redis://:password@host, and write special characters as %XX"},
+	{"ERR", "without any password configured", "the server has no password, but the URL gives one", "leave it out of the URL"},
+	{"ERR", "no password is set", "the server has no password, but the URL gives one", "leave it out of the URL"},
+	{"NOAUTH", "", "the server wants a password", "put it in the URL: redis://user:password@host (:password@host for the default user)"},
+	{"NOPERM", "channel", "this user may not use a channel there", "grant it, e.g. ACL SETUSER name allchannels, or use another user"},
+	{"NOPERM", "access", "this user may not touch a key there", "grant the keys, e.g. ACL SETUSER name ~*, or use another user"},
+	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user"},
+	{"READONLY", "", "the server is a read-only replica", "name the master in the URL, or use redis+sentinel://"},
+	{"LOADING", "", "the server is loading its data", "wait until it has, and try again"},
+	{"MASTERDOWN", "", "the server is a replica that has lost its master", "name the master in the URL, or wait"},
+	{"MISCONF", "", "the server cannot save to disk and refuses writes", "see its log; CONFIG SET stop-writes-on-bgsave-error no lifts it"},
+	{"OOM", "", "the server is out of memory and refuses writes", "raise maxmemory, or remove keys"},
+	{"BUSY", "", "a script is keeping the server busy", "wait, or end it with SCRIPT KILL"},
+	{"MOVED", "", "the server is part of a cluster", "use redis+cluster:// in the URL"},
+	{"CROSSSLOT", "", "the keys lie in different slots of a cluster", "give their names a common {hash tag}"},
+	{"CLUSTERDOWN", "", "the cluster is down", "see CLUSTER INFO on one of its nodes"},
+	{"DENIED", "", "the server is in protected mode and takes no connections from other hosts", "set a password there, or connect from its own host"},
+	{"WRONGTYPE", "", "a key holds another type than this command works with", "see what it holds with lockmigrate scan --all --match KEY"},
+	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients"},
+	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
+	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
+	{"ERR", "unknown command", "the server does not know a command that this needs", "it must be Redis 4 or later, and not a sentinel or a proxy that lacks the command"},
+	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL"},
+}
+
+// Explain turns an error of a connection or server into an *Error that has an answer where there is one.
+// It returns the error itself where it is one already, where a context was cancelled, and where neither a
+// server nor a connection stands behind it; and nil for nil.
+func Explain(err error) error {
+	var explained *Error
+	var refused redis.Error
+	var network net.Error
+	switch {
+	case err == nil, errors.As(err, &explained), errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &refused):
+		return explainRefusal(refused, err)
+	case errors.As(err, &network), closed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return explainIO("the connection to the server broke", err)
+	default:
+		return err
+	}
+}
+
+func explainRefusal(refused redis.Error, cause error) error {
+	text := string(refused)
+	for _, r := range refusals {
+		if !strings.HasPrefix(text, r.begins) || !strings.Contains(text, r.holds) {
+			continue
+		}
+		what := r.what
+		if r.begins == "NOPERM" { // names the command, the key's rights or the channel
+			what += " (" + text + ")"
+		}
+		return &Error{What: what, Advice: r.hint, Cause: cause}
+	}
+	return &Error{What: "the server says: " + text, Advice: "this command cannot go on", Cause: cause}
+}
+
+// explainIO says what a failure below the protocol means.
+func explainIO(what string, err error) error {
+	out := &Error{Cause: err}
+	var (
+		dns       *net.DNSError
+		authority x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		alert     *net.OpError
+		handshake *handshakeError
+		timeout   net.Error
+	)
+	reason, hint := err.Error(), "check the address, and that a server is running there"
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		reason, hint = "no answer in time", "check the address, firewalls between, and whether the server is overloaded"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		reason = "connection refused"
+	case errors.As(err, &dns):
+		reason, hint = "no such host", "check its name"
+		if !dns.IsNotFound {
+			reason = "its name cannot be looked up"
+		}
+	case errors.As(err, &authority):
+		reason, hint = "its certificate is signed by an unknown authority", "name the authority's certificate with --tls-ca FILE"
+	case errors.As(err, &hostname):
+		reason, hint = "its certificate is for another name", "use in the URL a name that the certificate has"
+	case errors.As(err, &invalid):
+		reason, hint = "its certificate is not valid: "+invalid.Error(), "renew it, or check this host's clock"
+	case errors.As(err, &record):
+		reason, hint = "it does not speak TLS", "write redis:// instead of rediss://, or use its TLS port"
+	case errors.As(err, &alert) && alert.Op == "remote error": // crypto/tls has no type for what the peer says
+		reason, hint = "it refuses this client: "+alert.Err.Error(), "it may want a certificate of ours: --tls-cert FILE --tls-key FILE"
+	case closed(err) && errors.As(err, &handshake):
+		reason, hint = "it closed the connection within the TLS handshake", "it may not speak TLS there: write redis:// instead of rediss://, or use its TLS port"
+	case closed(err):
+		reason, hint = "it closed the connection", "see its log; if it wants TLS, write rediss:// instead of redis://"
+	}
+	out.What, out.Advice = fmt.Sprintf("%s: %s", what, reason), hint
+	return out
+}
+
+// handshakeError is a failure within the TLS handshake.
+type handshakeError struct{ error }
+
+func (e *handshakeError) Unwrap() error { return e.error }
+
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

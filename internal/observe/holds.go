@@ -1,0 +1,295 @@
+package observe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// takeover is GETSET: by the holder it renews, by a waiter it wins or clobbers.
+func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
+	s := shapeOf(e.Value, l.At)
+	if s.kind == Legacy {
+		c.votes[vote{s.kind, s.dialect}]++
+	} else if s.kind == Unknown {
+		c.votes[vote{Unknown, "getset"}]++
+		return // a counter that is read and reset
+	}
+	o.uses(c, lk)
+	at := c.attempt(lk.id)
+	if at.looked {
+		o.trip(c, lk, l.At.Sub(at.last))
+	}
+	if at.pending {
+		at.pending, at.failed = false, true
+	}
+	h := lk.holder
+	recomputed := at.wrote != e.Value
+	if recomputed && s.of == protocol.RedisPyFloat && at.wrote != "" && at.failed {
+		c.votes[vote{Legacy, protocol.RedisObjects.Name}] += 2 // redis-py sends the same text twice
+	}
+	at.wrote = strings.Clone(e.Value)
+	if h != nil && o.same(h.c, c) && !at.failed {
+		o.actsAs(lk, h, l.At)
+		h.at, h.value, h.shape = l.At, at.wrote, s
+		return
+	}
+	switch o.wins(at, lk, s, e) {
+	case Yes:
+		how := "takeover"
+		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
+			o.hazard(Event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
+		}
+		at.failed = false
+		o.acquire(c, lk, s, e.Value, l.At, how)
+	case No:
+		at.failed = true
+		event := Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
+		if old := shapeOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
+			event.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
+		}
+		o.hazard(event)
+	default:
+		at.failed = true
+	}
+}
+
+// wins says whether a GETSET wins, by the rule of its dialect.
+func (o *Observer) wins(at *attempt, lk *lock, s shape, e Effect) Answer {
+	rule := protocol.OldIsRead
+	missing := No
+	if s.of != nil {
+		rule = s.of.Win
+		if s.of.Win == protocol.OldIsExpired {
+			missing = Yes
+		}
+	}
+	switch {
+	case !e.OldKnown:
+		return Unsettled
+	case !e.There:
+		if rule == protocol.OldIsReadText {
+			return No
+		}
+		if rule == protocol.OldIsRead && at.readKnown && !at.readThere {
+			return Yes // nothing equals nothing
+		}
+		return missing
+	case at.readKnown && at.readThere && e.Old == at.read:
+		return Yes
+	case rule != protocol.OldIsExpired:
+		if !at.readKnown && !at.looked {
+			return Unsettled // its GET was not seen: another connection, or before the window
+		}
+		return No
+	}
+	// The old value is expired by the writer's own clock, which reads its own expiry less the lease.
+	old := shapeOf(e.Old, s.expires)
+	lease, ok := o.lease(lk.family)
+	if old.of == nil || old.expires == 0 || !ok {
+		return Unsettled
+	}
+	if old.expires < s.base.Add(-lease) {
+		return Yes
+	}
+	return No
+}
+
+// acquire makes a client the holder of a key.
+func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protocol.Instant, how string) {
+	h := &hold{c: c, at: at, began: at, value: strings.Clone(value), shape: s, how: how}
+	c.acquired++
+	try := c.attempt(lk.id)
+	if try.first != 0 && at.Sub(try.first) < 10*time.Minute {
+		c.wait.add(at.Sub(try.first))
+	}
+	try.failed, try.pending, try.last = false, false, 0
+	if before := lk.holder; before != nil {
+		switch {
+		case o.same(before.c, c) && how != "takeover":
+			before.ended, before.end = at, "replaced"
+		default:
+			o.superseded(lk, before, h)
+			o.loses(lk, before, how, at)
+		}
+	}
+	for _, p := range lk.past {
+		if len(p.successors) < maxPast && !o.same(p.c, c) {
+			p.successors = append(p.successors, h)
+		}
+	}
+	lk.holder = h
+	o.emit(Event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
+}
+
+// superseded judges a takeover by the lease of the holder before: too early, or late.
+func (o *Observer) superseded(lk *lock, before, after *hold) {
+	if before.shape.kind != Legacy || before.shape.forever || after.how != "takeover" {
+		return
+	}
+	first := after.c.attempt(lk.id).first
+	judge := func() {
+		lease, ok := o.lease(lk.family)
+		if !ok {
+			return
+		}
+		over := after.at.Sub(before.at.Add(lease)) // how long the lease had been over
+		slack := 50 * time.Millisecond
+		if q := before.shape.quantum; q > time.Millisecond {
+			slack += q
+		}
+		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
+		switch {
+		case over < -slack:
+			o.hazard(Event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+				Note: fmt.Sprintf("%v before the lease was over", (-over).Round(time.Millisecond))})
+		case over > 2*poll+500*time.Millisecond+slack && first != 0 && first < before.at.Add(lease):
+			o.hazard(Event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
+		}
+	}
+	o.later(judge)
+}
+
+// later runs a judgement that wants a lease: at once where the lease is given, at the end of the window
+// otherwise, when the lease is as certain as it gets.
+func (o *Observer) later(judge func()) {
+	if o.opts.Lease > 0 || len(o.deferred) >= 10_000 {
+		judge()
+		return
+	}
+	o.deferred = append(o.deferred, judge)
+}
+
+// delete is DEL.
+func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
+	if at := c.attempts[lk.id]; at != nil && at.pending {
+		// It deletes after a try of unknown outcome: it had acquired.
+		at.pending = false
+		if lk.holder == nil {
+			o.acquire(c, lk, shapeOf(at.wrote, at.last), at.wrote, at.last, "free")
+		}
+	}
+	h := lk.holder
+	if l.Lua() {
+		o.scriptDelete(c, lk, l, e)
+		return
+	}
+	mine := o.holdsOf(lk, c)
+	switch {
+	case h != nil && len(mine) > 0 && mine[0] == h:
+		c.blindDelete++
+		o.release(lk, h, c, l.At)
+		return
+	case len(mine) > 0:
+		last := mine[len(mine)-1]
+		o.actsAs(lk, last, l.At)
+		o.ended(lk, last, l.At, "released")
+		c.released++
+		if e.Done == Yes && h != nil {
+			o.stale(c, lk, l.At, h, fmt.Sprintf("it had lost the key (%s) and deleted its successor's", last.lost))
+		}
+	case h == nil:
+		if e.Done == Yes && e.OldKnown && shapeOf(e.Old, l.At).kind == Legacy {
+			c.released++ // acquired before the window
+		}
+	case hostOf(h.c.addr) == hostOf(c.addr) && c.acquired == 0:
+		o.release(lk, h, h.c, l.At) // another connection of the holder's pool
+	default:
+		o.stale(c, lk, l.At, h, "it did not hold the key")
+	}
+}
+
+// stale is a DEL that removed another's lock.
+func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold, note string) {
+	o.hazard(Event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
+	o.loses(lk, victim, "stale-delete", at)
+}
+
+// scriptDelete is DEL by a script, which as a rule has compared before.
+func (o *Observer) scriptDelete(c *client, lk *lock, l *Line, e Effect) {
+	h := lk.holder
+	switch {
+	case h == nil || e.Done == No:
+	case o.script.name != "" || slices.ContainsFunc(o.script.args(), func(a string) bool { return a == h.value }) || o.same(h.c, c):
+		o.release(lk, h, h.c, l.At)
+	default:
+		o.stale(c, lk, l.At, h, "a script that did not name the holder's token")
+	}
+}
+
+// release ends a hold by the holder's own doing.
+func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
+	by.released++
+	took := at.Sub(h.began)
+	by.hold.add(took)
+	o.actsAs(lk, h, at)
+	o.ended(lk, h, at, "released")
+	o.emit(Event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	if h.shape.kind == Legacy && !h.shape.forever {
+		since := h.at
+		o.later(func() {
+			if lease, ok := o.lease(lk.family); ok && at.Sub(since) > lease+h.shape.quantum {
+				o.hazard(Event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+			}
+		})
+	}
+}
+
+// ended ends a hold and forgets it.
+func (o *Observer) ended(lk *lock, h *hold, at protocol.Instant, how string) {
+	h.ended, h.end = at, how
+	if lk.holder == h {
+		lk.holder = nil
+	}
+	lk.past = slices.DeleteFunc(lk.past, func(p *hold) bool { return p == h })
+}
+
+// acts is a client's script on a key: a renewal or release by each hold whose token it names.
+func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
+	args := o.script.args()
+	for _, p := range slices.Clone(lk.past) {
+		if p.c != c || !slices.Contains(args, p.value) || o.script.name == "bridge_settle.lua" {
+			continue
+		}
+		o.actsAs(lk, p, at)
+		if strings.HasSuffix(o.script.name, "_release.lua") || o.script.name == "" {
+			o.ended(lk, p, at, "lost")
+		}
+	}
+}
+
+// actsAs is a holder that shows at an instant that it believed to hold until then: whoever acquired the key
+// meanwhile overlapped with it.
+func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
+	for _, s := range h.successors {
+		to := at
+		if s.ended != 0 {
+			to = s.ended
+		}
+		o.overlapN++
+		ov := Overlap{Key: lk.id.name, DB: lk.id.db, First: h.c, Second: s.c, FirstAt: h.began, SecondAt: s.began, From: s.began, To: to, Cause: causeOf(h, s)}
+		if len(o.overlaps) < o.opts.MaxEvents {
+			o.overlaps = append(o.overlaps, ov)
+		}
+		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.Cause)})
+	}
+	h.successors = nil
+}
+
+// causeOf names why two held at once.
+func causeOf(first, second *hold) string {
+	switch {
+	case first.lost == "stale-delete":
+		return "stale-delete"
+	case first.lost == "expired":
+		return "overrun"
+	case second.how == "takeover":
+		return "takeover"
+	default:
+		return second.how
+	}
+}

@@ -1,0 +1,344 @@
+package observe
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Apply replays a command and returns what it did to keys, in a slice that the next call reuses.
+func (k *Keys) Apply(l *Line) []Effect {
+	k.effects = k.effects[:0]
+	w := l.Words
+	id := keyID{db: l.DB}
+	if len(w) > 1 {
+		id.name = w[1]
+	}
+	switch w[0] {
+	case "GET":
+		k.get(l, id)
+	case "SETNX":
+		k.setNX(l, id)
+	case "SET":
+		k.set(l, id)
+	case "GETSET":
+		k.getSet(l, id, OpGetSet)
+	case "DEL", "UNLINK":
+		for _, name := range w[1:] {
+			k.del(l, keyID{l.DB, name})
+		}
+	case "GETDEL":
+		switch k.look(id, l.At).kind {
+		case hash: // WRONGTYPE
+		case there:
+			k.forget(id)
+		default:
+			k.del(l, id)
+		}
+	case "SETEX", "PSETEX":
+		if len(w) == 4 {
+			k.write(l, id, w[3], ttlOf(w[0][:1] == "P", w[2]), false)
+		}
+	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "PERSIST":
+		k.expire(l, id)
+	case "HSET", "HSETNX", "HMSET", "HINCRBY":
+		k.hashAdd(l, id)
+	case "HDEL":
+		k.hashDrop(l, id)
+	case "MSET":
+		for i := 1; i+1 < len(w); i += 2 {
+			k.write(l, keyID{l.DB, w[i]}, w[i+1], 0, false)
+		}
+		if len(w) == maxWords { // the rest of its keys was left out
+			k.forgetAll()
+		}
+	case "FLUSHALL":
+		k.flush(-1)
+	case "FLUSHDB":
+		k.flush(l.DB)
+	case "SWAPDB", "RESTORE-ASKING", "DEBUG", "FUNCTION", "MODULE":
+		k.forgetAll()
+	default:
+		k.other(l, id)
+	}
+	return k.effects
+}
+
+// other is a command that is not replayed: its keys become unknown, unless it only reads.
+func (k *Keys) other(l *Line, id keyID) {
+	if readsOnly[l.Words[0]] || len(l.Words) < 2 {
+		return
+	}
+	k.forget(id)
+	for _, w := range l.Words[2:] {
+		if _, tracked := k.m[keyID{l.DB, w}]; tracked {
+			k.forget(keyID{l.DB, w})
+		}
+	}
+}
+
+// readsOnly are the frequent commands that change no key.
+var readsOnly = set(`PING ECHO AUTH HELLO SELECT QUIT RESET INFO TIME COMMAND CLIENT CONFIG SCAN KEYS DBSIZE TYPE EXISTS
+TTL PTTL EXPIRETIME PEXPIRETIME MGET STRLEN GETRANGE SUBSTR HGET HMGET HGETALL HEXISTS HLEN HKEYS HVALS HSCAN HSTRLEN
+HRANDFIELD LLEN LRANGE LINDEX LPOS SMEMBERS SISMEMBER SMISMEMBER SCARD SSCAN SINTER SUNION SDIFF SRANDMEMBER ZRANGE ZRANK
+ZSCORE ZCARD ZCOUNT ZRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZSCAN ZMSCORE XLEN XRANGE XREVRANGE XREAD XINFO XPENDING
+SUBSCRIBE UNSUBSCRIBE PSUBSCRIBE PUNSUBSCRIBE SSUBSCRIBE SUNSUBSCRIBE PUBLISH SPUBLISH PUBSUB WATCH UNWATCH MULTI EXEC
+DISCARD EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO SCRIPT OBJECT MEMORY ROLE WAIT WAITAOF CLUSTER READONLY READWRITE
+ASKING BITCOUNT GETBIT BITPOS PFCOUNT SLOWLOG LATENCY ACL LASTSAVE DUMP RANDOMKEY TOUCH REPLCONF PSYNC SAVE BGSAVE`)
+
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		m[w] = true
+	}
+	return m
+}
+
+func (k *Keys) emit(e Effect) { k.effects = append(k.effects, e) }
+
+// before fills in what was on the key.
+func before(op Op, id keyID, e entry) Effect {
+	out := Effect{Op: op, DB: id.db, Key: id.name}
+	switch e.kind {
+	case absent:
+		out.OldKnown = true
+	case text:
+		out.OldKnown, out.There, out.Old = true, true, e.value
+	case there, hash:
+		out.There = true
+	}
+	return out
+}
+
+func (k *Keys) get(l *Line, id keyID) {
+	k.emit(before(OpGet, id, k.look(id, l.At)))
+}
+
+func (k *Keys) setNX(l *Line, id keyID) {
+	if len(l.Words) != 3 {
+		return
+	}
+	k.take(l, id, OpSetNX, l.Words[2], 0)
+}
+
+// take is SETNX and SET NX.
+func (k *Keys) take(l *Line, id keyID, op Op, value string, ttl time.Duration) {
+	old := k.look(id, l.At)
+	e := before(op, id, old)
+	e.Value, e.TTL = value, ttl
+	switch old.kind {
+	case absent:
+		e.Done = Yes
+		k.put(id, entry{kind: text, value: value, expires: until(l.At, ttl)}, true)
+	case unknown:
+		k.put(id, entry{kind: there}, true)
+	default:
+		e.Done = No
+	}
+	k.emit(e)
+}
+
+func (k *Keys) set(l *Line, id keyID) {
+	w := l.Words
+	if len(w) < 3 {
+		return
+	}
+	var ttl time.Duration
+	var nx, xx, keep, get bool
+	for i := 3; i < len(w); i++ {
+		switch strings.ToUpper(w[i]) {
+		case "NX":
+			nx = true
+		case "XX":
+			xx = true
+		case "KEEPTTL":
+			keep = true
+		case "GET":
+			get = true
+		case "EX", "PX":
+			if i+1 < len(w) {
+				ttl = ttlOf(w[i][0]|0x20 == 'p', w[i+1])
+				i++
+			}
+		case "EXAT", "PXAT":
+			if i+1 < len(w) {
+				ttl = ttlOf(w[i][0]|0x20 == 'p', w[i+1]) - time.Duration(l.At)
+				i++
+			}
+		}
+	}
+	switch {
+	case nx:
+		k.take(l, id, OpTake, w[2], ttl)
+	case get && !xx:
+		k.getSet(l, id, OpGetSet)
+		if e, ok := k.m[id]; ok && ttl > 0 && e.kind == text {
+			e.expires = until(l.At, ttl)
+			k.m[id] = e
+		}
+	case xx:
+		switch k.look(id, l.At).kind {
+		case absent:
+			k.emit(Effect{Op: OpSet, DB: id.db, Key: id.name, Value: w[2], OldKnown: true, Done: No})
+		case unknown:
+			k.forget(id)
+		default:
+			k.write(l, id, w[2], ttl, keep)
+		}
+	default:
+		k.write(l, id, w[2], ttl, keep)
+	}
+}
+
+// write is an unconditional SET.
+func (k *Keys) write(l *Line, id keyID, value string, ttl time.Duration, keep bool) {
+	old := k.look(id, l.At)
+	e := before(OpSet, id, old)
+	e.Value, e.TTL, e.Done = value, ttl, Yes
+	next := entry{kind: text, value: value, expires: until(l.At, ttl)}
+	if keep && old.kind == unknown {
+		next = entry{kind: unknown} // with a TTL or without
+	} else if keep {
+		next.expires = old.expires
+	}
+	// Outside of scripts and transactions a plain SET is a cache's, not a lock's; a tracked key is kept anyway.
+	k.put(id, next, l.Lua())
+	k.emit(e)
+}
+
+func (k *Keys) getSet(l *Line, id keyID, op Op) {
+	if len(l.Words) < 3 {
+		return
+	}
+	old := k.look(id, l.At)
+	e := before(op, id, old)
+	e.Value, e.Done = l.Words[2], Yes
+	if old.kind == hash {
+		e.Done = No // WRONGTYPE
+	} else {
+		k.put(id, entry{kind: text, value: e.Value}, true)
+	}
+	k.emit(e)
+}
+
+func (k *Keys) del(l *Line, id keyID) {
+	old := k.look(id, l.At)
+	e := before(OpDel, id, old)
+	switch old.kind {
+	case absent:
+		e.Done = No
+	case unknown:
+		_, tracked := k.m[id]
+		k.put(id, entry{kind: absent}, tracked)
+	default:
+		e.Done = Yes
+		k.put(id, entry{kind: absent}, true)
+	}
+	k.emit(e)
+}
+
+// expire handles EXPIRE and its like. A TTL that is not positive deletes the key.
+func (k *Keys) expire(l *Line, id keyID) {
+	old := k.look(id, l.At)
+	e, tracked := k.m[id]
+	if !tracked || old.kind == absent {
+		return
+	}
+	if old.kind == unknown {
+		k.forget(id)
+		return
+	}
+	w := l.Words
+	conditional := len(w) > 3 // NX, XX, GT, LT
+	switch w[0] {
+	case "PERSIST":
+		e.expires = 0
+	case "GETEX":
+		if len(w) > 2 {
+			k.forget(id)
+		}
+		return
+	default:
+		if len(w) < 3 || conditional {
+			k.forget(id)
+			return
+		}
+		ttl := ttlOf(w[0][0] == 'P' && w[0] != "PERSIST", w[2])
+		if strings.HasSuffix(w[0], "AT") {
+			ttl -= time.Duration(l.At)
+		}
+		if ttl <= 0 {
+			k.del(l, id)
+			return
+		}
+		e.expires = until(l.At, ttl)
+		out := before(OpExpire, id, old)
+		out.TTL, out.Done = ttl, Yes
+		k.emit(out)
+	}
+	k.m[id] = e
+}
+
+func (k *Keys) hashAdd(l *Line, id keyID) {
+	w := l.Words
+	if len(w) < 4 {
+		return
+	}
+	old := k.look(id, l.At)
+	e := before(OpHashAdd, id, old)
+	e.Value, e.Done = w[2], Yes
+	next := entry{kind: hash, expires: old.expires, fields: map[string]string{w[2]: w[3]}}
+	switch {
+	case old.kind == text:
+		e.Done = No // WRONGTYPE
+		next = old
+	case old.kind == unknown:
+		e.Done = Unsettled
+		next = entry{kind: there}
+	case old.kind == hash && len(old.fields) < 8:
+		next.fields = old.fields
+		next.fields[w[2]] = w[3]
+	}
+	if w[0] == "HINCRBY" {
+		e.There = old.kind == hash && old.fields[w[2]] != ""
+	}
+	k.put(id, next, l.Lua())
+	k.emit(e)
+}
+
+func (k *Keys) hashDrop(l *Line, id keyID) {
+	old := k.look(id, l.At)
+	if old.kind != hash || len(l.Words) < 3 {
+		return
+	}
+	e := before(OpHashDrop, id, old)
+	e.Value = l.Words[2]
+	delete(old.fields, l.Words[2])
+	if len(old.fields) == 0 {
+		k.put(id, entry{kind: absent}, true)
+		e.Op, e.Done = OpDel, Yes
+	}
+	k.emit(e)
+}
+
+func until(now protocol.Instant, ttl time.Duration) protocol.Instant {
+	if ttl <= 0 {
+		return 0
+	}
+	return now.Add(ttl)
+}
+
+// ttlOf reads a number of milliseconds or seconds; what overflows or cannot be read is no TTL.
+func ttlOf(inMillis bool, number string) time.Duration {
+	n, err := strconv.ParseInt(number, 10, 64)
+	unit := time.Second
+	if inMillis {
+		unit = time.Millisecond
+	}
+	if err != nil || n > int64(1<<62)/int64(unit) || n < -int64(1<<62)/int64(unit) {
+		return 0
+	}
+	return time.Duration(n) * unit
+}

@@ -1,0 +1,359 @@
+package observe
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Event is something that happened.
+type Event struct {
+	At     protocol.Instant
+	Hazard string // one of the hazards' names; empty where What says what happened
+	What   string // acquired, released, overlap
+	Key    string
+	By     *client
+	Victim *client
+	Note   string
+}
+
+// Overlap is two holders at once.
+type Overlap struct {
+	Key               string
+	DB                int
+	First, Second     *client
+	FirstAt, SecondAt protocol.Instant // when each acquired
+	From, To          protocol.Instant
+	Cause             string
+}
+
+// Who names a client in a report.
+type Who struct {
+	Addr string `json:"addr"`
+	Name string `json:"name,omitempty"`
+}
+
+// EventRow is an event in JSON.
+type EventRow struct {
+	At     time.Time `json:"at"`
+	Hazard string    `json:"hazard,omitempty"`
+	What   string    `json:"what,omitempty"`
+	Key    string    `json:"key"`
+	By     *Who      `json:"by,omitempty"`
+	Victim *Who      `json:"victim,omitempty"`
+	Note   string    `json:"note,omitempty"`
+}
+
+// OverlapRow is an overlap in JSON.
+type OverlapRow struct {
+	Key    string    `json:"key"`
+	DB     int       `json:"db"`
+	First  Holder    `json:"first"`
+	Second Holder    `json:"second"`
+	From   time.Time `json:"from"`
+	To     time.Time `json:"to"`
+	MS     float64   `json:"ms"`
+	Cause  string    `json:"cause"`
+}
+
+// Holder is one side of an overlap.
+type Holder struct {
+	Who
+	Kind     string    `json:"kind"`
+	Dialect  string    `json:"dialect,omitempty"`
+	Acquired time.Time `json:"acquired"`
+}
+
+// Row is one client, host or name.
+type Row struct {
+	Addr        string   `json:"addr"`
+	Host        string   `json:"host"`
+	Name        string   `json:"name"`
+	User        string   `json:"user,omitempty"`
+	Lib         string   `json:"lib,omitempty"`
+	Connections int      `json:"connections"`
+	Kind        string   `json:"kind"`
+	Dialect     string   `json:"dialect"`
+	LeaseMS     *float64 `json:"lease_ms"`
+	LeaseFrom   string   `json:"lease_from,omitempty"` // given, fleet, round; ttl for tokens
+	PollMS      *float64 `json:"poll_ms"`
+	PollSamples int      `json:"poll_samples"`
+	SkewMS      *float64 `json:"skew_ms"`
+	SkewErrorMS *float64 `json:"skew_error_ms"`
+	Samples     int64    `json:"samples"`
+	Tries       int64    `json:"tries"`
+	Acquired    int64    `json:"acquired"`
+	Released    int64    `json:"released"`
+	HoldP50MS   float64  `json:"hold_p50_ms"`
+	HoldP95MS   float64  `json:"hold_p95_ms"`
+	WaitP50MS   float64  `json:"wait_p50_ms"`
+	WaitP95MS   float64  `json:"wait_p95_ms"`
+	Keys        []string `json:"keys"`
+
+	Hold, Wait samples `json:"-"`
+}
+
+// GhostRow is a value that nobody holds and that blocks until somebody comes.
+type GhostRow struct {
+	Key       string    `json:"key"`
+	DB        int       `json:"db"`
+	ExpiredAt time.Time `json:"expired_at"`
+}
+
+// Report is what was seen.
+type Report struct {
+	Started       time.Time        `json:"started"` // server's clock
+	WindowSeconds float64          `json:"window_seconds"`
+	Commands      int64            `json:"commands"`
+	LockCommands  int64            `json:"lock_commands"`
+	LegacyOps     int64            `json:"legacy_commands"` // SETNX and GETSET of locks
+	OtherOps      int64            `json:"other_setnx"`     // SETNX and GETSET of anything else
+	Garbled       int64            `json:"unreadable_lines"`
+	Crowded       int64            `json:"left_out"`      // commands of clients beyond the most that are remembered
+	Complete      bool             `json:"keys_complete"` // the state of every key was known
+	Clients       []Row            `json:"clients"`
+	Hazards       map[string]int64 `json:"hazards"`
+	Overlaps      []OverlapRow     `json:"overlaps"`
+	OverlapCount  int64            `json:"overlap_count"`
+	Events        []EventRow       `json:"events"` // hazards, the first of them
+	Ghosts        []GhostRow       `json:"ghosts"`
+}
+
+func (o *Observer) hazard(e Event) {
+	o.hazards[e.Hazard]++
+	if len(o.events) < o.opts.MaxEvents {
+		e.Key = strings.Clone(e.Key)
+		o.events = append(o.events, e)
+	}
+	o.emit(e)
+}
+
+func (o *Observer) emit(e Event) {
+	if o.opts.Emit != nil {
+		o.opts.Emit(e)
+	}
+}
+
+// Show makes an event a row.
+func (o *Observer) Show(e Event) EventRow {
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Key: e.Key, By: o.who(e.By), Victim: o.who(e.Victim), Note: e.Note}
+}
+
+func (o *Observer) who(c *client) *Who {
+	if c == nil {
+		return nil
+	}
+	return &Who{Addr: c.addr, Name: o.names[c.addr].Name}
+}
+
+// Finish ends the window: judgements that waited for a lease are made.
+func (o *Observer) Finish() {
+	o.solve(true)
+	waiting := o.deferred
+	o.deferred = nil
+	for _, judge := range waiting {
+		judge()
+	}
+}
+
+// Report says what is known so far. It may be called at any time.
+func (o *Observer) Report() Report {
+	o.solve(true)
+	r := Report{
+		Started: o.first.Time(), WindowSeconds: o.last.Sub(o.first).Seconds(), Commands: o.commands, LockCommands: o.lockOps,
+		LegacyOps: o.legacyOps, OtherOps: o.otherOps, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: map[string]int64{}, OverlapCount: o.overlapN,
+		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
+	}
+	for name, n := range o.hazards {
+		r.Hazards[name] = n
+	}
+	groups := map[string][]*client{}
+	for _, c := range o.clients {
+		if len(c.votes) == 0 && c.released == 0 {
+			continue
+		}
+		id := c.addr
+		switch name := o.names[c.addr].Name; {
+		case o.opts.Group == ByHost:
+			id = hostOf(c.addr)
+		case o.opts.Group == ByName && name != "":
+			id = name
+		}
+		groups[id] = append(groups[id], c)
+	}
+	for id, members := range groups {
+		r.Clients = append(r.Clients, o.row(id, members))
+	}
+	slices.SortFunc(r.Clients, func(a, b Row) int {
+		return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr))
+	})
+	for _, v := range o.overlaps {
+		r.Overlaps = append(r.Overlaps, o.overlapRow(v))
+	}
+	for _, e := range o.events {
+		r.Events = append(r.Events, o.Show(e))
+	}
+	r.Ghosts = o.ghosts()
+	if len(r.Ghosts) > 0 {
+		r.Hazards["ghost"] = int64(len(r.Ghosts))
+	}
+	return r
+}
+
+func kindOrder(k string) int {
+	return slices.Index([]string{Legacy, Bridge, Modern, Redisson, Unknown}, k)
+}
+
+// leading returns what most of a client's commands make it look like. Known kinds win over unknown ones.
+func (c *client) leading() vote {
+	var best vote
+	var most int64 = -1
+	for v, n := range c.votes {
+		if v.kind == Unknown {
+			n = 0
+		}
+		if n > most || n == most && v.kind+v.dialect < best.kind+best.dialect {
+			best, most = v, n
+		}
+	}
+	// redis-objects writes what redis-py writes, a second later; it deletes without a look.
+	if best.dialect == protocol.RedisPyFloat.Name && c.blindDelete > 0 && c.getRelease == 0 {
+		best.dialect = protocol.RedisObjects.Name
+	}
+	return best
+}
+
+func (o *Observer) row(id string, members []*client) Row {
+	slices.SortFunc(members, func(a, b *client) int { return cmp.Compare(a.addr, b.addr) })
+	lead := members[0]
+	for _, c := range members {
+		if kindOrder(c.leading().kind) < kindOrder(lead.leading().kind) || c.tries > lead.tries && c.leading() == lead.leading() {
+			lead = c
+		}
+	}
+	v, peer := lead.leading(), o.names[lead.addr]
+	row := Row{Addr: id, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members), Kind: v.kind, Dialect: v.dialect, Keys: []string{}}
+	if row.Kind == "" {
+		row.Kind = Unknown
+	}
+	families := map[string]int64{}
+	var poll samples
+	var best *client
+	for _, c := range members {
+		row.Tries += c.tries
+		row.Acquired += c.acquired
+		row.Released += c.released
+		for f, n := range c.keys {
+			families[f] += n
+		}
+		poll.kept = append(poll.kept, c.poll.kept...)
+		row.Hold.kept = append(row.Hold.kept, c.hold.kept...)
+		row.Wait.kept = append(row.Wait.kept, c.wait.kept...)
+		if off, ok := o.clocks.off[c]; ok && (best == nil || off < o.clocks.off[best]) {
+			best = c
+		}
+	}
+	row.HoldP50MS, row.HoldP95MS = ms(row.Hold.at(0.5)), ms(row.Hold.at(0.95))
+	row.WaitP50MS, row.WaitP95MS = ms(row.Wait.at(0.5)), ms(row.Wait.at(0.95))
+	if len(poll.kept) > 0 {
+		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
+		// way makes an interval look shorter. So it is the low end, but not the lowest.
+		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
+	}
+	row.Keys = byCount(families)
+	if len(row.Keys) > 0 {
+		if lease, ok := o.clocks.lease[row.Keys[0]]; ok && row.Kind == Legacy {
+			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), o.clocks.source[row.Keys[0]]
+		}
+	}
+	if row.Kind != Legacy && lead.ttl > 0 {
+		row.LeaseMS, row.LeaseFrom = ref(ms(lead.ttl)), "ttl"
+	}
+	if best != nil && row.Kind == Legacy {
+		row.SkewMS, row.SkewErrorMS = ref(round1(ms(o.clocks.offset[best]))), ref(round1(ms(o.clocks.off[best])))
+		for p, s := range o.sums {
+			if p.client == best {
+				row.Samples += s.n
+			}
+		}
+		// One host is expected to have one clock; connections that disagree widen the bar.
+		for _, c := range members {
+			if off, ok := o.clocks.offset[c]; ok {
+				*row.SkewErrorMS = max(*row.SkewErrorMS, round1(ms((off-o.clocks.offset[best]).Abs()-o.clocks.off[c])))
+			}
+		}
+	}
+	return row
+}
+
+func (o *Observer) overlapRow(v Overlap) OverlapRow {
+	side := func(c *client, at protocol.Instant) Holder {
+		lead := c.leading()
+		return Holder{*o.who(c), lead.kind, lead.dialect, at.Time()}
+	}
+	if v.Cause == "takeover" {
+		v.Cause = "overrun"
+		if lease, ok := o.clocks.lease[familyOf(v.Key)]; ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
+			v.Cause = "early-takeover"
+		}
+	}
+	return OverlapRow{
+		Key: v.Key, DB: v.DB, First: side(v.First, v.FirstAt), Second: side(v.Second, v.SecondAt),
+		From: v.From.Time(), To: v.To.Time(), MS: round1(ms(v.To.Sub(v.From))), Cause: v.Cause,
+	}
+}
+
+// ghosts are legacy values whose expiry passed longer ago than a whole lease, by the server's clock.
+func (o *Observer) ghosts() []GhostRow {
+	rows := []GhostRow{}
+	for id, e := range o.Keys.m {
+		if e.kind != text || e.expires != 0 || len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil {
+			continue
+		}
+		s := shapeOf(e.value, o.last)
+		if s.kind != Legacy || s.forever {
+			continue
+		}
+		grace := 5 * time.Second
+		if lease, ok := o.clocks.lease[familyOf(id.name)]; ok {
+			grace = max(lease, grace)
+		}
+		expires := s.expires
+		if lk := o.locks[id]; lk != nil && lk.holder != nil {
+			expires -= protocol.Instant(o.clocks.offset[lk.holder.c]) // what its writer meant, on the server's clock
+		}
+		if o.last.Sub(expires) > grace {
+			rows = append(rows, GhostRow{Key: id.name, DB: id.db, ExpiredAt: expires.Time()})
+		}
+	}
+	slices.SortFunc(rows, func(a, b GhostRow) int { return cmp.Compare(a.Key, b.Key) })
+	return rows
+}
+
+func byCount(m map[string]int64) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) })
+	return keys[:min(len(keys), 8)]
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func ref(f float64) *float64     { return &f }
+func round1(f float64) float64   { return math.Round(f*10)/10 + 0 } // + 0 makes -0 of small offsets 0
+
+// Kind is what the acting client looks like.
+func (e Event) Kind() string {
+	if e.By == nil {
+		return Unknown
+	}
+	if k := e.By.leading().kind; k != "" {
+		return k
+	}
+	return Unknown
+}

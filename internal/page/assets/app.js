@@ -1,0 +1,173 @@
+"use strict";
+// Everything from the server is put on the page as text, never as markup: keys and names may hold anything.
+const $ = (id) => document.getElementById(id);
+
+function el(tag, text, cls) {
+  const e = document.createElement(tag);
+  if (text !== undefined && text !== null) e.textContent = shown(String(text));
+  if (cls) e.className = cls;
+  if (cls === "mono") e.title = e.textContent; // it may be cut
+  return e;
+}
+
+// shown makes control and bidirectional characters visible.
+function shown(s) {
+  return s.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufffd]/g,
+    (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+function span(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const a = Math.abs(ms);
+  if (a >= 1000) return (ms / 1000).toFixed(a < 10000 ? 2 : 1) + " s";
+  return (a > 0 && a < 10 ? ms.toFixed(1) : Math.round(ms)) + " ms";
+}
+
+function fill(id, heads, rows, empty) {
+  const table = $(id);
+  table.replaceChildren();
+  if (!rows.length) {
+    const tr = el("tr");
+    tr.append(el("td", empty, "empty"));
+    table.append(tr);
+    return;
+  }
+  const head = el("tr");
+  for (const [name, cls] of heads) head.append(el("th", name, cls));
+  const thead = el("thead");
+  thead.append(head);
+  const body = el("tbody");
+  for (const cells of rows) {
+    const tr = el("tr");
+    for (const c of cells) tr.append(c);
+    body.append(tr);
+  }
+  table.append(thead, body);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+function svg(tag, attrs, text) {
+  const e = document.createElementNS(SVG, tag);
+  for (const k in attrs) e.setAttribute(k, attrs[k]);
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+// chart draws lines over time; a point without a value leaves a gap.
+function chart(id, points, names, value, cls) {
+  const box = $(id);
+  const W = Math.max(box.clientWidth, 240), H = 150, L = 44, B = 18;
+  let top = 1;
+  for (const p of points) for (const n of names) top = Math.max(top, value(p, n) ?? 0);
+  const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
+  for (const f of [0, 0.5, 1]) {
+    const y = 6 + (H - B - 6) * (1 - f);
+    root.append(svg("line", { x1: L, x2: W, y1: y, y2: y, class: "axis" }), svg("text", { x: 2, y: y + 4 }, (top * f) < 10 ? (top * f).toFixed(1) : Math.round(top * f)));
+  }
+  if (points.length) {
+    const t0 = Date.parse(points[0].at), t1 = Math.max(Date.parse(points[points.length - 1].at), t0 + 1000);
+    root.append(svg("text", { x: L, y: H - 4 }, new Date(t0).toLocaleTimeString()), svg("text", { x: W - 2, y: H - 4, "text-anchor": "end" }, new Date(t1).toLocaleTimeString()));
+    for (const n of names) {
+      let run = [];
+      const flush = () => {
+        if (run.length) root.append(svg("polyline", { points: run.join(" "), class: cls(n), "vector-effect": "non-scaling-stroke" }));
+        run = [];
+      };
+      for (const p of points) {
+        const v = value(p, n);
+        if (v === null || v === undefined) { flush(); continue; }
+        run.push((L + (W - L) * (Date.parse(p.at) - t0) / (t1 - t0)).toFixed(1) + "," + (6 + (H - B - 6) * (1 - v / top)).toFixed(1));
+      }
+      flush();
+    }
+  }
+  const legend = el("div", undefined, "legend");
+  for (const n of names) {
+    const last = points.length ? value(points[points.length - 1], n) : null;
+    legend.append(el("span", "● " + n + (last === null || last === undefined ? "" : " " + last.toFixed(1)), cls(n)));
+  }
+  box.replaceChildren(root, legend);
+}
+
+function stage(n) {
+  $("stage-card").hidden = !n;
+  if (!n) return;
+  $("ns").textContent = shown(n.namespace);
+  const at = ["legacy", "bridge", "modern"].indexOf(n.stage);
+  [...$("stages").children].forEach((li, i) => { li.className = i === at ? "now s" + i : ""; });
+  $("since").textContent = `epoch ${n.epoch}, since ${new Date(n.since).toLocaleString()}`;
+  $("blocked").hidden = !n.blocked_by.length;
+  $("blocked").textContent = "behind: " + shown(n.blocked_by.join(", "));
+  fill("members", [["member"], ["host"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
+    el("td", m.id, "mono"), el("td", m.host), el("td", m.silent ? "silent" : m.stage, m.silent ? "bad" : "kind " + m.stage),
+    el("td", m.epoch, "num"), el("td", span(m.seen_ms_ago) + " ago", "num"), el("td", span(m.skew_ms), "num")]), "no member has reported");
+}
+
+function skewCell(c, worst) {
+  const td = el("td", undefined, "num");
+  if (c.skew_ms === null) { td.textContent = "–"; return td; }
+  td.append(el("span", (c.skew_ms > 0 ? "+" : "") + span(c.skew_ms) + " ±" + Math.max(1, Math.round(c.skew_error_ms)) + (c.lease_from === "round" ? " ?" : "") + " "));
+  const bar = el("span", undefined, "bar"), mark = el("i");
+  const w = Math.min(50, 50 * Math.abs(c.skew_ms) / Math.max(worst, 1));
+  mark.style.width = Math.max(w, 0.5) + "%";
+  mark.style.left = (c.skew_ms < 0 ? 50 - w : 50) + "%";
+  bar.append(mark);
+  td.append(bar);
+  return td;
+}
+
+function clients(list) {
+  let worst = 0;
+  for (const c of list) if (c.skew_ms !== null) worst = Math.max(worst, Math.abs(c.skew_ms));
+  $("t-skew").textContent = list.some((c) => c.skew_ms !== null) ? span(worst) : "–";
+  const order = { legacy: 0, bridge: 1, modern: 2, redisson: 3, unknown: 4 };
+  list.sort((a, b) => order[a.kind] - order[b.kind] || b.acquired - a.acquired);
+  fill("clients", [["client"], ["kind"], ["dialect"], ["skew", "num"], ["lease", "num"], ["poll", "num"], ["acquired", "num"], ["hold p50", "num"], ["wait p50", "num"], ["keys"]],
+    list.map((c) => [
+      el("td", c.addr + (c.name && c.name !== c.addr ? " " + c.name : ""), "mono"), el("td", c.kind, "kind " + c.kind), el("td", c.dialect),
+      skewCell(c, worst), el("td", span(c.lease_ms), "num"), el("td", span(c.poll_ms), "num"), el("td", c.acquired, "num"),
+      el("td", span(c.hold_p50_ms), "num"), el("td", span(c.wait_p50_ms), "num"), el("td", c.keys.slice(0, 3).join(" "), "mono")]),
+    "no client has used a lock while MONITOR ran");
+}
+
+function show(s) {
+  $("server").textContent = shown(s.server);
+  $("monitor").textContent = "MONITOR " + shown(s.monitor);
+  $("monitor").className = "pill" + (s.monitor === "on" ? " good" : s.monitor.startsWith("stopped") ? " bad" : "");
+  $("fresh").textContent = s.error ? shown(s.error) : "live " + new Date(s.now).toLocaleTimeString();
+  $("fresh").className = "pill " + (s.error ? "bad" : "good");
+  stage(s.namespace);
+  const last = s.series.length ? s.series[s.series.length - 1].commands : null;
+  $("t-legacy").textContent = last ? ((last.setnx || 0) + (last.getset || 0)).toFixed(1) : "–";
+  $("t-overlaps").textContent = s.overlaps;
+  $("t-overlaps").className = s.overlaps ? "bad" : "good";
+  const hazards = Object.values(s.hazards).reduce((a, b) => a + b, 0);
+  $("t-hazards").textContent = hazards;
+  $("t-hazards").className = hazards ? "bad" : "good";
+  $("t-ghosts").textContent = s.locks.by_state ? (s.locks.by_state.ghost || 0) : "–";
+  chart("chart-commands", s.series, ["setnx", "getset", "set", "del", "evalsha"], (p, n) => p.commands[n],
+    (n) => ({ setnx: "legacy", getset: "redisson", set: "modern", del: "unknown", evalsha: "bridge" })[n]);
+  chart("chart-kinds", s.series, ["legacy", "bridge", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
+  clients(s.clients);
+  fill("events", [["at"], ["what"], ["key"], ["by"], ["against"], ["note"]], s.events.slice(0, 50).map((e) => [
+    el("td", new Date(e.at).toLocaleTimeString()), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
+    el("td", e.by ? e.by.addr + " " + (e.by.name || "") : "", "mono"), el("td", e.victim ? e.victim.addr + " " + (e.victim.name || "") : "", "mono"), el("td", e.note || "")]),
+    "none while MONITOR ran");
+  const formats = Object.entries(s.locks.by_format || {}).map(([f, n]) => `${n} ${f}`).join(", ");
+  $("locks").textContent = s.locks.scanned ? `${s.locks.scanned} keys looked at ${new Date(s.locks.at).toLocaleTimeString()}: ${formats || "no locks"}` : "no census yet";
+  fill("ghosts", [["ghost"], ["format"], ["expired"]], (s.locks.ghosts || []).map((g) => [
+    el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? new Date(g.expired_at).toLocaleString() : g.note || "")]), "no ghosts");
+}
+
+async function tick() {
+  try {
+    const answer = await fetch("/api/state", { cache: "no-store" });
+    if (!answer.ok) throw new Error("HTTP " + answer.status);
+    show(await answer.json());
+  } catch (e) {
+    $("fresh").textContent = "no answer: " + e.message;
+    $("fresh").className = "pill bad";
+  }
+  setTimeout(tick, 1000);
+}
+tick();

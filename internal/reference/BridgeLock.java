@@ -1,0 +1,162 @@
+// BridgeLock.java: the bridge lock for Java services, over the scripts that `lockmigrate scripts` prints.
+package lockmigrate.bridge;
+
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
+import java.util.List;
+
+/**
+ * A lock that SETNX/GETSET clients, bridge clients and token clients on the same key all respect. Every transition is
+ * one script on the server, whose clock is the only one. This class needs nothing but a way to call EVAL.
+ *
+ * <p>The caller renews a held lock at least three times in each TTL, and more often than the shortest legacy lease;
+ * when renew() is false, or throws until the TTL is over, the lock is lost and the work has to stop.
+ */
+public final class BridgeLock {
+    /** EVAL of any client: replies as Long, String or byte[], and lists of them. */
+    public interface Eval {
+        Object eval(String script, List<String> keys, List<String> args);
+    }
+
+    /** What the scripts must know of the fleet. The relations are those of compat.Options in the Go library. */
+    public static final class Options {
+        public long ttlMs = 10_000;
+        /** At least the lag of legacy clocks plus the delay of their commands. */
+        public long graceMs = 1_250;
+        /** At least the delay of legacy commands; with it below the shortest legacy lease. */
+        public long settleMs = 250;
+        /** Of the legacy dialect: ms, s, float or ns. */
+        public String unit = "ms";
+        /** Of its values: plain, or quoted. Dialects with an owner in the value need one in newValue() too. */
+        public String layout = "plain";
+        public long fenceTtlMs = 7L * 24 * 3600 * 1000;
+        /** For how long bridge holders may follow one another before legacy clients get a gap; 0 keeps none. */
+        public long yieldAfterMs = 600;
+        public long yieldForMs = 120;
+    }
+
+    /** A held lock. */
+    public static final class Held {
+        public final String key;
+        public final String value;
+        /** Larger than that of every earlier holder: let stores refuse writes with a smaller one. */
+        public final long fence;
+
+        Held(String key, String value, long fence) {
+            this.key = key;
+            this.value = value;
+            this.fence = fence;
+        }
+    }
+
+    private static final int MOST_SETTLES = 8;
+    private static final SecureRandom RANDOM = new SecureRandom();
+
+    private final String acquire;
+    private final String settle;
+    private final String renew;
+    private final String release;
+    private final Eval redis;
+    private final Options options;
+
+    /** The scripts are the texts of bridge_acquire, bridge_settle, bridge_renew and bridge_release. */
+    public BridgeLock(Eval redis, Options options, String acquire, String settle, String renew, String release) {
+        this.redis = redis;
+        this.options = options;
+        this.acquire = acquire;
+        this.settle = settle;
+        this.renew = renew;
+        this.release = release;
+    }
+
+    /** One attempt; null when another holds the key. A lock that is returned is ours. */
+    public Held tryAcquire(String key) throws InterruptedException {
+        String value = newValue();
+        boolean ours = false;
+        try {
+            List<?> reply = (List<?>) redis.eval(acquire,
+                    List.of(key, beside(key, ":guard"), beside(key, ":fence"), beside(key, ":streak")),
+                    List.of(value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout,
+                            text(options.fenceTtlMs), "0", text(options.yieldAfterMs), text(options.yieldForMs)));
+            long code = number(reply.get(0));
+            if (code > 0) {
+                Held held = new Held(key, value, number(reply.get(1)));
+                ours = code == 1 || settled(held);
+                return ours ? held : null;
+            }
+            ours = true; // nothing to give back
+            return null;
+        } finally {
+            if (!ours) { // also when a reply was lost: the value is ours alone, so this harms nobody
+                release(new Held(key, value, 0));
+            }
+        }
+    }
+
+    /** After a takeover: wait for longer than a legacy client needs from its GET to its GETSET, and look. */
+    private boolean settled(Held held) throws InterruptedException {
+        for (int i = 0; i < MOST_SETTLES; i++) {
+            Thread.sleep(options.settleMs);
+            List<?> reply = (List<?>) redis.eval(settle, List.of(held.key, beside(held.key, ":guard")),
+                    List.of(held.value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout, "0", "0"));
+            long code = number(reply.get(0));
+            if (code <= 1) {
+                return code == 1;
+            }
+        }
+        return false;
+    }
+
+    /** False: the lock is lost. The deadline counts from before the call. */
+    public boolean renew(Held held) {
+        List<?> reply = (List<?>) redis.eval(renew,
+                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":fence"), beside(held.key, ":streak")),
+                List.of(held.value, text(options.ttlMs), text(options.fenceTtlMs), "0", text(gap())));
+        return number(reply.get(0)) > 0;
+    }
+
+    /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
+    public boolean release(Held held) {
+        List<?> reply = (List<?>) redis.eval(release,
+                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak")),
+                List.of(held.value, text(gap())));
+        return number(reply.get(0)) > 0;
+    }
+
+    private long gap() {
+        return options.yieldAfterMs == 0 ? 0 : options.yieldForMs;
+    }
+
+    /** A number that every legacy reader takes for an expiry that never comes: 5e18 or more, below 9.2e18. */
+    private static String newValue() {
+        long n;
+        do {
+            n = RANDOM.nextLong() >>> 1;
+        } while (n < 5_000_000_000_000_000_000L || n >= 9_200_000_000_000_000_000L);
+        return Long.toString(n);
+    }
+
+    /** The name of a key in the lock's cluster slot: see Beside in the Go library, whose names these are. */
+    static String beside(String key, String suffix) {
+        int open = key.indexOf('{');
+        int close = open < 0 ? -1 : key.indexOf('}', open + 1);
+        if (close > open + 1) {
+            return key + suffix + ":";
+        }
+        if (key.isEmpty() || key.indexOf('}') >= 0) {
+            throw new IllegalArgumentException("no companion key for " + key + ": a closing brace without a hash tag");
+        }
+        return "{" + key + "}" + suffix;
+    }
+
+    private static String text(long n) {
+        return Long.toString(n);
+    }
+
+    private static long number(Object reply) {
+        if (reply instanceof Long) {
+            return (Long) reply;
+        }
+        return Long.parseLong(reply instanceof byte[] ? new String((byte[]) reply, StandardCharsets.US_ASCII) : reply.toString());
+    }
+}

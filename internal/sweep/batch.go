@@ -1,0 +1,210 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+const batchSize = 100
+
+// batch is candidates of one server that wait to be looked at again.
+type batch struct {
+	s    *Sweeper
+	addr string
+	conn redis.Conn
+	keys []string
+	now  protocol.Instant
+}
+
+// clear looks at the candidates once more, with their whole values, and acts on those that still are.
+func (b *batch) clear(ctx context.Context) error {
+	keys := b.keys
+	b.keys = b.keys[:0]
+	seen, err := b.look(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i := range seen {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e, ok := b.judge(keys[i], &seen[i])
+		if !ok {
+			continue
+		}
+		b.s.summary.Candidates++
+		b.s.summary.ByFormat[e.Format]++
+		if b.s.opts.Execute {
+			if err := b.act(ctx, &e); err != nil {
+				return err
+			}
+		}
+		b.s.summary.ByResult[e.Result]++
+		if b.s.opts.Emit != nil {
+			if err := b.s.opts.Emit(e); err != nil {
+				return err
+			}
+		}
+		if b.s.opts.Limit > 0 && b.s.summary.Candidates >= int64(b.s.opts.Limit) {
+			return errLimit
+		}
+	}
+	return nil
+}
+
+// seen is what a second look found of one key.
+type seen struct {
+	kind  string
+	value []byte   // of a string
+	pairs []string // of a hash
+	ttl   int64
+	ok    bool
+}
+
+// look reads keys in two round trips: what they are and their TTL, then what they hold.
+func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
+	all := make([]seen, len(keys))
+	for _, k := range keys {
+		_ = b.conn.Send("TYPE", k) // an error of Send comes back from Flush
+		_ = b.conn.Send("PTTL", k)
+	}
+	if err := b.conn.Flush(); err != nil {
+		return nil, err
+	}
+	for i := range all {
+		kind, err1 := redis.String(redis.ReceiveContext(b.conn, ctx))
+		ttl, err2 := redis.Int64(redis.ReceiveContext(b.conn, ctx))
+		if err := errors.Join(skippable(err1), skippable(err2)); err != nil {
+			return nil, err
+		}
+		all[i] = seen{kind: kind, ttl: ttl, ok: err1 == nil && err2 == nil && ttl == census.NoTTL && (kind == "string" || kind == "hash")}
+	}
+	for i, k := range keys {
+		if command := map[string]string{"string": "GET", "hash": "HGETALL"}[all[i].kind]; all[i].ok {
+			_ = b.conn.Send(command, k)
+		}
+	}
+	if err := b.conn.Flush(); err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if !all[i].ok {
+			continue
+		}
+		reply, err := redis.ReceiveContext(b.conn, ctx)
+		if skippable(err) != nil {
+			return nil, err
+		}
+		if all[i].kind == "string" {
+			all[i].value, err = redis.Bytes(reply, err)
+		} else {
+			all[i].pairs, err = redis.Strings(reply, err)
+		}
+		all[i].ok = err == nil
+	}
+	return all, nil
+}
+
+// judge classifies a key anew.
+func (b *batch) judge(key string, k *seen) (Entry, bool) {
+	if !k.ok {
+		return Entry{}, false
+	}
+	look := census.Look{Key: []byte(key), Type: k.kind, TTL: k.ttl, Value: k.value[:min(len(k.value), census.Peek)]}
+	for i := 0; i+1 < len(k.pairs) && len(look.Fields) < census.MaxFields; i += 2 {
+		look.Fields = append(look.Fields, census.Field{Name: []byte(k.pairs[i]), Value: []byte(k.pairs[i+1])})
+	}
+	if len(k.pairs) > 2*census.MaxFields {
+		return Entry{}, false // it has grown to something that is no lock
+	}
+	judge := census.Judge{Now: b.now, GhostAfter: b.s.opts.GhostAfter, Chosen: len(b.s.opts.Match) > 0}
+	finding := judge.Classify(&look)
+	if !b.s.wanted(finding) {
+		return Entry{}, false
+	}
+	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
+	e.describe(key, k.value, finding, b.now)
+	b.s.choose(&e, finding)
+	return e, true
+}
+
+// skippable turns a refusal of one key into nothing: a key may be gone, or be moving between nodes.
+func skippable(err error) error {
+	var refused redis.Error
+	if errors.As(err, &refused) || errors.Is(err, redis.ErrNil) {
+		return nil
+	}
+	return err
+}
+
+// choose says what is to be done: only an expiry that is over may be removed, all else gets a TTL.
+func (s *Sweeper) choose(e *Entry, f census.Finding) {
+	e.Action = Expire
+	if f.State == census.Ghost && f.HasExpiry && s.opts.TTL == 0 {
+		e.Action = Remove
+		return
+	}
+	ttl := s.opts.TTL
+	if ttl == 0 {
+		ttl = time.Hour
+	}
+	e.TTLMS = ttl.Milliseconds()
+}
+
+// act changes one key, with a line in the journal before and after.
+func (b *batch) act(ctx context.Context, e *Entry) error {
+	if err := b.s.pace(ctx); err != nil {
+		return err
+	}
+	if err := b.s.opts.Journal(*e); err != nil {
+		return fmt.Errorf("write the journal: %w", err)
+	}
+	script, args := scripts.CompareDel, []any{e.key(), e.value()}
+	switch {
+	case e.Action == Expire && len(e.Fields) > 0:
+		script, args = scripts.SweepHashExpire, []any{e.key(), e.TTLMS}
+		for _, f := range e.Fields {
+			args = append(args, f)
+		}
+	case e.Action == Expire:
+		script, args = scripts.SweepExpire, []any{e.key(), e.value(), e.TTLMS}
+	}
+	n, err := redis.Int64(b.eval(ctx, script, args))
+	var refused redis.Error
+	switch {
+	case err == nil && n == 1:
+		e.Result = Done
+		b.s.changed++
+	case err == nil:
+		e.Result = Changed
+	case errors.As(err, &refused):
+		e.Result, e.Note = Refused, string(refused)
+	default:
+		e.Result, e.Note = Unsure, err.Error()
+	}
+	if jerr := b.s.opts.Journal(*e); jerr != nil {
+		return fmt.Errorf("write the journal: %w", jerr)
+	}
+	if e.Result == Unsure {
+		return err
+	}
+	return nil
+}
+
+// eval runs a script by its digest, and by its text where the server does not know it yet.
+func (b *batch) eval(ctx context.Context, s *scripts.Script, args []any) (any, error) {
+	reply, err := redis.DoContext(b.conn, ctx, "EVALSHA", s.Args(true, args)...)
+	var refused redis.Error
+	if errors.As(err, &refused) && len(refused) >= 8 && refused[:8] == "NOSCRIPT" {
+		return redis.DoContext(b.conn, ctx, "EVAL", s.Args(false, args)...)
+	}
+	return reply, err
+}
