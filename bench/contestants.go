@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// client is one process's way to take locks.
+type client interface {
+	// Acquire waits for a lock and returns how to give it back.
+	Acquire(ctx context.Context, key string) (release func() error, err error)
+	// Pair takes a lock that is free and gives it back, without anything of the harness in between.
+	Pair(ctx context.Context, key string) error
+	Close()
+}
+
+// contestant is a kind of lock.
+type contestant struct {
+	name  string
+	about string
+	open  func(addr string) (client, error)
+	solo  bool // makes sense without contention
+	waits bool // makes sense with it
+	held  bool // renews what it holds, from few connections
+	old   bool // hears the DEL of an old client
+}
+
+// ttl is that of every lock that has one and where the library lets us say so.
+const ttl = 30 * time.Second
+
+var contestants = []contestant{
+	{name: "raw", solo: true, open: openRaw,
+		about: "redigo's pool, SET NX PX and EVALSHA compare-and-delete; no renewal, no waiting"},
+	{name: "raw-mux", solo: true, open: openMux,
+		about: "the same two commands over this project's shared line (internal/line)"},
+	{name: "blpop", waits: true, open: openBlpop,
+		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
+	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
+		about: "package modern as it comes: renewal on, the fair queue on"},
+	{name: "compat", solo: true, waits: true, old: true, open: openCompat,
+		about: "package compat, the bridge: a lock that old and new clients respect; renewal on"},
+	{name: "legacy", solo: true, waits: true, open: openLegacy,
+		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
+	{name: "redsync-5ms", solo: true, waits: true, open: openRedsync(5 * time.Millisecond),
+		about: "redsync over redigo, retry every 5 ms; no renewal"},
+	{name: "redsync", waits: true, open: openRedsync(0),
+		about: "redsync over redigo, its default retry of 50 to 250 ms; no renewal"},
+	{name: "redislock-5ms", solo: true, waits: true, open: openRedislock,
+		about: "bsm/redislock over go-redis, linear backoff of 5 ms; no renewal"},
+	{name: "rueidislock-tuned", solo: true, waits: true, open: openRueidislock(true),
+		about: "rueidislock for one server: KeyMajority 1"},
+	{name: "rueidislock", solo: true, waits: true, open: openRueidislock(false),
+		about: "rueidislock as it comes: a majority of three keys"},
+}
+
+func contestantNames() []string {
+	var names []string
+	for _, c := range contestants {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func contestantNamed(name string) (contestant, bool) {
+	for _, c := range contestants {
+		if c.name == name {
+			return c, true
+		}
+	}
+	return contestant{}, false
+}
+
+func dialer(addr string) func(context.Context) (redis.Conn, error) {
+	return func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }
+}
+
+func poolFor(addr string) *redis.Pool {
+	return &redis.Pool{MaxIdle: 256, DialContext: dialer(addr)}
+}
+
+// token stands for what a library would draw; raw shall not pay for randomness that is not its subject.
+const token = "5123456789012345678"
+
+var errHeld = errors.New("held by another")
+
+type rawClient struct{ pool *redis.Pool }
+
+var compareDel = redis.NewScript(1, `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+
+func openRaw(addr string) (client, error) { return &rawClient{poolFor(addr)}, nil }
+
+func (c *rawClient) Close() { _ = c.pool.Close() }
+
+func (c *rawClient) take(key string) error {
+	conn := c.pool.Get()
+	defer conn.Close()
+	reply, err := conn.Do("SET", key, token, "NX", "PX", ttl.Milliseconds())
+	if err == nil && reply == nil {
+		return errHeld
+	}
+	return err
+}
+
+func (c *rawClient) give(key string) error {
+	conn := c.pool.Get()
+	defer conn.Close()
+	n, err := redis.Int(compareDel.Do(conn, key, token))
+	if err == nil && n != 1 {
+		return errors.New("not ours any more")
+	}
+	return err
+}
+
+func (c *rawClient) Pair(_ context.Context, key string) error {
+	if err := c.take(key); err != nil {
+		return err
+	}
+	return c.give(key)
+}
+
+func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error) {
+	if err := c.take(key); err != nil {
+		return nil, err
+	}
+	return func() error { return c.give(key) }, nil
+}
+
+type muxClient struct{ line *line.Line }
+
+func openMux(addr string) (client, error) {
+	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
+	return &muxClient{line.New(line.Options{Dial: dialer(addr), Now: now})}, nil
+}
+
+func (c *muxClient) Close() { c.line.Close(); c.line.Wait() }
+
+func (c *muxClient) Pair(ctx context.Context, key string) error {
+	reply, err := c.line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
+	if err != nil {
+		return err
+	}
+	if reply.Kind == protocol.Nil {
+		return errHeld
+	}
+	_, err = c.line.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: key, Value: token})
+	return err
+}
+
+func (c *muxClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	reply, err := c.line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
+	if err == nil && reply.Kind == protocol.Nil {
+		err = errHeld
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		_, err := c.line.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: key, Value: token})
+		return err
+	}, nil
+}
+
+// blpopClient passes a token around. The list must have been given its token once.
+type blpopClient struct{ pool *redis.Pool }
+
+func openBlpop(addr string) (client, error) { return &blpopClient{poolFor(addr)}, nil }
+
+func (c *blpopClient) Close() { _ = c.pool.Close() }
+
+func (c *blpopClient) Pair(ctx context.Context, key string) error {
+	release, err := c.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return release()
+}
+
+func (c *blpopClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	conn := c.pool.Get()
+	defer conn.Close()
+	patience := time.Hour
+	if end, ok := ctx.Deadline(); ok {
+		patience = max(time.Until(end), time.Millisecond)
+	}
+	seconds := strconv.FormatFloat(patience.Seconds(), 'f', 3, 64)
+	reply, err := redis.DoWithTimeout(conn, 0, "BLPOP", key, seconds)
+	if err != nil {
+		return nil, err
+	}
+	if reply == nil {
+		return nil, context.DeadlineExceeded
+	}
+	return func() error {
+		conn := c.pool.Get()
+		defer conn.Close()
+		_, err := conn.Do("LPUSH", key, "token")
+		return err
+	}, nil
+}
+
+type legacyClient struct {
+	pool   *redis.Pool
+	locker *legacy.Locker
+}
+
+func openLegacy(addr string) (client, error) {
+	pool := poolFor(addr)
+	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
+	return &legacyClient{pool, locker}, err
+}
+
+func (c *legacyClient) Close() { c.locker.Close(); _ = c.pool.Close() }
+
+func (c *legacyClient) Pair(ctx context.Context, key string) error {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lock.Release(ctx)
+}
+
+func (c *legacyClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
+}
+
+type modernClient struct {
+	pool   *redis.Pool
+	locker *modern.Locker
+}
+
+func openModern(addr string) (client, error) {
+	pool := poolFor(addr)
+	locker, err := modern.New(pool, modern.Options{TTL: ttl})
+	return &modernClient{pool, locker}, err
+}
+
+func (c *modernClient) Close() { c.locker.Close(); _ = c.pool.Close() }
+
+func (c *modernClient) Pair(ctx context.Context, key string) error {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lock.Release(ctx)
+}
+
+func (c *modernClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
+}
+
+type compatClient struct {
+	pool   *redis.Pool
+	locker *compat.Locker
+}
+
+func openCompat(addr string) (client, error) {
+	pool := poolFor(addr)
+	locker, err := compat.New(pool, compat.Options{TTL: ttl, ShortestLease: time.Minute})
+	return &compatClient{pool, locker}, err
+}
+
+func (c *compatClient) Close() { c.locker.Close(); _ = c.pool.Close() }
+
+func (c *compatClient) Pair(ctx context.Context, key string) error {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lock.Release(ctx)
+}
+
+func (c *compatClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	lock, err := c.locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
+}

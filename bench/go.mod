@@ -1,0 +1,20 @@
+module github.com/lockmigrate/lockmigrate/bench
+
+go 1.26.0
+
+replace github.com/lockmigrate/lockmigrate => ..
+
+require (
+	github.com/bsm/redislock v0.10.0
+	github.com/go-redsync/redsync/v4 v4.18.0
+	github.com/gomodule/redigo v1.9.3
+	github.com/lockmigrate/lockmigrate v0.0.0-00010101000000-000000000000
+	github.com/redis/go-redis/v9 v9.22.0
+	github.com/redis/rueidis v1.0.79
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)

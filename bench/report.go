@@ -1,0 +1,384 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// figure is what is read off the samples of a contestant.
+type figure struct {
+	what   string
+	of     func(s Sample) float64
+	base   string // a ratio to this contestant's of the same round; empty for the plain value
+	digits int
+}
+
+// value is a median with its spread; n is how many rounds it is of, 0 for none.
+type value struct {
+	mid, low, high float64
+	n              int
+}
+
+// over reads a figure off the samples of one scenario.
+func (r Results) over(scenario, contestant string, f figure) value {
+	samples, base := r[scenario][contestant], r[scenario][f.base]
+	var all []float64
+	for i, s := range samples {
+		if s.Problem != "" {
+			continue
+		}
+		v := f.of(s)
+		if f.base != "" {
+			if i >= len(base) {
+				continue
+			}
+			v /= f.of(base[i])
+		}
+		if !math.IsNaN(v) {
+			all = append(all, v)
+		}
+	}
+	if len(all) == 0 {
+		return value{}
+	}
+	slices.Sort(all)
+	return value{mid: median(all), low: all[0], high: all[len(all)-1], n: len(all)}
+}
+
+// median of what is sorted.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+func (v value) text(digits int) string {
+	switch {
+	case v.n == 0:
+		return "-"
+	case math.IsInf(v.mid, 0):
+		return "∞"
+	case v.n == 1:
+		return number(v.mid, digits)
+	}
+	return fmt.Sprintf("%s (%s to %s)", number(v.mid, digits), number(v.low, digits), number(v.high, digits))
+}
+
+func number(f float64, digits int) string {
+	switch {
+	case math.IsInf(f, 0):
+		return "∞"
+	case math.Abs(f) >= 1000:
+		return fmt.Sprintf("%.0f", f)
+	case math.Abs(f) >= 100:
+		return fmt.Sprintf("%.*f", min(digits, 1), f)
+	}
+	return fmt.Sprintf("%.*f", digits, f)
+}
+
+func quantile(ns []int64, q float64) float64 {
+	if len(ns) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(ns))
+	return float64(sorted[min(int(q*float64(len(sorted))), len(sorted)-1)])
+}
+
+func perOp(d time.Duration, s Sample) float64 { return float64(d) / float64(max(s.Ops, 1)) }
+
+func wholeCPU(s Sample) float64   { return perOp(s.CPU+s.Server, s) }
+func clientCPU(s Sample) float64  { return perOp(s.CPU, s) / 1e3 }
+func serverCPU(s Sample) float64  { return perOp(s.Server, s) / 1e3 }
+func allocs(s Sample) float64     { return s.Mallocs }
+func rate(s Sample) float64       { return float64(s.Ops) / s.Took.Seconds() }
+func handoff50(s Sample) float64  { return quantile(s.Handoffs, 0.5) }
+func handoff99(s Sample) float64  { return quantile(s.Handoffs, 0.99) }
+func wait99(s Sample) float64     { return quantile(s.Waits, 0.99) }
+func roundTrips(s Sample) float64 { return float64(s.Spent.reads) / float64(max(s.Ops, 1)) }
+func tripRate(s Sample) float64   { return float64(s.Spent.reads) / s.Took.Seconds() }
+func cores(s Sample) float64      { return float64(s.CPU) / float64(s.Took) }
+
+// unevenness is how many turns the luckiest worker had for one of the unluckiest.
+func unevenness(s Sample) float64 {
+	if len(s.Turns) == 0 {
+		return math.NaN()
+	}
+	return float64(slices.Max(s.Turns)) / float64(slices.Min(s.Turns))
+}
+
+func micros(of func(Sample) float64) func(Sample) float64 {
+	return func(s Sample) float64 { return of(s) / 1e3 }
+}
+
+func millis(of func(Sample) float64) func(Sample) float64 {
+	return func(s Sample) float64 { return of(s) / 1e6 }
+}
+
+// table is one table of the report: the contestants of a scenario with some figures.
+type table struct {
+	title, scenario, text string
+	figures               []figure
+	chart                 int  // which figure is drawn, plus one; 0 for none
+	log                   bool // on a logarithmic scale
+}
+
+var tables = []table{
+	{
+		title: "A free lock, one goroutine", scenario: "solo", chart: 1,
+		text: "Acquire and release, again and again. CPU is that of client and server together, so that nothing is won by moving work.",
+		figures: []figure{
+			{what: "CPU, all of it / raw", of: wholeCPU, base: "raw", digits: 2},
+			{what: "client µs", of: clientCPU, digits: 1},
+			{what: "server µs", of: serverCPU, digits: 1},
+			{what: "allocations", of: allocs, digits: 1},
+		},
+	},
+	{
+		title: "Free locks, 64 goroutines, a key each", scenario: "crowd", chart: 1,
+		text: "Locks taken and given back per second, in one process on one core.",
+		figures: []figure{
+			{what: "locks/s / raw", of: rate, base: "raw", digits: 2},
+			{what: "locks/s", of: rate, digits: 0},
+			{what: "CPU, all of it / raw", of: wholeCPU, base: "raw", digits: 2},
+		},
+	},
+	{
+		title: "Handing over to another process", scenario: "handoff", chart: 1, log: true,
+		text: "Two processes pass one lock to and fro; from the moment before the release to the moment when the other has it.",
+		figures: []figure{
+			{what: "p50 / blpop", of: handoff50, base: "blpop", digits: 2},
+			{what: "p99 / blpop", of: handoff99, base: "blpop", digits: 2},
+			{what: "p50 µs", of: micros(handoff50), digits: 0},
+			{what: "p99 µs", of: micros(handoff99), digits: 0},
+		},
+	},
+	{
+		title: "The same when an old client releases", scenario: "old-del",
+		text: "The holder is an unmodified client of the old scheme that sends DEL. No other library hears it; `blpop` is the yardstick from the table above.",
+		figures: []figure{
+			{what: "p50 / blpop", of: handoff50, base: "blpop", digits: 2},
+			{what: "p99 / blpop", of: handoff99, base: "blpop", digits: 2},
+			{what: "p50 µs", of: micros(handoff50), digits: 0},
+		},
+	},
+	{
+		title: "Everybody wants it: 4 processes with 4 goroutines", scenario: "turns-4x4", chart: 1,
+		text: "Each holds the lock for 1 ms and asks again at once. Where waiters poll, the one who releases mostly gets the lock back itself: a turn, but no handoff, as most / fewest shows.", figures: turnFigures,
+	},
+	{
+		title: "Everybody wants it: 1 process with 16 goroutines", scenario: "turns-1x16",
+		text: "The same within one process.", figures: turnFigures,
+	},
+	{
+		title: "Waiting", scenario: "idle", chart: 1, log: true,
+		text:    "One process holds a lock with a TTL of 30 s, 8 goroutines in 4 others wait for it. Round trips are reads of a socket by the server.",
+		figures: []figure{{what: "round trips/s", of: tripRate, digits: 2}},
+	},
+	{
+		title: "Holding many", scenario: "held",
+		text: "One process holds locks with a TTL of 30 s and renews them.",
+		figures: []figure{
+			{what: "locks", of: func(s Sample) float64 { return float64(s.Ops) }, digits: 0},
+			{what: "client's share of a core", of: cores, digits: 3},
+			{what: "server's share of a core", of: func(s Sample) float64 { return float64(s.Server) / float64(s.Took) }, digits: 3},
+			{what: "connections", of: func(s Sample) float64 { return float64(s.Clients) }, digits: 0},
+		},
+	},
+}
+
+var turnFigures = []figure{
+	{what: "handoffs/s / blpop", of: rate, base: "blpop", digits: 2},
+	{what: "handoffs/s", of: rate, digits: 0},
+	{what: "most / fewest turns", of: unevenness, digits: 2},
+	{what: "p99 wait / blpop", of: wait99, base: "blpop", digits: 2},
+	{what: "p99 wait ms", of: millis(wait99), digits: 0},
+	{what: "round trips each", of: roundTrips, digits: 1},
+}
+
+// goal is a line of what this project set out to reach.
+type goal struct {
+	what, scenario, contestant string
+	figure                     figure
+	least                      bool // the figure is to be at least that, not at most
+	bound                      float64
+	peer                       string // the best of the other libraries when the goal was set
+	limit                      string // what stands between the figure and the goal, as far as it was found out
+}
+
+var goals = []goal{
+	{"acquire + release, one goroutine, whole CPU / raw", "solo", "modern", tables[0].figures[0], false, 1.05, "1.13", "Three quarters of the client's time are system calls, as many as raw's: a write, a read that finds nothing, a poll, a read. raw-mux shows what a shared connection costs: two switches between goroutines a command. The rest is the token, the lock and its place among the renewals (12 allocations), and on the server ZPOPMIN, which asks for waiters, beside GET and DEL: 3.5 instead of 1.6 µs in a script that is warm."},
+	{"allocations per acquire + release", "solo", "modern", tables[0].figures[3], false, 12, "30", ""},
+	{"locks/s, 64 goroutines, distinct keys / raw", "crowd", "modern", tables[1].figures[0], true, 1.3, "0.68", ""},
+	{"bridge, whole CPU / modern", "solo", "compat", figure{of: wholeCPU, base: "modern", digits: 2}, false, 1.25, "-", "The bridge keeps two keys, draws a fencing token and keeps count for its courtesy to polling clients, all in one script; its locks have a timer each and 46 allocations."},
+	{"handoff between processes, p50 / blpop", "handoff", "modern", tables[2].figures[0], false, 1.4, "1.79", "About 45 µs more than BLPOP on a way of 90. Sending LPUSH from a script of one line costs 7 of them (measured); the release script makes three calls more. The message goes to a listener and from there to the waiter: two more switches between goroutines. What does not help was tried: a release script reduced to four calls, and having the server write to the waiter before it answers the releaser. The rest was not taken apart further."},
+	{"handoff between processes, p99 / blpop", "handoff", "modern", tables[2].figures[1], false, 1.6, "1.6", "As p50."},
+	{"the same after an old client's DEL, p50 / blpop", "old-del", "modern", tables[3].figures[0], false, 1.6, "none can", "Two ways one after the other: the server tells of the change, which takes as long as BLPOP does (1.0), and only then can the waiter ask for the key (1.0 and the script). The answer to DEL cannot contain the lock. So about 2.0 is the floor of any way that an unmodified client leaves."},
+	{"handoffs/s, 4 x 4 / blpop", "turns-4x4", "modern", turnFigures[0], true, 0.92, "0.88", "A turn is 1.06 ms of section and the handoff; those 45 µs are the difference."},
+	{"handoffs/s, 1 x 16 / blpop", "turns-1x16", "modern", turnFigures[0], true, 0.92, "0.0 to 0.88", ""},
+	{"most / fewest turns, 4 x 4", "turns-4x4", "modern", turnFigures[2], false, 1.3, "2.7 to ∞", ""},
+	{"most / fewest turns, 1 x 16", "turns-1x16", "modern", turnFigures[2], false, 1.3, "2.7 to ∞", ""},
+	{"p99 wait, 4 x 4 / blpop", "turns-4x4", "modern", turnFigures[3], false, 1.5, "7.5", ""},
+	{"round trips per contended acquisition, 4 x 4", "turns-4x4", "modern", turnFigures[5], false, 3, "5.5", ""},
+	{"round trips/s for a held lock with 8 waiters", "idle", "modern", tables[6].figures[0], false, 1, "1.5", ""},
+	{"100,000 held locks, share of one core", "held", "modern", tables[7].figures[1], false, 1, "-", ""},
+}
+
+// judge compares what the table shows with the goal.
+func (g goal) judge(r Results) (v value, verdict string) {
+	v = r.over(g.scenario, g.contestant, g.figure)
+	scale := math.Pow10(g.figure.digits)
+	shown := math.Round(v.mid*scale) / scale
+	switch {
+	case v.n == 0:
+		return v, "not measured"
+	case g.least && shown < g.bound, !g.least && shown > g.bound:
+		return v, "no"
+	}
+	return v, "yes"
+}
+
+// limits says of every goal that was missed what is in the way.
+func limits(r Results) string {
+	var b strings.Builder
+	for _, g := range goals {
+		if _, verdict := g.judge(r); verdict == "no" && g.limit != "" {
+			fmt.Fprintf(&b, "- %s: %s\n", g.what, g.limit)
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "\nWhat is in the way where a goal was missed:\n\n" + b.String()
+}
+
+func (g goal) row(r Results) string {
+	v, verdict := g.judge(r)
+	sign := "≤"
+	if g.least {
+		sign = "≥"
+	}
+	return fmt.Sprintf("| %s | %s %g | %s | %s | %s |\n", g.what, sign, g.bound, v.text(g.figure.digits), verdict, g.peer)
+}
+
+// report is the document and its charts by file name.
+type report struct {
+	text   string
+	charts map[string]string
+}
+
+func makeReport(p Plan, r Results, command string) report {
+	out := report{charts: map[string]string{}}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench`; do not edit.\n\n")
+	fmt.Fprintf(&b, "%s\nVersions: %s.\n\nCommand: `%s`\n\n", machine(), versions(), strings.TrimSpace(command))
+	fmt.Fprintf(&b, "Figures are medians of %d rounds, with the smallest and the largest round in brackets. A ratio is taken\n"+
+		"within its round. Every measurement checks that the lock excludes, and that it is really released; the\n"+
+		"locks of this project run as they come, with renewal on.\n\n", p.Rounds)
+
+	fmt.Fprintf(&b, "## What was to be reached\n\n| what | goal | measured | reached | best of the others |\n|---|---|---|---|---|\n")
+	for _, g := range goals {
+		b.WriteString(g.row(r))
+	}
+	b.WriteString(limits(r))
+	b.WriteString("\n## Contestants\n\n| name | what it is |\n|---|---|\n")
+	for _, c := range contestants {
+		fmt.Fprintf(&b, "| %s | %s |\n", c.name, c.about)
+	}
+	for _, t := range tables {
+		t.write(&b, r, out.charts)
+	}
+	out.text = b.String()
+	return out
+}
+
+func (t table) write(b *strings.Builder, r Results, charts map[string]string) {
+	if len(r[t.scenario]) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n\n%s\n\n", t.title, t.text)
+	if t.chart > 0 {
+		name := t.scenario + ".svg"
+		charts[name] = t.bars(r)
+		fmt.Fprintf(b, "![%s: %s](benchmarks/%s)\n\n", t.title, t.figures[t.chart-1].what, name)
+	}
+	b.WriteString("| |")
+	for _, f := range t.figures {
+		fmt.Fprintf(b, " %s |", f.what)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(t.figures)) + "\n")
+	for _, c := range contestants {
+		if len(r[t.scenario][c.name]) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "| %s |", c.name)
+		for _, f := range t.figures {
+			fmt.Fprintf(b, " %s |", r.over(t.scenario, c.name, f).text(f.digits))
+		}
+		b.WriteString("\n")
+	}
+	for _, c := range contestants {
+		for round, s := range r[t.scenario][c.name] {
+			if s.Problem != "" {
+				fmt.Fprintf(b, "\n%s, round %d: %s.\n", c.name, round+1, s.Problem)
+			}
+		}
+	}
+}
+
+// write puts the document and its charts into a directory.
+func (r report) write(dir string) error {
+	charts := filepath.Join(dir, "benchmarks")
+	if err := os.MkdirAll(charts, 0o755); err != nil {
+		return err
+	}
+	for name, svg := range r.charts {
+		if err := os.WriteFile(filepath.Join(charts, name), []byte(svg), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(r.text), 0o644)
+}
+
+func machine() string {
+	cpu := "unknown processor"
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				cpu = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	where := "server and clients not pinned"
+	if pinned() {
+		where = "the server pinned to one core, all clients to another"
+	}
+	if policy, _, _ := syscall.RawSyscall(syscall.SYS_SCHED_GETSCHEDULER, 0, 0, 0); policy == 1 || policy == 2 {
+		where += ", at real-time priority, because others work on the machine"
+	}
+	return fmt.Sprintf("%s, %d cores, %s/%s, %s, redis-server %s; %s; %s.",
+		cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), versionOfServer(), where, time.Now().UTC().Format("2006-01-02"))
+}
+
+// versions are those of the libraries that were measured.
+func versions() string {
+	wanted := []string{"gomodule/redigo", "go-redsync/redsync", "bsm/redislock", "redis/rueidis", "redis/go-redis"}
+	var found []string
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range build.Deps {
+			for _, w := range wanted {
+				if strings.Contains(m.Path, w) {
+					found = append(found, strings.TrimPrefix(m.Path, "github.com/")+" "+m.Version)
+				}
+			}
+		}
+	}
+	return strings.Join(found, ", ")
+}

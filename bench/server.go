@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// server is a redis-server of this run.
+type server struct {
+	addr string
+	cmd  *exec.Cmd
+	conn redis.Conn
+	log  bytes.Buffer
+}
+
+// The cores of server and clients; pinned says whether there are two, and a way to say so.
+const (
+	serverCore = "0"
+	clientCore = "1"
+)
+
+func pinned() bool {
+	_, err := exec.LookPath("taskset")
+	return err == nil && runtime.NumCPU() >= 2
+}
+
+// command runs a program on a core, where that is possible, and never longer than this process.
+func command(core, program string, args ...string) *exec.Cmd {
+	if pinned() {
+		program, args = "taskset", append([]string{"-c", core, program}, args...)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func startServer() (*server, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{addr: l.Addr().String()}
+	_ = l.Close()
+	_, port, _ := net.SplitHostPort(s.addr)
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	s.cmd = command(serverCore, "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
+	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start redis-server: %w", err)
+	}
+	for range 500 {
+		if s.conn, err = redis.Dial("tcp", s.addr); err == nil {
+			if _, err = s.conn.Do("PING"); err == nil {
+				return s, nil
+			}
+		}
+		time.Sleep(10 * time.Millisecond) // another process: there is nothing to be notified by
+	}
+	s.stop()
+	return nil, fmt.Errorf("redis-server does not answer: %w\n%s", err, s.log.String())
+}
+
+func (s *server) stop() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// usage is what the server has spent so far.
+type usage struct {
+	cpu      time.Duration
+	commands int // executed, scripts' own included
+	reads    int // of sockets: commands that came together count once
+	clients  int
+}
+
+// info asks a server, over a connection that is in its own figures: one read and one command.
+func info(conn redis.Conn) (usage, error) {
+	text, err := redis.String(conn.Do("INFO"))
+	if err != nil {
+		return usage{}, err
+	}
+	values := map[string]float64{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			if f, err := strconv.ParseFloat(value, 64); err == nil {
+				values[name] = f
+			}
+		}
+	}
+	if _, ok := values["total_reads_processed"]; !ok {
+		return usage{}, errors.New("INFO knows no total_reads_processed: redis-server 6.2 or newer is needed")
+	}
+	return usage{
+		cpu:      time.Duration((values["used_cpu_sys"] + values["used_cpu_user"]) * 1e9),
+		commands: int(values["total_commands_processed"]), reads: int(values["total_reads_processed"]),
+		clients: int(values["connected_clients"]),
+	}, nil
+}
+
+// since subtracts, and leaves out the asking.
+func (u usage) since(v usage) usage {
+	return usage{cpu: u.cpu - v.cpu, commands: u.commands - v.commands - 1, reads: u.reads - v.reads - 1, clients: u.clients}
+}
+
+func serverVersion(conn redis.Conn) string {
+	text, _ := redis.String(conn.Do("INFO", "server"))
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			return v
+		}
+	}
+	return "unknown"
+}
+
+// versionOfServer asks the program, for reports.
+func versionOfServer() string {
+	out, err := exec.Command("redis-server", "--version").Output()
+	if err != nil {
+		return "unknown"
+	}
+	for word := range strings.FieldsSeq(string(out)) {
+		if v, ok := strings.CutPrefix(word, "v="); ok {
+			return v
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,486 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// work is a worker process: it reads what to do, says that it is ready, waits for the word, does it and
+// says what it found.
+func work(in *bufio.Reader, out io.Writer) error {
+	order, err := in.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	w := &worker{}
+	if err := json.Unmarshal(order, &w.spec); err != nil {
+		return err
+	}
+	c, ok := contestantNamed(w.spec.Contestant)
+	if !ok {
+		return fmt.Errorf("no contestant %q", w.spec.Contestant)
+	}
+	if w.client, err = c.open(w.spec.Addr); err != nil {
+		return err
+	}
+	defer w.client.Close()
+	if w.admin, err = redis.Dial("tcp", w.spec.Addr); err != nil {
+		return err
+	}
+	defer w.admin.Close()
+	if w.referee, err = openReferee(w.spec.Shared); err != nil {
+		return err
+	}
+	defer w.referee.close()
+
+	// Nothing here may take for ever: a lost wake-up of a library is a finding, not the end of the run.
+	stuck := time.AfterFunc(w.spec.For+15*time.Second+time.Duration(w.spec.Held)*time.Millisecond, func() {
+		_, _ = fmt.Fprintln(out, Result{Problem: "stuck"})
+		os.Exit(0)
+	})
+	defer stuck.Stop()
+	do := map[string]func() (Result, error){
+		"solo": w.solo, "crowd": w.crowd, "handoff": w.handoff, "old-del": w.oldDel,
+		"turns": w.turns, "hold": w.hold, "wait": w.wait, "held": w.held,
+	}[w.spec.Scenario]
+	w.ready = func() error {
+		if _, err := fmt.Fprintln(out, "ready"); err != nil {
+			return err
+		}
+		_, err := in.ReadString('\n')
+		return err
+	}
+	result, err := do()
+	if err != nil {
+		return fmt.Errorf("%s, %s: %w", w.spec.Scenario, w.spec.Contestant, err)
+	}
+	if result.Problem == "" {
+		result.Problem = w.referee.verdict()
+	}
+	_, err = fmt.Fprintln(out, result)
+	return err
+}
+
+type worker struct {
+	spec    Spec
+	client  client
+	admin   redis.Conn
+	referee *referee
+	ready   func() error
+}
+
+// meter measures what a stretch of work costs this process and the server.
+type meter struct {
+	start   time.Time
+	cpu     time.Duration
+	mallocs uint64
+	server  usage
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+func (w *worker) begin() (meter, error) {
+	u, err := info(w.admin)
+	return meter{server: u, mallocs: mallocs(), cpu: cpuTime(), start: time.Now()}, err
+}
+
+func (w *worker) end(m meter, ops int) (Result, error) {
+	r := Result{Ops: ops, Took: time.Since(m.start), CPU: cpuTime() - m.cpu}
+	r.Mallocs = float64(mallocs()-m.mallocs) / float64(max(ops, 1))
+	u, err := info(w.admin)
+	spent := u.since(m.server)
+	r.Server, r.Clients = spent.cpu, spent.clients-2 // without the measurement's own two
+	return r, err
+}
+
+// solo takes one lock again and again.
+func (w *worker) solo() (Result, error) {
+	ctx, cancel := context.WithCancel(context.Background()) // callers have contexts that can end
+	defer cancel()
+	problem, err := w.excludes(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	for range 300 {
+		if err := w.client.Pair(ctx, w.spec.Key); err != nil {
+			return Result{}, err
+		}
+	}
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	runtime.GC()
+	m, err := w.begin()
+	if err != nil {
+		return Result{}, err
+	}
+	ops := 0
+	for ; time.Since(m.start) < w.spec.For; ops++ {
+		if err := w.client.Pair(ctx, w.spec.Key); err != nil {
+			return Result{}, err
+		}
+	}
+	r, err := w.end(m, ops)
+	if r.Problem = problem; problem == "" && err == nil {
+		r.Problem, err = w.leftOver()
+	}
+	return r, err
+}
+
+// excludes checks that a second client does not get a lock that is held, and gets it afterwards.
+func (w *worker) excludes(ctx context.Context) (string, error) {
+	c, _ := contestantNamed(w.spec.Contestant)
+	second, err := c.open(w.spec.Addr)
+	if err != nil {
+		return "", err
+	}
+	defer second.Close()
+	first, err := c.open(w.spec.Addr) // not the one to be measured: what it does here may have its price later
+	if err != nil {
+		return "", err
+	}
+	defer first.Close()
+	key := w.spec.Key + "-check"
+	release, err := first.Acquire(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	impatient, cancel := context.WithTimeout(ctx, 60*time.Millisecond)
+	defer cancel()
+	if _, err := second.Acquire(impatient, key); err == nil {
+		return "a second client got a lock that was held", nil
+	}
+	if err := release(); err != nil {
+		return "", err
+	}
+	patient, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		release, err := second.Acquire(patient, key)
+		if err == nil {
+			return "", release()
+		}
+		if errors.Is(err, errHeld) { // raw does not wait, and the release of others may take a moment
+			continue
+		}
+		return "", fmt.Errorf("the lock was given back, and then: %w", err)
+	}
+}
+
+// leftOver looks for keys that should have gone with the locks.
+func (w *worker) leftOver() (string, error) {
+	var last []string
+	for range 100 {
+		keys, err := redis.Strings(w.admin.Do("KEYS", "*"+w.spec.Key+"*"))
+		if err != nil {
+			return "", err
+		}
+		// A fencing counter outlives its lock on purpose.
+		keys = slices.DeleteFunc(keys, func(k string) bool { return strings.HasSuffix(k, ":fence") })
+		if last = keys; len(keys) == 0 {
+			return "", nil
+		}
+		time.Sleep(10 * time.Millisecond) // some libraries release in the background
+	}
+	return fmt.Sprintf("not released: %q", last[:min(len(last), 3)]), nil
+}
+
+// crowd has many goroutines take a lock each.
+func (w *worker) crowd() (Result, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	pairs := func(end time.Time) (int, error) {
+		counts, failures := make([]int, w.spec.Goroutines), make([]error, w.spec.Goroutines)
+		var all sync.WaitGroup
+		for g := range w.spec.Goroutines {
+			key := fmt.Sprintf("%s-%d", w.spec.Key, g)
+			all.Go(func() {
+				for time.Now().Before(end) && failures[g] == nil {
+					failures[g] = w.client.Pair(ctx, key)
+					counts[g]++
+				}
+			})
+		}
+		all.Wait()
+		total := 0
+		for _, n := range counts {
+			total += n
+		}
+		return total, errors.Join(failures...)
+	}
+	if _, err := pairs(time.Now().Add(50 * time.Millisecond)); err != nil {
+		return Result{}, err
+	}
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	runtime.GC()
+	m, err := w.begin()
+	if err != nil {
+		return Result{}, err
+	}
+	ops, err := pairs(m.start.Add(w.spec.For))
+	if err != nil {
+		return Result{}, err
+	}
+	r, err := w.end(m, ops)
+	if err == nil {
+		r.Problem, err = w.leftOver()
+	}
+	return r, err
+}
+
+// handoff passes one lock to and fro between two processes. Each waits until the other has it before it
+// asks again, and holds it long enough for the other to be waiting by then.
+func (w *worker) handoff() (Result, error) {
+	ctx, cancel, err := w.start()
+	if err != nil {
+		return Result{}, err
+	}
+	defer cancel()
+	r := Result{}
+	for ctx.Err() == nil {
+		release, err := w.client.Acquire(ctx, w.spec.Key)
+		if err != nil {
+			return r, unlessOver(ctx, err)
+		}
+		r.Handoffs = append(r.Handoffs, w.received()...)
+		turn := w.referee.board.turn.Add(1)
+		if err := w.pass(release); err != nil {
+			return r, err
+		}
+		w.until(ctx, func() bool { return w.referee.board.turn.Load() != turn })
+	}
+	return r, nil
+}
+
+// oldDel is handoff from an old client, which the first process plays, to one that waits for its DEL.
+func (w *worker) oldDel() (Result, error) {
+	ctx, cancel, err := w.start()
+	if err != nil {
+		return Result{}, err
+	}
+	defer cancel()
+	turn := &w.referee.board.turn
+	acquire := w.client.Acquire
+	mine := int64(1)
+	if w.spec.Index == 0 {
+		mine, acquire = 0, func(ctx context.Context, key string) (func() error, error) {
+			for ctx.Err() == nil {
+				n, err := redis.Int(w.admin.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
+				if n == 1 || err != nil {
+					return func() error { _, err := w.admin.Do("DEL", key); return err }, err
+				}
+				time.Sleep(500 * time.Microsecond) // an old client polls
+			}
+			return nil, ctx.Err()
+		}
+	}
+	r := Result{}
+	for ctx.Err() == nil {
+		w.until(ctx, func() bool { return turn.Load()%2 == mine })
+		release, err := acquire(ctx, w.spec.Key)
+		if err != nil {
+			return r, unlessOver(ctx, err)
+		}
+		if since := w.received(); mine == 1 {
+			r.Handoffs = append(r.Handoffs, since...)
+		}
+		turn.Add(1)
+		if err := w.pass(release); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// start waits for the word; the context it returns ends with the measurement.
+func (w *worker) start() (context.Context, context.CancelFunc, error) {
+	// Connections are made now, not within the first wait.
+	warm := w.spec.Key + "-warm"
+	if w.spec.Contestant == "blpop" {
+		if _, err := w.admin.Do("LPUSH", warm, "token"); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := w.client.Pair(context.Background(), warm); err != nil {
+		return nil, nil, err
+	}
+	if err := w.ready(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.spec.For)
+	return ctx, cancel, nil
+}
+
+func unlessOver(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// received tells how long ago the last holder began to release.
+func (w *worker) received() []int64 {
+	w.referee.enter()
+	if released := w.referee.board.released.Load(); released != 0 {
+		return []int64{time.Now().UnixNano() - released}
+	}
+	return nil
+}
+
+// pass holds the lock for a while and gives it back.
+func (w *worker) pass(release func() error) error {
+	time.Sleep(w.spec.Section)
+	w.referee.leave()
+	w.referee.board.released.Store(time.Now().UnixNano())
+	return release()
+}
+
+func (w *worker) until(ctx context.Context, is func() bool) {
+	for !is() && ctx.Err() == nil {
+		time.Sleep(300 * time.Microsecond)
+	}
+}
+
+// turns has everybody want the same lock all the time.
+func (w *worker) turns() (Result, error) {
+	ctx, cancel, err := w.start()
+	if err != nil {
+		return Result{}, err
+	}
+	defer cancel()
+	r := Result{Turns: make([]int, w.spec.Goroutines)}
+	waits, failures := make([][]int64, w.spec.Goroutines), make([]error, w.spec.Goroutines)
+	cpu, start := cpuTime(), time.Now()
+	var all sync.WaitGroup
+	for g := range w.spec.Goroutines {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				asked := time.Now()
+				release, err := w.client.Acquire(ctx, w.spec.Key)
+				if err != nil {
+					failures[g] = unlessOver(ctx, err)
+					return
+				}
+				waits[g] = append(waits[g], int64(time.Since(asked)))
+				w.referee.enter()
+				time.Sleep(w.spec.Section)
+				r.Turns[g]++
+				w.referee.leave()
+				if failures[g] = release(); failures[g] != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	r.CPU, r.Took = cpuTime()-cpu, time.Since(start)
+	for g := range r.Turns {
+		r.Waits = append(r.Waits, waits[g]...)
+		r.Ops += r.Turns[g]
+	}
+	return r, errors.Join(failures...)
+}
+
+// hold keeps a lock for the time of the measurement.
+func (w *worker) hold() (Result, error) {
+	release, err := w.client.Acquire(context.Background(), w.spec.Key)
+	if err != nil {
+		return Result{}, err
+	}
+	w.referee.enter()
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	time.Sleep(w.spec.For)
+	w.referee.leave()
+	return Result{}, release()
+}
+
+// wait waits for it in vain.
+func (w *worker) wait() (Result, error) {
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.spec.For)
+	defer cancel()
+	r := Result{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range w.spec.Goroutines {
+		all.Go(func() {
+			if release, err := w.client.Acquire(ctx, w.spec.Key); err == nil {
+				mu.Lock()
+				r.Problem = "a waiter got a lock that was held"
+				mu.Unlock()
+				_ = release()
+			}
+		})
+	}
+	all.Wait()
+	return r, nil
+}
+
+// held takes many locks and keeps them.
+func (w *worker) held() (Result, error) {
+	releases, failures := make([]func() error, w.spec.Held), make([]error, 64)
+	each := func(do func(i int) error) error {
+		var all sync.WaitGroup
+		for g := range failures {
+			all.Go(func() {
+				for i := g; i < w.spec.Held && failures[g] == nil; i += len(failures) {
+					failures[g] = do(i)
+				}
+			})
+		}
+		all.Wait()
+		return errors.Join(failures...)
+	}
+	err := each(func(i int) (err error) {
+		releases[i], err = w.client.Acquire(context.Background(), fmt.Sprintf("%s-%d", w.spec.Key, i))
+		return err
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	m, err := w.begin()
+	if err != nil {
+		return Result{}, err
+	}
+	time.Sleep(w.spec.For)
+	r, err := w.end(m, w.spec.Held)
+	if err != nil {
+		return r, err
+	}
+	if err := each(func(i int) error { return releases[i]() }); err != nil {
+		r.Problem = "lost: " + err.Error()
+	}
+	return r, nil
+}
