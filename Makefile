@@ -1,0 +1,39 @@
+# The developer's commands. `make test` is the one that counts; CI runs it.
+
+GO ?= go
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# What the full suite uses; see internal/redistest for what each name means.
+SUITES ?= redis,java,python,browser
+
+.PHONY: test quick setup check fuzz bench bench-smoke soak faults
+
+test: setup check ## everything, on real servers and with the real holders
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -race -timeout 18m ./...
+	@# What the race detector leaves out: the large proofs, and counts of allocations.
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -run 'TestClaims|Allocations' ./internal/explore ./internal/line ./modern
+
+quick: ## what a plain `go test ./...` covers: nothing but Go
+	$(GO) test ./...
+
+setup: ## installs (as root on Debian) or names what the full suite needs, and builds the holders
+	./scripts/setup
+
+check: ## formatting, vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+fuzz: ## each parser for FUZZTIME
+	./scripts/fuzz $(or $(FUZZTIME),20s)
+
+soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock)
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/soak -run 'TestSoak$$' -v -timeout 0 -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
+
+faults: ## every fault ROUNDS times, and docs/faults.md anew
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
+
+bench: ## every lock beside its peers, and docs/benchmarks.md anew (about six minutes, redis-server on the PATH)
+	cd bench && $(GO) run . -docs ../docs $(BENCHFLAGS)
+
+bench-smoke: ## the bench module's own checks and a tiny round of everything
+	cd bench && $(GO) vet ./... && $(GO) test ./...
