@@ -131,10 +131,18 @@ func (g *SentinelGroup) Master() *Server {
 	return nil
 }
 
-// AwaitFailover waits until the sentinels name another master than before, and it is one.
+// AwaitFailover waits until the sentinels name another master than before, and it is one. A sentinel that
+// was itself starved of the processor for 2 s does nothing for 30 s (its "tilt" mode), hence the patience.
 func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 	g.t.Helper()
-	Await(g.t, "another master", 30*time.Second, func() bool {
+	defer func() {
+		if g.t.Failed() {
+			for _, s := range g.Sentinels {
+				g.t.Logf("sentinel %s:\n%s", s.Addr, s.log.String())
+			}
+		}
+	}()
+	Await(g.t, "another master", 2*time.Minute, func() bool {
 		now := g.Master()
 		if now == before {
 			return false

@@ -34,7 +34,31 @@ type Server struct {
 	bus      string      // the port of the cluster bus
 	mu       sync.Mutex
 	cmd      *exec.Cmd
-	log      bytes.Buffer
+	log      output
+}
+
+// output is what a server prints; it may be read while the server writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func (o *output) Reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.Reset()
 }
 
 // Mini starts an embedded server. It is not evidence about Redis: its TTLs move only by FastForward,
@@ -252,7 +276,9 @@ func (s *Server) dial(ctx context.Context) (redis.Conn, error) {
 
 var (
 	portsMu sync.Mutex
-	ports   = map[int]bool{} // that this process has given out
+	// ports are those that this process has given out. The UDP socket of the same number says so to other
+	// test processes, for as long as this one lives: a server that is down for a while keeps its port.
+	ports = map[int]net.PacketConn{}
 )
 
 // freeAddr returns an address that nobody uses. Its port is below those that the system gives to outgoing
@@ -264,10 +290,14 @@ func freeAddr(t testing.TB) string {
 	defer portsMu.Unlock()
 	for range 1000 {
 		port := 10_000 + rand.IntN(10_000)
-		if ports[port] || !free(port) || !free(port+10_000) {
+		if ports[port] != nil || !free(port) || !free(port+10_000) {
 			continue
 		}
-		ports[port] = true
+		reserved, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		ports[port] = reserved
 		return fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	t.Fatal("no free port")
