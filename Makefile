@@ -8,9 +8,7 @@ SUITES ?= redis,java,python,browser
 .PHONY: test quick setup check fuzz bench bench-smoke soak faults
 
 test: setup check ## everything, on real servers and with the real holders
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -race -timeout 18m ./...
-	@# What the race detector leaves out: the large proofs, and counts of allocations.
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -run 'TestClaims|Allocations' ./internal/explore ./internal/line ./modern
+	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
 
 quick: ## what a plain `go test ./...` covers: nothing but Go
 	$(GO) test ./...
