@@ -145,6 +145,9 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		if len(seen.HoldMS) > 0 {
 			c.Hold = measured(seen.HoldMS)
 		}
+		if seen.PerSecond > 0 {
+			c.Think = between(seen.PerSecond/float64(max(seen.Count, 1)), c.Hold)
+		}
 		if !scheme.Old() {
 			c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
 		}
@@ -172,6 +175,20 @@ func ms(n float64, or time.Duration) time.Duration {
 		return or
 	}
 	return time.Duration(n * float64(time.Millisecond))
+}
+
+// between is the pause after each turn with which a client takes a lock so often: what is left of the
+// average turn's share of the time. Waits come on top of it: a fleet that waits takes fewer.
+func between(perSecond float64, hold sim.Distribution) sim.Distribution {
+	var mean time.Duration
+	for i := 1; i < len(hold); i++ {
+		mean += time.Duration(hold[i].Permyriad-hold[i-1].Permyriad) * (hold[i].Value + hold[i-1].Value) / 20000
+	}
+	if len(hold) > 0 {
+		mean += time.Duration(hold[0].Permyriad) * hold[0].Value / 10000
+	}
+	think := max(time.Duration(float64(time.Second)/perSecond)-mean, 0)
+	return sim.Uniform(think/2, think*3/2)
 }
 
 // measured makes a distribution of what observe saw.

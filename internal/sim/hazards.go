@@ -40,9 +40,6 @@ func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply
 			r.deletes(w, m, effect.Before.Writer, own)
 		}
 	}
-	if effect.Wrote {
-		r.lastWriter = own
-	}
 }
 
 // author returns the client that wrote a value, if it still is in that turn.
@@ -59,7 +56,7 @@ func (w *World) author(tag uint32) *member {
 
 // meets sees an attempt find the key taken: by a holder, by one that is about to be, or by a ghost.
 func (r *referee) meets(w *World, m *member, by uint32, current bool) {
-	if m.view.blocked || !current || len(r.inside) > 0 {
+	if m.view.blocked || !current || len(r.rooms[m.room].inside) > 0 {
 		return
 	}
 	if a := w.author(by); a != nil && (a.view.inside || a.flight >= 0) {
@@ -128,7 +125,7 @@ func (r *referee) deletes(w *World, m *member, removed, own uint32) {
 	if removed == own {
 		return
 	}
-	for _, n := range r.inside {
+	for _, n := range r.rooms[m.room].inside {
 		if n != m.number {
 			r.hazard(w, StaleDelete, int(m.number), int(n))
 			return

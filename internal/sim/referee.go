@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -86,11 +87,15 @@ func (t *Tally) Add(u *Tally) {
 // that it acquired the lock, to the moment in which it begins to release it, learns of its loss, or
 // dies: that is when it may touch what the lock protects.
 type referee struct {
-	tally      Tally
-	inside     []uint8 // the clients inside, in order of entry
-	since      protocol.Instant
-	lastFence  int64
-	lastWriter uint32 // of the last command that changed the key
+	tally Tally
+	rooms []room // one a key
+}
+
+// room is what one lock protects.
+type room struct {
+	inside    []uint8 // the clients inside, in order of entry
+	since     protocol.Instant
+	lastFence int64
 }
 
 // view is what the referee remembers of one client.
@@ -114,7 +119,28 @@ type view struct {
 	ghostAt  protocol.Instant
 }
 
-func (r *referee) reset() { *r = referee{inside: r.inside[:0]} }
+// reset shows each client of a fleet to the room of its key.
+func (r *referee) reset(w *World) {
+	r.tally, r.rooms = Tally{}, r.rooms[:0]
+	for i := range w.members {
+		m := &w.members[i]
+		m.room = len(r.rooms)
+		for j := range i {
+			if w.members[j].Key == m.Key {
+				m.room = w.members[j].room
+				break
+			}
+		}
+		if m.room == len(r.rooms) {
+			if len(r.rooms) < cap(r.rooms) {
+				r.rooms = r.rooms[:m.room+1]
+			} else {
+				r.rooms = append(r.rooms, room{})
+			}
+			r.rooms[m.room] = room{inside: r.rooms[m.room].inside[:0]}
+		}
+	}
+}
 
 func (r *referee) wants(w *World, m *member) {
 	r.tally.Turns++
@@ -129,9 +155,10 @@ func (r *referee) sends(w *World, m *member) {
 
 func (r *referee) waits(w *World, m *member) {
 	r.judgeTakeover(w, m, false)
-	if v := &m.view; len(r.inside) == 0 && v.ghostAt == 0 {
+	inside := r.rooms[m.room].inside
+	if v := &m.view; len(inside) == 0 && v.ghostAt == 0 {
 		v.ghostAt = w.now
-	} else if len(r.inside) > 0 {
+	} else if len(inside) > 0 {
 		v.ghostAt = 0
 	}
 }
@@ -181,13 +208,14 @@ func (r *referee) enters(w *World, m *member) {
 		r.tally.Blocked += w.now.Sub(v.ghostAt)
 	}
 	w.note(Record{Kind: Enters, Client: int8(m.number), Lease: v.leaseEnd})
+	room := &r.rooms[m.room]
 	if f := m.session.Fence; f != 0 {
-		if f <= r.lastFence {
+		if f <= room.lastFence {
 			r.hazard(w, FenceDisorder, int(m.number), -1)
 		}
-		r.lastFence = max(r.lastFence, f)
+		room.lastFence = max(room.lastFence, f)
 	}
-	for _, other := range r.inside {
+	for _, other := range room.inside {
 		o := &w.members[other]
 		r.tally.Overlaps++
 		r.tally.Pairs[o.Scheme][m.Scheme]++
@@ -195,10 +223,10 @@ func (r *referee) enters(w *World, m *member) {
 		w.note(Record{Kind: Overlaps, Client: int8(m.number), Other: int8(other)})
 		w.stopped = w.fleet.Stop
 	}
-	if len(r.inside) == 1 {
-		r.since = w.now
+	if len(room.inside) == 1 {
+		room.since = w.now
 	}
-	r.inside = append(r.inside, m.number)
+	room.inside = append(room.inside, m.number)
 }
 
 // leaseEnd is the true time at which a holder's lease is over.
@@ -217,7 +245,7 @@ func (r *referee) leaves(w *World, m *member) {
 	m.view.inside = false
 	w.note(Record{Kind: Leaves, Client: int8(m.number)})
 	r.overran(w, m)
-	r.out(w, m.number)
+	r.out(w, m)
 }
 
 // overran names a hold that has outlasted its lease, once.
@@ -229,24 +257,26 @@ func (r *referee) overran(w *World, m *member) {
 }
 
 // out strikes a client off the list of those inside.
-func (r *referee) out(w *World, number uint8) {
-	for i, n := range r.inside {
-		if n == number {
-			r.inside = append(r.inside[:i], r.inside[i+1:]...)
-			break
-		}
+func (r *referee) out(w *World, m *member) {
+	room := &r.rooms[m.room]
+	if i := slices.Index(room.inside, m.number); i >= 0 {
+		room.inside = slices.Delete(room.inside, i, i+1)
 	}
-	if len(r.inside) == 1 {
-		d := w.now.Sub(r.since)
-		r.tally.Overlapped += d
-		r.tally.Longest = max(r.tally.Longest, d)
+	if len(room.inside) == 1 {
+		r.overlapped(w, room)
 	}
+}
+
+func (r *referee) overlapped(w *World, room *room) {
+	d := w.now.Sub(room.since)
+	r.tally.Overlapped += d
+	r.tally.Longest = max(r.tally.Longest, d)
 }
 
 func (r *referee) crashes(w *World, m *member) {
 	if m.view.inside {
 		m.view.inside = false
-		r.out(w, m.number)
+		r.out(w, m)
 	}
 }
 
@@ -259,19 +289,21 @@ func (r *referee) strikes(w *World, f *Fault) {
 
 // lost counts the holders whose value a fault of the server took away.
 func (r *referee) lost(w *World) {
-	for _, n := range r.inside {
-		m := &w.members[n]
-		if e, ok := w.store.Look(w.clock.Read(w.now).Wall, m.Key); !ok || e.Value != m.session.Value {
-			r.hazard(w, LostUpdate, int(n), -1)
+	for i := range r.rooms {
+		for _, n := range r.rooms[i].inside {
+			m := &w.members[n]
+			if e, ok := w.store.Look(w.clock.Read(w.now).Wall, m.Key); !ok || e.Value != m.session.Value {
+				r.hazard(w, LostUpdate, int(n), -1)
+			}
 		}
 	}
 }
 
 func (r *referee) finish(w *World) {
-	if len(r.inside) > 1 {
-		d := w.now.Sub(r.since)
-		r.tally.Overlapped += d
-		r.tally.Longest = max(r.tally.Longest, d)
+	for i := range r.rooms {
+		if room := &r.rooms[i]; len(room.inside) > 1 {
+			r.overlapped(w, room)
+		}
 	}
 }
 

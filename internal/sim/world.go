@@ -46,6 +46,7 @@ type member struct {
 	clock    Clock
 	chance   Generator
 	number   uint8
+	room     int    // of its key
 	process  uint32 // counts restarts: events of an earlier process are void
 	held     uint32 // counts holds and renewals' deadlines: timers of an earlier one are void
 	naps     uint32 // counts sleeps: a wake-up from an earlier one is void
@@ -102,7 +103,6 @@ func (w *World) reset(fleet *Fleet, seed uint64) {
 	w.clock.reset()
 	w.history.reset(fleet)
 	w.store.Listening = w.listening
-	w.referee.reset()
 	if cap(w.members) < len(fleet.Clients) {
 		w.members = make([]member, len(fleet.Clients))
 	}
@@ -115,6 +115,7 @@ func (w *World) reset(fleet *Fleet, seed uint64) {
 	for i := range fleet.Clients {
 		w.enlist(i, seed)
 	}
+	w.referee.reset(w)
 	for i := range w.faults {
 		w.schedule(event{at: w.faults[i].At, kind: faultDue, flight: int32(i)})
 	}
