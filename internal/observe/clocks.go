@@ -16,6 +16,7 @@ type sums struct {
 	// trip is the shortest time between two commands of one attempt: a whole round trip and more, so that
 	// the shortest delay of one way is below it.
 	trip time.Duration
+	run  suspects
 }
 
 const topSums = 4

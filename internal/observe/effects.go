@@ -158,7 +158,9 @@ func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant) {
 		sum = &sums{}
 		o.sums[p] = sum
 	}
-	sum.add(s.base.Sub(at), s.quantum)
+	if by, stepped := sum.take(s.base.Sub(at), s.quantum); stepped {
+		o.stepped(c, lk.id.name, at, by)
+	}
 }
 
 // trip takes in the time between two commands of one attempt.

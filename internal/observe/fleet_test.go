@@ -169,6 +169,59 @@ func TestPlantedHazards(t *testing.T) {
 	assert.Equal(t, report.Overlaps[0].Second.Addr, report.Overlaps[1].First.Addr, "b is in both")
 }
 
+// TestSteppedClock steps the clock of a real holder, to and fro, and wants both steps found with their sizes,
+// and the clock that was never stepped left alone.
+func TestSteppedClock(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python)
+	t.Parallel()
+	s := redistest.Real(t)
+	lease := holders.Arg("lease", 20*time.Second)
+	steady, stepped := holders.Start(t, holders.RedisPy, s.URL(), lease), holders.Start(t, holders.RedisPy, s.URL(), lease)
+	report := watch(t, s, observe.Options{Lease: 20 * time.Second}, func() {
+		for _, offset := range []int{0, 3300, -4400} {
+			require.Equal(t, "clock", stepped.Do(fmt.Sprint("clock ", offset)).Event)
+			turns(t, "lock:orders:1", 20, 0, steady)
+			turns(t, "lock:orders:2", 20, 0, stepped)
+		}
+	})
+	var jumps []float64
+	for _, e := range report.Events {
+		var by float64
+		if _, err := fmt.Sscanf(e.Note, "its clock jumped by %f s", &by); assert.NoError(t, err, e.Note) {
+			jumps = append(jumps, by)
+		}
+		assert.Equal(t, "lock:orders:2", e.Key)
+	}
+	assert.InDeltaSlice(t, []float64{3.3, -7.7}, jumps, 0.2)
+	assert.Equal(t, map[string]int64{"step": 2}, report.Hazards)
+	for _, row := range report.Clients {
+		if row.Keys[0] == "lock:orders:#" && value(row.SkewMS) < -1000 {
+			assert.InDelta(t, -4400, value(row.SkewMS), 50, "the skew is that of the clock as it is now")
+		}
+	}
+}
+
+// TestFlushedLocks flushes a server under a holder, and wants the holder that it robbed named.
+func TestFlushedLocks(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java)
+	t.Parallel()
+	s := redistest.Real(t)
+	a := holders.Start(t, holders.Article, s.URL(), holders.Arg("lease", 30*time.Second))
+	b := holders.Start(t, holders.Article, s.URL(), holders.Arg("lease", 30*time.Second))
+	report := watch(t, s, observe.Options{Lease: 30 * time.Second}, func() {
+		require.Equal(t, "acquired", a.Do("acquire lock:x").Event)
+		require.Equal(t, "acquired", b.Do("acquire lock:y").Event)
+		require.Equal(t, "released", b.Do("release lock:y").Event)
+		s.Do("FLUSHALL")
+		require.Equal(t, "acquired", b.Do("acquire lock:x").Event)
+		require.Equal(t, "released", b.Do("release lock:x").Event)
+		require.Equal(t, "released", a.Do("release lock:x").Event)
+	})
+	assert.Equal(t, map[string]int64{"lost-update": 1}, report.Hazards)
+	require.Len(t, report.Overlaps, 1)
+	assert.Equal(t, "lost-update", report.Overlaps[0].Cause)
+}
+
 // TestCleanRun lets fleets of every kind work as they should and wants nothing reported.
 func TestCleanRun(t *testing.T) {
 	redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)

@@ -283,8 +283,8 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 // causeOf names why two held at once.
 func causeOf(first, second *hold) string {
 	switch {
-	case first.lost == "stale-delete":
-		return "stale-delete"
+	case first.lost == "stale-delete", first.lost == "lost-update":
+		return first.lost
 	case first.lost == "expired":
 		return "overrun"
 	case second.how == "takeover":

@@ -62,6 +62,7 @@ type Observer struct {
 	script   script
 	tokens   map[string]*client // who asked with which token, for hand-overs
 	names    map[string]Peer
+	steps    map[string]step // by host
 
 	first, last protocol.Instant
 	commands    int64
@@ -158,6 +159,7 @@ func New(opts Options) *Observer {
 		Keys: NewKeys(opts.MaxKeys), opts: opts,
 		clients: map[string]*client{}, locks: map[keyID]*lock{}, sums: map[pair]*sums{},
 		tokens: map[string]*client{}, names: map[string]Peer{}, hazards: map[string]int64{},
+		steps: map[string]step{},
 	}
 }
 
@@ -220,6 +222,10 @@ func (o *Observer) Take(l *Line) {
 		}
 	case "EXEC", "UNWATCH", "DISCARD":
 		c.watched = keyID{}
+	case "FLUSHALL":
+		o.flushed(c, -1, l.At)
+	case "FLUSHDB":
+		o.flushed(c, l.DB, l.At)
 	}
 	for _, e := range o.Keys.Apply(l) {
 		if e.Op == OpSetNX || e.Op == OpGetSet {
