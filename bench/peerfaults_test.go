@@ -1,0 +1,434 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	redsyncredigo "github.com/go-redsync/redsync/v4/redis/redigo"
+	"github.com/gomodule/redigo/redis"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// The ten faults for which package modern has a test each (modern/faults_test.go), tried on the peers and on
+// modern in the same way, on a real server. What came out is docs/peers.md:
+//
+//	cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update
+
+var update = flag.Bool("update", false, "write docs/peers.md anew")
+
+// peer opens a library on a server, with locks of the given TTL.
+type peer struct {
+	name string
+	open func(t *testing.T, addr string, ttl time.Duration) locks
+}
+
+// locks is what the faults need of a library. A nil function is something that the library has not.
+type locks struct {
+	try     func(ctx context.Context, key string) (held, error) // one attempt
+	acquire func(ctx context.Context, key string) (held, error) // waits
+}
+
+type held struct {
+	release func(ctx context.Context) error
+	extend  func(ctx context.Context) error
+	lost    <-chan struct{} // told of a loss
+	renews  bool
+}
+
+var peers = []peer{
+	{"modern", openModernPeer}, {"redsync (redigo)", openRedsyncPeer}, {"redislock", openRedislockPeer}, {"rueidislock", openRueidislockPeer},
+}
+
+func openModernPeer(t *testing.T, addr string, ttl time.Duration) locks {
+	pool := poolFor(addr)
+	locker, err := modern.New(pool, modern.Options{TTL: ttl, MaxHold: 4 * ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { locker.Close(); _ = pool.Close() })
+	wrap := func(lock *modern.Lock, err error) (held, error) {
+		if err != nil {
+			return held{}, err
+		}
+		return held{release: lock.Release, extend: lock.Renew, lost: lock.Context().Done(), renews: true}, nil
+	}
+	return locks{
+		try:     func(ctx context.Context, key string) (held, error) { return wrap(locker.TryAcquire(ctx, key)) },
+		acquire: func(ctx context.Context, key string) (held, error) { return wrap(locker.Acquire(ctx, key)) },
+	}
+}
+
+func openRedsyncPeer(t *testing.T, addr string, ttl time.Duration) locks {
+	pool := poolFor(addr)
+	t.Cleanup(func() { _ = pool.Close() })
+	sync := redsync.New(redsyncredigo.NewPool(pool))
+	lock := func(tries int) func(ctx context.Context, key string) (held, error) {
+		return func(ctx context.Context, key string) (held, error) {
+			m := sync.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(tries))
+			if err := m.LockContext(ctx); err != nil {
+				return held{}, err
+			}
+			return held{
+				release: func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err },
+				extend:  func(ctx context.Context) error { _, err := m.ExtendContext(ctx); return err },
+			}, nil
+		}
+	}
+	return locks{lock(1), lock(1 << 30)}
+}
+
+func openRedislockPeer(t *testing.T, addr string, ttl time.Duration) locks {
+	rdb := goredis.NewClient(&goredis.Options{Addr: addr})
+	t.Cleanup(func() { _ = rdb.Close() })
+	client := redislock.New(rdb)
+	lock := func(o *redislock.Options) func(ctx context.Context, key string) (held, error) {
+		return func(ctx context.Context, key string) (held, error) {
+			l, err := client.Obtain(ctx, key, ttl, o)
+			if err != nil {
+				return held{}, err
+			}
+			return held{release: l.Release, extend: func(ctx context.Context) error { return l.Refresh(ctx, ttl, nil) }}, nil
+		}
+	}
+	return locks{lock(nil), lock(&redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)})}
+}
+
+func openRueidislockPeer(t *testing.T, addr string, ttl time.Duration) locks {
+	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(locker.Close)
+	lock := func(with func(context.Context, string) (context.Context, context.CancelFunc, error)) func(ctx context.Context, key string) (held, error) {
+		return func(ctx context.Context, key string) (held, error) {
+			// The context that it is given ends the lock as well as the wait.
+			lockCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+			stop := context.AfterFunc(ctx, cancel)
+			inside, release, err := with(lockCtx, key)
+			stop()
+			if err != nil {
+				cancel()
+				return held{}, err
+			}
+			return held{release: func(context.Context) error { release(); cancel(); return nil }, lost: inside.Done(), renews: true}, nil
+		}
+	}
+	return locks{lock(locker.TryWithContext), lock(locker.WithContext)}
+}
+
+// outcome is what a library did: whether it passed, and what was seen.
+type outcome struct {
+	passed bool
+	seen   string
+}
+
+func said(passed bool, format string, args ...any) outcome {
+	return outcome{passed, fmt.Sprintf(format, args...)}
+}
+
+const faultKey = "orders"
+
+// keyOf is the key that a library puts on the server for a lock: the one that exists.
+func keyOf(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	keys, err := redis.Strings(s.Do("KEYS", "*"+faultKey+"*"), nil)
+	if err != nil || len(keys) == 0 {
+		return ""
+	}
+	slices.SortFunc(keys, func(a, b string) int { return len(a) - len(b) })
+	return keys[0]
+}
+
+var peerFaults = []struct {
+	what  string
+	probe func(t *testing.T, p peer) outcome
+}{
+	{"1. the server's clock is 10 s ahead", func(t *testing.T, p peer) outcome {
+		s := redistest.NewClocked(t)
+		s.Step(10 * time.Second)
+		a, b := p.open(t, s.Addr, 5*time.Second), p.open(t, s.Addr, 5*time.Second)
+		first, err := a.try(t.Context(), faultKey)
+		if err != nil {
+			return said(false, "the first gets no lock at all: %s", brief(err))
+		}
+		select {
+		case <-first.lost:
+			return said(false, "the lock is lost at once")
+		default:
+		}
+		if _, err := b.try(t.Context(), faultKey); err == nil {
+			return said(false, "a second one gets in while the first holds")
+		}
+		return said(true, "the second is kept out")
+	}},
+	{"2. try for 200 ms, the server is paused for 3 s", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, 10*time.Second)
+		warm, err := l.try(t.Context(), "another")
+		must(t, err)
+		must(t, warm.release(t.Context()))
+		s.Do("CLIENT", "PAUSE", 3000)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err = l.try(ctx, faultKey)
+		took := time.Since(began)
+		return said(took < 1500*time.Millisecond && err != nil, "back after %.1f s, %s", took.Seconds(), brief(err))
+	}},
+	{"3. ten tries of a lock that is held", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		holder, l := p.open(t, s.Addr, 30*time.Second), p.open(t, s.Addr, 30*time.Second)
+		_, err := holder.try(t.Context(), faultKey)
+		must(t, err)
+		if _, err := l.try(t.Context(), faultKey); err == nil { // connects
+			t.Fatal("not exclusive")
+		}
+		monitor := s.Monitor()
+		monitor.Commands()
+		for range 10 {
+			_, _ = l.try(t.Context(), faultKey)
+		}
+		n := 0
+		for _, c := range monitor.Commands() {
+			if c.Words[0] != "PING" && c.Words[0] != "ECHO" {
+				n++
+			}
+		}
+		return said(n <= 10, "%d commands", n)
+	}},
+	{"4. the reply to an acquisition never comes", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		link := redistest.NewLink(t, s.Addr)
+		l := p.open(t, link.Addr, 20*time.Second)
+		warm, err := l.try(t.Context(), "another")
+		must(t, err)
+		must(t, warm.release(t.Context()))
+		link.HalfOpen()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { _, err := l.try(ctx, faultKey); done <- err }()
+		redistest.Await(t, "the command", 10*time.Second, func() bool { return keyOf(t, s) != "" })
+		returned := true
+		select {
+		case err = <-done:
+		case <-time.After(8 * time.Second):
+			returned = false
+		}
+		link.Cut()
+		link.Heal()
+		if !returned {
+			return said(false, "it waits for the reply for ever, whatever its context says")
+		}
+		if err == nil {
+			return said(true, "settled: it holds the lock")
+		}
+		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if keyOf(t, s) == "" {
+				return said(true, "given up and cleaned up: %s", brief(err))
+			}
+		}
+		left, _ := redis.Int64(s.Do("PTTL", keyOf(t, s)), nil)
+		return said(false, "%s; the key stays for the rest of its TTL (%d of 20 s left)", brief(err), left/1000)
+	}},
+	{"5. the server falls silent under a holder", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		const ttl = time.Second
+		l := p.open(t, s.Addr, ttl)
+		h, err := l.try(t.Context(), faultKey)
+		must(t, err)
+		s.Signal(syscall.SIGSTOP)
+		defer s.Signal(syscall.SIGCONT)
+		if h.lost == nil {
+			return said(false, "nothing would tell the holder")
+		}
+		began := time.Now()
+		select {
+		case <-h.lost:
+			took := time.Since(began)
+			return said(took < 2*ttl, "the holder is told after %.1f s of a TTL of 1 s", took.Seconds())
+		case <-time.After(10 * ttl):
+			return said(false, "the holder is not told within ten TTLs")
+		}
+	}},
+	{"6. an extension after the lock was lost", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, 20*time.Second)
+		h, err := l.try(t.Context(), faultKey)
+		must(t, err)
+		if h.extend == nil {
+			return said(true, "it has none")
+		}
+		s.Do("DEL", keyOf(t, s))
+		err = h.extend(t.Context())
+		free := keyOf(t, s) == ""
+		return said(free && err != nil && !strings.Contains(err.Error(), "taken"), "%s", brief(err))
+	}},
+	{"7. 16 goroutines want one lock for 4 s", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		var turns [16]atomic.Int64
+		var all sync.WaitGroup
+		for i := range turns {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					h, err := l.acquire(ctx, faultKey)
+					if err != nil {
+						return
+					}
+					turns[i].Add(1)
+					time.Sleep(time.Millisecond) // the work
+					_ = h.release(context.WithoutCancel(ctx))
+				}
+			})
+		}
+		all.Wait()
+		least, most := turns[0].Load(), turns[0].Load()
+		for i := range turns {
+			least, most = min(least, turns[i].Load()), max(most, turns[i].Load())
+		}
+		return said(float64(most) <= 1.5*float64(least), "%d to %d turns each", least, most)
+	}},
+	{"8. every waiter's connection is killed, then the lock is freed", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, 10*time.Second)
+		h, err := l.acquire(t.Context(), faultKey)
+		must(t, err)
+		key := keyOf(t, s)
+		must(t, h.release(t.Context()))
+		redistest.Await(t, "a free key", 10*time.Second, func() bool { return keyOf(t, s) == "" })
+		s.Do("SET", key, "another's", "PX", 4000)
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		began := time.Now()
+		go func() { _, err := l.acquire(ctx, faultKey); done <- err }()
+		time.Sleep(500 * time.Millisecond) // it waits
+		conn := s.Conn()
+		must(t, conn.Send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+		must(t, conn.Send("CLIENT", "KILL", "TYPE", "pubsub"))
+		must(t, conn.Send("DEL", key))
+		must(t, conn.Flush())
+		err = <-done
+		took := time.Since(began)
+		return said(err == nil && took < 6*time.Second, "%s after %.1f s", brief(err), took.Seconds())
+	}},
+	{"9. a worker that hangs", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, time.Second)
+		h, err := l.try(t.Context(), faultKey)
+		must(t, err)
+		began := time.Now()
+		for time.Since(began) < 8*time.Second {
+			if keyOf(t, s) == "" {
+				return said(true, "its key is free after %.0f s", time.Since(began).Seconds())
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		_ = h
+		return said(false, "renewed for ever, and no option ends it")
+	}},
+	{"10. a release after another has taken over", func(t *testing.T, p peer) outcome {
+		s := redistest.Real(t)
+		l := p.open(t, s.Addr, 20*time.Second)
+		h, err := l.try(t.Context(), faultKey)
+		must(t, err)
+		key := keyOf(t, s)
+		s.Do("SET", key, "another's", "PX", 20000)
+		err = h.release(t.Context())
+		return said(s.Value(key) == "another's", "%s", brief(err))
+	}},
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+// brief is an error in a cell of a table.
+func brief(err error) string {
+	if err == nil {
+		return "no error"
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "deadline exceeded"
+	}
+	text := address.ReplaceAllString(err.Error(), "address")
+	text = strings.Join(strings.Fields(strings.ReplaceAll(text, "|", "/")), " ")
+	if len(text) > 70 {
+		text = text[:67] + "..."
+	}
+	return "\"" + text + "\""
+}
+
+// TestPeersFaults: package modern has none of the ten faults, and each of the faults that a Go library can have,
+// but for the last, is had by one of the peers.
+func TestPeersFaults(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	seen := map[string]map[string]outcome{}
+	for _, f := range peerFaults {
+		seen[f.what] = map[string]outcome{}
+		for _, p := range peers {
+			t.Run(f.what+"/"+p.name, func(t *testing.T) {
+				o := f.probe(t, p)
+				t.Log(o.passed, o.seen)
+				seen[f.what][p.name] = o
+				if p.name == "modern" && !o.passed {
+					t.Errorf("modern: %s", o.seen)
+				}
+			})
+		}
+	}
+	var doc bytes.Buffer
+	fmt.Fprintf(&doc, "# The ten faults, tried on the peers\n\nGenerated by `cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update` on a real redis-server. Versions: %s.\n\n", versions())
+	fmt.Fprint(&doc, "The faults were found in lock libraries of several languages; `modern/faults_test.go` has the tests that keep them out of package\nmodern. Here each is tried in one way on modern and on the Go libraries that people use: rueidislock with one key instead of three,\neverything else as it comes, `modern` with a `MaxHold` of four TTLs.\n\n| fault |")
+	for _, p := range peers {
+		fmt.Fprintf(&doc, " %s |", p.name)
+	}
+	fmt.Fprintf(&doc, "\n|---|%s\n", strings.Repeat("---|", len(peers)))
+	for _, f := range peerFaults {
+		fmt.Fprintf(&doc, "| %s |", f.what)
+		for _, p := range peers {
+			o := seen[f.what][p.name]
+			mark := "**fails**"
+			if o.passed {
+				mark = "passes"
+			}
+			fmt.Fprintf(&doc, " %s: %s |", mark, o.seen)
+		}
+		doc.WriteByte('\n')
+	}
+	fmt.Fprint(&doc, "\n5 and 9 belong together: redsync and redislock do not renew, so that a hanging worker loses its lock, and nothing tells it. 10 is had by\nthe old Jedis scheme itself (DEL, whatever is there) and by ShedLock's default unlock.\n")
+	if *update {
+		must(t, os.WriteFile(filepath.Join("..", "docs", "peers.md"), doc.Bytes(), 0o644))
+	}
+	t.Log("\n" + doc.String())
+}
