@@ -35,10 +35,48 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 		addr, err := e.askSentinels(ctx)
 		return []string{addr}, err
 	case Cluster:
+		nodes, err := e.askCluster(ctx)
+		var masters []string
+		for _, n := range nodes {
+			if !n.Replica {
+				masters = append(masters, n.Addr)
+			}
+		}
+		return masters, err
+	default:
+		return nil, errNotStarted
+	}
+}
+
+// Node is one server behind an endpoint.
+type Node struct {
+	Addr    string
+	Replica bool
+}
+
+// Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
+// a plain URL names stands alone: where its replicas are reached from here it does not say.
+func (e *Endpoint) Nodes(ctx context.Context) ([]Node, error) {
+	switch e.Kind {
+	case Single:
+		return []Node{{Addr: e.Addrs[0]}}, nil
+	case Sentinel:
+		return e.askSentinelsForAll(ctx)
+	case Cluster:
 		return e.askCluster(ctx)
 	default:
-		return nil, errors.New("endpoint: the embedded server is not started")
+		return nil, errNotStarted
 	}
+}
+
+var errNotStarted = errors.New("endpoint: the embedded server is not started")
+
+// DialNode connects to one of Nodes, whatever its role.
+func (e *Endpoint) DialNode(ctx context.Context, addr string) (redis.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, _, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	return conn, err
 }
 
 // DialRaw connects to one of Masters and returns the connection itself, authenticated and in the right
@@ -94,7 +132,7 @@ func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
 		}
 		return nil, nil, errs[0]
 	default:
-		return nil, nil, errors.New("endpoint: the embedded server is not started")
+		return nil, nil, errNotStarted
 	}
 }
 
@@ -231,30 +269,64 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 }
 
 // askSentinels returns the master's address from the first sentinel that knows it.
-func (e *Endpoint) askSentinels(ctx context.Context) (string, error) {
+func (e *Endpoint) askSentinels(ctx context.Context) (addr string, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		addr, err = e.masterOf(ctx, conn, sentinel)
+		return err
+	})
+	return addr, err
+}
+
+// askSentinelsForAll returns the master and its replicas, as the first sentinel that answers knows them.
+func (e *Endpoint) askSentinelsForAll(ctx context.Context) (nodes []Node, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		master, err := e.masterOf(ctx, conn, sentinel)
+		if err != nil {
+			return err
+		}
+		list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
+		if err != nil {
+			return Explain(err)
+		}
+		nodes = []Node{{Addr: master}}
+		for _, entry := range list {
+			fields, err := redis.StringMap(entry, nil)
+			if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != master {
+				nodes = append(nodes, Node{Addr: addr, Replica: true})
+			}
+		}
+		return nil
+	})
+	return nodes, err
+}
+
+// eachSentinel asks one after the other until one answers.
+func (e *Endpoint) eachSentinel(ctx context.Context, ask func(ctx context.Context, conn redis.Conn, sentinel string) error) error {
 	var first error
 	for _, sentinel := range e.Addrs {
-		addr, err := e.askSentinel(ctx, sentinel)
+		err := e.askSentinel(ctx, sentinel, ask)
 		switch {
-		case err == nil:
-			return addr, nil
-		case errors.Is(err, context.Canceled):
-			return "", err
+		case err == nil, errors.Is(err, context.Canceled):
+			return err
 		case first == nil:
 			first = err
 		}
 	}
-	return "", first
+	return first
 }
 
-func (e *Endpoint) askSentinel(ctx context.Context, sentinel string) (string, error) {
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, ask func(context.Context, redis.Conn, string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 	defer cancel()
 	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer conn.Close()
+	return ask(ctx, conn, sentinel)
+}
+
+func (e *Endpoint) masterOf(ctx context.Context, conn redis.Conn, sentinel string) (string, error) {
 	parts, err := redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
 	switch {
 	case errors.Is(err, redis.ErrNil) || err == nil && len(parts) != 2:
@@ -267,8 +339,8 @@ func (e *Endpoint) askSentinel(ctx context.Context, sentinel string) (string, er
 	return net.JoinHostPort(parts[0], parts[1]), nil
 }
 
-// askCluster returns the masters that own slots, from the first node that answers.
-func (e *Endpoint) askCluster(ctx context.Context) ([]string, error) {
+// askCluster returns the nodes that serve slots, masters first, from the first node that answers.
+func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 	conn, raw, err := e.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -281,16 +353,17 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]string, error) {
 	case err != nil:
 		return nil, Explain(err)
 	}
-	masters, covered := mastersOf(slots, raw.RemoteAddr().String())
+	nodes, covered := nodesOf(slots, raw.RemoteAddr().String())
 	if covered != 16384 {
 		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", covered), Advice: "see CLUSTER INFO on one of its nodes"}
 	}
-	return masters, nil
+	return nodes, nil
 }
 
-// mastersOf reads CLUSTER SLOTS: ranges of first slot, last slot, master, replicas... An empty host is the
+// nodesOf reads CLUSTER SLOTS: ranges of first slot, last slot, master, replicas... An empty host is the
 // node that was asked.
-func mastersOf(slots []any, asked string) (masters []string, covered int) {
+func nodesOf(slots []any, asked string) (nodes []Node, covered int) {
+	var replicas []Node
 	seen := map[string]bool{}
 	for _, entry := range slots {
 		span, err := redis.Values(entry, nil)
@@ -299,23 +372,43 @@ func mastersOf(slots []any, asked string) (masters []string, covered int) {
 		}
 		from, err1 := redis.Int(span[0], nil)
 		to, err2 := redis.Int(span[1], nil)
-		node, err3 := redis.Values(span[2], nil)
-		if err1 != nil || err2 != nil || err3 != nil || len(node) < 2 {
+		if err1 != nil || err2 != nil {
 			continue
 		}
-		host, _ := redis.String(node[0], nil)
-		port, err := redis.Int(node[1], nil)
-		if err != nil {
-			continue
-		}
-		if host == "" {
-			host, _, _ = net.SplitHostPort(asked)
-		}
-		covered += to - from + 1
-		if addr := net.JoinHostPort(host, fmt.Sprint(port)); !seen[addr] {
+		for i, one := range span[2:] {
+			addr, ok := addrOf(one, asked)
+			if i == 0 && !ok {
+				break
+			}
+			if i == 0 {
+				covered += to - from + 1
+			}
+			switch {
+			case !ok || seen[addr]:
+			case i == 0:
+				nodes = append(nodes, Node{Addr: addr})
+			default:
+				replicas = append(replicas, Node{Addr: addr, Replica: true})
+			}
 			seen[addr] = true
-			masters = append(masters, addr)
 		}
 	}
-	return masters, covered
+	return append(nodes, replicas...), covered
+}
+
+// addrOf reads one node of CLUSTER SLOTS: host, port, and more.
+func addrOf(node any, asked string) (addr string, ok bool) {
+	fields, err := redis.Values(node, nil)
+	if err != nil || len(fields) < 2 {
+		return "", false
+	}
+	host, _ := redis.String(fields[0], nil)
+	port, err := redis.Int(fields[1], nil)
+	if err != nil {
+		return "", false
+	}
+	if host == "" {
+		host, _, _ = net.SplitHostPort(asked)
+	}
+	return net.JoinHostPort(host, fmt.Sprint(port)), true
 }
