@@ -287,7 +287,11 @@ func (s *stage) clean() error {
 	conn, err := s.opts.Pool.GetContext(ctx)
 	if err == nil {
 		defer conn.Close()
-		_, err = redis.DoContext(conn, ctx, "DEL", s.leftovers()...)
+		for _, key := range s.leftovers() { // one by one: in a cluster each has a slot of its own
+			if err == nil {
+				_, err = redis.DoContext(conn, ctx, "DEL", key)
+			}
+		}
 	}
 	if err != nil {
 		return &endpoint.Error{
