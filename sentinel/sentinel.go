@@ -9,6 +9,10 @@
 // asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
 // asked again.
 //
+// The pool listens for +switch-master on a connection to each sentinel. When one is heard it asks all of
+// them, turns to the new master, and drops the idle connections to the old one, without waiting for an error:
+// a master that hangs, or that only the sentinels cannot reach, is not asked any further.
+//
 // A command that has certainly not run is tried again while the sentinels fail over, for as long as
 // Options.Patience; one whose reply was lost is never repeated here: the lock settles what became of it.
 //
@@ -63,7 +67,10 @@ type Options struct {
 }
 
 // Pool connects to the master. It is safe for concurrent use.
-type Pool struct{ *topology.Fleet }
+type Pool struct {
+	*topology.Fleet
+	watcher *watcher
+}
 
 // New returns a pool that asks the sentinels with the first command.
 func New(opts Options) (*Pool, error) {
@@ -87,9 +94,22 @@ func New(opts Options) (*Pool, error) {
 	if opts.Map == nil {
 		opts.Map = func(addr string) string { return addr }
 	}
-	return &Pool{topology.NewFleet(topology.Options{
-		Find: opts.find, Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
-	})}, nil
+	p := &Pool{}
+	p.watcher = newWatcher(opts, func() { p.Refresh() })
+	p.Fleet = topology.NewFleet(topology.Options{
+		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
+			p.watcher.start()
+			return opts.find(ctx)
+		},
+		Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
+	})
+	return p, nil
+}
+
+// Close closes the idle connections and those to the sentinels, and connections in use when they come back.
+func (p *Pool) Close() error {
+	p.watcher.close()
+	return p.Fleet.Close()
 }
 
 // askTimeout bounds the question to one sentinel.
@@ -108,7 +128,7 @@ type answer struct {
 }
 
 // find asks all sentinels and takes the newest answer.
-func (o Options) find(ctx context.Context, _ []string) (*topology.Table, error) {
+func (o Options) find(ctx context.Context) (*topology.Table, error) {
 	answers := make(chan answer, len(o.Addrs))
 	for _, addr := range o.Addrs {
 		go func() { answers <- o.ask(ctx, addr) }()

@@ -311,8 +311,7 @@ func TestFenceAndObserveOverSentinels(t *testing.T) {
 	r := start(t, "observe", "--for", "2m", "--follow", "--json", "--redis", g.URL())
 	locks(before)
 	r.await(`"what":"acquired"`, func() { locks(before) })
-	g.Sentinels[0].Do("SENTINEL", "FAILOVER", g.Name)
-	after := g.AwaitFailover(before)
+	after := g.Failover()
 	r.await(`"key":"lock:after"`, func() {
 		_, _ = after.Try("SETNX", "lock:after", inMS(time.Minute))
 		_, _ = after.Try("DEL", "lock:after")
