@@ -67,18 +67,14 @@ func New(opts Options) (*Pool, error) {
 	if len(opts.Addrs) == 0 {
 		return nil, errors.New("cluster: a Pool needs the address of a node")
 	}
-	for _, a := range opts.Addrs {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return nil, fmt.Errorf("cluster: address %q: %w", a, err)
-		}
+	if err := topology.CheckAddrs(opts.Addrs); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = func(ctx context.Context, addr string) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(5*time.Second))
-		}
+		opts.Dial = topology.Plain(5 * time.Second)
 	}
 	if opts.Map == nil {
-		opts.Map = func(addr string) string { return addr }
+		opts.Map = topology.AsTold
 	}
 	return &Pool{topology.NewFleet(topology.Options{
 		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,

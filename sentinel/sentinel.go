@@ -80,19 +80,17 @@ func New(opts Options) (*Pool, error) {
 	case opts.Master == "":
 		return nil, errors.New("sentinel: a Pool needs the master's name")
 	}
-	for _, a := range opts.Addrs {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return nil, fmt.Errorf("sentinel: address %q: %w", a, err)
-		}
+	if err := topology.CheckAddrs(opts.Addrs); err != nil {
+		return nil, fmt.Errorf("sentinel: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = dialer(5 * time.Second)
+		opts.Dial = topology.Plain(5 * time.Second)
 	}
 	if opts.DialSentinel == nil {
-		opts.DialSentinel = dialer(askTimeout)
+		opts.DialSentinel = topology.Plain(askTimeout)
 	}
 	if opts.Map == nil {
-		opts.Map = func(addr string) string { return addr }
+		opts.Map = topology.AsTold
 	}
 	p := &Pool{}
 	p.watcher = newWatcher(opts, func() { p.Refresh() })
@@ -114,12 +112,6 @@ func (p *Pool) Close() error {
 
 // askTimeout bounds the question to one sentinel.
 const askTimeout = time.Second
-
-func dialer(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
-	return func(ctx context.Context, addr string) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
-	}
-}
 
 type answer struct {
 	addr  string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -81,6 +82,26 @@ type Options struct {
 	MaxActive   int           // per server; zero: no limit
 	IdleTimeout time.Duration // zero: 1 min
 }
+
+// CheckAddrs wants host:port each.
+func CheckAddrs(addrs []string) error {
+	for _, a := range addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("address %q: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// Plain dials servers without TLS and without a password.
+func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
+	return func(ctx context.Context, addr string) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
+	}
+}
+
+// AsTold is the Map of servers that clients see under the addresses that they tell.
+func AsTold(addr string) string { return addr }
 
 func (o Options) withDefaults() Options {
 	if o.Patience == 0 {
