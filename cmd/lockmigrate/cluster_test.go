@@ -301,6 +301,14 @@ func TestFenceWatchOverARestart(t *testing.T) {
 	assert.Contains(t, watch.diagnostics.String(), c.Masters[0].Addr+" was started anew")
 }
 
+// Without the right to read it, there is nothing to wait for.
+func TestFenceWatchWithoutTheRight(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "+@all", "-acl|log")
+	_, stderr := expect(t, exitFailed, "fence", "--watch", "1h", "--redis", "redis://joe:pw@"+s.Addr)
+	assert.Contains(t, stderr, "NOPERM")
+}
+
 func TestFenceAndObserveOverSentinels(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 3)
 	oldUser(g.Servers)
