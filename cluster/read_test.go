@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/lockmigrate/lockmigrate/internal/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // canned is a connection from which the bytes of a test are read.
@@ -52,7 +53,7 @@ func FuzzSlots(f *testing.F) {
 		if err != nil {
 			return
 		}
-		table, err := Options{Map: func(a string) string { return a }}.read(reply, "10.0.0.1:7000")
+		table, err := topology.ReadSlots(reply, "10.0.0.1:7000", topology.AsTold)
 		if err != nil {
 			return
 		}
@@ -67,7 +68,7 @@ func FuzzSlots(f *testing.F) {
 func TestSlotsOfTheAskedNode(t *testing.T) {
 	reply, err := slotsOf([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:6379\r\n"))
 	assert.NoError(t, err)
-	table, err := Options{Map: func(a string) string { return a }}.read(reply, "10.0.0.1:7000")
+	table, err := topology.ReadSlots(reply, "10.0.0.1:7000", topology.AsTold)
 	assert.NoError(t, err)
 	assert.Equal(t, []string{"10.0.0.1:6379"}, table.Masters)
 	assert.Equal(t, 16384, table.Served())

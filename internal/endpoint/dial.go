@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 const (
@@ -353,62 +356,18 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 	case err != nil:
 		return nil, Explain(err)
 	}
-	nodes, covered := nodesOf(slots, raw.RemoteAddr().String())
-	if covered != 16384 {
-		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", covered), Advice: "see CLUSTER INFO on one of its nodes"}
+	table, err := topology.ReadSlots(slots, raw.RemoteAddr().String(), topology.AsTold)
+	if err != nil {
+		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
+	}
+	if n := table.Served(); n != 16384 {
+		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+	}
+	var nodes []Node
+	for _, addr := range slices.Concat(table.Masters, table.Nodes) {
+		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
+			nodes = append(nodes, Node{Addr: addr, Replica: !slices.Contains(table.Masters, addr)})
+		}
 	}
 	return nodes, nil
-}
-
-// nodesOf reads CLUSTER SLOTS: ranges of first slot, last slot, master, replicas... An empty host is the
-// node that was asked.
-func nodesOf(slots []any, asked string) (nodes []Node, covered int) {
-	var replicas []Node
-	seen := map[string]bool{}
-	for _, entry := range slots {
-		span, err := redis.Values(entry, nil)
-		if err != nil || len(span) < 3 {
-			continue
-		}
-		from, err1 := redis.Int(span[0], nil)
-		to, err2 := redis.Int(span[1], nil)
-		if err1 != nil || err2 != nil {
-			continue
-		}
-		for i, one := range span[2:] {
-			addr, ok := addrOf(one, asked)
-			if i == 0 && !ok {
-				break
-			}
-			if i == 0 {
-				covered += to - from + 1
-			}
-			switch {
-			case !ok || seen[addr]:
-			case i == 0:
-				nodes = append(nodes, Node{Addr: addr})
-			default:
-				replicas = append(replicas, Node{Addr: addr, Replica: true})
-			}
-			seen[addr] = true
-		}
-	}
-	return append(nodes, replicas...), covered
-}
-
-// addrOf reads one node of CLUSTER SLOTS: host, port, and more.
-func addrOf(node any, asked string) (addr string, ok bool) {
-	fields, err := redis.Values(node, nil)
-	if err != nil || len(fields) < 2 {
-		return "", false
-	}
-	host, _ := redis.String(fields[0], nil)
-	port, err := redis.Int(fields[1], nil)
-	if err != nil {
-		return "", false
-	}
-	if host == "" {
-		host, _, _ = net.SplitHostPort(asked)
-	}
-	return net.JoinHostPort(host, fmt.Sprint(port)), true
 }
