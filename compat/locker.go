@@ -183,7 +183,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		switch {
 		case err == nil:
 			return lock, true, nil
-		case !again(ctx, err) && (ctx.Err() != nil || !broke(err)):
+		case !again(ctx, err) && (ctx.Err() != nil || !broke(err) || l.isClosed()):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if cause := l.wait(ctx, changed, turn, met.take(err, next)); cause != nil {
@@ -394,6 +394,12 @@ func (l *Locker) forget(k *Lock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.locks, k)
+}
+
+func (l *Locker) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

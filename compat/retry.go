@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
@@ -26,7 +25,8 @@ const (
 	longestPause = time.Second
 )
 
-// broke tells whether an attempt failed in a way that says nothing about the lock.
+// broke tells whether an attempt failed in a way that says nothing about the lock. A line that was closed is
+// such a way: a connection that listens is replaced together with the line beside it.
 func broke(err error) bool {
 	var e *Error
 	switch {
@@ -34,7 +34,7 @@ func broke(err error) bool {
 		return true
 	case !errors.As(err, &e) || e.Kind != nil || e.Cause == nil:
 		return false
-	case errors.Is(err, line.ErrClosed), errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
+	case errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
 		return false // for good; redigo's error for it has no name
 	}
 	var refused redis.Error
