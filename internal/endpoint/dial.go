@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -364,10 +365,44 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
 	}
 	var nodes []Node
-	for _, addr := range slices.Concat(table.Masters, table.Nodes) {
+	for _, addr := range table.Masters {
+		nodes = append(nodes, Node{Addr: addr})
+	}
+	// CLUSTER SLOTS leaves out replicas that are down or have just begun.
+	replicas := table.Nodes
+	if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
+		replicas = append(replicas, replicasIn(text, raw.RemoteAddr().String())...)
+	}
+	for _, addr := range replicas {
 		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
-			nodes = append(nodes, Node{Addr: addr, Replica: !slices.Contains(table.Masters, addr)})
+			nodes = append(nodes, Node{Addr: addr, Replica: true})
 		}
 	}
 	return nodes, nil
+}
+
+// replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes
+// whose address is not known are left out.
+func replicasIn(text, asked string) (addrs []string) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 {
+			continue
+		}
+		flags := strings.Split(fields[2], ",")
+		told, _, _ := strings.Cut(fields[1], "@")
+		at := strings.LastIndexByte(told, ':')
+		if at < 0 || !slices.Contains(flags, "slave") || slices.Contains(flags, "noaddr") || slices.Contains(flags, "handshake") {
+			continue
+		}
+		host, port := strings.Trim(told[:at], "[]"), told[at+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.ContainsAny(host, "[]") {
+			continue
+		}
+		if host == "" {
+			host, _, _ = net.SplitHostPort(asked)
+		}
+		addrs = append(addrs, net.JoinHostPort(host, port))
+	}
+	return addrs
 }
