@@ -171,7 +171,7 @@ func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags 
 		if flags.execute {
 			what = "could"
 		}
-		return failedError("what is done stands; run it again when they answer (SENTINEL RESET forgets replicas that are gone for good)", "%d of %d servers %s not be changed", len(failed), len(nodes), what)
+		return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed", len(failed), len(nodes), what)
 	}
 	return nil
 }
