@@ -5,7 +5,8 @@
 //	locker, err := modern.New(pool, modern.Options{Fencing: true})
 //
 // All sentinels are asked at once, and the newest of their answers counts (the highest configuration
-// epoch): one that a partition has cut off does not lead back to the old master. Whatever is connected to is
+// epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that
+// know better do not answer. Whatever is connected to is
 // asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
 // asked again.
 //
@@ -30,6 +31,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -92,12 +94,12 @@ func New(opts Options) (*Pool, error) {
 	if opts.Map == nil {
 		opts.Map = topology.AsTold
 	}
-	p := &Pool{}
+	p, finder := &Pool{}, &finder{opts: opts}
 	p.watcher = newWatcher(opts, func() { p.Refresh() })
 	p.Fleet = topology.NewFleet(topology.Options{
 		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
 			p.watcher.start()
-			return opts.find(ctx)
+			return finder.find(ctx)
 		},
 		Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
 	})
@@ -119,14 +121,27 @@ type answer struct {
 	err   error
 }
 
+// finder asks for the master.
+type finder struct {
+	opts Options
+
+	mu    sync.Mutex
+	known answer // the newest so far
+	heard time.Time
+}
+
+// forgetAfter is for how long an answer counts more than older ones. Sentinels tell each other of a failover
+// within seconds; a minute later an older answer means that they were set up anew.
+const forgetAfter = time.Minute
+
 // find asks all sentinels and takes the newest answer.
-func (o Options) find(ctx context.Context) (*topology.Table, error) {
-	answers := make(chan answer, len(o.Addrs))
-	for _, addr := range o.Addrs {
-		go func() { answers <- o.ask(ctx, addr) }()
+func (f *finder) find(ctx context.Context) (*topology.Table, error) {
+	answers := make(chan answer, len(f.opts.Addrs))
+	for _, addr := range f.opts.Addrs {
+		go func() { answers <- f.opts.ask(ctx, addr) }()
 	}
 	best, errs := answer{epoch: -1}, []error(nil)
-	for range o.Addrs {
+	for range f.opts.Addrs {
 		switch a := <-answers; {
 		case a.err != nil:
 			errs = append(errs, a.err)
@@ -137,7 +152,20 @@ func (o Options) find(ctx context.Context) (*topology.Table, error) {
 	if best.addr == "" {
 		return nil, errors.Join(errs...)
 	}
-	return topology.Single(best.addr), nil
+	return topology.Single(f.newest(best, len(errs) == 0)), nil
+}
+
+// newest returns the address of an answer, or of the one before it where that was newer and those who gave
+// it may only be silent at the moment: a server that was replaced may come up again, and be a master for
+// everybody who asks it, until it is told.
+func (f *finder) newest(a answer, all bool) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if a.epoch < f.known.epoch && !all && time.Since(f.heard) < forgetAfter {
+		return f.known.addr
+	}
+	f.known, f.heard = a, time.Now()
+	return a.addr
 }
 
 func (o Options) ask(ctx context.Context, sentinel string) (a answer) {

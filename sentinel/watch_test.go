@@ -3,17 +3,20 @@ package sentinel
 import (
 	"context"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // book counts the open connections to each server.
@@ -105,6 +108,38 @@ func TestThePoolTurnsWithoutACommand(t *testing.T) {
 func listenedTo(s *redistest.Server) bool {
 	list, _ := redis.String(s.Try("CLIENT", "LIST"))
 	return strings.Contains(list, " sub=1 ")
+}
+
+// While the only sentinel that knows of a failover is silent, the others do not lead back to the old master.
+// When all of them say the same, they were set up anew.
+func TestOlderAnswersDoNotLeadBack(t *testing.T) {
+	fake := func(addr string, epoch int) *server.Server {
+		s, err := server.NewServer("127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(s.Close)
+		host, port, _ := net.SplitHostPort(addr)
+		require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, _ []string) {
+			c.WriteStrings([]string{"ip", host, "port", port, "config-epoch", strconv.Itoa(epoch)})
+		}))
+		return s
+	}
+	leader, behind, other := fake("10.0.0.2:1", 7), fake("10.0.0.1:1", 6), fake("10.0.0.1:1", 6)
+	o := Options{Addrs: []string{behind.Addr().String(), leader.Addr().String(), other.Addr().String()}, Master: "m"}
+	o.DialSentinel, o.Map = topology.Plain(time.Second), topology.AsTold
+	f := &finder{opts: o}
+	masters := func() []string {
+		table, err := f.find(t.Context())
+		require.NoError(t, err)
+		return table.Masters
+	}
+	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "the newest")
+	leader.Close()
+	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "and no way back")
+	f.heard = time.Now().Add(-2 * forgetAfter)
+	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "long after it was last heard of")
+	f.known.epoch, f.heard = 9, time.Now()
+	f.opts.Addrs = []string{behind.Addr().String(), other.Addr().String()}
+	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "all say so")
 }
 
 // A sentinel that is away is connected to again when it is back, and what it publishes then is heard.
