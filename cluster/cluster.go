@@ -27,8 +27,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -67,18 +65,14 @@ func New(opts Options) (*Pool, error) {
 	if len(opts.Addrs) == 0 {
 		return nil, errors.New("cluster: a Pool needs the address of a node")
 	}
-	for _, a := range opts.Addrs {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return nil, fmt.Errorf("cluster: address %q: %w", a, err)
-		}
+	if err := topology.CheckAddrs(opts.Addrs); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = func(ctx context.Context, addr string) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(5*time.Second))
-		}
+		opts.Dial = topology.Plain(5 * time.Second)
 	}
 	if opts.Map == nil {
-		opts.Map = func(addr string) string { return addr }
+		opts.Map = topology.AsTold
 	}
 	return &Pool{topology.NewFleet(topology.Options{
 		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
@@ -121,42 +115,5 @@ func (o Options) ask(ctx context.Context, addr string) (*topology.Table, error) 
 	if err != nil {
 		return nil, err
 	}
-	return o.read(reply, addr)
-}
-
-// read takes CLUSTER SLOTS: ranges of first slot, last slot, master, replicas. A host that a node does not
-// know is the one that was asked.
-func (o Options) read(reply []any, asked string) (*topology.Table, error) {
-	table := topology.NewTable()
-	for _, entry := range reply {
-		span, err := redis.Values(entry, nil)
-		if err != nil || len(span) < 3 {
-			return nil, errors.New("CLUSTER SLOTS: not a range of slots")
-		}
-		from, err1 := redis.Int(span[0], nil)
-		to, err2 := redis.Int(span[1], nil)
-		if err := errors.Join(err1, err2); err != nil || from < 0 || to > 16383 || from > to {
-			return nil, errors.New("CLUSTER SLOTS: not a range of slots")
-		}
-		for i, node := range span[2:] {
-			fields, err := redis.Values(node, nil)
-			if err != nil || len(fields) < 2 {
-				return nil, errors.New("CLUSTER SLOTS: not a node")
-			}
-			host, _ := redis.String(fields[0], nil)
-			port, err := redis.Int(fields[1], nil)
-			if err != nil || port <= 0 || port > 65535 {
-				return nil, errors.New("CLUSTER SLOTS: a node without a port")
-			}
-			if host == "" || host == "?" {
-				host, _, _ = net.SplitHostPort(asked)
-			}
-			addr := o.Map(net.JoinHostPort(host, strconv.Itoa(port)))
-			if i == 0 {
-				table.Assign(from, to, addr)
-			}
-			table.Nodes = append(table.Nodes, addr)
-		}
-	}
-	return table, nil
+	return topology.ReadSlots(reply, addr, o.Map)
 }

@@ -35,7 +35,11 @@ func (l *Locker) attemptBridge(ctx context.Context, key string, p *permit, over 
 			return nil, look{}, notAcquired(key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
-			return l.concluded(ctx, m, p, outcome, began)
+			lock, next, err := l.concluded(ctx, m, p, outcome, began)
+			if outcome.Step.Verdict == protocol.Failed && reply.Kind != protocol.Woke {
+				next.left = nil // it never had the keys, or has dropped them
+			}
+			return lock, next, err
 		}
 		if err := sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
 			l.background.Go(func() { l.giveBack(m, p, began) })
@@ -80,14 +84,13 @@ func (l *Locker) concluded(ctx context.Context, m *protocol.BridgeAcquire, p *pe
 		}
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, began.Add(p.opts.TTL+l.opts.ReplyTimeout)
-		l.background.Go(func() { l.giveBack(m, p, began) })
+		return nil, look{left: l.giveBackLater(m, p, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.opts.Poll
 		if m.Holds() {
-			l.background.Go(func() { l.giveBack(m, p, began) })
-		} else {
-			p.leave()
+			return nil, look{after: wait, left: l.giveBackLater(m, p, began)}, failure
 		}
+		p.leave()
 	}
 	return nil, look{after: wait}, failure
 }
@@ -104,20 +107,34 @@ func failed(key string, cause error) *Error {
 // isLate tells that a script refused a command because it came after the member's lease.
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
+// giveBackLater is giveBack in the background.
+func (l *Locker) giveBackLater(m *protocol.BridgeAcquire, p *permit, began time.Time) *leftover {
+	settled := make(chan struct{})
+	l.background.Go(func() {
+		if l.giveBack(m, p, began) {
+			close(settled)
+		}
+	})
+	return &leftover{until: began.Add(p.opts.TTL + l.opts.ReplyTimeout), settled: settled}
+}
+
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
-// replies were missing. When the server does not answer, the TTL has to run out.
-func (l *Locker) giveBack(m *protocol.BridgeAcquire, p *permit, began time.Time) {
+// replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
+// run out.
+func (l *Locker) giveBack(m *protocol.BridgeAcquire, p *permit, began time.Time) bool {
 	if !m.Holds() {
 		p.leave()
-		return
+		return true
 	}
 	release := &protocol.BridgeRelease{Key: m.Key, Guard: m.Guard, Value: m.Value, Courtesy: m.Courtesy}
 	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), release, protocol.Reply{})
 	switch out.Step.Verdict {
 	case protocol.Released, protocol.Kept, protocol.Displaced:
 		p.leave()
+		return true
 	default:
 		p.leaveAt(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		return false
 	}
 }
 
@@ -163,6 +180,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, key string, p *permit, over 
 		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
 		p.leaveAt(began.Add(o.longest()))
+		return nil, look{left: &leftover{until: failure.Until}}, failure
 	case protocol.Busy:
 		p.leave()
 	default:

@@ -148,7 +148,8 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 }
 
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the
-// stage that stands at the time.
+// stage that stands at the time. A connection that breaks under a waiter, or a server that is away for a
+// while, does not end its wait; one that the first attempt meets is its error.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	began := time.Now()
 	lock, queued, err := l.acquire(ctx, key)
@@ -175,14 +176,18 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		return nil, true, notAcquired(key, err)
 	}
 	defer turn.Leave()
+	var met setbacks
 	for {
 		changed := l.gate.wait()
 		lock, next, err := l.tryOnce(ctx, key, nil)
-		if err == nil || !again(ctx, err) {
-			return lock, true, err
+		switch {
+		case err == nil:
+			return lock, true, nil
+		case !again(ctx, err) && (ctx.Err() != nil || !broke(err) || l.isClosed()):
+			return nil, true, met.end(ctx, key, err, nil)
 		}
-		if cause := l.wait(ctx, changed, turn, next); cause != nil {
-			return nil, true, withCause(err, cause)
+		if cause := l.wait(ctx, changed, turn, met.take(err, next)); cause != nil {
+			return nil, true, met.end(ctx, key, err, cause)
 		}
 	}
 }
@@ -265,6 +270,7 @@ type look struct {
 	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
 	deaf bool
+	left *leftover // what the attempt may have left on the server; nil: nothing
 }
 
 // wait sleeps until it is worth to look at the key again.
@@ -388,6 +394,12 @@ func (l *Locker) forget(k *Lock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.locks, k)
+}
+
+func (l *Locker) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -5,9 +5,14 @@
 //	locker, err := modern.New(pool, modern.Options{Fencing: true})
 //
 // All sentinels are asked at once, and the newest of their answers counts (the highest configuration
-// epoch): one that a partition has cut off does not lead back to the old master. Whatever is connected to is
+// epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that
+// know better do not answer. Whatever is connected to is
 // asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
 // asked again.
+//
+// The pool listens for +switch-master on a connection to each sentinel. When one is heard it asks all of
+// them, turns to the new master, and drops the idle connections to the old one, without waiting for an error:
+// a master that hangs, or that only the sentinels cannot reach, is not asked any further.
 //
 // A command that has certainly not run is tried again while the sentinels fail over, for as long as
 // Options.Patience; one whose reply was lost is never repeated here: the lock settles what became of it.
@@ -26,6 +31,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -63,7 +69,10 @@ type Options struct {
 }
 
 // Pool connects to the master. It is safe for concurrent use.
-type Pool struct{ *topology.Fleet }
+type Pool struct {
+	*topology.Fleet
+	watcher *watcher
+}
 
 // New returns a pool that asks the sentinels with the first command.
 func New(opts Options) (*Pool, error) {
@@ -73,33 +82,38 @@ func New(opts Options) (*Pool, error) {
 	case opts.Master == "":
 		return nil, errors.New("sentinel: a Pool needs the master's name")
 	}
-	for _, a := range opts.Addrs {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return nil, fmt.Errorf("sentinel: address %q: %w", a, err)
-		}
+	if err := topology.CheckAddrs(opts.Addrs); err != nil {
+		return nil, fmt.Errorf("sentinel: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = dialer(5 * time.Second)
+		opts.Dial = topology.Plain(5 * time.Second)
 	}
 	if opts.DialSentinel == nil {
-		opts.DialSentinel = dialer(askTimeout)
+		opts.DialSentinel = topology.Plain(askTimeout)
 	}
 	if opts.Map == nil {
-		opts.Map = func(addr string) string { return addr }
+		opts.Map = topology.AsTold
 	}
-	return &Pool{topology.NewFleet(topology.Options{
-		Find: opts.find, Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
-	})}, nil
+	p, finder := &Pool{}, &finder{opts: opts}
+	p.watcher = newWatcher(opts, func() { p.Refresh() })
+	p.Fleet = topology.NewFleet(topology.Options{
+		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
+			p.watcher.start()
+			return finder.find(ctx)
+		},
+		Dial: opts.dialMaster, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
+	})
+	return p, nil
+}
+
+// Close closes the idle connections and those to the sentinels, and connections in use when they come back.
+func (p *Pool) Close() error {
+	p.watcher.close()
+	return p.Fleet.Close()
 }
 
 // askTimeout bounds the question to one sentinel.
 const askTimeout = time.Second
-
-func dialer(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
-	return func(ctx context.Context, addr string) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
-	}
-}
 
 type answer struct {
 	addr  string
@@ -107,14 +121,27 @@ type answer struct {
 	err   error
 }
 
+// finder asks for the master.
+type finder struct {
+	opts Options
+
+	mu    sync.Mutex
+	known answer // the newest so far
+	heard time.Time
+}
+
+// forgetAfter is for how long an answer counts more than older ones. Sentinels tell each other of a failover
+// within seconds; a minute later an older answer means that they were set up anew.
+const forgetAfter = time.Minute
+
 // find asks all sentinels and takes the newest answer.
-func (o Options) find(ctx context.Context, _ []string) (*topology.Table, error) {
-	answers := make(chan answer, len(o.Addrs))
-	for _, addr := range o.Addrs {
-		go func() { answers <- o.ask(ctx, addr) }()
+func (f *finder) find(ctx context.Context) (*topology.Table, error) {
+	answers := make(chan answer, len(f.opts.Addrs))
+	for _, addr := range f.opts.Addrs {
+		go func() { answers <- f.opts.ask(ctx, addr) }()
 	}
 	best, errs := answer{epoch: -1}, []error(nil)
-	for range o.Addrs {
+	for range f.opts.Addrs {
 		switch a := <-answers; {
 		case a.err != nil:
 			errs = append(errs, a.err)
@@ -125,7 +152,20 @@ func (o Options) find(ctx context.Context, _ []string) (*topology.Table, error) 
 	if best.addr == "" {
 		return nil, errors.Join(errs...)
 	}
-	return topology.Single(best.addr), nil
+	return topology.Single(f.newest(best, len(errs) == 0)), nil
+}
+
+// newest returns the address of an answer, or of the one before it where that was newer and those who gave
+// it may only be silent at the moment: a server that was replaced may come up again, and be a master for
+// everybody who asks it, until it is told.
+func (f *finder) newest(a answer, all bool) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if a.epoch < f.known.epoch && !all && time.Since(f.heard) < forgetAfter {
+		return f.known.addr
+	}
+	f.known, f.heard = a, time.Now()
+	return a.addr
 }
 
 func (o Options) ask(ctx context.Context, sentinel string) (a answer) {

@@ -48,10 +48,10 @@ func runDemo(ctx context.Context, env *environment, act time.Duration) error {
 		return err
 	}
 	defer stop()
-	if end.Kind == endpoint.Cluster {
-		return usageError("name a single server, or none for the embedded one", "demo does not run on a cluster yet")
+	pool, err := end.Locks()
+	if err != nil {
+		return err
 	}
-	pool := end.Pool()
 	defer pool.Close()
 
 	status := env.status()

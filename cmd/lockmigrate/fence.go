@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -33,10 +34,15 @@ func newFenceCommand(env *environment) *cobra.Command {
 --execute it prints the rules and what the server says about them today (ACL DRYRUN), and
 changes nothing. --remove takes the fence away. --watch shows who runs into it, from ACL LOG.
 
+ACL rules are not replicated: a replica that becomes the master has its own. Behind
+redis+cluster:// and redis+sentinel:// the fence therefore goes up on the replicas too. Behind
+redis:// it goes up on the server that is named and on no other.
+
 What a fence cannot do: a fenced client can still DEL, so one that held a lock before may
-delete whatever is on the key. Clients that lock by SET NX alone are not stopped. ACL rules
-are not replicated: a replica that becomes master has its own. They are gone after a
-restart unless they are saved there with ACL SAVE or CONFIG REWRITE.`,
+delete whatever is on the key. Clients that lock by SET NX alone are not stopped. Rules are
+gone after a restart unless they are saved on each server with ACL SAVE or CONFIG REWRITE.
+
+Exit code 1 when a server could not be fenced, 4 when --watch lost sight of one.`,
 		Example: `  lockmigrate fence --user default --lock lock:orders --keep 'cache:*'
   lockmigrate fence --user default --lock lock:orders --keep 'cache:*' --execute
   lockmigrate fence --watch 1h
@@ -62,23 +68,23 @@ func runFence(ctx context.Context, env *environment, flags fenceFlags) error {
 		return err
 	}
 	defer stop()
-	conns, err := dialMasters(ctx, end)
+	nodes, err := dialNodes(ctx, end)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		for _, c := range conns {
-			_ = c.conn.Close()
+		for _, n := range nodes {
+			n.close()
 		}
 	}()
 	if len(flags.opts.Users) > 0 {
-		if err := planFence(ctx, env, conns, flags); err != nil || flags.watch == 0 {
+		if err := planFence(ctx, env, nodes, flags); err != nil || flags.watch == 0 {
 			return err
 		}
 	} else if flags.watch == 0 {
-		return usageError("name the users that legacy clients authenticate as with --user; connected are: "+connectedUsers(ctx, conns), "no user is named")
+		return usageError("name the users that legacy clients authenticate as with --user; connected are: "+connectedUsers(ctx, nodes), "no user is named")
 	}
-	return watchFence(ctx, env, conns, flags.watch)
+	return watchFence(ctx, env, end, nodes, flags.watch)
 }
 
 func (f fenceFlags) check() error {
@@ -93,60 +99,120 @@ func (f fenceFlags) check() error {
 	return nil
 }
 
-// master is a connection to one master.
-type masterConn struct {
-	addr string
-	conn redis.Conn
+// fenceNode is one server that is to have the fence.
+type fenceNode struct {
+	endpoint.Node
+	conn redis.Conn // nil while there is none
+	gone error      // why there is none
 }
 
-func dialMasters(ctx context.Context, end *endpoint.Endpoint) ([]masterConn, error) {
-	addrs, err := end.Masters(ctx)
+func (n *fenceNode) close() {
+	if n.conn != nil {
+		_ = n.conn.Close()
+	}
+	n.conn = nil
+}
+
+// dialNodes connects to all servers. Every master must be there; a replica need not.
+func dialNodes(ctx context.Context, end *endpoint.Endpoint) ([]*fenceNode, error) {
+	all, err := end.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var conns []masterConn
-	for _, addr := range addrs {
-		conn, err := end.DialAddr(ctx, addr)
-		if err != nil {
-			for _, c := range conns {
-				_ = c.conn.Close()
-			}
-			return nil, err
-		}
-		conns = append(conns, masterConn{addr, conn})
+	nodes := make([]*fenceNode, len(all))
+	var dialling sync.WaitGroup
+	for i, one := range all {
+		nodes[i] = &fenceNode{Node: one}
+		dialling.Go(func() { nodes[i].conn, nodes[i].gone = end.DialNode(ctx, one.Addr) })
 	}
-	return conns, nil
+	dialling.Wait()
+	for _, n := range nodes {
+		if n.gone != nil && !n.Replica {
+			for _, other := range nodes {
+				other.close()
+			}
+			return nil, n.gone
+		}
+	}
+	return nodes, nil
 }
 
-func planFence(ctx context.Context, env *environment, conns []masterConn, flags fenceFlags) error {
+// planFence plans for every server before it changes any.
+func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags fenceFlags) error {
 	var all []fence.Plan
-	for _, c := range conns {
-		plans, err := fence.Make(ctx, c.conn, c.addr, flags.opts)
+	failed := map[string]bool{}
+	carriers := map[int]*fenceNode{} // of the plans that can be carried out
+	for _, n := range nodes {
+		plans, err := n.plan(ctx, flags.opts)
 		if err != nil {
 			return err
 		}
-		for i := range plans {
-			if flags.execute {
-				if err := plans[i].Execute(ctx, c.conn); err != nil {
-					return err
-				}
+		for _, p := range plans {
+			if p.Error == "" {
+				carriers[len(all)] = n
+			} else {
+				failed[n.Addr] = true
+			}
+			all = append(all, p)
+		}
+	}
+	for i := range all {
+		if n := carriers[i]; n != nil && flags.execute {
+			if err := all[i].Execute(ctx, n.conn); err != nil {
+				all[i].Error, failed[n.Addr] = err.Error(), true
 			}
 		}
-		all = append(all, plans...)
 	}
+	if err := printPlans(env, all, flags.execute); err != nil {
+		return err
+	}
+	if len(failed) > 0 {
+		what := "can"
+		if flags.execute {
+			what = "could"
+		}
+		return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed", len(failed), len(nodes), what)
+	}
+	return nil
+}
+
+// plan returns what is to be done on one server. A replica that cannot be asked, or has no such user, has
+// plans that say so.
+func (n *fenceNode) plan(ctx context.Context, opts fence.Options) ([]fence.Plan, error) {
+	err := n.gone
+	if err == nil {
+		var plans []fence.Plan
+		if plans, err = fence.Make(ctx, n.conn, n.Addr, opts); err == nil {
+			for i := range plans {
+				plans[i].Replica = n.Replica
+			}
+			return plans, nil
+		}
+	}
+	if !n.Replica || ctx.Err() != nil {
+		return nil, err
+	}
+	var plans []fence.Plan
+	for _, user := range opts.Users {
+		plans = append(plans, fence.Plan{Server: n.Addr, Replica: true, User: user, Error: err.Error()})
+	}
+	return plans, nil
+}
+
+func printPlans(env *environment, all []fence.Plan, executed bool) error {
 	if env.global.json {
 		out := json.NewEncoder(env.stdout)
 		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"executed": flags.execute, "plans": all, "limits": fenceLimits})
+		return out.Encode(map[string]any{"executed": executed, "plans": all, "limits": fenceLimits})
 	}
 	var b strings.Builder
 	for _, p := range all {
-		fencePlanText(&b, p, flags.execute)
+		fencePlanText(&b, p, executed)
 	}
 	for _, l := range fenceLimits {
 		fmt.Fprintf(&b, "note: %s\n", l)
 	}
-	if !flags.execute {
+	if !executed {
 		b.WriteString("\nnothing was changed; --execute changes the ACL\n")
 	}
 	_, err := io.WriteString(env.stdout, b.String())
@@ -156,13 +222,23 @@ func planFence(ctx context.Context, env *environment, conns []masterConn, flags 
 var fenceLimits = []string{
 	"a fenced client can still DEL: what it held before, or whatever has come after it",
 	"SET NX and WATCH/SET are not denied",
-	"ACL rules are not replicated: put the fence up on the replicas too, or a failover takes it away",
+	"ACL rules are not replicated: a server that is not listed here has no fence, and may become the master",
 	"ACL rules are lost at a restart: ACL SAVE (with an aclfile) or CONFIG REWRITE keeps them",
 }
 
 func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
-	fmt.Fprintf(b, "server %s, user %s\n  rules now  %s\n", p.Server, terminal.Quoted(p.User), terminal.Safe(p.Now))
+	role := ""
+	if p.Replica {
+		role = " (a replica)"
+	}
+	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, role, terminal.Quoted(p.User))
+	if p.Now != "" {
+		fmt.Fprintf(b, "  rules now  %s\n", terminal.Safe(p.Now))
+	}
 	switch {
+	case p.Error != "":
+		fmt.Fprintf(b, "  NOT DONE   %s\n\n", terminal.Safe(p.Error))
+		return
 	case len(p.Command) == 0:
 		fmt.Fprintf(b, "  nothing to do: %s\n", p.Note)
 	case executed:
@@ -195,10 +271,13 @@ func quoteWords(words []string) string {
 	return strings.Join(out, " ")
 }
 
-func connectedUsers(ctx context.Context, conns []masterConn) string {
+func connectedUsers(ctx context.Context, nodes []*fenceNode) string {
 	counts := map[string]int{}
-	for _, c := range conns {
-		list, _ := redis.String(redis.DoContext(c.conn, ctx, "CLIENT", "LIST"))
+	for _, n := range nodes {
+		if n.conn == nil {
+			continue
+		}
+		list, _ := redis.String(redis.DoContext(n.conn, ctx, "CLIENT", "LIST"))
 		for line := range strings.Lines(list) {
 			if _, after, found := strings.Cut(line, " user="); found {
 				name, _, _ := strings.Cut(after, " ")
@@ -212,58 +291,4 @@ func connectedUsers(ctx context.Context, conns []masterConn) string {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
-}
-
-// fencePoll is how often ACL LOG is read: the server joins what one user does within a minute and names the
-// last client only.
-const fencePoll = 100 * time.Millisecond
-
-// watchFence shows hits until the time is over. Ctrl-C ends it with the sum, as a success.
-func watchFence(ctx context.Context, env *environment, conns []masterConn, window time.Duration) error {
-	fmt.Fprintf(env.stderr, "lockmigrate: reading ACL LOG every %v for %v\n", fencePoll, window)
-	logs := make([]fence.Log, len(conns))
-	over := time.NewTimer(window)
-	defer over.Stop()
-	tick := time.NewTicker(fencePoll)
-	defer tick.Stop()
-	total := int64(0)
-	for {
-		for i, c := range conns {
-			logs[i].Server = c.addr
-			hits, err := logs[i].Poll(ctx, c.conn)
-			if err != nil && ctx.Err() == nil {
-				return endpoint.Explain(err)
-			}
-			for _, h := range hits {
-				total += h.Count
-				if err := printHit(env, h); err != nil {
-					return err
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-over.C:
-		case <-tick.C:
-			continue
-		}
-		break
-	}
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": map[string]int64{"hits": total}})
-	}
-	_, err := fmt.Fprintf(env.stdout, "%d SETNX or GETSET were denied\n", total)
-	return err
-}
-
-func printHit(env *environment, h fence.Hit) error {
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"hit": h})
-	}
-	name := ""
-	if h.Name != "" {
-		name = " " + terminal.Quoted(h.Name)
-	}
-	_, err := fmt.Fprintf(env.stdout, "%s %s denied to %s%s, user %s, %s, %d times\n", h.At.UTC().Format("15:04:05.000"), h.Command, h.Addr, name, terminal.Quoted(h.User), h.Context, h.Count)
-	return err
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/observe"
 )
@@ -46,6 +45,10 @@ MONITOR costs the server: it writes every command to us, which can halve a busy 
 throughput. observe therefore ends by itself after --for, after --max-commands, when the
 server's main thread uses more than --max-load of a core, or when the server has to hold
 more than --max-buffer MiB for us. At the end it says what it did cost.
+
+Behind redis+cluster:// and redis+sentinel:// every master is watched, each within these
+limits. After a failover the new master is; what was sent until then is missing, which is
+said, and the exit code is 4.
 
 A legacy value is the client's own now + lease. The sum is measured; the two are told
 apart by the fleet: a lease is shared, an offset belongs to a host. Where every clock of
@@ -121,75 +124,32 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 		return err
 	}
 	defer stop()
-	masters, err := end.Masters(ctx)
-	if err != nil {
-		return err
-	}
 	fmt.Fprintf(env.stderr, "lockmigrate: observing %s for %v with MONITOR; a busy server will feel it\n", end, limits.For)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	follow := newFollower(env, flags.follow)
-	var watches []*observe.Watch
-	for _, addr := range masters {
-		w, err := startWatch(ctx, end, addr, opts, limits, follow)
-		if err != nil {
-			cancel()
-			for _, w := range watches {
-				_ = w.Wait()
-			}
-			return explainStop(err)
-		}
-		watches = append(watches, w)
+	masters, err := observe.StartMasters(ctx, end, opts, limits, newFollower(env, flags.follow).event)
+	if err != nil {
+		return explainStop(err)
 	}
 	out := newObserveOutput(env, flags)
 	ended := make(chan error, 1)
-	go func() { ended <- waitAll(watches) }()
-	err = out.whileRunning(watches, ended, limits.For)
-	if printErr := out.final(mergeReports(watches), costsOf(watches), err); printErr != nil {
+	go func() { ended <- masters.Wait() }()
+	err = out.whileRunning(masters, ended, limits.For)
+	if printErr := out.final(masters.Report(), masters.Cost(), masters.Holes(), err); printErr != nil {
 		return printErr
-	}
-	if err == nil || errors.Is(err, context.Canceled) {
-		return err
 	}
 	return explainStop(err)
 }
 
-// startWatch begins to watch one master.
-func startWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts observe.Options, limits observe.Limits, follow *follower) (*observe.Watch, error) {
-	var w *observe.Watch
-	ready := make(chan struct{})
-	opts.Emit = func(e observe.Event) {
-		<-ready
-		if follow != nil {
-			follow.event(w.Show(e))
-		}
-	}
-	defer close(ready)
-	var err error
-	w, err = observe.Start(ctx, end, addr, opts, limits)
-	return w, err
-}
-
-// explainStop makes an early end a failure with a hint.
+// explainStop makes an early end, and a window with a hole, a failure with a hint.
 func explainStop(err error) error {
 	var stopped *observe.Stopped
-	if errors.As(err, &stopped) {
+	var hole *observe.Hole
+	switch {
+	case errors.As(err, &hole):
+		return inconclusiveError("what is printed is what was seen; look again when no server fails over", "not all was seen: %w", err)
+	case errors.As(err, &stopped):
 		return inconclusiveError("what is printed is what was seen until then; see --max-load, --max-buffer, --max-commands", "stopped: %w", err)
 	}
 	return err
-}
-
-func waitAll(watches []*observe.Watch) error {
-	var errs []error
-	for _, w := range watches {
-		if err := w.Wait(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return errs[0]
 }
 
 func observeFile(ctx context.Context, env *environment, flags observeFlags, opts observe.Options) error {
@@ -204,37 +164,32 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	}
 	follow := newFollower(env, flags.follow)
 	var o *observe.Observer
-	opts.Emit = func(e observe.Event) {
-		if follow != nil {
-			follow.event(o.Show(e))
-		}
-	}
+	opts.Emit = func(e observe.Event) { follow.event(o.Show(e)) }
 	o = observe.New(opts)
 	err := observe.ReadFile(ctx, in, o)
 	if o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, err); printErr != nil {
+	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, nil, err); printErr != nil {
 		return printErr
 	}
 	return err
 }
 
-// follower prints events as they happen. It is safe for concurrent use.
+// follower prints events as they happen, if that is wanted. It is safe for concurrent use.
 type follower struct {
-	env *environment
-	mu  sync.Mutex
+	env    *environment
+	wanted bool
+	mu     sync.Mutex
 }
 
-func newFollower(env *environment, wanted bool) *follower {
-	if !wanted {
-		return nil
-	}
-	return &follower{env: env}
-}
+func newFollower(env *environment, wanted bool) *follower { return &follower{env: env, wanted: wanted} }
 
 func (f *follower) event(e observe.EventRow) {
+	if !f.wanted {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.env.global.json {
@@ -242,29 +197,6 @@ func (f *follower) event(e observe.EventRow) {
 		return
 	}
 	fmt.Fprintln(f.env.stdout, eventLine(e))
-}
-
-// mergeReports makes one report of those of several masters.
-func mergeReports(watches []*observe.Watch) observe.Report {
-	var all []observe.Report
-	for _, w := range watches {
-		all = append(all, w.Report())
-	}
-	return observe.Merge(all)
-}
-
-func costsOf(watches []*observe.Watch) observe.Cost {
-	var sum observe.Cost
-	for _, w := range watches {
-		c := w.Cost()
-		sum.Commands += c.Commands
-		sum.Bytes += c.Bytes
-		sum.ReadsOfOurs += c.ReadsOfOurs
-		sum.BufferPeak = max(sum.BufferPeak, c.BufferPeak)
-		sum.CPUBefore = max(sum.CPUBefore, c.CPUBefore)
-		sum.CPUDuring = max(sum.CPUDuring, c.CPUDuring)
-	}
-	return sum
 }
 
 func hazardList(h map[string]int64) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -23,8 +24,8 @@ func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
 	return &observeOutput{env: env, flags: flags}
 }
 
-// whileRunning shows the live table until the watches have ended.
-func (o *observeOutput) whileRunning(watches []*observe.Watch, ended <-chan error, window time.Duration) error {
+// whileRunning shows the live table until the observation has ended.
+func (o *observeOutput) whileRunning(masters *observe.Masters, ended <-chan error, window time.Duration) error {
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
 	began := time.Now()
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -37,7 +38,7 @@ func (o *observeOutput) whileRunning(watches []*observe.Watch, ended <-chan erro
 		case <-tick.C:
 			if live {
 				left := max(0, window-time.Since(began)).Round(time.Second)
-				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(mergeReports(watches), 15))
+				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(masters.Report(), 15))
 			}
 		}
 	}
@@ -72,20 +73,22 @@ type observeDocument struct {
 	observe.Report
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
+	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
 }
 
-func (o *observeOutput) final(r observe.Report, cost observe.Cost, err error) error {
+func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []string, err error) error {
 	if o.flags.profile != "" {
 		if err := writeFile(o.flags.profile, r.Profile().Write); err != nil {
 			return err
 		}
 	}
 	stopped := ""
-	if err != nil {
+	var hole *observe.Hole
+	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
 		stopped = err.Error()
 	}
 	if o.env.global.json {
-		doc := observeDocument{r, cost, stopped}
+		doc := observeDocument{r, cost, stopped, holes}
 		out := json.NewEncoder(o.env.stdout)
 		if o.flags.follow {
 			return out.Encode(map[string]any{"summary": doc})
@@ -103,6 +106,9 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, err error) er
 	}
 	if !r.Complete {
 		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")
+	}
+	for _, h := range holes {
+		fmt.Fprintf(&b, "NOT ALL WAS SEEN: %s\n", terminal.Safe(h))
 	}
 	if r.Garbled > 0 {
 		fmt.Fprintf(&b, "%s lines could not be read\n", count(r.Garbled))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -222,9 +223,11 @@ func TestSoundsLikeLock(t *testing.T) {
 
 // FuzzClassify: no key, value or TTL makes the classifier panic or contradict itself.
 func FuzzClassify(f *testing.F) {
+	corpus := mutate.New(f)
 	for _, v := range []string{ms(0), sec(0), nano(0), float(0), aUUID, aUUID + ":" + ms(0), `"` + ms(0) + `"`, "6123456789012345678", "1-2-3", "\x00\x01\x02\x03\x04\x05\x06\x07"} {
-		f.Add([]byte("lock"), []byte(v), int64(-1), []byte("f"), false)
+		corpus.Add([]byte("lock"), []byte(v), int64(-1), []byte("f"), false)
 	}
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, key, value []byte, ttl int64, field []byte, chosen bool) {
 		ttl = max(ttl, NoTTL)
 		judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour, Chosen: chosen}

@@ -129,16 +129,20 @@ func (m *Member) turn(ctx context.Context, lock Held, waited time.Duration) (dea
 		m.fleet.crashed(m)
 		return true
 	}
-	// The lock goes back even when the demo is interrupted.
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	// The lock goes back even when the demo is interrupted, which is then in a hurry.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), replyTimeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(releaseTimeout, cancel) })()
 	if err := lock.Release(bounded); err != nil {
 		m.note(func(r *Record) { m.failed(r, err) })
 	}
 	return false
 }
 
-const releaseTimeout = 500 * time.Millisecond
+const (
+	replyTimeout   = 3 * time.Second
+	releaseTimeout = 500 * time.Millisecond // once the demo is interrupted
+)
 
 // failed tells a lost lease from a failure; a lock that others hold is neither.
 func (m *Member) failed(r *Record, err error) {

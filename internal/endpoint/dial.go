@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 const (
@@ -35,10 +39,48 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 		addr, err := e.askSentinels(ctx)
 		return []string{addr}, err
 	case Cluster:
+		nodes, err := e.askCluster(ctx)
+		var masters []string
+		for _, n := range nodes {
+			if !n.Replica {
+				masters = append(masters, n.Addr)
+			}
+		}
+		return masters, err
+	default:
+		return nil, errNotStarted
+	}
+}
+
+// Node is one server behind an endpoint.
+type Node struct {
+	Addr    string
+	Replica bool
+}
+
+// Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
+// a plain URL names stands alone: where its replicas are reached from here it does not say.
+func (e *Endpoint) Nodes(ctx context.Context) ([]Node, error) {
+	switch e.Kind {
+	case Single:
+		return []Node{{Addr: e.Addrs[0]}}, nil
+	case Sentinel:
+		return e.askSentinelsForAll(ctx)
+	case Cluster:
 		return e.askCluster(ctx)
 	default:
-		return nil, errors.New("endpoint: the embedded server is not started")
+		return nil, errNotStarted
 	}
+}
+
+var errNotStarted = errors.New("endpoint: the embedded server is not started")
+
+// DialNode connects to one of Nodes, whatever its role.
+func (e *Endpoint) DialNode(ctx context.Context, addr string) (redis.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, _, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	return conn, err
 }
 
 // DialRaw connects to one of Masters and returns the connection itself, authenticated and in the right
@@ -94,7 +136,7 @@ func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
 		}
 		return nil, nil, errs[0]
 	default:
-		return nil, nil, errors.New("endpoint: the embedded server is not started")
+		return nil, nil, errNotStarted
 	}
 }
 
@@ -231,30 +273,64 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 }
 
 // askSentinels returns the master's address from the first sentinel that knows it.
-func (e *Endpoint) askSentinels(ctx context.Context) (string, error) {
+func (e *Endpoint) askSentinels(ctx context.Context) (addr string, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		addr, err = e.masterOf(ctx, conn, sentinel)
+		return err
+	})
+	return addr, err
+}
+
+// askSentinelsForAll returns the master and its replicas, as the first sentinel that answers knows them.
+func (e *Endpoint) askSentinelsForAll(ctx context.Context) (nodes []Node, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		master, err := e.masterOf(ctx, conn, sentinel)
+		if err != nil {
+			return err
+		}
+		list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
+		if err != nil {
+			return Explain(err)
+		}
+		nodes = []Node{{Addr: master}}
+		for _, entry := range list {
+			fields, err := redis.StringMap(entry, nil)
+			if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != master {
+				nodes = append(nodes, Node{Addr: addr, Replica: true})
+			}
+		}
+		return nil
+	})
+	return nodes, err
+}
+
+// eachSentinel asks one after the other until one answers.
+func (e *Endpoint) eachSentinel(ctx context.Context, ask func(ctx context.Context, conn redis.Conn, sentinel string) error) error {
 	var first error
 	for _, sentinel := range e.Addrs {
-		addr, err := e.askSentinel(ctx, sentinel)
+		err := e.askSentinel(ctx, sentinel, ask)
 		switch {
-		case err == nil:
-			return addr, nil
-		case errors.Is(err, context.Canceled):
-			return "", err
+		case err == nil, errors.Is(err, context.Canceled):
+			return err
 		case first == nil:
 			first = err
 		}
 	}
-	return "", first
+	return first
 }
 
-func (e *Endpoint) askSentinel(ctx context.Context, sentinel string) (string, error) {
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, ask func(context.Context, redis.Conn, string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 	defer cancel()
 	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer conn.Close()
+	return ask(ctx, conn, sentinel)
+}
+
+func (e *Endpoint) masterOf(ctx context.Context, conn redis.Conn, sentinel string) (string, error) {
 	parts, err := redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
 	switch {
 	case errors.Is(err, redis.ErrNil) || err == nil && len(parts) != 2:
@@ -267,8 +343,8 @@ func (e *Endpoint) askSentinel(ctx context.Context, sentinel string) (string, er
 	return net.JoinHostPort(parts[0], parts[1]), nil
 }
 
-// askCluster returns the masters that own slots, from the first node that answers.
-func (e *Endpoint) askCluster(ctx context.Context) ([]string, error) {
+// askCluster returns the nodes that serve slots, masters first, from the first node that answers.
+func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 	conn, raw, err := e.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -281,41 +357,52 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]string, error) {
 	case err != nil:
 		return nil, Explain(err)
 	}
-	masters, covered := mastersOf(slots, raw.RemoteAddr().String())
-	if covered != 16384 {
-		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", covered), Advice: "see CLUSTER INFO on one of its nodes"}
+	table, err := topology.ReadSlots(slots, raw.RemoteAddr().String(), topology.AsTold)
+	if err != nil {
+		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
 	}
-	return masters, nil
+	if n := table.Served(); n != 16384 {
+		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+	}
+	var nodes []Node
+	for _, addr := range table.Masters {
+		nodes = append(nodes, Node{Addr: addr})
+	}
+	// CLUSTER SLOTS leaves out replicas that are down or have just begun.
+	replicas := table.Nodes
+	if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
+		replicas = append(replicas, replicasIn(text, raw.RemoteAddr().String())...)
+	}
+	for _, addr := range replicas {
+		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
+			nodes = append(nodes, Node{Addr: addr, Replica: true})
+		}
+	}
+	return nodes, nil
 }
 
-// mastersOf reads CLUSTER SLOTS: ranges of first slot, last slot, master, replicas... An empty host is the
-// node that was asked.
-func mastersOf(slots []any, asked string) (masters []string, covered int) {
-	seen := map[string]bool{}
-	for _, entry := range slots {
-		span, err := redis.Values(entry, nil)
-		if err != nil || len(span) < 3 {
+// replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes
+// whose address is not known are left out.
+func replicasIn(text, asked string) (addrs []string) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 {
 			continue
 		}
-		from, err1 := redis.Int(span[0], nil)
-		to, err2 := redis.Int(span[1], nil)
-		node, err3 := redis.Values(span[2], nil)
-		if err1 != nil || err2 != nil || err3 != nil || len(node) < 2 {
+		flags := strings.Split(fields[2], ",")
+		told, _, _ := strings.Cut(fields[1], "@")
+		at := strings.LastIndexByte(told, ':')
+		if at < 0 || !slices.Contains(flags, "slave") || slices.Contains(flags, "noaddr") || slices.Contains(flags, "handshake") {
 			continue
 		}
-		host, _ := redis.String(node[0], nil)
-		port, err := redis.Int(node[1], nil)
-		if err != nil {
+		host, port := strings.Trim(told[:at], "[]"), told[at+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.ContainsAny(host, "[]") {
 			continue
 		}
 		if host == "" {
 			host, _, _ = net.SplitHostPort(asked)
 		}
-		covered += to - from + 1
-		if addr := net.JoinHostPort(host, fmt.Sprint(port)); !seen[addr] {
-			seen[addr] = true
-			masters = append(masters, addr)
-		}
+		addrs = append(addrs, net.JoinHostPort(host, port))
 	}
-	return masters, covered
+	return addrs
 }

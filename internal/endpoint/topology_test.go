@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
 
@@ -81,6 +83,34 @@ func TestCluster(t *testing.T) {
 
 	plain := redistest.Real(t)
 	assert.EqualError(t, dialMasters(t, plain.Addr).err, "the server is not part of a cluster")
+}
+
+// FuzzNodes reads what a server, or whoever is in between, answers to CLUSTER NODES.
+func FuzzNodes(f *testing.F) {
+	corpus := mutate.New(f)
+	corpus.Add("07c3 127.0.0.1:30004@31004,name slave e7d1 0 1426238317239 4 connected\n67ed :30002@31002 myself,master - 0 0 2 connected 5461-10922\n")
+	corpus.Add("292f ::1:30003@31003 slave,fail 67ed 1426238316232 0 3 disconnected\n6ec2 :0@0 slave,noaddr - 0 0 5 disconnected\n")
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, addr := range replicasIn(text, "10.0.0.1:7000") {
+			if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "0" {
+				t.Fatalf("%q: %v", addr, err)
+			}
+		}
+	})
+}
+
+func TestReplicasThatAreDown(t *testing.T) {
+	c := redistest.NewCluster(t, 1, 2)
+	c.Replicas[0][0].Kill()
+	redistest.Await(t, "the others to give it up", 30*time.Second, func() bool {
+		return strings.Contains(string(c.Masters[0].Do("CLUSTER", "NODES").([]byte)), "slave,fail ")
+	})
+	e, err := Parse("redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
+	require.NoError(t, err)
+	nodes, err := e.Nodes(context.Background())
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []Node{{c.Masters[0].Addr, false}, {c.Replicas[0][0].Addr, true}, {c.Replicas[0][1].Addr, true}}, nodes)
 }
 
 type masters struct {

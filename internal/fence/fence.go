@@ -3,8 +3,8 @@
 //
 // What a fence cannot do. A fenced client can still DEL: one that held a lock before the fence deletes
 // whatever is on the key when it is done. A client that takes locks by SET NX, or with WATCH and SET
-// alone, is not stopped. ACL rules are not replicated: after a failover the new master has its own. They
-// are gone after a restart unless they are saved (ACL SAVE, CONFIG REWRITE).
+// alone, is not stopped. ACL rules are not replicated, so every server that may become the master needs the
+// fence for itself. They are gone after a restart unless they are saved (ACL SAVE, CONFIG REWRITE).
 package fence
 
 import (
@@ -24,11 +24,13 @@ var Denied = []string{"setnx", "getset"}
 // Plan is what is to be done to one user of one server.
 type Plan struct {
 	Server  string   `json:"server"`
+	Replica bool     `json:"replica,omitempty"` // today; rules are each server's own, and it may be the master tomorrow
 	User    string   `json:"user"`
 	Now     string   `json:"now"`               // the user's rules, without passwords
 	Command []string `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
 	Note    string   `json:"note,omitempty"`
 	Checks  []Trial  `json:"checks,omitempty"`
+	Error   string   `json:"error,omitempty"` // why it was not done, or cannot be
 }
 
 // Trial is one command that ACL DRYRUN was asked about.

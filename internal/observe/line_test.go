@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/holders"
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
 
@@ -51,8 +52,10 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(`1795230743.893122 [0 127.0.0.1:47182] "set" "k\x00" "v\"\\"`)
-	f.Add(`1.000000 [0 lua] "evalsha" "" "1"`)
+	corpus := mutate.New(f)
+	corpus.Add(`1795230743.893122 [0 127.0.0.1:47182] "set" "k\x00" "v\"\\"`)
+	corpus.Add(`1.000000 [0 lua] "evalsha" "" "1"`)
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, text string) {
 		var l, again Line
 		if l.Parse(text) != nil {

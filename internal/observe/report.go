@@ -71,6 +71,7 @@ type Holder struct {
 // Row is one client, host or name.
 type Row struct {
 	Addr        string   `json:"addr"`
+	Server      string   `json:"server,omitempty"` // that a connection leads to, where there are several
 	Host        string   `json:"host"`
 	Name        string   `json:"name"`
 	User        string   `json:"user,omitempty"`
@@ -106,6 +107,7 @@ type GhostRow struct {
 
 // Report is what was seen.
 type Report struct {
+	Server        string           `json:"-"`       // that was watched; empty for several, or a file
 	Started       time.Time        `json:"started"` // server's clock
 	WindowSeconds float64          `json:"window_seconds"`
 	Commands      int64            `json:"commands"`
@@ -188,9 +190,7 @@ func (o *Observer) Report() Report {
 	for id, members := range groups {
 		r.Clients = append(r.Clients, o.row(id, members))
 	}
-	slices.SortFunc(r.Clients, func(a, b Row) int {
-		return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr))
-	})
+	slices.SortFunc(r.Clients, byKind)
 	for _, v := range o.overlaps {
 		r.Overlaps = append(r.Overlaps, o.overlapRow(v))
 	}
@@ -202,6 +202,10 @@ func (o *Observer) Report() Report {
 		r.Hazards["ghost"] = int64(len(r.Ghosts))
 	}
 	return r
+}
+
+func byKind(a, b Row) int {
+	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server))
 }
 
 func kindOrder(k string) int {
@@ -257,8 +261,7 @@ func (o *Observer) row(id string, members []*client) Row {
 			best = c
 		}
 	}
-	row.HoldP50MS, row.HoldP95MS = ms(row.Hold.at(0.5)), ms(row.Hold.at(0.95))
-	row.WaitP50MS, row.WaitP95MS = ms(row.Wait.at(0.5)), ms(row.Wait.at(0.95))
+	row.percentiles()
 	if len(poll.kept) > 0 {
 		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
@@ -288,6 +291,11 @@ func (o *Observer) row(id string, members []*client) Row {
 		}
 	}
 	return row
+}
+
+func (r *Row) percentiles() {
+	r.HoldP50MS, r.HoldP95MS = ms(r.Hold.at(0.5)), ms(r.Hold.at(0.95))
+	r.WaitP50MS, r.WaitP95MS = ms(r.Wait.at(0.5)), ms(r.Wait.at(0.95))
 }
 
 func (o *Observer) overlapRow(v Overlap) OverlapRow {
@@ -334,13 +342,15 @@ func (o *Observer) ghosts() []GhostRow {
 	return rows
 }
 
+const maxKeysShown = 8
+
 func byCount(m map[string]int64) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) })
-	return keys[:min(len(keys), 8)]
+	return keys[:min(len(keys), maxKeysShown)]
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -53,6 +53,7 @@ type Watch struct {
 	began   time.Time
 	took    time.Duration // 0 while it runs
 	err     error
+	broke   bool // the connection, before the window was over
 }
 
 // Stopped is why a watch ended before its time.
@@ -83,7 +84,10 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 		w.guard.close()
 		return nil, err
 	}
-	opts.Ignore = func(a string) bool { return a == w.probe.addr || a == w.guard.addr }
+	others := opts.Ignore
+	opts.Ignore = func(a string) bool {
+		return a == w.probe.addr || a == w.guard.addr || others != nil && others(a)
+	}
 	opts.Wonder = w.probe.wonder
 	w.obs = New(opts)
 	if err := w.listen(ctx, end); err != nil {
@@ -156,11 +160,19 @@ func (w *Watch) Stop() { w.cancel(errOver) }
 // Ending tells that the window is over, or that a limit ended it.
 func (w *Watch) Ending() bool { return w.ctx.Err() != nil }
 
+// lost tells that the connection broke before the window was over.
+func (w *Watch) lost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.broke
+}
+
 // Report says what is known so far.
 func (w *Watch) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.obs.Report()
+	r.Server = w.Addr
 	r.WindowSeconds = w.took.Seconds() // a quiet server sends no line to measure by
 	if w.took == 0 {
 		r.WindowSeconds = time.Since(w.began).Seconds()
@@ -224,8 +236,10 @@ func (w *Watch) finish(ctx context.Context, err error) {
 	case errors.As(err, &stopped), errors.Is(err, context.Canceled):
 		w.err = err
 	case errors.Is(err, io.EOF):
+		w.broke = true
 		w.err = &Stopped{"the server closed the connection: its client-output-buffer-limit may have been reached"}
 	default:
+		w.broke = true
 		w.err = endpoint.Explain(err)
 	}
 	w.cancel(errOver)

@@ -131,6 +131,28 @@ func (g *SentinelGroup) Master() *Server {
 	return nil
 }
 
+// Failover has a sentinel replace the master in an orderly way, and returns the new one. A sentinel that has
+// not heard of a replica yet, or not for some seconds, as happens on a busy machine, refuses (NOGOODSLAVE)
+// or gives up half way: it is asked again.
+func (g *SentinelGroup) Failover() *Server {
+	g.t.Helper()
+	before, sentinel := g.Master(), g.Sentinels[0]
+	Await(g.t, "a sentinel that replaces the master", 2*time.Minute, func() bool {
+		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
+		if err != nil {
+			return false
+		}
+		if net.JoinHostPort(fields["ip"], fields["port"]) != before.Addr {
+			return true
+		}
+		if fields["flags"] == "master" { // else it is at it
+			_, _ = sentinel.Try("SENTINEL", "FAILOVER", g.Name)
+		}
+		return false
+	})
+	return g.AwaitFailover(before)
+}
+
 // AwaitFailover waits until the sentinels name another master than before, and it is one. A sentinel that
 // was itself starved of the processor for 2 s does nothing for 30 s (its "tilt" mode), hence the patience.
 func (g *SentinelGroup) AwaitFailover(before *Server) *Server {

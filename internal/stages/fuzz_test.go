@@ -3,14 +3,18 @@ package stages
 import (
 	"testing"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 )
 
 // FuzzRecord reads what somebody else may have written into the record and the members of a namespace.
 func FuzzRecord(f *testing.F) {
-	f.Add(`["lock:*"]`, `{"seq":1,"epoch":1,"stage":1,"lo":1,"hi":1,"seen":1,"ends":2,"longest":3,"skew":4,"info":"{}"}`, "lock:1", int64(1))
-	f.Add(`[]`, `{}`, "", int64(-1))
-	f.Add(`["*","?",""]`, `{"epoch":1e308,"ends":-1e308,"info":"\u0000"}`, "a*b", int64(99))
-	f.Add(`null`, `[]`, "\xff", int64(2))
+	corpus := mutate.New(f)
+	corpus.Add(`["lock:*"]`, `{"seq":1,"epoch":1,"stage":1,"lo":1,"hi":1,"seen":1,"ends":2,"longest":3,"skew":4,"info":"{}"}`, "lock:1", int64(1))
+	corpus.Add(`[]`, `{}`, "", int64(-1))
+	corpus.Add(`["*","?",""]`, `{"epoch":1e308,"ends":-1e308,"info":"\u0000"}`, "a*b", int64(99))
+	corpus.Add(`null`, `[]`, "\xff", int64(2))
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, patterns, entry, key string, stage int64) {
 		s := &Store{Namespace: "n"}
 		r, err := s.record(1, stage, 0, patterns, "jedis-ms", 1000)

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 )
 
 func TestSafe(t *testing.T) {
@@ -30,8 +32,10 @@ func TestSafe(t *testing.T) {
 }
 
 func FuzzSafe(f *testing.F) {
-	f.Add("plain")
-	f.Add("\x1b]0;title\a\u009b\u202e\xff")
+	corpus := mutate.New(f)
+	corpus.Add("plain")
+	corpus.Add("\x1b]0;title\a\u009b\u202e\xff")
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, text string) {
 		for name, out := range map[string]string{"Safe": Safe(text), "Quoted": Quoted(text), "AppendJSON": string(AppendJSON(nil, text))} {
 			for _, r := range out {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -82,6 +83,26 @@ type Options struct {
 	IdleTimeout time.Duration // zero: 1 min
 }
 
+// CheckAddrs wants host:port each.
+func CheckAddrs(addrs []string) error {
+	for _, a := range addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("address %q: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// Plain dials servers without TLS and without a password.
+func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
+	return func(ctx context.Context, addr string) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
+	}
+}
+
+// AsTold is the Map of servers that clients see under the addresses that they tell.
+func AsTold(addr string) string { return addr }
+
 func (o Options) withDefaults() Options {
 	if o.Patience == 0 {
 		o.Patience = 20 * time.Second
@@ -107,6 +128,7 @@ type Fleet struct {
 	stale   string        // an address that led nowhere
 	wanted  bool          // a table must be asked for before anybody is told an address
 	finding chan struct{} // closed when the attempt that is under way is over
+	again   bool          // another attempt is to follow it
 	findErr error
 	found   time.Time
 	pools   map[string]*redis.Pool
@@ -203,6 +225,27 @@ func (f *Fleet) Stale(addr string) {
 	f.stale, f.wanted = addr, true
 }
 
+// Refresh has the table asked for anew now, whether or not anybody waits for an address: connections to
+// servers that are in it no more are dropped then.
+func (f *Fleet) Refresh() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.closed:
+	case f.finding != nil:
+		f.again = true
+	default:
+		f.ask()
+	}
+}
+
+// ask starts an attempt to get a table. The caller holds mu, and there is none.
+func (f *Fleet) ask() {
+	f.finding = make(chan struct{})
+	f.wanted, f.again = false, false
+	f.background.Go(f.find)
+}
+
 // findEvery is the least time between two tables.
 const findEvery = 20 * time.Millisecond
 
@@ -223,9 +266,7 @@ func (f *Fleet) current(ctx context.Context) (*Table, error) {
 			f.mu.Unlock()
 			return nil, err
 		case f.finding == nil:
-			f.finding = make(chan struct{})
-			f.wanted = false
-			f.background.Go(f.find)
+			f.ask()
 		}
 		finding := f.finding
 		f.mu.Unlock()
@@ -256,6 +297,9 @@ func (f *Fleet) find() {
 	}
 	close(f.finding)
 	f.finding = nil
+	if f.again && !f.closed {
+		f.ask()
+	}
 }
 
 func (f *Fleet) known() []string {

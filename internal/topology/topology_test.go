@@ -10,6 +10,8 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 )
 
 func TestRead(t *testing.T) {
@@ -44,9 +46,11 @@ func TestRead(t *testing.T) {
 }
 
 func FuzzRedirect(f *testing.F) {
+	corpus := mutate.New(f)
 	for _, s := range []string{"MOVED 1 a:1", "ASK 16383 [::1]:6379", "MOVED 1 :1", "TRYAGAIN", "MOVED 99999999999999999999 a:1", "ASK \x00 \xff:1"} {
-		f.Add(s)
+		corpus.Add(s)
 	}
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, reply string) {
 		r, slot, addr := Read(reply)
 		if slot < 0 || slot >= slots {

@@ -199,7 +199,7 @@ func (q *inquiry) members(ctx context.Context) error {
 	if q.opts.Namespace == "" {
 		return nil
 	}
-	pool := q.end.Pool()
+	pool := q.end.LocksOrNone() // in a cluster the record is on one master
 	defer pool.Close()
 	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
 	view, err := store.Show(ctx)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
@@ -232,9 +233,11 @@ func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
 
 // FuzzParseGrant: whatever is published on our channel, nothing but a well-formed grant is one.
 func FuzzParseGrant(f *testing.F) {
+	corpus := mutate.New(f)
 	for _, seed := range []string{"token 1 2", "token head", "token", "", " 1 2", "token 1 2 3", "token x 2", "token 9223372036854775808 1"} {
-		f.Add(seed)
+		corpus.Add(seed)
 	}
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, text string) {
 		token, e, ok := parseGrant(text)
 		switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/sim"
 	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/sim/story"
@@ -98,7 +99,9 @@ func TestFormatReadsBack(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
+	corpus := mutate.New(f)
+	corpus.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
+	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := scenario.Parse(text)
 		if err != nil {

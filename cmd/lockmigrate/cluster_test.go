@@ -1,0 +1,480 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// running is a command line that runs beside the test.
+type running struct {
+	t           *testing.T
+	out         buffer
+	diagnostics buffer
+	stop        context.CancelFunc
+	code        chan int
+}
+
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, code: make(chan int, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.stop = cancel
+	t.Cleanup(cancel)
+	env := &environment{
+		stdout: &r.out, stderr: &r.diagnostics,
+		getenv:     func(string) string { return "" },
+		isTerminal: func(io.Writer) bool { return false },
+		width:      func(io.Writer) int { return 80 },
+		now:        time.Now,
+	}
+	go func() { r.code <- run(ctx, env, args) }()
+	return r
+}
+
+// await waits until the command has printed something.
+func (r *running) await(text string, meanwhile func()) {
+	r.t.Helper()
+	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 30*time.Second, func() bool {
+		if meanwhile != nil {
+			meanwhile()
+		}
+		return strings.Contains(r.out.String(), text)
+	})
+}
+
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case code := <-r.code:
+		return code
+	case <-time.After(2 * time.Minute):
+		r.t.Fatalf("it does not end\n%s\n%s", r.out.String(), r.diagnostics.String())
+		return -1
+	}
+}
+
+// during works until the command ends, and returns its exit code.
+func (r *running) during(work func()) int {
+	r.t.Helper()
+	deadline := time.After(5 * time.Minute)
+	for {
+		work()
+		select {
+		case code := <-r.code:
+			return code
+		case <-time.After(10 * time.Millisecond): // the pace of a client
+		case <-deadline:
+			r.t.Fatalf("it does not end\n%s\n%s", r.out.String(), r.diagnostics.String())
+		}
+	}
+}
+
+// ownedBy returns a lock's key that a master of a new cluster serves.
+func ownedBy(c *redistest.Cluster, master int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("lock:%d", i)
+		if protocol.Slot(key)*len(c.Masters)/redistest.Slots == master {
+			return key
+		}
+	}
+}
+
+func inMS(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+
+// expect runs a command line, and wants an exit code.
+func expect(t *testing.T, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	got, stdout, stderr := lockmigrateIn(t.Context(), false, args...)
+	require.Equal(t, code, got, "%q\n%s\n%s", args, stdout, stderr)
+	return stdout, stderr
+}
+
+func TestDoctorOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	c.Masters[1].Do("SET", ownedBy(c, 1), inMS(-48*time.Hour))
+	out, _ := expect(t, exitDone, "doctor", "--redis", c.URL())
+	for _, s := range c.Masters {
+		assert.Contains(t, out, "("+s.Addr+")")
+	}
+	assert.Regexp(t, `(?m)^pass +masters-clocks +the clocks of 3 masters`, out)
+	assert.Regexp(t, `(?m)^warn +ghosts .*such as "lock:\d+" +\(`+c.Masters[1].Addr, out)
+	assert.Regexp(t, `(?m)^pass +cluster-mode +a cluster, addressed as one`, out)
+	c.Masters[2].Do("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+	out, stderr := expect(t, exitUnsafe, "doctor", "--redis", c.URL())
+	assert.Regexp(t, `(?m)^fail +eviction .*\(`+c.Masters[2].Addr, out)
+	assert.Contains(t, stderr, "1 checks fail")
+	expect(t, exitUnsafe, "doctor", "--redis", c.Masters[0].URL()) // a node of a cluster, addressed alone
+}
+
+func TestSweepOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	for i, s := range c.Masters {
+		s.Do("SET", ownedBy(c, i), inMS(-48*time.Hour))
+		s.Do("SET", "{"+ownedBy(c, i)+"}:live", inMS(time.Hour))
+	}
+	keys := func() (n int64) {
+		for _, s := range c.Masters {
+			n += s.Do("DBSIZE").(int64)
+		}
+		return n
+	}
+	out, _ := expect(t, exitDone, "sweep", "--match", "*lock:*", "--redis", c.URL())
+	assert.Contains(t, out, "3 candidates")
+	assert.EqualValues(t, 6, keys(), "dry")
+	out, _ = expect(t, exitDone, "sweep", "--match", "*lock:*", "--execute", "--journal", t.TempDir()+"/j", "--redis", c.URL())
+	assert.Contains(t, out, "changed: 3 done")
+	assert.EqualValues(t, 3, keys(), "what is live stays")
+}
+
+func TestVerifyOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 1)
+	name := "orders"
+	for n := 0; protocol.Slot(name)*3/redistest.Slots == 0; n++ { // its record is not on the first node of the URL
+		name = fmt.Sprint("orders-", n)
+	}
+	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
+	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--burst", "300ms", "--every", "500ms", "--redis", c.URL()}
+	out, _ := expect(t, exitDone, verify...)
+	assert.Contains(t, out, "of       namespace "+name+", epoch 1")
+	for _, s := range c.Masters {
+		assert.Contains(t, out, "server   "+s.Addr)
+	}
+
+	// MONITOR for the whole window, so that the bursts name him too.
+	r := start(t, "verify", "--for", "3s", "--match", "lock:*", "--burst", "3s", "--every", "3s", "--json", "--redis", c.URL())
+	old := c.Masters[2].Conn()
+	from := addrOf(t, old)
+	code := r.during(func() {
+		_, _ = old.Do("SETNX", ownedBy(c, 2), inMS(time.Minute))
+		_, _ = old.Do("DEL", ownedBy(c, 2))
+	})
+	require.Equal(t, exitUnsafe, code, r.diagnostics.String())
+	var cert struct {
+		Servers []struct {
+			Addr string
+			N    int64 `json:"setnx_calls"`
+		}
+		Clients []struct{ Addr string } `json:"legacy_clients"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.out.String()), &cert))
+	for _, s := range cert.Servers {
+		assert.Equal(t, s.Addr == c.Masters[2].Addr, s.N > 0, s.Addr)
+	}
+	assert.True(t, slices.ContainsFunc(cert.Clients, func(l struct{ Addr string }) bool { return l.Addr == from }), r.out.String())
+
+	r = start(t, "verify", "--for", "12s", "--match", "lock:*", "--burst", "0", "--redis", c.URL())
+	redistest.Await(t, "a look", 20*time.Second, func() bool { return connections(c.Masters[1]) > 0 })
+	c.Failover(c.Replicas[1][0])
+	require.Equal(t, exitInconclusive, r.wait(), r.out.String())
+	assert.Contains(t, r.out.String(), "verdict: INCONCLUSIVE")
+	assert.Contains(t, r.out.String(), "the masters are not those of the start")
+}
+
+// connections counts those of the tool on a server.
+func connections(s *redistest.Server) int {
+	list, _ := redis.String(s.Try("CLIENT", "LIST"))
+	return strings.Count(list, " name=lockmigrate ")
+}
+
+func addrOf(t *testing.T, conn redis.Conn) string {
+	t.Helper()
+	info, err := redis.String(conn.Do("CLIENT", "INFO"))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
+	return addr
+}
+
+// fenced tells whether a server denies SETNX to a user.
+func fenced(t *testing.T, s *redistest.Server) bool {
+	t.Helper()
+	reply, err := redis.String(s.Do("ACL", "DRYRUN", "old", "SETNX", "lock:x", "1"), nil)
+	require.NoError(t, err)
+	return reply != "OK"
+}
+
+func oldUser(servers []*redistest.Server) {
+	for _, s := range servers {
+		s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
+	}
+}
+
+// fenceOver puts the fence up and takes it away, on masters and replicas.
+func fenceOver(t *testing.T, url string, servers []*redistest.Server) {
+	t.Helper()
+	out, _ := expect(t, exitDone, "fence", "--user", "old", "--redis", url)
+	for _, s := range servers {
+		assert.Contains(t, out, "server "+s.Addr)
+		assert.False(t, fenced(t, s), "a preview changes nothing")
+	}
+	assert.Contains(t, out, "(a replica), user old")
+	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", url)
+	for _, s := range servers {
+		assert.True(t, fenced(t, s), s.Addr)
+	}
+	expect(t, exitDone, "fence", "--user", "old", "--remove", "--execute", "--redis", url)
+	for _, s := range servers {
+		assert.False(t, fenced(t, s), s.Addr)
+	}
+}
+
+func TestFenceOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 2, 1)
+	oldUser(c.Nodes())
+	fenceOver(t, c.URL(), c.Nodes())
+
+	// The fence holds after a failover, and who runs into it is named, by whichever server denied it.
+	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	watch := start(t, "fence", "--watch", "1m", "--redis", c.URL())
+	for _, s := range c.Nodes() {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		defer conn.Close()
+		watch.await("denied to "+addrOf(t, conn), func() {
+			_, err := conn.Do("SETNX", "lock:x", "1")
+			require.ErrorContains(t, err, "NOPERM", s.Addr)
+		})
+	}
+	c.Failover(c.Replicas[0][0])
+	c.AwaitOK()
+	conn, err := redis.Dial("tcp", c.Replicas[0][0].Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
+	require.NoError(t, err)
+	defer conn.Close()
+	watch.await("denied to "+addrOf(t, conn), func() {
+		_, err := conn.Do("SETNX", ownedBy(c, 0), "1")
+		require.ErrorContains(t, err, "NOPERM", "the new master")
+	})
+	watch.stop()
+	assert.Equal(t, exitDone, watch.wait(), watch.diagnostics.String())
+
+	// A replica without the user is told of; the others are done.
+	c.Nodes()[3].Do("ACL", "DELUSER", "old")
+	out, stderr := expect(t, exitFailed, "fence", "--user", "old", "--remove", "--execute", "--redis", c.URL())
+	assert.Contains(t, out, "NOT DONE")
+	assert.Contains(t, stderr, "1 of 4 servers could not be changed")
+	for _, s := range c.Nodes()[:3] {
+		assert.False(t, fenced(t, s))
+	}
+	// A master without it is an error before anything changes.
+	c.Masters[1].Do("ACL", "DELUSER", "old")
+	_, stderr = expect(t, exitUsage, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	assert.Contains(t, stderr, c.Masters[1].Addr+` has no user "old"`)
+	assert.False(t, fenced(t, c.Masters[0]))
+}
+
+// A server that is started anew within the watch has an empty log, and no fence unless it was saved.
+func TestFenceWatchOverARestart(t *testing.T) {
+	c := redistest.NewCluster(t, 2, 0)
+	oldUser(c.Masters)
+	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	watch := start(t, "fence", "--watch", "1m", "--json", "--redis", c.URL())
+	deny := func(s *redistest.Server) func() {
+		return func() {
+			if conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw")); err == nil {
+				_, _ = conn.Do("SETNX", "lock:x", "1")
+				_ = conn.Close()
+			}
+		}
+	}
+	watch.await(`"server":"`+c.Masters[0].Addr, deny(c.Masters[0]))
+	c.Masters[0].Kill()
+	watch.await(`"server":"`+c.Masters[1].Addr, deny(c.Masters[1]))
+	c.Masters[0].Start()
+	oldUser(c.Masters[:1])
+	c.Masters[0].Do("ACL", "SETUSER", "old", "-setnx")
+	hits := strings.Count(watch.out.String(), c.Masters[0].Addr)
+	redistest.Await(t, "hits on the server that came back", 30*time.Second, func() bool {
+		deny(c.Masters[0])()
+		return strings.Count(watch.out.String(), c.Masters[0].Addr) > hits
+	})
+	watch.stop()
+	assert.Equal(t, exitInconclusive, watch.wait(), watch.diagnostics.String())
+	assert.Contains(t, watch.diagnostics.String(), c.Masters[0].Addr+" was started anew")
+}
+
+// Without the right to read it, there is nothing to wait for.
+func TestFenceWatchWithoutTheRight(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "+@all", "-acl|log")
+	_, stderr := expect(t, exitFailed, "fence", "--watch", "1h", "--redis", "redis://joe:pw@"+s.Addr)
+	assert.Contains(t, stderr, "NOPERM")
+}
+
+func TestFenceAndObserveOverSentinels(t *testing.T) {
+	g := redistest.NewSentinels(t, 1, 3)
+	oldUser(g.Servers)
+	fenceOver(t, g.URL(), g.Servers)
+
+	// A failover within an observation: the new master is watched, and the hole is told.
+	before := g.Master()
+	r := start(t, "observe", "--for", "2m", "--follow", "--json", "--redis", g.URL())
+	locks(before)
+	r.await(`"what":"acquired"`, func() { locks(before) })
+	after := g.Failover()
+	r.await(`"key":"lock:after"`, func() {
+		_, _ = after.Try("SETNX", "lock:after", inMS(time.Minute))
+		_, _ = after.Try("DEL", "lock:after")
+	})
+	r.stop()
+	assert.Equal(t, exitFailed, r.wait(), "interrupted")
+	out, _ := expect(t, exitDone, "observe", "--for", "500ms", "--redis", g.URL())
+	assert.Contains(t, out, "no client used a lock")
+}
+
+// locks takes and releases a lock on a server, as an old client does.
+func locks(s *redistest.Server) {
+	_, _ = s.Try("SETNX", "lock:before", inMS(time.Minute))
+	_, _ = s.Try("DEL", "lock:before")
+}
+
+// observed is what the tests want to know of observe --json.
+type observed struct {
+	Clients  []observedClient
+	Hazards  map[string]int64
+	Overlaps []struct{ Key string }
+	Holes    []string
+}
+
+type observedClient struct {
+	Addr, Server, Kind string
+	Connections        int
+	Acquired           int64
+}
+
+// client returns the row of a connection to a server.
+func (o observed) client(addr, server string) observedClient {
+	for _, c := range o.Clients {
+		if c.Addr == addr && c.Server == server {
+			return c
+		}
+	}
+	return observedClient{}
+}
+
+// turn takes and releases a lock, as an old client does.
+func turn(conn redis.Conn, key string) {
+	_, _ = conn.Do("SETNX", key, inMS(30*time.Second))
+	_, _ = conn.Do("DEL", key)
+}
+
+func TestObserveOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	conns := []redis.Conn{c.Masters[0].Conn(), c.Masters[1].Conn(), c.Masters[2].Conn()}
+	second, thief := c.Masters[1].Conn(), c.Masters[1].Conn()
+	observe := func(group string) observed {
+		r := start(t, "observe", "--for", "2s", "--json", "--group", group, "--redis", c.URL())
+		code := r.during(func() {
+			for i, conn := range conns {
+				turn(conn, ownedBy(c, i))
+			}
+			key := ownedBy(c, 1)
+			turn(thief, key) // a DEL of somebody who never locks could be another connection of the holder's pool
+			_, _ = conns[1].Do("SETNX", key, inMS(30*time.Second))
+			_, _ = thief.Do("DEL", key)
+			turn(second, key)
+			_, _ = conns[1].Do("DEL", key)
+		})
+		require.Equal(t, exitDone, code, r.diagnostics.String())
+		var o observed
+		require.NoError(t, json.Unmarshal([]byte(r.out.String()), &o))
+		return o
+	}
+	o := observe("addr")
+	for i, conn := range conns {
+		row := o.client(addrOf(t, conn), c.Masters[i].Addr)
+		assert.Equal(t, "legacy", row.Kind, "%+v", o.Clients)
+		assert.Positive(t, row.Acquired)
+	}
+	assert.Positive(t, o.Hazards["stale-delete"])
+	assert.NotEmpty(t, o.Overlaps)
+	for _, v := range o.Overlaps {
+		assert.Equal(t, ownedBy(c, 1), v.Key, "the only key with a thief")
+	}
+	assert.Empty(t, o.Holes)
+	o = observe("host")
+	require.Len(t, o.Clients, 1, "%+v", o.Clients)
+	assert.GreaterOrEqual(t, o.Clients[0].Connections, 4)
+	assert.Empty(t, o.Clients[0].Server)
+}
+
+// A master hands over within the window: what the new one serves is seen, what came in between is told to be
+// missing, and nothing is made up, though the old one goes on executing what the new one sends it.
+func TestObserveOverAnOrderlyFailover(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 1)
+	r := start(t, "observe", "--for", "20s", "--json", "--follow", "--redis", c.URL())
+	before, after := c.Masters[0].Conn(), c.Replicas[0][0].Conn()
+	r.await(`"what":"acquired"`, func() { turn(before, ownedBy(c, 0)) })
+	c.Failover(c.Replicas[0][0])
+	newcomer := addrOf(t, after)
+	code := r.during(func() { turn(after, ownedBy(c, 0)) })
+	require.Equal(t, exitInconclusive, code, r.diagnostics.String())
+	assert.Contains(t, r.diagnostics.String(), "not all was seen: ")
+	o := r.summary()
+	assert.Positive(t, o.client(addrOf(t, before), c.Masters[0].Addr).Acquired, "%+v", o.Clients)
+	assert.Positive(t, o.client(newcomer, successor(c)).Acquired, "%+v", o.Clients)
+	assert.Len(t, o.Clients, 2, "%+v", o.Clients)
+	assert.Empty(t, o.Overlaps)
+	assert.Empty(t, o.Hazards)
+	assert.Equal(t, c.Masters[0].Addr+" is no master any more", o.Holes[0])
+	assert.Contains(t, o.Holes[1], successor(c)+" is watched from ")
+}
+
+// A master dies within the window, and its replica takes over.
+func TestObserveOverADeadMaster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 1)
+	r := start(t, "observe", "--for", "10m", "--json", "--follow", "--redis", c.URL())
+	before, after, other := c.Masters[0].Conn(), c.Replicas[0][0].Conn(), c.Masters[1].Conn()
+	r.await(`"key":"`+ownedBy(c, 1), func() { turn(before, ownedBy(c, 0)); turn(other, ownedBy(c, 1)) })
+	c.Masters[0].Kill()
+	r.await(`"by":{"addr":"`+addrOf(t, after), func() { turn(after, ownedBy(c, 0)) })
+	seen := strings.Count(r.out.String(), `"key":"`+ownedBy(c, 1))
+	redistest.Await(t, "the other masters to be watched still", 30*time.Second, func() bool {
+		turn(other, ownedBy(c, 1))
+		return strings.Count(r.out.String(), `"key":"`+ownedBy(c, 1)) > seen
+	})
+	r.stop()
+	assert.Equal(t, exitFailed, r.wait(), "interrupted")
+	o := r.summary()
+	assert.Positive(t, o.client(addrOf(t, after), successor(c)).Acquired, "%+v", o.Clients)
+	assert.Empty(t, o.Overlaps)
+	assert.Empty(t, o.Hazards)
+	assert.NotEmpty(t, o.Holes)
+}
+
+// successor is the address of the first master's replica.
+func successor(c *redistest.Cluster) string { return c.Replicas[0][0].Addr }
+
+// summary is the last line of observe --follow --json.
+func (r *running) summary() observed {
+	r.t.Helper()
+	lines := strings.Split(strings.TrimSpace(r.out.String()), "\n")
+	var last struct{ Summary observed }
+	require.NoError(r.t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+	return last.Summary
+}
+
+func TestDemoOverManyServers(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	out, _ := expect(t, exitDone, "demo", "--act", "600ms", "--redis", c.URL())
+	assert.True(t, strings.HasSuffix(out, "\noverlaps: 0\n"), out)
+	for _, s := range c.Masters {
+		assert.EqualValues(t, 0, s.Do("DBSIZE"), "it leaves nothing")
+	}
+	g := redistest.NewSentinels(t, 1, 1)
+	out, _ = expect(t, exitDone, "demo", "--act", "600ms", "--json", "--redis", g.URL())
+	assert.Contains(t, out, `"complete":true`)
+	assert.EqualValues(t, 0, g.Master().Do("DBSIZE"))
+}

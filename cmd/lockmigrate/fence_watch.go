@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/fence"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+// fencePoll is how often ACL LOG is read: the server joins what one user does within a minute and names the
+// last client only.
+const fencePoll = 100 * time.Millisecond
+
+// watchFence shows hits until the time is over. Ctrl-C ends it with the sum, as a success.
+func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, nodes []*fenceNode, window time.Duration) error {
+	fmt.Fprintf(env.stderr, "lockmigrate: reading ACL LOG every %v for %v\n", fencePoll, window)
+	watching, cancel := context.WithTimeout(ctx, window)
+	defer cancel()
+	last, stop := context.WithTimeout(ctx, window+500*time.Millisecond)
+	defer stop()
+	logs := make([]*fenceLog, len(nodes))
+	hits := make(chan fence.Hit)
+	var reading sync.WaitGroup
+	for i, n := range nodes { // each by itself: one that hangs must not hold up the others
+		logs[i] = &fenceLog{node: n, end: end, log: fence.Log{Server: n.Addr}}
+		reading.Go(func() {
+			if logs[i].read(last, watching.Done(), hits); logs[i].refused != nil {
+				cancel() // it would have to watch in vain
+			}
+		})
+	}
+	go func() { reading.Wait(); close(hits) }()
+	total := int64(0)
+	var failed error
+	for h := range hits {
+		total += h.Count
+		if err := printHit(env, h); err != nil && failed == nil {
+			failed = err
+			cancel()
+		}
+	}
+	if failed != nil {
+		return failed
+	}
+	if err := printHits(env, total); err != nil {
+		return err
+	}
+	var holes []string
+	for _, l := range logs {
+		if l.refused != nil {
+			return endpoint.Explain(l.refused)
+		}
+		if l.hole != "" {
+			holes = append(holes, l.hole)
+		}
+	}
+	if len(holes) > 0 {
+		return inconclusiveError("a server that was started anew has lost a fence that was not saved: look with fence --user again", "not all was seen: %s", strings.Join(holes, "; "))
+	}
+	return nil
+}
+
+// fenceLog follows ACL LOG of one server, over restarts of it.
+type fenceLog struct {
+	node    *fenceNode
+	end     *endpoint.Endpoint
+	log     fence.Log
+	runID   string
+	hole    string // what was missed
+	refused error  // the server said no
+}
+
+// read polls until the window is over, and once more then; ctx bounds that.
+func (l *fenceLog) read(ctx context.Context, over <-chan struct{}, hits chan<- fence.Hit) {
+	tick := time.NewTicker(fencePoll)
+	defer tick.Stop()
+	for last := false; ; {
+		found, err := l.poll(ctx)
+		for _, h := range found {
+			hits <- h
+		}
+		var said redis.Error
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &said) && (strings.HasPrefix(string(said), "NOPERM") || strings.HasPrefix(string(said), "ERR")):
+			l.refused = err
+			return
+		case err != nil:
+			l.node.close()
+			l.hole = l.node.Addr + " could not be reached for a while"
+		}
+		if last {
+			return
+		}
+		select {
+		case <-over:
+			last = true
+		case <-tick.C:
+		}
+	}
+}
+
+// poll looks once, and connects first where it has to.
+func (l *fenceLog) poll(ctx context.Context) ([]fence.Hit, error) {
+	if l.node.conn == nil {
+		conn, err := l.end.DialNode(ctx, l.node.Addr)
+		if err != nil {
+			return nil, err
+		}
+		l.node.conn = conn
+		if id := runIDOf(ctx, conn); id != l.runID { // the log of a new process began empty
+			l.log, l.runID = fence.Log{Server: l.node.Addr}, id
+			l.hole = l.node.Addr + " was started anew"
+		}
+	}
+	if l.runID == "" {
+		l.runID = runIDOf(ctx, l.node.conn)
+	}
+	return l.log.Poll(ctx, l.node.conn)
+}
+
+// runIDOf names the process behind a connection; "unknown" where it does not tell.
+func runIDOf(ctx context.Context, conn redis.Conn) string {
+	info, _ := redis.String(redis.DoContext(conn, ctx, "INFO", "server"))
+	if _, after, found := strings.Cut(info, "\nrun_id:"); found {
+		id, _, _ := strings.Cut(after, "\r")
+		return id
+	}
+	return "unknown"
+}
+
+func printHits(env *environment, total int64) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": map[string]int64{"hits": total}})
+	}
+	_, err := fmt.Fprintf(env.stdout, "%d SETNX or GETSET were denied\n", total)
+	return err
+}
+
+func printHit(env *environment, h fence.Hit) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"hit": h})
+	}
+	name := ""
+	if h.Name != "" {
+		name = " " + terminal.Quoted(h.Name)
+	}
+	_, err := fmt.Fprintf(env.stdout, "%s %s denied to %s%s, user %s, %s, %d times\n", h.At.UTC().Format("15:04:05.000"), h.Command, h.Addr, name, terminal.Quoted(h.User), h.Context, h.Count)
+	return err
+}

@@ -1,0 +1,170 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// wait starts an acquisition that has to wait, and returns when it does.
+func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-chan *compat.Lock, <-chan error) {
+	t.Helper()
+	locks, errs := make(chan *compat.Lock, 1), make(chan error, 1)
+	go func() {
+		k, err := l.Acquire(ctx, key)
+		if err != nil {
+			errs <- err
+			return
+		}
+		locks <- k
+	}()
+	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return l.Waiting() != "idle" })
+	return locks, errs
+}
+
+func patiently(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestWaitersOutliveARestart: the server dies under a waiter, stays away for several of its attempts, and
+// comes back without a memory. The waiter gets the lock.
+func TestWaitersOutliveARestart(t *testing.T) {
+	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			s := redistest.Real(t)
+			holder := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = stage }))
+			var refused atomic.Int64
+			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+				conn, err := redis.DialContext(ctx, "tcp", s.Addr)
+				if err != nil {
+					refused.Add(1)
+				}
+				return conn, err
+			}}
+			t.Cleanup(func() { _ = pool.Close() })
+			l, err := compat.New(pool, quick(func(o *compat.Options) { o.Stage = stage }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(l.Close)
+			acquire(t, holder, "orders")
+			locks, errs := wait(t, patiently(t), l, "orders")
+			s.Kill()
+			redistest.Await(t, "attempts in vain", 30*time.Second, func() bool { return refused.Load() >= 4 || len(errs) > 0 })
+			s.Start()
+			select {
+			case k := <-locks:
+				release(t, k)
+			case err := <-errs:
+				t.Fatalf("the waiter gave up: %v", err)
+			}
+		})
+	}
+}
+
+// TestAWaitersLostRepliesAreSettled: an attempt of a waiter takes the key, and no reply to it or to its
+// release ever comes. The key is given back, and the waiter takes it with another value.
+func TestAWaitersLostRepliesAreSettled(t *testing.T) {
+	s := redistest.Real(t)
+	holder := newLocker(t, s, quick())
+	held := acquire(t, holder, "orders")
+	var armed atomic.Bool
+	var lostTakes atomic.Int64
+	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
+		if strings.HasPrefix(command, "EVAL") && armed.Load() && lostTakes.Add(1) <= 4 {
+			return redistest.LosesReply // taken, asked again, given back, asked again
+		}
+		return redistest.Passes
+	}}
+	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	locks, errs := wait(t, patiently(t), l, "orders")
+	// Armed while it waits: whichever of its attempts finds the key free loses every reply.
+	armed.Store(true)
+	release(t, held)
+	select {
+	case k := <-locks:
+		if lostTakes.Load() < 4 {
+			t.Errorf("only %d replies were lost", lostTakes.Load())
+		}
+		on := s.Value("orders")
+		if on == "" || on != s.Value(protocol.GuardKey("orders")) {
+			t.Errorf("the key holds %q, the guard %q", on, s.Value(protocol.GuardKey("orders")))
+		}
+		release(t, k)
+	case err := <-errs:
+		t.Fatalf("the waiter gave up: %v", err)
+	}
+	if left := s.Value("orders") + s.Value(protocol.GuardKey("orders")); left != "" {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestAWaitThatEndsInDoubtSaysSo: as above, and nothing is ever answered again. The wait goes on until its
+// context ends, and its error says that the key may stay taken.
+func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
+	s := redistest.Real(t)
+	held := acquire(t, newLocker(t, s, quick()), "orders")
+	var armed atomic.Bool
+	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
+		if armed.Load() && strings.HasPrefix(command, "EVAL") {
+			return redistest.LosesReply
+		}
+		return redistest.Passes
+	}}
+	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	_, errs := wait(t, ctx, l, "orders")
+	before := strings.Count(pool.Commands(), "EVAL")
+	armed.Store(true)
+	release(t, held)
+	redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(pool.Commands(), "EVAL") > before+12 || len(errs) > 0 })
+	cancel(why)
+	select {
+	case err := <-errs:
+		var e *compat.Error
+		if !errors.As(err, &e) || !errors.Is(err, compat.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, compat.ErrNotAcquired) || time.Until(e.Until) < 0 {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the wait does not end")
+	}
+}
+
+// TestARefusalEndsAWait: a right that is taken away is an answer.
+func TestARefusalEndsAWait(t *testing.T) {
+	s := redistest.Real(t)
+	acquire(t, newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute })), "orders")
+	l := newLocker(t, s, quick())
+	_, errs := wait(t, patiently(t), l, "orders")
+	s.Do("ACL", "SETUSER", "default", "-eval", "-evalsha")
+	s.Do("CLIENT", "KILL", "TYPE", "pubsub")
+	select {
+	case err := <-errs:
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") || errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the wait does not end")
+	}
+}

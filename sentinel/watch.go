@@ -1,0 +1,127 @@
+package sentinel
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// The sentinels publish that a master was replaced. Whoever hears of it has the table asked for anew at
+// once: what one sentinel says is a reason to ask all of them, and no more.
+const (
+	switched = "+switch-master"
+
+	pingEvery    = 10 * time.Second       // so that a sentinel that is cut off is noticed
+	silence      = 25 * time.Second       // after which it is taken to be
+	firstPause   = 100 * time.Millisecond // before a sentinel that cannot be reached is tried again; it doubles
+	longestPause = 5 * time.Second
+)
+
+// watcher listens to every sentinel, from the pool's first use until it is closed.
+type watcher struct {
+	opts    Options
+	refresh func() // has the table asked for anew
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	mu      sync.Mutex
+	started bool
+	closed  bool
+	running sync.WaitGroup
+}
+
+func newWatcher(opts Options, refresh func()) *watcher {
+	w := &watcher{opts: opts, refresh: refresh}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+func (w *watcher) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started || w.closed {
+		return
+	}
+	w.started = true
+	for _, addr := range w.opts.Addrs {
+		w.running.Go(func() { w.follow(addr) })
+	}
+}
+
+func (w *watcher) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.cancel()
+	w.running.Wait()
+}
+
+// follow listens to one sentinel, and connects again when the connection breaks.
+func (w *watcher) follow(addr string) {
+	pause := firstPause
+	for {
+		if w.listen(addr) {
+			pause = firstPause
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-w.ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// listen returns when the connection is broken, and tells whether there was one.
+func (w *watcher) listen(addr string) (heard bool) {
+	dialling, cancel := context.WithTimeout(w.ctx, askTimeout)
+	conn, err := w.opts.DialSentinel(dialling, addr)
+	cancel()
+	if err != nil {
+		return false
+	}
+	var closing sync.Once
+	closeConn := func() { closing.Do(func() { _ = conn.Close() }) }
+	defer closeConn()
+	defer context.AfterFunc(w.ctx, closeConn)()
+	channel := redis.PubSubConn{Conn: conn}
+	if channel.Subscribe(switched) != nil {
+		return false
+	}
+	over := make(chan struct{})
+	var pinging sync.WaitGroup
+	pinging.Go(func() {
+		tick := time.NewTicker(pingEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+				if channel.Ping("") != nil {
+					return
+				}
+			}
+		}
+	})
+	defer pinging.Wait()
+	defer close(over)
+	for {
+		switch message := channel.ReceiveWithTimeout(silence).(type) {
+		case error:
+			return heard
+		case redis.Subscription: // what was published before it, nobody heard
+			heard = true
+			w.refresh()
+		case redis.Message: // name, address and port of the old master, and of the new one
+			if name, _, _ := strings.Cut(string(message.Data), " "); name == w.opts.Master {
+				w.refresh()
+			}
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package sentinel
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// book counts the open connections to each server.
+type book struct {
+	mu   sync.Mutex
+	open map[string]int
+}
+
+func (b *book) add(addr string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[addr] += n
+}
+
+func (b *book) at(addr string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open[addr]
+}
+
+func (b *book) dial(ctx context.Context, addr string) (redis.Conn, error) {
+	return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		b.add(addr, 1)
+		return &booked{Conn: conn, book: b, addr: addr}, nil
+	}))
+}
+
+type booked struct {
+	net.Conn
+	book *book
+	addr string
+	once sync.Once
+}
+
+func (c *booked) Close() error {
+	c.once.Do(func() { c.book.add(c.addr, -1) })
+	return c.Conn.Close()
+}
+
+// The master hangs with idle connections to it, which no error would ever tell: as the sentinels replace it,
+// the pool drops them and turns to the new one, without a command.
+func TestThePoolTurnsWithoutACommand(t *testing.T) {
+	g := redistest.NewSentinels(t, 1, 3)
+	connections := &book{open: map[string]int{}}
+	pool, err := New(Options{Addrs: g.Addrs(), Master: g.Name, Dial: connections.dial})
+	require.NoError(t, err)
+	defer pool.Close()
+	before := g.Master()
+	conns := make([]redis.Conn, 3)
+	for i := range conns {
+		conns[i], err = pool.GetContext(t.Context())
+		require.NoError(t, err)
+		_, err = conns[i].Do("SET", "k", i)
+		require.NoError(t, err)
+	}
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+	require.Equal(t, 3, connections.at(before.Addr), "idle")
+	redistest.Await(t, "listeners on all sentinels", 30*time.Second, func() bool {
+		for _, s := range g.Sentinels {
+			if !listenedTo(s) {
+				return false
+			}
+		}
+		return true
+	})
+
+	before.Signal(syscall.SIGSTOP)
+	defer before.Signal(syscall.SIGCONT)
+	after := g.AwaitFailover(before)
+	redistest.Await(t, "the idle connections to be dropped", 30*time.Second, func() bool { return connections.at(before.Addr) == 0 })
+	masters, err := pool.Masters(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{after.Addr}, masters)
+	conn, err := pool.GetContext(t.Context())
+	require.NoError(t, err)
+	_, err = conn.Do("SET", "k", "v")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	assert.Zero(t, connections.at(before.Addr), "and nobody went there again")
+}
+
+// listenedTo tells that somebody has one channel of a sentinel; the other sentinels listen to other servers.
+func listenedTo(s *redistest.Server) bool {
+	list, _ := redis.String(s.Try("CLIENT", "LIST"))
+	return strings.Contains(list, " sub=1 ")
+}
+
+// While the only sentinel that knows of a failover is silent, the others do not lead back to the old master.
+// When all of them say the same, they were set up anew.
+func TestOlderAnswersDoNotLeadBack(t *testing.T) {
+	fake := func(addr string, epoch int) *server.Server {
+		s, err := server.NewServer("127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(s.Close)
+		host, port, _ := net.SplitHostPort(addr)
+		require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, _ []string) {
+			c.WriteStrings([]string{"ip", host, "port", port, "config-epoch", strconv.Itoa(epoch)})
+		}))
+		return s
+	}
+	leader, behind, other := fake("10.0.0.2:1", 7), fake("10.0.0.1:1", 6), fake("10.0.0.1:1", 6)
+	o := Options{Addrs: []string{behind.Addr().String(), leader.Addr().String(), other.Addr().String()}, Master: "m"}
+	o.DialSentinel, o.Map = topology.Plain(time.Second), topology.AsTold
+	f := &finder{opts: o}
+	masters := func() []string {
+		table, err := f.find(t.Context())
+		require.NoError(t, err)
+		return table.Masters
+	}
+	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "the newest")
+	leader.Close()
+	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "and no way back")
+	f.heard = time.Now().Add(-2 * forgetAfter)
+	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "long after it was last heard of")
+	f.known.epoch, f.heard = 9, time.Now()
+	f.opts.Addrs = []string{behind.Addr().String(), other.Addr().String()}
+	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "all say so")
+}
+
+// A sentinel that is away is connected to again when it is back, and what it publishes then is heard.
+func TestTheWatchComesBack(t *testing.T) {
+	g := redistest.NewSentinels(t, 1, 1)
+	pool := newPool(t, g)
+	_, err := pool.Masters(t.Context())
+	require.NoError(t, err)
+	listening := func() bool { return listenedTo(g.Sentinels[0]) }
+	redistest.Await(t, "a listener", 30*time.Second, listening)
+	g.Sentinels[0].Kill()
+	g.Sentinels[0].Start()
+	redistest.Await(t, "a listener on the new process", 30*time.Second, listening)
+	after := g.Failover()
+	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
+		masters, err := pool.Masters(t.Context()) // what it has heard; Masters asks nobody
+		return err == nil && masters[0] == after.Addr
+	})
+}
+
+// A pool that is closed before its first use, and one that is closed at once, leave nothing behind.
+func TestClosingEndsTheWatch(t *testing.T) {
+	pool, err := New(Options{Addrs: []string{"127.0.0.1:1"}, Master: "m", Patience: -1})
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	pool, err = New(Options{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, Master: "m", Patience: -1})
+	require.NoError(t, err)
+	_, err = pool.Masters(t.Context())
+	assert.Error(t, err)
+	require.NoError(t, pool.Close())
+	_, err = pool.Masters(t.Context())
+	assert.Error(t, err)
+}
