@@ -133,7 +133,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 		return again, err
 	}
 	start := l.clock.now()
-	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, start) { // else the key is hardly free
+	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, l.clock) { // else the key is hardly free
 		k, err := l.attempt(ctx, key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 			return l.acquired(ctx, k, start, false, err)

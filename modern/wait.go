@@ -249,7 +249,7 @@ func (h *heat) place(key string) *atomicInstant {
 
 func (h *heat) mark(key string, now protocol.Instant) { h.place(key).store(now) }
 
-func (h *heat) hot(key string, now protocol.Instant) bool {
+func (h *heat) hot(key string, c clock) bool {
 	last := h.place(key).load()
-	return last != 0 && now.Sub(last) < hotFor
+	return last != 0 && c.now().Sub(last) < hotFor
 }
