@@ -61,5 +61,5 @@ func (t table) bars(r Results) string {
 
 // ours are the locks of this project.
 func ours(name string) bool {
-	return name == "modern" || name == "compat" || name == "legacy" || name == "raw-mux"
+	return name == "modern" || name == "modern-unfair" || name == "compat" || name == "legacy" || name == "raw-mux"
 }

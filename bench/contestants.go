@@ -33,6 +33,7 @@ type contestant struct {
 	waits bool // makes sense with it
 	held  bool // renews what it holds, from few connections
 	old   bool // hears the DEL of an old client
+	aside bool // only where it is asked for by name
 }
 
 // ttl is that of every lock that has one and where the library lets us say so.
@@ -47,6 +48,8 @@ var contestants = []contestant{
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
 		about: "package modern as it comes: renewal on, the fair queue on"},
+	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
+		about: "package modern with Options.Unfair: waiters are woken and compete"},
 	{name: "compat", solo: true, waits: true, old: true, open: openCompat,
 		about: "package compat, the bridge: a lock that old and new clients respect; renewal on"},
 	{name: "legacy", solo: true, waits: true, open: openLegacy,
@@ -242,9 +245,15 @@ type modernClient struct {
 	locker *modern.Locker
 }
 
-func openModern(addr string) (client, error) {
+func openModern(addr string) (client, error) { return openModernWith(addr, modern.Options{TTL: ttl}) }
+
+func openUnfair(addr string) (client, error) {
+	return openModernWith(addr, modern.Options{TTL: ttl, Unfair: true})
+}
+
+func openModernWith(addr string, opts modern.Options) (client, error) {
 	pool := poolFor(addr)
-	locker, err := modern.New(pool, modern.Options{TTL: ttl})
+	locker, err := modern.New(pool, opts)
 	return &modernClient{pool, locker}, err
 }
 

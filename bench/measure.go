@@ -28,6 +28,7 @@ type scenario struct {
 	name  string
 	fits  func(c contestant) bool
 	once  bool // in the first round only
+	aside bool // only where it is asked for by name
 	specs func(p Plan) []Spec
 }
 
@@ -49,6 +50,9 @@ var scenarios = []scenario{
 	}},
 	{name: "turns-1x16", fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		return times(1, Spec{Scenario: "turns", Goroutines: 16, Section: time.Millisecond, For: p.Contended})
+	}},
+	{name: "turns-16x1", aside: true, fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
+		return times(16, Spec{Scenario: "turns", Goroutines: 1, Section: time.Millisecond, For: p.Contended})
 	}},
 	{name: "idle", once: true, fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		holder := Spec{Scenario: "hold", For: p.Idle + 4*time.Second}
@@ -86,7 +90,7 @@ func measure(p Plan, say func(string)) (Results, error) {
 	say(fmt.Sprintf("redis-server %s on %s; pinned to cores: %v", serverVersion(s.conn), s.addr, pinned()))
 	for round := range p.Rounds {
 		for _, sc := range scenarios {
-			if sc.once && round > 0 || len(p.Only) > 0 && !slices.Contains(p.Only, sc.name) {
+			if sc.once && round > 0 || !p.covers(sc) {
 				continue
 			}
 			started := time.Now()
@@ -99,11 +103,19 @@ func measure(p Plan, say func(string)) (Results, error) {
 	return results, nil
 }
 
+func (p Plan) covers(sc scenario) bool {
+	return len(p.Only) == 0 && !sc.aside || slices.Contains(p.Only, sc.name)
+}
+
+func (p Plan) has(c contestant) bool {
+	return len(p.Of) == 0 && !c.aside || slices.Contains(p.Of, c.name)
+}
+
 // measureRound lets every contestant have its turn, another one first each time.
 func measureRound(p Plan, s *server, sc scenario, round int, results Results) error {
 	var field []contestant
 	for _, c := range contestants {
-		if sc.fits(c) && (len(p.Of) == 0 || slices.Contains(p.Of, c.name)) || sc.name == "old-del" && c.name == "blpop" {
+		if sc.fits(c) && p.has(c) || sc.name == "old-del" && c.name == "blpop" {
 			field = append(field, c)
 		}
 	}

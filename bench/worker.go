@@ -45,6 +45,10 @@ func work(in *bufio.Reader, out io.Writer) error {
 		return err
 	}
 	defer w.referee.close()
+	if w.section, err = newSection(); err != nil {
+		return err
+	}
+	defer w.section.close()
 
 	// Nothing here may take for ever: a lost wake-up of a library is a finding, not the end of the run.
 	stuck := time.AfterFunc(w.spec.For+15*time.Second+time.Duration(w.spec.Held)*time.Millisecond, func() {
@@ -79,6 +83,7 @@ type worker struct {
 	client  client
 	admin   redis.Conn
 	referee *referee
+	section section
 	ready   func() error
 }
 
@@ -354,7 +359,9 @@ func (w *worker) received() []int64 {
 
 // pass holds the lock for a while and gives it back.
 func (w *worker) pass(release func() error) error {
-	time.Sleep(w.spec.Section)
+	if err := w.section.stay(w.spec.Section); err != nil {
+		return err
+	}
 	w.referee.leave()
 	w.referee.board.released.Store(time.Now().UnixNano())
 	return release()
@@ -379,6 +386,12 @@ func (w *worker) turns() (Result, error) {
 	var all sync.WaitGroup
 	for g := range w.spec.Goroutines {
 		all.Go(func() {
+			inside, err := newSection()
+			if err != nil {
+				failures[g] = err
+				return
+			}
+			defer inside.close()
 			for ctx.Err() == nil {
 				asked := time.Now()
 				release, err := w.client.Acquire(ctx, w.spec.Key)
@@ -388,7 +401,9 @@ func (w *worker) turns() (Result, error) {
 				}
 				waits[g] = append(waits[g], int64(time.Since(asked)))
 				w.referee.enter()
-				time.Sleep(w.spec.Section)
+				if failures[g] = inside.stay(w.spec.Section); failures[g] != nil {
+					return
+				}
 				r.Turns[g]++
 				w.referee.leave()
 				if failures[g] = release(); failures[g] != nil {

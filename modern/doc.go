@@ -43,8 +43,9 @@
 // counter has a TTL (TestFencingTokensRise, TestFault01ServersClockDiffers).
 //
 // G9. A failed TryAcquire is one command (TestFault03FailedTryIsOneCommand). All renewals of a Locker
-// are one goroutine's, over one connection that nothing else uses (TestStressTenThousandHeldLocks). Of
-// all goroutines that wait for a key, one talks to the server (TestFault07OneWaiterTalksToTheServer).
+// are one goroutine's, over a connection that only the Locker uses and in which they have room of their
+// own (TestStressTenThousandHeldLocks, TestRenewalsAreNotCrowdedOut). Of all goroutines that wait for a
+// key, one talks to the server (TestFault07OneWaiterTalksToTheServer).
 //
 // G10. No client's wall clock is sent to the server or compared with anything
 // (TestFault01OnlyRelativeTimesOnTheWire).
@@ -73,9 +74,10 @@
 //
 // # Connections
 //
-// A Locker connects when it is used: a shared line for the commands of all goroutines, one connection
-// for renewals, and a pair for waiting, which is closed when nobody has waited for a while. They are
-// made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
+// A Locker connects when it is used: a shared line for the commands of all goroutines and for the
+// renewals, and a pair for waiting, which is closed when nobody has waited for a while. Where ReplyTimeout
+// is more than a quarter of TTL, or with Options.Pooled, the renewals have a connection of their own. They
+// are made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
 // See Options.Dial and Options.Pooled for other arrangements.
 //
 // # Concurrency
@@ -101,8 +103,12 @@
 // # Choices
 //
 // Fairness by a queue on the server with direct hand-over was measured against waking the first waiter
-// and letting it compete (Options.Unfair), on redis 7.0.15 with two cores, sections of 1 ms, 4 processes
-// of 4 workers: 1.01 against 1.77 between the most and the fewest turns of a worker; in 16 processes of
-// one worker, 1.02 against 544, with 2 round trips an acquisition against 30. A ticket that waiters wait
-// for by polling or by backoff was not built: each hand-over would cost a look by every waiter.
+// and letting it compete (Options.Unfair), with sections of 1 ms on redis 7.0.15 and two cores, by
+//
+//	cd bench && go run . -only turns-4x4,turns-16x1 -of blpop,modern,modern-unfair -rounds 2
+//
+// In 4 processes of 4 workers the worker with the most turns had 1.02 times as many as the one with the
+// fewest, in 16 processes of one worker the same; waking alone left workers without a single turn in both,
+// and took 6 and 17 round trips an acquisition instead of 2. A ticket that waiters wait for by polling or
+// by backoff was not built: each hand-over would cost a look by every waiter.
 package modern

@@ -220,6 +220,7 @@ func (l *Locker) runRelease(ctx context.Context, h *hold) (driver.Outcome, error
 	h.given = true
 	h.mu.Unlock()
 	*m = l.releaseOf(h)
+	m.Wanted = h.handed || l.hot.hot(h.key, l.clock)
 	if m.Queue == "" {
 		m.Native = l.native.command(l)
 	}

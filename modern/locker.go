@@ -75,16 +75,17 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 	l.pool = &driver.Driver{Pool: pool, Now: l.clock.time, ReplyTimeout: opts.ReplyTimeout}
 	l.runner = l.pool
+	var way func(patience time.Duration) line.Way
+	if own {
+		way = func(patience time.Duration) line.Way {
+			return line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
+		}
+	}
 	if own && !opts.Pooled {
-		l.line = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: opts.ReplyTimeout, Ping: pingIdle})
+		l.line = way(opts.ReplyTimeout)
 		l.runner = l.line
 	}
-	patience := min(opts.ReplyTimeout, opts.TTL/4) // so that there is time for another try
-	var renewals batcher = &pooled{pool: pool, timeout: patience}
-	if own {
-		renewals = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
-	}
-	l.renewer = newRenewer(l.clock, []batcher{renewals}, 1, opts)
+	l.renewer = newRenewer(l.clock, []batcher{l.renewals(pool, way)}, 1, opts)
 	l.hub = waiting.New(waiting.Options{
 		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
@@ -132,7 +133,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 		return again, err
 	}
 	start := l.clock.now()
-	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, start) { // else the key is hardly free
+	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, l.clock) { // else the key is hardly free
 		k, err := l.attempt(ctx, key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 			return l.acquired(ctx, k, start, false, err)

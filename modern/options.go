@@ -100,10 +100,11 @@ type Options struct {
 	Replicas       int
 	ReplicaTimeout time.Duration
 
-	// Dial makes a connection outside of any pool: the shared line for commands, one for renewals, a
-	// pair for waiting, one each per Locker. They must be ordinary connections in RESP2. Nil: the Dial or
-	// DialContext of the pool, if that is a *redis.Pool. When there is neither, every attempt takes a
-	// connection from the pool, renewals keep one from the first lock on, and waiting is by polling.
+	// Dial makes a connection outside of any pool: the shared line for commands and renewals, a pair for
+	// waiting, and one for renewals alone with Pooled or a long ReplyTimeout; one each per Locker. They must
+	// be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a *redis.Pool.
+	// When there is neither, every attempt takes a connection from the pool, renewals keep one from the
+	// first lock on, and waiting is by polling.
 	Dial func(ctx context.Context) (redis.Conn, error)
 
 	// Pooled sends the commands of each attempt over a connection of the pool instead of the shared
@@ -111,7 +112,8 @@ type Options struct {
 	Pooled bool
 
 	// ReplyTimeout bounds the wait for each reply, whatever the context says; a reply that has not come
-	// by then counts as lost. Less than TTL. Zero: 5 s, or half of TTL if that is shorter.
+	// by then counts as lost. Less than TTL. Zero: 5 s, or half of TTL if that is shorter. Where it is more
+	// than a quarter of TTL, renewals wait no longer than that, over a connection of their own.
 	ReplyTimeout time.Duration
 
 	// Poll is the longest sleep between two looks at a key where the server offers no client tracking;

@@ -373,7 +373,9 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 	s := redistest.Real(t)
 	var lost, renewed atomic.Int64
 	locker := newLocker(t, s.Pool(), modern.Options{
-		TTL: 4 * time.Second,
+		// On a busy machine, with the race detector, 10,000 renewals take seconds. From 20 s on they share the
+		// line with everything else.
+		TTL: 20 * time.Second,
 		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			switch e.Kind {
 			case lockmigrate.EventLost:
@@ -402,9 +404,9 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 		return
 	}
 	goroutines, clients := runtime.NumGoroutine(), clientCount(s)
-	for range 13 { // more than three TTLs
+	for range 61 { // more than three TTLs
 		time.Sleep(time.Second) // the subject is time passing
-		assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+8, "whatever the runtime adds, not one for each lock")
+		assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+100, "whatever the runtime adds, and a few for batches under way; not one for each lock")
 		assert.LessOrEqual(t, clientCount(s), clients+1)
 	}
 	assert.Zero(t, lost.Load())
@@ -414,6 +416,49 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 	}
 	assert.EqualValues(t, 0, s.Do("DBSIZE"))
+}
+
+// Renewals go over the same connection as everything else, and come through while so many goroutines use
+// it that most of them wait for a place in it.
+func TestRenewalsAreNotCrowdedOut(t *testing.T) {
+	s := redistest.Real(t)
+	before := clientCount(s)
+	renewed := make(chan struct{}, 1000)
+	locker := newLocker(t, s.Pool(), modern.Options{
+		RenewEvery: 100 * time.Millisecond,
+		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			if e.Kind == lockmigrate.EventRenewed {
+				select {
+				case renewed <- struct{}{}:
+				default:
+				}
+			}
+		}),
+	})
+	lock, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	crowd, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 3000 { // the line has 1024 places
+		all.Go(func() {
+			for crowd.Err() == nil {
+				if _, err := locker.TryAcquire(crowd, key); !assert.ErrorIs(t, err, modern.ErrNotAcquired) {
+					return
+				}
+			}
+		})
+	}
+	for range 10 {
+		select {
+		case <-renewed:
+		case <-time.After(time.Minute):
+			t.Error("no renewal came through")
+		}
+	}
+	assert.Equal(t, before+1, clientCount(s), "connections")
+	end()
+	all.Wait()
+	require.NoError(t, lock.Release(t.Context()))
 }
 
 func clientCount(s *redistest.Server) int {
@@ -444,7 +489,8 @@ func TestRoundTripsOfAContendedAcquisition(t *testing.T) {
 		all.Wait()
 		trips := 0
 		for _, c := range monitor.Commands() {
-			if c.Words[0] != "CLIENT" && c.Words[0] != "SUBSCRIBE" {
+			// A PING travels in one write with the release that follows it (line's TestAnswerLast).
+			if c.Words[0] != "CLIENT" && c.Words[0] != "SUBSCRIBE" && c.Words[0] != "PING" {
 				trips++
 			}
 		}

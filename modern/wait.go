@@ -19,8 +19,10 @@ const (
 	tries = 10
 	// A key's change is of interest to the first in its queue at once. It watches the key only when its
 	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
-	// there is nothing to be learnt from watching it.
-	armAfter = 3 * time.Millisecond
+	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
+	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
+	// found out by arming: so this is how much later than at once that may be.
+	armAfter = 10 * time.Millisecond
 	// The next one watches too, later, and looks after the change had time to be acted on: the first may
 	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
 	armSecond  = 200 * time.Millisecond
@@ -247,7 +249,7 @@ func (h *heat) place(key string) *atomicInstant {
 
 func (h *heat) mark(key string, now protocol.Instant) { h.place(key).store(now) }
 
-func (h *heat) hot(key string, now protocol.Instant) bool {
+func (h *heat) hot(key string, c clock) bool {
 	last := h.place(key).load()
-	return last != 0 && now.Sub(last) < hotFor
+	return last != 0 && c.now().Sub(last) < hotFor
 }

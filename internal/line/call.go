@@ -16,6 +16,7 @@ type call struct {
 	request wire.Request
 	batched bool // more are to follow: leave it to the writer
 	asking  bool // ASKING goes before it
+	orphan  bool // nobody waits for its reply
 
 	link *link // where it was submitted last
 	at   stage // guarded by the link's mu

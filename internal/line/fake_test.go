@@ -15,6 +15,7 @@ type fake struct {
 	mu      sync.Mutex
 	got     []string // commands that were sent
 	flushed int
+	flushes int           // that had something to write
 	gate    chan struct{} // if set, each Flush takes one
 	rogue   bool          // replies come whether or not somebody asked
 	asked   chan struct{} // one for each command that was flushed
@@ -52,6 +53,9 @@ func (f *fake) Flush() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.flushed < len(f.got) {
+		f.flushes++
+	}
 	for ; f.flushed < len(f.got); f.flushed++ {
 		f.asked <- struct{}{}
 	}

@@ -217,6 +217,58 @@ func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	assert.Equal(t, []string{"FIRST[]", "FOURTH[]"}, f.got)
 }
 
+// A command whose messages are to precede its answer has a PING before it, in the same write, of whose
+// answer nobody hears.
+func TestAnswerLast(t *testing.T) {
+	f := newFake()
+	l := over(t, f, nil)
+	wanted := wire.Plain("RELEASE")
+	wanted.AnswerLast = true
+	const n = 2 * crowdMemory // by the writer at first, then by the caller itself
+	for i := range n {
+		f.replies <- "PONG"
+		f.replies <- int64(i)
+		reply, err := l.Request(t.Context(), wanted)
+		require.NoError(t, err)
+		require.EqualValues(t, i, reply.Int)
+	}
+	require.Len(t, f.got, 2*n)
+	for i, command := range f.got {
+		require.Equal(t, [...]string{"PING[]", "RELEASE[]"}[i%2], command)
+	}
+	require.Equal(t, n, f.flushes, "one write for both")
+}
+
+// The caller of such a command leaves: what stays behind disturbs nobody.
+func TestAnswerLastWithdrawn(t *testing.T) {
+	f := newFake()
+	f.gate = make(chan struct{})
+	l := over(t, f, nil)
+	first := ask(t.Context(), l, "FIRST")
+	eventually(t, "the writer is busy", func() bool { return f.sent() == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	wanted := wire.Plain("RELEASE")
+	wanted.AnswerLast = true
+	left := make(chan error, 1)
+	go func() {
+		_, err := l.Request(ctx, wanted)
+		left <- err
+	}()
+	queuedUp(t, l, 2)
+	cancel()
+	require.ErrorIs(t, <-left, ErrNotSent)
+	last := ask(t.Context(), l, "LAST")
+	queuedUp(t, l, 3)
+	f.gate <- struct{}{}
+	f.gate <- struct{}{}
+	f.replies <- "OK"
+	f.replies <- "PONG"
+	f.replies <- "OK"
+	require.NoError(t, <-first)
+	require.NoError(t, <-last)
+	assert.Equal(t, []string{"FIRST[]", "PING[]", "LAST[]"}, f.got)
+}
+
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake()
 	l := over(t, f, func(o *Options) { o.Bound = 2 })
@@ -365,6 +417,36 @@ func TestBatchWithinABound(t *testing.T) {
 		})
 		assert.Equal(t, len(commands), next)
 	})
+}
+
+// Callers who fill the line, and those who queue up for a place, keep no batch waiting.
+func TestBatchHasRoomOfItsOwn(t *testing.T) {
+	f := newFake()
+	l := over(t, f, func(o *Options) { o.Bound = 8 })
+	var callers []<-chan error
+	for range 12 {
+		callers = append(callers, ask(t.Context(), l, "OTHERS"))
+	}
+	eventually(t, "the line is full", func() bool { return f.sent() == 8 })
+	k := l.link.Load()
+	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
+	done := make(chan int)
+	go func() {
+		answers := 0
+		l.Batch(t.Context(), twentyGets()[:6], func(_ int, reply protocol.Reply, err error) {
+			assert.NoError(t, err)
+			answers++
+		})
+		done <- answers
+	}()
+	eventually(t, "a batch is sent as far as half the bound", func() bool { return f.sent() == 12 })
+	for range 18 {
+		f.replies <- "OK"
+	}
+	assert.Equal(t, 6, <-done)
+	for _, caller := range callers {
+		assert.NoError(t, <-caller)
+	}
 }
 
 func TestCancelledBatch(t *testing.T) {

@@ -24,7 +24,8 @@
 // # Limits
 //
 // At most Bound commands are without reply at a time; further callers wait for room, in which their
-// contexts are honoured. A line must not be used for commands that change what the connection is (WATCH,
+// contexts are honoured. A Batch has half as many places to itself: however many callers there are, it
+// waits for none of them. A line must not be used for commands that change what the connection is (WATCH,
 // MULTI, SUBSCRIBE, SELECT) or that block: it belongs to everybody.
 //
 // # Who writes

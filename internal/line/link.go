@@ -73,7 +73,7 @@ func (k *link) start() {
 // before there was room or nothing new is taken.
 func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	k.mu.Lock()
-	if k.full() {
+	if k.full() && !c.batched { // a batch bounds itself
 		if err := k.waitForRoom(ctx); err != nil { // unlocks and locks
 			k.mu.Unlock()
 			return false, err
@@ -87,10 +87,16 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 		return false, nil
 	}
 	alone := k.head == k.tail
+	first := k.tail
+	if c.request.AnswerLast {
+		// The server writes to its clients in the reverse of the order in which it first had something for
+		// them. With an answer to write already when the command publishes, we are the last.
+		k.pushOrphan("PING")
+	}
 	if c.asking {
-		// Nobody waits for its reply, and nothing may come between the two: on another command for a slot that
-		// is being moved, it would let a key come into being on both servers.
-		k.push(newCall(wire.Plain("ASKING")))
+		// Nothing may come between the two: on another command for a slot that is being moved, it would let a
+		// key come into being on both servers.
+		k.pushOrphan("ASKING")
 	}
 	k.push(c)
 	k.watch()
@@ -99,13 +105,18 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	} else if !alone {
 		k.crowd = crowdMemory
 	}
-	if alone && k.crowd == 0 && !k.writing && !c.batched && !c.asking && c.short() {
+	if alone && k.crowd == 0 && !k.writing && !c.batched && c.short() {
 		k.writing = true
-		c.at = sent
-		at := k.next
-		k.next++
+		var batch [3]*call
+		n := 0
+		for ; k.next != k.tail; k.next++ {
+			one := *k.slot(k.next)
+			one.at = sent
+			batch[n] = one
+			n++
+		}
 		k.mu.Unlock()
-		k.transmit(at, c)
+		k.transmit(first, batch[:n]...)
 		k.mu.Lock()
 		k.wrote()
 		return true, nil
@@ -158,6 +169,13 @@ func (k *link) push(c *call) {
 	c.link, c.at, c.tick = k, queued, k.tick
 	*k.slot(k.tail) = c
 	k.tail++
+}
+
+// pushOrphan places a command whose reply nobody waits for.
+func (k *link) pushOrphan(name string) {
+	c := newCall(wire.Request{Name: name})
+	c.orphan = true
+	k.push(c)
 }
 
 func (k *link) slot(i uint32) **call { return &k.ring[i&uint32(len(k.ring)-1)] }
@@ -304,6 +322,10 @@ func (k *link) read() {
 		k.offerRoom()
 		k.checkEmpty()
 		k.mu.Unlock()
+		if c.orphan {
+			c.free()
+			continue
+		}
 		c.raw, c.err = raw, err
 		c.done <- struct{}{}
 	}
@@ -435,7 +457,7 @@ func (k *link) late() bool {
 
 // ping asks whether the connection lives; without a reply the watchdog ends it. Called with mu held.
 func (k *link) ping() {
-	k.push(newCall(wire.Request{Name: "PING"})) // nobody waits for it
+	k.pushOrphan("PING")
 	k.watch()
 	k.rouse()
 }

@@ -274,6 +274,7 @@ type ModernRelease struct {
 	Channel  string // with Entry: as in ModernQueue
 	Claim    time.Duration
 	Share    time.Duration
+	Wanted   bool // somebody is likely to wait: let the server tell them before it answers us
 	Fence    string
 	FenceTTL time.Duration
 	Native   string // the server's own compare-and-delete, where it has one: DELEX or DELIFEQ
@@ -305,7 +306,7 @@ func (r *ModernRelease) ask(next modernState) Step {
 	switch {
 	case r.Queue != "":
 		c.Op, c.Queue = QueueRelease, r.Queue
-		c.Fence, c.FenceTTL, c.Share = r.Fence, r.FenceTTL, r.Share
+		c.Fence, c.FenceTTL, c.Share, c.Wanted = r.Fence, r.FenceTTL, r.Share, r.Wanted
 		if r.Entry {
 			c.Channel, c.Claim = r.Channel, r.Claim
 		}

@@ -74,6 +74,7 @@ type Command struct {
 	Claim    time.Duration // the same: the TTL of a grant
 	QueueTTL time.Duration // Queue: of the queue's key
 	Share    time.Duration // Queue, QueueRelease: how long the key is left to clients who only poll, a fifth of the time; 0: never
+	Wanted   bool          // QueueRelease: somebody is likely to wait, and is to hear of it before we do
 
 	Guard      string        // the bridge's second key
 	Grace      time.Duration // how long a legacy expiry must be over before a takeover; negative: never

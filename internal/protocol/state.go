@@ -54,7 +54,7 @@ func (r *ModernRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *ModernRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.Entry))
+	b = append(b, byte(r.at), flags(r.Entry, r.Wanted))
 	return appendTexts(b, r.Token)
 }
 

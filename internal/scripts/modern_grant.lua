@@ -1,4 +1,6 @@
 -- modern_grant.lua: the part that the queueing scripts share. It stands before each of them.
+-- Where one includes it further down, what comes before that is what it does most often, and pays for
+-- none of this.
 --
 -- The queue of a key is a sorted set beside it. A member is one waiting process, written
 -- "<token> <claim ms> <channel>": the token that it will hold the key with, for how long it may own
@@ -7,7 +9,8 @@
 -- earlier grant cannot pass for a new one.
 --
 -- grant(key, queue, fence, fencettl) gives the key to the first waiter that still listens, and tells
--- whether there was one. PUBLISH returns how many connections received the message: a waiter whose
+-- whether there was one; head and heard, where they are given, are a waiter that was taken out of the
+-- queue already, and what PUBLISH said about it. PUBLISH returns how many connections received the message: a waiter whose
 -- process is gone is passed over at once, at no cost in time. One that is stopped but connected costs
 -- its claim. The message goes out before the SET, so that the waiter reads it before the invalidation
 -- that the SET causes, and does not ask the server about what it already knows.
@@ -51,19 +54,19 @@ local function reached(heard)
   return not string.find(info.err or '', 'is not supported', 1, true) -- a server without the section is alone
 end
 
-local function grant(key, queue, fence, fencettl)
+local function grant(key, queue, fence, fencettl, head, heard)
   while true do
-    local head = redis.pcall('ZPOPMIN', queue)
+    head = head or redis.pcall('ZPOPMIN', queue)
     if head.err or not head[1] then return false end
     local token, claim, channel = string.match(head[1], '^(%S+) (%d+) (.+)$')
     if token then
-      local n = next_fence(fence, fencettl)
-      local heard = redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], n))
+      heard = heard or redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], next_fence(fence, fencettl)))
       if reached(heard) then
         redis.call('SET', key, token, 'PX', claim)
         return true
       end
     end
+    head, heard = nil, nil
   end
 end
 

@@ -6,10 +6,11 @@
 -- KEYS[4]  where the share's state is, or the lock's key when none is wanted
 -- ARGV[1]  the token
 -- ARGV[2]  the TTL in milliseconds
--- ARGV[3]  the counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[4]  the waiter's entry: "<token> <claim ms> <channel>"
--- ARGV[5]  the queue's TTL in milliseconds: longer than the longest time between two asks of a waiter
+-- ARGV[3]  the waiter's entry: "<token> <claim ms> <channel>"
+-- ARGV[4]  the queue's TTL in milliseconds: longer than the longest time between two asks of a waiter
+-- ARGV[5]  the counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV[6]  the share in milliseconds that clients have who only poll, 0 for none
+--          Where neither counter nor share is wanted, KEYS[3], KEYS[4], ARGV[5] and ARGV[6] are left out.
 -- Reply    {1, fencing token or 0, 0} taken
 --          {-n, remaining ms, ticket} held by another (-1: no TTL), or free
 --          but left to others for so long; n wait before us
@@ -19,42 +20,51 @@
 -- GET comes first: over a connection with tracking on, it is what makes the server tell us of the
 -- next change to this key, and of no other.
 local value = redis.call('GET', KEYS[1])
+if not value and not ARGV[5] then
+  local head = redis.call('ZPOPMIN', KEYS[2])
+  if not head[1] or head[1] == ARGV[3] then
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    return {1, 0, 0}
+  end
+  redis.call('ZADD', KEYS[2], head[2], head[1]) -- somebody else's turn
+end
+-- include modern_grant.lua
+local counter, fencing, share = KEYS[3] or KEYS[1], ARGV[5] or '0', ARGV[6] or '0'
 if value == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('ZREM', KEYS[2], ARGV[4])
-  return {1, next_fence(KEYS[3], ARGV[3]), 0}
+  redis.call('ZREM', KEYS[2], ARGV[3])
+  return {1, next_fence(counter, fencing), 0}
 end
 local free = 0
-if not value then free = shared(KEYS[4], ARGV[6]) end
+if not value then free = shared(KEYS[4], share) end
 if not value and free == 0 then
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-  if not head or head == ARGV[4] then
+  if not head or head == ARGV[3] then
     if head then redis.call('ZREM', KEYS[2], head) end
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+    return {1, next_fence(counter, fencing), 0}
   end
 end
-local function line_up() -- at the end, unless we have a place
-  if not redis.call('ZSCORE', KEYS[2], ARGV[4]) then
+local function line_up() -- at the end, unless we have a place; returns the ticket
+  local ticket = redis.call('ZSCORE', KEYS[2], ARGV[3])
+  if not ticket then
     local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or '0'
-    redis.call('ZADD', KEYS[2], string.format('%.0f', after(tonumber(last))), ARGV[4])
+    ticket = string.format('%.0f', after(tonumber(last)))
+    redis.call('ZADD', KEYS[2], ticket, ARGV[3])
   end
-  redis.call('PEXPIRE', KEYS[2], ARGV[5])
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+  return tonumber(ticket)
 end
-line_up()
+local ticket = line_up()
 if not value and free == 0 then
-  if not grant(KEYS[1], KEYS[2], KEYS[3], ARGV[3]) then -- nobody in line listens, nor do we: but we ask
+  if not grant(KEYS[1], KEYS[2], counter, fencing) then -- nobody in line listens, nor do we: but we ask
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+    return {1, next_fence(counter, fencing), 0}
   end
   if redis.call('GET', KEYS[1]) == ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return {1, next_fence(KEYS[3], ARGV[3]), 0}
+    return {1, next_fence(counter, fencing), 0}
   end
-  line_up() -- we may have been passed over
+  ticket = line_up() -- we may have been passed over
 end
-return {
-  -redis.call('ZRANK', KEYS[2], ARGV[4]),
-  free > 0 and free or redis.call('PTTL', KEYS[1]),
-  tonumber(redis.call('ZSCORE', KEYS[2], ARGV[4])),
-}
+return {-redis.call('ZRANK', KEYS[2], ARGV[3]), free > 0 and free or redis.call('PTTL', KEYS[1]), ticket}

@@ -8,12 +8,33 @@
 -- ARGV[2]  the counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV[3]  our entry in the queue, to be removed; '' when we have none
 -- ARGV[4]  the share in milliseconds that clients have who only poll, 0 for none
+--          Where neither counter nor entry nor share is wanted, KEYS[3], KEYS[4] and ARGV[2] to ARGV[4]
+--          are left out: every argument of a script costs the server as much as a short command.
 -- Reply    2 handed to the next waiter, 1 deleted, 0 the key is absent, holds something else, or is
 --          not a string
 --
 -- Atomic because between a GET and a DEL the lease can end and a successor take the key, and because
 -- a key that was free between two holders could be taken by whoever comes along: to every other
 -- client the key is simply held, by one token and then by the next.
+local popped, heard
+if not ARGV[2] then
+  if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+  popped = redis.pcall('ZPOPMIN', KEYS[2])
+  if popped.err or not popped[1] then return redis.call('DEL', KEYS[1]) end
+  local token, claim, channel = string.match(popped[1], '^(%S+) (%d+) (.+)$')
+  if token then
+    heard = redis.pcall('PUBLISH', channel, token .. ' ' .. popped[2] .. ' 0')
+    if type(heard) == 'number' and heard > 0 then
+      redis.call('SET', KEYS[1], token, 'PX', claim)
+      return 2
+    end
+  end
+end
+-- include modern_grant.lua
+if popped then
+  if grant(KEYS[1], KEYS[2], KEYS[1], '0', popped, heard) then return 2 end
+  return redis.call('DEL', KEYS[1])
+end
 if ARGV[3] ~= '' then
   local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)
   redis.pcall('ZREM', KEYS[2], ARGV[3])

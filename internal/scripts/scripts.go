@@ -6,6 +6,7 @@ import (
 	"crypto/sha1" // EVALSHA's own digest, not a protection
 	"embed"
 	"encoding/hex"
+	"strings"
 )
 
 //go:embed *.lua
@@ -50,7 +51,7 @@ type Script struct {
 	Name   string // the file's name
 	Source string
 	Digest string // SHA-1 of Source, as EVALSHA wants it
-	Keys   int    // how many of the arguments are keys
+	Keys   int    // how many of the arguments are keys; fewer where a script says that some may be left out
 
 	byDigest [2]any // boxed once, not with every call
 }
@@ -67,19 +68,27 @@ func (s *Script) Args(byDigest bool, keysAndArgs []any) []any {
 	return append([]any{what, s.Keys}, keysAndArgs...)
 }
 
-// load reads a script and puts the files that it shares with others before it.
+// load reads a script and puts the files that it shares with others where it includes them, or before it.
 func load(name string, keys int, shared ...string) *Script {
-	var source []byte
-	for _, file := range append(shared, name) {
-		text, err := files.ReadFile(file)
-		if err != nil {
-			panic(err) // embedded at build time: a missing file is a programming error
+	source := read(name)
+	for i := len(shared) - 1; i >= 0; i-- {
+		before, after, found := strings.Cut(source, "-- include "+shared[i]+"\n")
+		if !found {
+			before, after = "", source
 		}
-		source = append(source, text...)
+		source = before + read(shared[i]) + after
 	}
-	digest := sha1.Sum(source)
-	s := &Script{Name: name, Source: string(source), Digest: hex.EncodeToString(digest[:]), Keys: keys}
+	digest := sha1.Sum([]byte(source))
+	s := &Script{Name: name, Source: source, Digest: hex.EncodeToString(digest[:]), Keys: keys}
 	s.byDigest = [2]any{s.Digest, s.Keys}
 	all = append(all, s)
 	return s
+}
+
+func read(file string) string {
+	text, err := files.ReadFile(file)
+	if err != nil {
+		panic(err) // embedded at build time: a missing file is a programming error
+	}
+	return string(text)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/gomodule/redigo/redis"
@@ -103,6 +104,7 @@ func (e *ear) read() {
 				e.session.dispatch(kind, channel, parts[2])
 			}
 		}
+		runtime.Gosched() // as in session.read
 	}
 	e.close()
 	s := e.session

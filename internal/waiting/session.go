@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -218,6 +219,7 @@ func (s *session) read() {
 			channel, _ := redis.String(parts[1], nil)
 			s.dispatch(kind, channel, parts[2])
 		} // else a pong
+		runtime.Gosched() // whom the message was for comes first; there is hardly anything to be read yet
 	}
 }
 

@@ -20,16 +20,14 @@ func modernRequest(c protocol.Command) (Request, error) {
 		counter, fencing := counterOf(key, c)
 		return script(scripts.ModernExtend, key, counter, c.Value, c.TTL.Milliseconds(), fencing)
 	case protocol.Queue:
+		if c.Fence == "" && c.Share == 0 {
+			return brief(script(scripts.ModernQueue, key, c.Queue, c.Value, c.TTL.Milliseconds(), Entry(c), c.QueueTTL.Milliseconds()))
+		}
 		counter, fencing := counterOf(key, c)
 		return script(scripts.ModernQueue, key, c.Queue, counter, share(key, c),
-			c.Value, c.TTL.Milliseconds(), fencing, Entry(c), c.QueueTTL.Milliseconds(), c.Share.Milliseconds())
+			c.Value, c.TTL.Milliseconds(), Entry(c), c.QueueTTL.Milliseconds(), fencing, c.Share.Milliseconds())
 	case protocol.QueueRelease:
-		counter, fencing := counterOf(key, c)
-		entry := ""
-		if c.Channel != "" {
-			entry = Entry(c)
-		}
-		return script(scripts.ModernRelease, key, c.Queue, counter, share(key, c), c.Value, fencing, entry, c.Share.Milliseconds())
+		return releaseRequest(key, c)
 	case protocol.NativeDel:
 		if c.Old == "DELIFEQ" {
 			return plain("DELIFEQ", c.Key, c.Value)
@@ -48,6 +46,29 @@ func modernRequest(c protocol.Command) (Request, error) {
 	default:
 		return Request{}, fmt.Errorf("wire: no command for op %d", c.Op)
 	}
+}
+
+func releaseRequest(key any, c protocol.Command) (Request, error) {
+	var r Request
+	var err error
+	if c.Fence == "" && c.Share == 0 && c.Channel == "" {
+		r, err = brief(script(scripts.ModernRelease, key, c.Queue, c.Value))
+	} else {
+		counter, fencing := counterOf(key, c)
+		entry := ""
+		if c.Channel != "" {
+			entry = Entry(c)
+		}
+		r, err = script(scripts.ModernRelease, key, c.Queue, counter, share(key, c), c.Value, fencing, entry, c.Share.Milliseconds())
+	}
+	r.AnswerLast = c.Wanted
+	return r, err
+}
+
+// brief makes a script's call one with two keys, where it says that the others may be left out.
+func brief(r Request, err error) (Request, error) {
+	r.args[1] = 2
+	return r, err
 }
 
 // Entry is how a waiter stands in a queue: who it will be, for how long it may own the key before it

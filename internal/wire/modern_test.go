@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,4 +102,92 @@ func TestQueueScriptWithNobodyListening(t *testing.T) {
 			t.Fatalf("the key holds %q", got)
 		}
 	})
+}
+
+// A queue without a fencing counter is asked with fewer arguments, and answered by the part of the
+// scripts that comes before all else: it does the same.
+func TestQueueScriptsInBrief(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		full, brief := passAround(t, s, "full", "{full}:fence"), passAround(t, s, "brief", "")
+		if !slices.Equal(full, brief) {
+			t.Errorf("with a counter:\n%s\nwithout:\n%s", strings.Join(full, "\n"), strings.Join(brief, "\n"))
+		}
+	})
+}
+
+// passAround tells what becomes of a key that is passed among waiters who listen and others who do not.
+func passAround(t *testing.T, s *redistest.Server, key, fence string) (told []string) {
+	conn := s.Conn()
+	listener := redis.PubSubConn{Conn: s.Conn()}
+	if err := listener.Subscribe("hears"); err != nil {
+		t.Fatal(err)
+	}
+	listener.ReceiveWithTimeout(time.Minute)
+	command := func(op protocol.Op, token, channel string) protocol.Command {
+		c := protocol.Command{Op: op, Key: key, Value: token, Queue: "{" + key + "}:queue", Channel: channel, Fence: fence,
+			TTL: time.Minute, Claim: 20 * time.Second, QueueTTL: time.Hour}
+		if fence != "" {
+			c.FenceTTL = time.Hour
+		}
+		return c
+	}
+	look := func(what string, reply protocol.Reply) {
+		left := "no TTL"
+		if ms, _ := redis.Int64(conn.Do("PTTL", key)); ms > 0 {
+			left = time.Duration(ms * 1e6).Round(10 * time.Second).String()
+		}
+		waiting, err := redis.Int(conn.Do("ZCARD", "{"+key+"}:queue"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, fmt.Sprintf("%s: %d, the key holds %q for %s, %d wait", what, reply.Int, s.Value(key), left, waiting))
+	}
+	queue := func(token, channel string) (ticket int64) {
+		reply := ask(t, conn, command(protocol.Queue, token, channel))
+		look(token+" asks", reply)
+		return reply.Int3
+	}
+	release := func(token string) { look(token+" releases", ask(t, conn, command(protocol.QueueRelease, token, ""))) }
+	granted := func(token string, ticket int64) {
+		m, ok := listener.ReceiveWithTimeout(time.Minute).(redis.Message)
+		if want := fmt.Sprintf("%s %d ", token, ticket); !ok || !strings.HasPrefix(string(m.Data), want) {
+			t.Errorf("%s: told %q, want %q", key, m.Data, want)
+		}
+	}
+	queue("a", "hears")
+	queue("b", "deaf")
+	ticket := queue("c", "hears")
+	queue("d", "deaf")
+	release("b") // which it does not hold
+	release("a") // b is gone: c has it
+	granted("c", ticket)
+	release("c") // nobody is left
+	queue("e", "hears")
+	ticket = queue("f", "hears")
+	queue("g", "hears")
+	s.Do("DEL", key) // by somebody who knows of no queue
+	queue("g", "hears")
+	granted("f", ticket) // the first in line has it, whoever asks
+	s.Do("DEL", key)
+	queue("g", "hears") // now it is the first itself
+	queue("h", "hears")
+	s.Do("SET", key, "a stranger's")
+	release("g")
+	s.Do("DEL", key)
+	s.Do("RPUSH", key, "another type")
+	if reply := ask(t, conn, command(protocol.QueueRelease, "g", "")); reply.Kind != protocol.Integer || reply.Int != 0 {
+		t.Errorf("a list was released: %+v", reply)
+	}
+	return told
+}
+
+// What a waiter is to hear of goes to the server behind a command that has an answer at once.
+func TestWantedReleaseIsAnsweredLast(t *testing.T) {
+	r, err := RequestOf(protocol.Command{Op: protocol.QueueRelease, Key: "k", Value: "a", Queue: "{k}:q", Wanted: true})
+	if err != nil || !r.AnswerLast {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, _ = RequestOf(protocol.Command{Op: protocol.QueueRelease, Key: "k", Value: "a", Queue: "{k}:q"}); r.AnswerLast {
+		t.Error("though nobody waits")
+	}
 }

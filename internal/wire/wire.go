@@ -128,6 +128,9 @@ type Request struct {
 	Name   string
 	Script *scripts.Script // nil for a plain command
 
+	// AnswerLast asks that the messages which the command publishes be on their way before its reply is.
+	AnswerLast bool
+
 	args [16]any
 	n    int
 }

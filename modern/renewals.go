@@ -1,0 +1,55 @@
+package modern
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// renewals chooses the way that the renewals take. It is the Locker's own line, which nobody but the
+// Locker uses, and in which a batch has places that no other command can take.
+//
+// The line gives a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL
+// there would be no time left for another try, and the renewals have a line of their own, which is less
+// patient. And where there is no line, they keep a connection of the pool.
+func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) line.Way) batcher {
+	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4)
+	switch {
+	case l.line != nil && patience == l.opts.ReplyTimeout:
+		return share(l.line)
+	case own != nil:
+		return own(patience)
+	default:
+		return &pooled{pool: pool, timeout: patience}
+	}
+}
+
+// shared is a line that others use too: closing it ends the renewals on it, and nothing else.
+type shared struct {
+	line line.Way
+	life context.Context
+	end  context.CancelFunc
+}
+
+func share(way line.Way) *shared {
+	s := &shared{line: way}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Batch implements batcher.
+func (s *shared) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	s.line.Batch(ctx, commands, each)
+}
+
+// Close implements batcher.
+func (s *shared) Close() { s.end() }
+
+// Wait implements batcher.
+func (s *shared) Wait() {}
