@@ -25,8 +25,8 @@ check: ## formatting, vet, staticcheck
 fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)
 
-soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock)
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/soak -run 'TestSoak$$' -v -timeout 0 -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
+soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock), on TOPOLOGY single, sentinel or cluster
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)

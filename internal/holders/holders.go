@@ -28,16 +28,17 @@ type Kind struct {
 
 // The kinds, by the lock that they hold.
 var (
-	JedisLock = Kind{"jedis-lock", "old"}    // the released jar, dialect A
-	Article   = Kind{"article", "old"}       // dialect A with a clock hook
-	JedisUUID = Kind{"jedis-uuid", "old"}    // dialect B
-	SetNXPX   = Kind{"set-nx-px", "current"} // SET NX PX and Lua, current Jedis
-	Redisson  = Kind{"redisson", "current"}  // RLock
-	HashUID   = Kind{"hash-uid", "current"}  // hash lock of article 001
-	Bridge    = Kind{"bridge", "current"}    // the Java reference of the bridge scripts
-	RedisPy   = Kind{"redis-py", "python"}   // redis-py 2.9.1's Lock, dialect C
-	SetNXUUID = Kind{"setnx-uuid", "python"} // SETNX of a UUID without TTL
-	PySetNXPX = Kind{"set-nx-px", "python"}  // SET NX PX and Lua from Python
+	JedisLock = Kind{"jedis-lock", "old"}     // the released jar, dialect A
+	Article   = Kind{"article", "old"}        // dialect A with a clock hook
+	JedisUUID = Kind{"jedis-uuid", "old"}     // dialect B
+	ArticleHA = Kind{"article-ha", "current"} // dialect A over a cluster or sentinels, current Jedis
+	SetNXPX   = Kind{"set-nx-px", "current"}  // SET NX PX and Lua, current Jedis
+	Redisson  = Kind{"redisson", "current"}   // RLock
+	HashUID   = Kind{"hash-uid", "current"}   // hash lock of article 001
+	Bridge    = Kind{"bridge", "current"}     // the Java reference of the bridge scripts
+	RedisPy   = Kind{"redis-py", "python"}    // redis-py 2.9.1's Lock, dialect C
+	SetNXUUID = Kind{"setnx-uuid", "python"}  // SETNX of a UUID without TTL
+	PySetNXPX = Kind{"set-nx-px", "python"}   // SET NX PX and Lua from Python
 )
 
 // Component returns what a suite with this kind needs, for redistest.Need.
@@ -90,7 +91,8 @@ type Holder struct {
 // Option changes how a holder is started.
 type Option func(*exec.Cmd)
 
-// Arg passes name=value to the holder: lease, wait, poll, id, clock, the first three in milliseconds.
+// Arg passes name=value to the holder: lease, wait, poll, id, clock, the first three in milliseconds; book, cluster,
+// sentinels and master as text.
 func Arg(name string, value any) Option {
 	if d, ok := value.(time.Duration); ok {
 		value = d.Milliseconds()

@@ -31,11 +31,27 @@ const serveAs = "LOCKMIGRATE_GO_HOLDER"
 // ServeIfAsked makes a test binary a holder process when StartGo has started it as one; TestMain calls
 // it first. It does not return then.
 func ServeIfAsked(makers map[string]Maker) {
+	if kind := os.Getenv(serveAs); kind != "" {
+		exit(serve(kind, makers[kind], os.Args[1], os.Args[2:]))
+	}
+}
+
+// Program is a holder with a way of its own to take turns. It reads commands, says events, the first of
+// them "ready", and returns at the end of its input.
+type Program func(in *bufio.Scanner, say func(Event), args map[string]string) error
+
+// RunIfAsked is ServeIfAsked for a test binary whose holders are one Program.
+func RunIfAsked(program Program) {
 	kind := os.Getenv(serveAs)
 	if kind == "" {
 		return
 	}
-	if err := serve(kind, makers[kind], os.Args[1], os.Args[2:]); err != nil {
+	s := &server{}
+	exit(program(bufio.NewScanner(os.Stdin), s.say, arguments(kind, os.Args[2:])))
+}
+
+func exit(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "go holder:", err)
 		os.Exit(1)
 	}
@@ -72,12 +88,7 @@ func serve(kind string, maker Maker, url string, words []string) error {
 	if maker == nil {
 		return fmt.Errorf("no such kind: %s", kind)
 	}
-	args := map[string]string{"id": fmt.Sprintf("%s-%d", kind, os.Getpid())}
-	for _, w := range words {
-		if name, value, found := strings.Cut(w, "="); found {
-			args[name] = value
-		}
-	}
+	args := arguments(kind, words)
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialURLContext(ctx, url)
 	}}
@@ -98,6 +109,16 @@ func serve(kind string, maker Maker, url string, words []string) error {
 	s.loop(bufio.NewScanner(os.Stdin))
 	s.say(Event{Event: "bye"})
 	return nil
+}
+
+func arguments(kind string, words []string) map[string]string {
+	args := map[string]string{"id": fmt.Sprintf("%s-%d", kind, os.Getpid())}
+	for _, w := range words {
+		if name, value, found := strings.Cut(w, "="); found {
+			args[name] = value
+		}
+	}
+	return args
 }
 
 // loop reads commands; turns run beside it so that stop is heard.

@@ -176,6 +176,20 @@ func (c *Cluster) Owner(slot int) *Server {
 	return best
 }
 
+// AwaitOwner waits until every node that runs names the server as the owner of a slot: after a failover word
+// of it takes a moment to go round.
+func (c *Cluster) AwaitOwner(slot int, owner *Server) {
+	c.t.Helper()
+	c.await("everybody to name a slot's new owner", func() bool {
+		for _, s := range c.Nodes() {
+			if s.Running() && s.owner(slot) != owner.Addr {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // Migration is the move of one slot to another node, in steps.
 type Migration struct {
 	cluster  *Cluster
@@ -285,10 +299,19 @@ func (s *Server) owner(slot int) string {
 // Failover makes a replica take over from its master in an orderly way, and waits until it has.
 func (c *Cluster) Failover(replica *Server) {
 	c.t.Helper()
-	replica.Do("CLUSTER", "FAILOVER")
-	c.await("a replica that took over", func() bool {
+	// A failover that is not through within 5 s is given up by the replica, and has to be asked for again.
+	const givenUp = 6 * time.Second
+	var asked time.Time
+	Await(c.t, "a replica that took over", time.Minute, func() bool {
 		role, err := redis.Values(replica.Try("ROLE"))
-		return err == nil && text(role[0]) == "master"
+		if err == nil && text(role[0]) == "master" {
+			return true
+		}
+		if time.Since(asked) > givenUp {
+			_, _ = replica.Try("CLUSTER", "FAILOVER") // refused while its master is down: then it takes over by itself
+			asked = time.Now()
+		}
+		return false
 	})
 }
 

@@ -102,8 +102,16 @@ func (l *Link) accept() {
 			continue
 		}
 		l.mu.Lock()
-		l.conns[client], l.conns[server] = true, true
+		current := l.target == target
+		if current {
+			l.conns[client], l.conns[server] = true, true
+		}
 		l.mu.Unlock()
+		if !current { // retargeted meanwhile: a Cut that followed must not have missed this one
+			_ = client.Close()
+			_ = server.Close()
+			continue
+		}
 		l.running.Go(func() { l.forward(client, server, true) })
 		l.running.Go(func() { l.forward(server, client, false) })
 	}

@@ -57,6 +57,7 @@ class Options:
             "db": int(parts.path.strip("/") or 0),
             "password": unquote(parts.password) if parts.password else None,
         }
+        self.book = self.server
         self.id = "%s-%d" % (self.kind, os.getpid())
         self.numbers = {}
         for arg in args[2:]:
@@ -65,8 +66,11 @@ class Options:
                 self.id = value
             elif name in ("lease", "wait", "poll", "clock"):
                 self.numbers[name] = whole(value)
+            elif name == "book":
+                host, _, port = value.rpartition(":")
+                self.book = {"host": host, "port": whole(port), "db": 0, "password": None}
             else:
-                raise Usage("unknown option %s; want id, lease, wait, poll, clock" % arg)
+                raise Usage("unknown option %s; want id, lease, wait, poll, clock, book" % arg)
 
     def number(self, name, default):
         value = self.numbers.get(name, default)
@@ -91,9 +95,9 @@ def whole(word):
         raise Usage("not a number: " + word) from None
 
 
-def connect(make, options):
+def connect(make, server):
     """Connects at once, so that the first acquire is not slower than the others."""
-    client = make(**options.server)
+    client = make(**server)
     pool = client.connection_pool
     connection = pool.get_connection("_")
     connection.connect()
@@ -182,7 +186,7 @@ class RedisPyHolder(Holder):
         self.wait_ms = options.wait_or_forever()
         self.poll_ms = options.number("poll", 100)
         self.time = redis.client.mod_time = ModTime(options.numbers.get("clock", 0))
-        self.client = connect(redis.StrictRedis, options)
+        self.client = connect(redis.StrictRedis, options.server)
         self.locks = {}
 
     def acquire(self, key, wait_ms):
@@ -230,7 +234,7 @@ class SetnxUuidHolder(Holder):
         options.without("lease", "clock")
         self.wait_ms = options.number("wait", 30_000)
         self.poll_ms = options.number("poll", 10)
-        self.client = connect(redis.Redis, options)
+        self.client = connect(redis.Redis, options.server)
         self.identifiers = {}
 
     def acquire(self, key, wait_ms):
@@ -270,7 +274,7 @@ class SetNxPxHolder(Holder):
         self.lease_ms = options.number("lease", 60_000)
         self.wait_ms = options.number("wait", 3_000)
         self.poll_ms = max(1, options.number("poll", 1_000))
-        self.client = connect(redis.StrictRedis, options)
+        self.client = connect(redis.StrictRedis, options.server)
         self.tokens = {}
 
     def acquire(self, key, wait_ms):
@@ -336,7 +340,7 @@ class Referee:
 
     def _redis(self):
         if self.client is None:
-            self.client = connect(redis.StrictRedis, self.options)
+            self.client = connect(redis.StrictRedis, self.options.book)
         return self.client
 
     def enter(self, referee):

@@ -20,7 +20,7 @@ public final class Launcher {
                 throw new IllegalArgumentException("unknown kind " + options.kind + "; want "
                         + String.join(", ", new TreeSet<>(kinds.keySet())));
             }
-            console = new Console(kind.apply(options), referee.apply(options), options);
+            console = new Console(kind.apply(options), referee.apply(options.book()), options);
         } catch (IllegalArgumentException e) {
             System.err.println("holder: " + e.getMessage());
             System.exit(2);

@@ -3,12 +3,14 @@ package lockmigrate.holders;
 
 import java.net.URI;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
 /** Every wrong argument is an IllegalArgumentException with a message for the user. */
 public final class Options {
     private static final Set<String> NUMBERS = Set.of("lease", "wait", "poll", "clock");
+    private static final Set<String> TEXTS = Set.of("book", "cluster", "sentinels", "master");
 
     public final String kind;
     public final String id;
@@ -21,6 +23,7 @@ public final class Options {
     public final String password;
 
     private final Map<String, Long> numbers = new HashMap<>();
+    private final Map<String, String> texts = new HashMap<>();
 
     public Options(String[] args) {
         if (args.length < 2) {
@@ -46,11 +49,55 @@ public final class Options {
                 name = pair[1];
             } else if (pair.length == 2 && NUMBERS.contains(pair[0])) {
                 numbers.put(pair[0], whole(pair));
+            } else if (pair.length == 2 && TEXTS.contains(pair[0])) {
+                texts.put(pair[0], pair[1]);
             } else {
-                throw new IllegalArgumentException("unknown option " + args[i] + "; want id, lease, wait, poll, clock");
+                throw new IllegalArgumentException("unknown option " + args[i]
+                        + "; want id, lease, wait, poll, clock, book, cluster, sentinels, master");
             }
         }
+        if (texts.containsKey("sentinels") != texts.containsKey("master")) {
+            throw new IllegalArgumentException("sentinels and master go together");
+        }
         id = name;
+    }
+
+    /** The referee's server: that of the lock, or the one that book=HOST:PORT names. */
+    private Options(Options lock, String book) {
+        int colon = book.lastIndexOf(':');
+        kind = lock.kind;
+        id = lock.id;
+        host = book.substring(0, Math.max(0, colon));
+        port = (int) whole(new String[] {"the port of book", book.substring(colon + 1)});
+        database = 0;
+        user = null;
+        password = null;
+    }
+
+    /** How to reach the referee's book. */
+    public Options book() {
+        String book = texts.get("book");
+        return book == null ? this : new Options(this, book);
+    }
+
+    /** Nodes of a cluster, HOST:PORT each; empty without cluster=. */
+    public List<String> cluster() {
+        return split("cluster");
+    }
+
+    /** Sentinels, HOST:PORT each; empty without sentinels=. */
+    public List<String> sentinels() {
+        return split("sentinels");
+    }
+
+    /** The name that the sentinels know the master by; null without sentinels=. */
+    public String master() {
+        return texts.get("master");
+    }
+
+    private List<String> split(String name) {
+        String all = texts.get(name);
+        return all == null ? List.of() : List.of(all.split(","));
     }
 
     public long lease(long byDefault) {
@@ -79,7 +126,7 @@ public final class Options {
     /** Refuses options that this kind would silently ignore. */
     public void without(String... names) {
         for (String name : names) {
-            if (numbers.containsKey(name)) {
+            if (numbers.containsKey(name) || texts.containsKey(name)) {
                 throw new IllegalArgumentException("kind " + kind + " has no " + name);
             }
         }

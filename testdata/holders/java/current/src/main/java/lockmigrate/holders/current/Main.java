@@ -10,6 +10,7 @@ public final class Main {
 
     public static void main(String[] args) throws InterruptedException {
         Launcher.run(args, Map.of(
+                "article-ha", ArticleHaHolder::new,
                 "bridge", BridgeHolder::new,
                 "set-nx-px", SetNxPxHolder::new,
                 "redisson", RedissonHolder::new,

@@ -9,7 +9,10 @@ import lockmigrate.holders.Outcome;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.SentinelServersConfig;
 
 /** Without a lease (lease=0), Redisson's watchdog renews every 10 s; without a wait, lock() blocks for ever. */
 final class RedissonHolder implements Holder {
@@ -68,17 +71,35 @@ final class RedissonHolder implements Holder {
         Config config = new Config();
         config.setThreads(2);
         config.setNettyThreads(2);
-        config.useSingleServer()
-                .setAddress("redis://" + options.host + ":" + options.port)
-                .setDatabase(options.database)
-                .setConnectionMinimumIdleSize(1)
-                .setConnectionPoolSize(4)
-                .setSubscriptionConnectionMinimumIdleSize(1)
-                .setSubscriptionConnectionPoolSize(4)
-                .setDnsMonitoringInterval(-1);
+        if (!options.cluster().isEmpty()) {
+            ClusterServersConfig cluster = config.useClusterServers().setScanInterval(1000);
+            options.cluster().forEach(node -> cluster.addNodeAddress("redis://" + node));
+            few(cluster);
+        } else if (!options.sentinels().isEmpty()) {
+            SentinelServersConfig sentinels = config.useSentinelServers().setScanInterval(1000)
+                    .setMasterName(options.master()).setDatabase(options.database);
+            options.sentinels().forEach(sentinel -> sentinels.addSentinelAddress("redis://" + sentinel));
+            few(sentinels);
+        } else {
+            config.useSingleServer()
+                    .setAddress("redis://" + options.host + ":" + options.port)
+                    .setDatabase(options.database)
+                    .setConnectionMinimumIdleSize(1)
+                    .setConnectionPoolSize(4)
+                    .setSubscriptionConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionPoolSize(4)
+                    .setDnsMonitoringInterval(-1);
+        }
         if (options.password != null) {
             config.setUsername(options.user).setPassword(options.password);
         }
         return config;
+    }
+
+    private static void few(BaseMasterSlaveServersConfig<?> config) {
+        config.setMasterConnectionMinimumIdleSize(1).setMasterConnectionPoolSize(4)
+                .setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(4)
+                .setSubscriptionConnectionMinimumIdleSize(1).setSubscriptionConnectionPoolSize(4)
+                .setDnsMonitoringInterval(-1);
     }
 }

@@ -23,6 +23,7 @@ final class Connection {
         if (options.user != null && !options.user.equals("default")) {
             throw new IllegalArgumentException(JEDIS + " knows no users; use redis://:password@host:port/db");
         }
+        options.without("cluster", "sentinels"); // this Jedis knows neither
         this.options = options;
         this.jedis = new Jedis(options.host, options.port);
         open();
