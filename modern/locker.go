@@ -15,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
@@ -37,7 +38,7 @@ type Locker struct {
 	runner  waiting.Runner
 	pool    *driver.Driver
 	line    line.Way // nil when every attempt takes a connection from the pool
-	renewer *renewer
+	renewer *renewal.Renewer
 	hub     *waiting.Hub
 	native  native
 	hot     heat
@@ -80,11 +81,11 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		l.runner = l.line
 	}
 	patience := min(opts.ReplyTimeout, opts.TTL/4) // so that there is time for another try
-	var renewals batcher = &pooled{pool: pool, timeout: patience}
+	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if own {
 		renewals = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
 	}
-	l.renewer = newRenewer(l.clock, []batcher{renewals}, 1, opts)
+	l.renewer = renewal.New(renewal.Options{Now: l.clock.now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: opts.ReplyTimeout})
 	l.hub = waiting.New(waiting.Options{
 		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
@@ -102,7 +103,7 @@ func (l *Locker) Close() {
 	if l.closed.Swap(true) {
 		return
 	}
-	l.renewer.close()
+	l.renewer.Close()
 	l.background.Wait()
 	l.hub.Close()
 	if l.line != nil {
@@ -224,7 +225,7 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	l.seen.Observe(lockmigrate.Event{
 		Kind: lockmigrate.EventAcquired, Op: "acquire", Key: k.own.key, Fence: k.own.fence, Queued: queued, Handed: k.own.handed, Took: took,
 	})
-	l.renewer.add(&k.own.lease)
+	l.renewer.Add(&k.own.lease)
 	return k, nil
 }
 

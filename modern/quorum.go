@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
@@ -43,8 +44,9 @@ type Quorum struct {
 	opts    QuorumOptions
 	clock   clock
 	tokens  source
+	single  Options // what each lock is on one server
 	members []*member
-	renewer *renewer
+	renewer *renewal.Renewer
 	seen    lockmigrate.Observer
 
 	background sync.WaitGroup
@@ -123,25 +125,27 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	if q.seen == nil {
 		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
-	var renewals []batcher
+	var renewals []renewal.Batcher
 	for i, pool := range pools {
 		if pool == nil {
 			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
 		}
 		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
-		var renewal batcher = &pooled{pool: pool, timeout: opts.ReplyTimeout}
+		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
 			o := line.Options{Dial: dial, Now: q.clock.now, ReplyTimeout: opts.ReplyTimeout}
 			m.line = line.Over(servers, o)
-			m.runner, renewal = m.line, line.Over(servers, o)
+			m.runner, own = m.line, line.Over(servers, o)
 		}
 		q.members = append(q.members, m)
-		renewals = append(renewals, renewal)
+		renewals = append(renewals, own)
 	}
-	q.renewer = newRenewer(q.clock, renewals, q.majority(), single)
-	q.renewer.drift = q.drift()
+	q.single = single
+	q.renewer = renewal.New(renewal.Options{
+		Now: q.clock.now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
+	})
 	return q, nil
 }
 
@@ -156,7 +160,7 @@ func (q *Quorum) Close() {
 	if q.closed.Swap(true) {
 		return
 	}
-	q.renewer.close()
+	q.renewer.Close()
 	q.background.Wait()
 	for _, m := range q.members {
 		if m.line != nil {
@@ -240,7 +244,7 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 		close(k.turns[i])
 	}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	k.lease.owner = k
+	q.single.terms(&k.lease, (*kept)(k))
 	sent := q.clock.now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
@@ -248,9 +252,8 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 
 	until := sent.Add(q.opts.TTL - q.drift())
 	if cause == nil && yes >= q.majority() && q.clock.now() < until {
-		k.began = q.clock.now()
-		k.until.store(until)
-		q.renewer.add(&k.lease)
+		k.lease.Begin(q.clock.now(), until)
+		q.renewer.Add(&k.lease)
 		return k, nil
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
@@ -339,7 +342,7 @@ func (q *Quorum) newToken() string {
 
 // QuorumLock is a lock that a majority of the servers gave us.
 type QuorumLock struct {
-	lease
+	lease  renewal.Lease
 	quorum *Quorum
 	key    string
 	token  string
@@ -371,7 +374,7 @@ func (k *QuorumLock) Token() string { return k.token }
 
 // Expiry is as Lock.Expiry: TTL - elapsed - drift.
 func (k *QuorumLock) Expiry() time.Time {
-	return time.Now().Add(k.until.load().Sub(k.quorum.clock.now()))
+	return time.Now().Add(k.lease.Until().Sub(k.quorum.clock.now()))
 }
 
 // Context is as Lock.Context.
@@ -392,10 +395,10 @@ func (k *QuorumLock) Renew(ctx context.Context) error {
 	case cause != nil:
 		return k.fail("renew", ErrUnknownOutcome, cause)
 	case yes >= q.majority():
-		q.renewer.extended(&k.lease, sent.Add(q.opts.TTL-q.drift()))
+		q.renewer.Extend(&k.lease, sent.Add(q.opts.TTL-q.drift()))
 		return nil
 	case no > len(q.members)-q.majority():
-		q.renewer.remove(&k.lease)
+		q.renewer.Remove(&k.lease)
 		k.lost(nil, "a majority does not have our token any more")
 		return context.Cause(k.ctx)
 	default:
@@ -416,8 +419,8 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 			return cause
 		}
 	}
-	q.renewer.remove(&k.lease)
-	held := q.clock.now().Sub(k.began)
+	q.renewer.Remove(&k.lease)
+	held := q.clock.now().Sub(k.lease.Began)
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
 	}, func(v protocol.Verdict) bool { return v == protocol.Released })
@@ -449,21 +452,31 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 	return err
 }
 
-// The renewer's side of the lock.
+// kept is the renewer's side of the lock.
+type kept QuorumLock
 
-func (k *QuorumLock) renewal() protocol.Command {
+// Renewal implements renewal.Held.
+func (k *kept) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
-func (k *QuorumLock) renewed(took time.Duration) {
+// Heard implements renewal.Held.
+func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return heard(reply) }
+
+// Renewed implements renewal.Held.
+func (k *kept) Renewed(took time.Duration) {
 	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventRenewed, Op: "renew", Key: k.key, Took: took})
 }
 
-func (k *QuorumLock) renewalFailed(cause error) {
-	err := k.fail("renew", nil, cause)
+// RenewalFailed implements renewal.Held.
+func (k *kept) RenewalFailed(cause error) {
+	err := (*QuorumLock)(k).fail("renew", nil, cause)
 	err.Note = "no majority; tried again before the deadline"
 	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Key: k.key, Err: err})
 }
+
+// Lost implements renewal.Held.
+func (k *kept) Lost(why renewal.Loss) { (*QuorumLock)(k).lost(nil, why.String()) }
 
 func (k *QuorumLock) lost(cause error, note string) {
 	err := k.fail("hold", ErrLost, cause)
@@ -473,7 +486,7 @@ func (k *QuorumLock) lost(cause error, note string) {
 	}
 	k.cancel(err)
 	k.quorum.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.now().Sub(k.began), Err: err, Note: note,
+		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.now().Sub(k.lease.Began), Err: err, Note: note,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/maphash"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
@@ -220,7 +221,7 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 		}
 		return l.gaveUp(k, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		k.own.until.store(m.Renew.Deadline())
+		k.own.lease.Begin(k.own.lease.Began, m.Renew.Deadline())
 		return nil
 	}
 	if outcome.Step.Verdict != protocol.Busy {
@@ -238,16 +239,16 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 // guess.
 type heat struct {
 	seed   maphash.Seed
-	places [256]atomicInstant
+	places [256]atomic.Int64 // protocol.Instant
 }
 
-func (h *heat) place(key string) *atomicInstant {
+func (h *heat) place(key string) *atomic.Int64 {
 	return &h.places[maphash.String(h.seed, key)%uint64(len(h.places))]
 }
 
-func (h *heat) mark(key string, now protocol.Instant) { h.place(key).store(now) }
+func (h *heat) mark(key string, now protocol.Instant) { h.place(key).Store(int64(now)) }
 
 func (h *heat) hot(key string, now protocol.Instant) bool {
-	last := h.place(key).load()
+	last := protocol.Instant(h.place(key).Load())
 	return last != 0 && now.Sub(last) < hotFor
 }
