@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
@@ -26,13 +28,13 @@ type Locker struct {
 	clock    *legacy.ServerClock
 	pool     *driver.Driver
 	commands line.Way // nil when every attempt takes a connection from the pool
-	renewals line.Way // the same
+	renewals line.Way // the same; the renewer's to close
+	renewer  *renewal.Renewer
+	mono     renewal.Clock // of the deadlines
+	random   chance.Source
 	hub      *waiting.Hub
 	seen     lockmigrate.Observer
-
-	mu     sync.Mutex
-	locks  map[*Lock]struct{} // held
-	closed bool
+	settled  func(driver.Outcome) // what becomes of a run whose caller has left and which leaves nothing behind
 
 	stop       context.CancelFunc
 	background sync.WaitGroup
@@ -48,21 +50,26 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), locks: make(map[*Lock]struct{})}
+	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
+	l.settled = func(driver.Outcome) { l.background.Done() }
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
 	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
-	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Now, ReplyTimeout: l.opts.ReplyTimeout}
+	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
 	dial := opts.dialer(pool)
 	servers, _ := pool.(topology.Servers)
+	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
+	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {
-		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
-		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: patience})
+		renewals = l.renewals
 	}
+	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
 	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.now,
+		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now,
 		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
 		Changed: func(m waiting.Mode, why error) {
 			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
@@ -87,25 +94,15 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 func (l *Locker) Close() {
 	l.closing.Do(func() {
 		l.stop()
-		l.mu.Lock()
-		held := l.locks
-		l.locks, l.closed = nil, true
-		l.mu.Unlock()
-		for k := range held {
-			k.lose(&Error{Op: "hold", Key: k.Key(), Kind: ErrLost, Note: "the Locker was closed; the key stays until its TTL or lease is over"})
-			<-k.busy // what is under way ends
-			k.free()
-		}
+		l.renewer.Close()
 		l.background.Wait()
 		if l.member != nil {
 			l.member.leave()
 		}
 		l.hub.Close()
-		for _, line := range []line.Way{l.commands, l.renewals} {
-			if line != nil {
-				line.Close()
-				line.Wait()
-			}
+		if l.commands != nil {
+			l.commands.Close()
+			l.commands.Wait()
 		}
 		l.pool.Wait()
 	})
@@ -137,14 +134,14 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if key == "" {
 		return nil, errEmptyKey
 	}
-	bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
-	defer cancel()
-	permit, err := l.enter(bounded, key, false)
-	if err != nil {
+	k := l.newLock(ctx, key)
+	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	lock, _, err := l.attempt(ctx, key, permit, l.runner(l.commands, permit.opts.rules()))
-	return lock, err
+	if _, err := l.attempt(ctx, k, l.runner(l.commands, k.permit.opts.rules())); err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the
@@ -226,27 +223,40 @@ const longestWait = 5 * time.Second
 // tryOnce passes the gate and makes one attempt, over the given line or, without one, over the hub's,
 // which watches the keys that it reads.
 func (l *Locker) tryOnce(ctx context.Context, key string, over line.Way) (*Lock, look, error) {
-	permit, err := l.enter(ctx, key, true)
-	if err != nil {
+	k := l.newLock(ctx, key)
+	if err := l.enter(ctx, k, true); err != nil {
 		return nil, look{}, l.refused(ctx, key, err)
 	}
+	runner := waiting.Runner(l.hub)
 	if over != nil {
-		return l.attempt(ctx, key, permit, l.runner(over, permit.opts.rules()))
+		runner = l.runner(over, k.permit.opts.rules())
+	} else if k.permit.stage == stages.Legacy && k.permit.opts.rules().Transaction {
+		runner = l.pool
 	}
-	if permit.stage == stages.Legacy && permit.opts.rules().Transaction {
-		return l.attempt(ctx, key, permit, l.pool)
+	next, err := l.attempt(ctx, k, runner)
+	if err != nil {
+		return nil, next, err
 	}
-	return l.attempt(ctx, key, permit, l.hub)
+	return k, next, nil
 }
 
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
-// only as long as the member has not joined yet.
-func (l *Locker) enter(ctx context.Context, key string, patient bool) (*permit, error) {
+// for ReplyTimeout and only as long as the member has not joined yet.
+func (l *Locker) enter(ctx context.Context, k *Lock, patient bool) error {
+	err := l.gate.enter(k.key, &k.permit)
+	if err == nil {
+		return nil
+	}
+	if !patient {
+		bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
+		defer cancel()
+		ctx = bounded
+	}
 	for {
 		changed := l.gate.wait()
-		permit, err := l.gate.enter(key)
+		err = l.gate.enter(k.key, &k.permit)
 		if err == nil || errors.Is(err, errOtherNamespace) || !patient && !errors.Is(err, errNotJoined) {
-			return permit, err
+			return err
 		}
 		select {
 		case <-changed.Done():
@@ -254,7 +264,7 @@ func (l *Locker) enter(ctx context.Context, key string, patient bool) (*permit, 
 			if why := l.gate.whyClosed(); why != nil {
 				err = why
 			}
-			return nil, err
+			return err
 		}
 	}
 }
@@ -292,11 +302,11 @@ func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next loo
 var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps.
-func (l *Locker) attempt(ctx context.Context, key string, p *permit, over waiting.Runner) (*Lock, look, error) {
-	if p.stage == stages.Legacy {
-		return l.attemptLegacy(ctx, key, p, over)
+func (l *Locker) attempt(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+	if k.permit.stage == stages.Legacy {
+		return l.attemptLegacy(ctx, k, over)
 	}
-	return l.attemptBridge(ctx, key, p, over)
+	return l.attemptBridge(ctx, k, over)
 }
 
 // again tells whether a failed attempt is worth another one.
@@ -341,24 +351,38 @@ func (l *Locker) runner(over line.Way, d *protocol.Dialect) waiting.Runner {
 	return over
 }
 
-func (l *Locker) now() protocol.Instant { return protocol.InstantOf(l.clock.Now()) }
+// timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
+// deadlines.
+func (l *Locker) timed(m protocol.Machine) protocol.Machine {
+	switch m.(type) {
+	case *protocol.BridgeAcquire, *protocol.BridgeRenew, *protocol.BridgeRelease:
+		return m
+	default:
+		return onServerTime{m, l.clock}
+	}
+}
+
+type onServerTime struct {
+	protocol.Machine
+	clock *legacy.ServerClock
+}
+
+func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
+	return m.Machine.Next(protocol.InstantOf(m.clock.Now()), reply)
+}
 
 // advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
-// once for each error. Close waits for that.
-func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func()) (driver.Outcome, error) {
+// once for each error. It must count itself off in background, which Close waits for.
+func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l.background.Add(1)
-	told := func() {
-		defer l.background.Done()
-		abandoned()
-	}
-	out, err := over.Advance(ctx, m, reply, func(driver.Outcome) { told() })
+	out, err := over.Advance(ctx, m, reply, abandoned)
 	switch {
 	case err == nil:
 		l.background.Done()
 		return out, nil
 	case out.Step.Verdict == protocol.Failed: // nothing is under way
-		go told()
+		go abandoned(out)
 	}
 	return driver.Outcome{}, err
 }
@@ -373,21 +397,6 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
 	}
 	return out
-}
-
-// keep and forget maintain the set of held locks.
-func (l *Locker) keep(k *Lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.locks[k] = struct{}{}
-	}
-}
-
-func (l *Locker) forget(k *Lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.locks, k)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

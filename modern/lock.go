@@ -61,7 +61,7 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 
 // begin starts the hold; the renewer has it only after that.
 func (h *hold) begin(until protocol.Instant, fence int64) {
-	h.lease.Begin(h.locker.clock.now(), until)
+	h.lease.Begin(h.locker.clock.Now(), until)
 	h.fence = fence
 }
 
@@ -86,7 +86,7 @@ func (k *Lock) Count() int {
 // Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
 // deadline of this process's monotonic clock, counted from before the last successful command was sent.
 func (k *Lock) Expiry() time.Time {
-	return time.Now().Add(k.hold.lease.Until().Sub(k.hold.locker.clock.now()))
+	return time.Now().Add(k.hold.lease.Until().Sub(k.hold.locker.clock.Now()))
 }
 
 // Context returns a context with the values of the one that acquired the lock. It ends when the lock is
@@ -115,7 +115,7 @@ func (k *Lock) Renew(ctx context.Context) error {
 	if k.released.Load() {
 		return h.fail("renew", ErrReleased, nil)
 	}
-	start := l.clock.now()
+	start := l.clock.Now()
 	m := h.renewalMachine()
 	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 	if err != nil {
@@ -124,7 +124,7 @@ func (k *Lock) Renew(ctx context.Context) error {
 	switch outcome.Step.Verdict {
 	case protocol.Renewed:
 		l.renewer.Extend(&h.lease, m.Deadline())
-		h.Renewed(l.clock.now().Sub(start))
+		h.Renewed(l.clock.Now().Sub(start))
 		return nil
 	case protocol.Lost:
 		l.renewer.Remove(&h.lease)
@@ -231,7 +231,7 @@ func (h *hold) released(outcome driver.Outcome, cause error) error {
 	if cause != nil {
 		outcome.Err = cause
 	}
-	held := h.locker.clock.now().Sub(h.lease.Began)
+	held := h.locker.clock.Now().Sub(h.lease.Began)
 	switch outcome.Step.Verdict {
 	case protocol.Released:
 		h.mu.Lock()
@@ -253,7 +253,7 @@ func (h *hold) released(outcome driver.Outcome, cause error) error {
 	var err *Error
 	if outcome.Step.Verdict == protocol.Unsure {
 		err = h.fail("release", ErrUnknownOutcome, outcome.Err)
-		err.Until = time.Now().Add(max(h.lease.Until().Sub(h.locker.clock.now()), 0))
+		err.Until = time.Now().Add(max(h.lease.Until().Sub(h.locker.clock.Now()), 0))
 	} else {
 		err = h.fail("release", nil, outcome.Err)
 	}
@@ -342,7 +342,7 @@ func (h *hold) lost(cause error, note string) {
 	}
 	h.locker.disown(h)
 	h.locker.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: h.key, Held: h.locker.clock.now().Sub(h.lease.Began), Err: err, Note: note,
+		Kind: lockmigrate.EventLost, Op: "hold", Key: h.key, Held: h.locker.clock.Now().Sub(h.lease.Began), Err: err, Note: note,
 	})
 	if hook := h.locker.opts.RenewalFailed; hook != nil {
 		hook(h.first, err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
@@ -33,8 +34,8 @@ type Locker struct {
 	opts    Options
 	id      string // unique to this Locker; in layout Redisson the client's
 	channel string // where this Locker is told of grants
-	tokens  source
-	clock   clock
+	tokens  chance.Source
+	clock   renewal.Clock
 	runner  waiting.Runner
 	pool    *driver.Driver
 	line    line.Way // nil when every attempt takes a connection from the pool
@@ -64,30 +65,30 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	servers, _ := pool.(topology.Servers)
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
-	l := &Locker{opts: opts, clock: newClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
+	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
 	l.hot.seed = maphash.MakeSeed()
 	if l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	var id [16]byte
-	l.tokens.read(id[:])
+	l.tokens.Read(id[:])
 	l.id = hex.EncodeToString(id[:])
 	l.channel = "lockmigrate:wake:" + l.id
 
-	l.pool = &driver.Driver{Pool: pool, Now: l.clock.time, ReplyTimeout: opts.ReplyTimeout}
+	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Time, ReplyTimeout: opts.ReplyTimeout}
 	l.runner = l.pool
 	if own && !opts.Pooled {
-		l.line = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: opts.ReplyTimeout, Ping: pingIdle})
+		l.line = line.Over(servers, line.Options{Dial: dial, Now: l.clock.Now, ReplyTimeout: opts.ReplyTimeout, Ping: pingIdle})
 		l.runner = l.line
 	}
 	patience := min(opts.ReplyTimeout, opts.TTL/4) // so that there is time for another try
 	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if own {
-		renewals = line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
+		renewals = line.Over(servers, line.Options{Dial: dial, Now: l.clock.Now, ReplyTimeout: patience, Ping: pingIdle})
 	}
-	l.renewer = renewal.New(renewal.Options{Now: l.clock.now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: opts.ReplyTimeout})
+	l.renewer = renewal.New(renewal.Options{Now: l.clock.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: opts.ReplyTimeout})
 	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.now, Channel: l.channel,
+		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.Now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
 		Changed: func(m waiting.Mode, why error) {
 			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
@@ -121,7 +122,7 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if again, ok, err := l.reenter(ctx, key); ok {
 		return again, err
 	}
-	start := l.clock.now()
+	start := l.clock.Now()
 	k, err := l.attempt(ctx, key)
 	return l.acquired(ctx, k, start, false, err)
 }
@@ -132,7 +133,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	if again, ok, err := l.reenter(ctx, key); ok {
 		return again, err
 	}
-	start := l.clock.now()
+	start := l.clock.Now()
 	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, start) { // else the key is hardly free
 		k, err := l.attempt(ctx, key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
@@ -209,7 +210,7 @@ func (l *Locker) cleanUp(ctx context.Context, k *Lock, cause error, giveBack fun
 
 // acquired is the last step of every acquisition, for better or worse.
 func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, queued bool, err error) (*Lock, error) {
-	took := l.clock.now().Sub(start)
+	took := l.clock.Now().Sub(start)
 	if err == nil && l.opts.Replicas > 0 {
 		err = l.replicated(ctx, k)
 	}
@@ -303,22 +304,6 @@ func (l *Locker) newToken() string {
 	case l.opts.NewToken != nil:
 		return l.opts.NewToken()
 	default:
-		return l.tokens.token(l.opts.Token)
+		return token(&l.tokens, l.opts.Token)
 	}
 }
-
-// clock is monotonic: it starts from the wall clock and is never set. Its readings are instants of this
-// process alone.
-type clock struct {
-	base   time.Time
-	origin protocol.Instant
-}
-
-func newClock() clock {
-	now := time.Now()
-	return clock{base: now, origin: protocol.InstantOf(now)}
-}
-
-func (c clock) now() protocol.Instant { return c.origin.Add(time.Since(c.base)) }
-
-func (c clock) time() time.Time { return c.now().Time() }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
@@ -42,8 +43,8 @@ import (
 // one server. A quorum is for work that is expensive to do twice, on servers that may fail.
 type Quorum struct {
 	opts    QuorumOptions
-	clock   clock
-	tokens  source
+	clock   renewal.Clock
+	tokens  chance.Source
 	single  Options // what each lock is on one server
 	members []*member
 	renewer *renewal.Renewer
@@ -121,7 +122,7 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
-	q := &Quorum{opts: opts, clock: newClock(), seen: opts.Observer}
+	q := &Quorum{opts: opts, clock: renewal.NewClock(), seen: opts.Observer}
 	if q.seen == nil {
 		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
@@ -130,12 +131,12 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		if pool == nil {
 			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
 		}
-		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.time, ReplyTimeout: opts.ReplyTimeout}}
+		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
 		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
-			o := line.Options{Dial: dial, Now: q.clock.now, ReplyTimeout: opts.ReplyTimeout}
+			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
 			m.line = line.Over(servers, o)
 			m.runner, own = m.line, line.Over(servers, o)
 		}
@@ -144,7 +145,7 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	}
 	q.single = single
 	q.renewer = renewal.New(renewal.Options{
-		Now: q.clock.now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
+		Now: q.clock.Now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
 	})
 	return q, nil
 }
@@ -173,7 +174,7 @@ func (q *Quorum) Close() {
 
 // TryAcquire makes one attempt on all servers at once.
 func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.now()
+	start := q.clock.Now()
 	k, err := q.attempt(ctx, key)
 	q.observe(k, err, start)
 	return k, err
@@ -181,7 +182,7 @@ func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error
 
 // Acquire tries until a majority is ours, QuorumOptions.Wait is over or ctx ends.
 func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.now()
+	start := q.clock.Now()
 	if q.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, errWaitOver)
 		defer cancel()
@@ -215,7 +216,7 @@ func (q *Quorum) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 func (q *Quorum) observe(k *QuorumLock, err error, start protocol.Instant) {
-	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.now().Sub(start), Err: err}
+	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.Now().Sub(start), Err: err}
 	switch {
 	case err == nil:
 		e.Key = k.key
@@ -245,14 +246,14 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 	}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	q.single.terms(&k.lease, (*kept)(k))
-	sent := q.clock.now()
+	sent := q.clock.Now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
 	}, func(v protocol.Verdict) bool { return v == protocol.Acquired })
 
 	until := sent.Add(q.opts.TTL - q.drift())
-	if cause == nil && yes >= q.majority() && q.clock.now() < until {
-		k.lease.Begin(q.clock.now(), until)
+	if cause == nil && yes >= q.majority() && q.clock.Now() < until {
+		k.lease.Begin(q.clock.Now(), until)
 		q.renewer.Add(&k.lease)
 		return k, nil
 	}
@@ -337,7 +338,7 @@ func (q *Quorum) newToken() string {
 	if q.opts.NewToken != nil {
 		return q.opts.NewToken()
 	}
-	return q.tokens.token(q.opts.Token)
+	return token(&q.tokens, q.opts.Token)
 }
 
 // QuorumLock is a lock that a majority of the servers gave us.
@@ -374,7 +375,7 @@ func (k *QuorumLock) Token() string { return k.token }
 
 // Expiry is as Lock.Expiry: TTL - elapsed - drift.
 func (k *QuorumLock) Expiry() time.Time {
-	return time.Now().Add(k.lease.Until().Sub(k.quorum.clock.now()))
+	return time.Now().Add(k.lease.Until().Sub(k.quorum.clock.Now()))
 }
 
 // Context is as Lock.Context.
@@ -387,7 +388,7 @@ func (k *QuorumLock) Renew(ctx context.Context) error {
 		return cause
 	}
 	q := k.quorum
-	sent := q.clock.now()
+	sent := q.clock.Now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: q.opts.TTL}
 	}, func(v protocol.Verdict) bool { return v == protocol.Renewed })
@@ -420,7 +421,7 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 		}
 	}
 	q.renewer.Remove(&k.lease)
-	held := q.clock.now().Sub(k.lease.Began)
+	held := q.clock.Now().Sub(k.lease.Began)
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
 	}, func(v protocol.Verdict) bool { return v == protocol.Released })
@@ -486,7 +487,7 @@ func (k *QuorumLock) lost(cause error, note string) {
 	}
 	k.cancel(err)
 	k.quorum.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.now().Sub(k.lease.Began), Err: err, Note: note,
+		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.Now().Sub(k.lease.Began), Err: err, Note: note,
 	})
 }
 

@@ -40,7 +40,7 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 	}
 	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
-	l.hot.mark(key, l.clock.now())
+	l.hot.mark(key, l.clock.Now())
 	k := l.newLock(ctx, key)
 	switch {
 	case l.opts.Layout == Redisson:
@@ -111,7 +111,7 @@ func (w *watch) runner(l *Locker, turn *waiting.Turn) waiting.Runner {
 
 // sleep waits for an event that concerns us.
 func (l *Locker) sleep(ctx context.Context, turn *waiting.Turn, w *watch, key string, before int, d time.Duration) (waiting.Event, error) {
-	now := l.clock.now()
+	now := l.clock.Now()
 	end, arm := now.Add(d), now.Add(armAfter)
 	if before > 0 {
 		arm = now.Add(armSecond)
@@ -124,7 +124,7 @@ func (l *Locker) sleep(ctx context.Context, turn *waiting.Turn, w *watch, key st
 		if !w.set {
 			until = min(end, arm)
 		}
-		event, err := turn.Wait(ctx, max(until.Sub(l.clock.now()), 0))
+		event, err := turn.Wait(ctx, max(until.Sub(l.clock.Now()), 0))
 		switch {
 		case err != nil:
 			return event, err
@@ -134,7 +134,7 @@ func (l *Locker) sleep(ctx context.Context, turn *waiting.Turn, w *watch, key st
 				return event, err
 			}
 		case event.Kind == waiting.Changed && before > 0:
-			end = min(end, l.clock.now().Add(lookSecond))
+			end = min(end, l.clock.Now().Add(lookSecond))
 		default:
 			return event, nil
 		}

@@ -15,6 +15,20 @@ func FenceKey(key string) string { return Beside(key, ":fence") }
 // StreakKey returns the name of the key that tells since when bridge holders have followed one another.
 func StreakKey(key string) string { return Beside(key, ":streak") }
 
+// Companions are the keys beside a bridge lock's key.
+type Companions struct{ Guard, Fence, Streak string }
+
+// CompanionsOf names them all, with one allocation in the usual case.
+func CompanionsOf(key string) Companions {
+	if key == "" || strings.ContainsAny(key, "{}") {
+		return Companions{GuardKey(key), FenceKey(key), StreakKey(key)}
+	}
+	all := "{" + key + "}:guard{" + key + "}:fence{" + key + "}:streak"
+	guard := len(key) + len("{}:guard")
+	fence := guard + len(key) + len("{}:fence")
+	return Companions{all[:guard], all[guard:fence], all[fence:]}
+}
+
 // Beside returns the name of a key that accompanies another and lies in the same cluster slot.
 //
 //	orders          {orders}:guard             a key without a hash tag becomes the tag
