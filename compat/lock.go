@@ -2,7 +2,6 @@ package compat
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -23,10 +22,10 @@ type Lock struct {
 	values   context.Context // that of the one who acquires, for Context
 	key      string
 	fence    int64
-	tookOver bool         // an expired legacy value
-	token    atomic.Value // string: what stands on the key
-	hold     hold         // how it was taken
-	bridge   bridgeHold   // what hold points to in the stages Bridge and Modern: one allocation for both
+	tookOver bool                   // an expired legacy value
+	token    atomic.Pointer[string] // stage Legacy: what stands on the key now
+	hold     hold                   // how it was taken
+	bridge   bridgeHold             // what hold points to in the stages Bridge and Modern: one allocation for both
 
 	turn turnstile // one Renew or Release at a time
 
@@ -48,11 +47,11 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 // local deadline is never later than the server's.
 func (k *Lock) begin(h hold, fence int64, tookOver bool, began protocol.Instant) {
 	k.hold, k.fence, k.tookOver = h, fence, tookOver
-	k.token.Store(h.value())
 	s := &k.lease
 	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {
 		s.Owner = keptAlone{(*kept)(k)}
+		k.write()
 	}
 	s.Begin(began, began.Add(s.Span))
 	k.locker.renewer.Add(s)
@@ -62,7 +61,20 @@ func (k *Lock) begin(h hold, fence int64, tookOver bool, began protocol.Instant)
 func (k *Lock) Key() string { return k.key }
 
 // Token returns what we wrote on the key: nobody else's value in the stages Bridge and Modern.
-func (k *Lock) Token() string { return k.token.Load().(string) }
+func (k *Lock) Token() string {
+	if written := k.token.Load(); written != nil {
+		return *written
+	}
+	return k.bridge.value()
+}
+
+// write notes what a lock of stage Legacy has put on the key.
+func (k *Lock) write() {
+	if k.hold.alone() {
+		text := k.hold.value()
+		k.token.Store(&text)
+	}
+}
 
 // Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
 // Modern, so that a store can refuse the writes of a holder that was overtaken. 0 in stage Legacy, whose
@@ -109,7 +121,7 @@ func (k *Lock) Renew(ctx context.Context) error {
 	switch outcome.Step.Verdict {
 	case protocol.Repaired, protocol.Renewed:
 		k.hold.renewed(m)
-		k.token.Store(k.hold.value())
+		k.write()
 		if cause := k.over(); cause != nil {
 			return cause // the deadline was faster; Release gives back what was extended
 		}
@@ -160,7 +172,7 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Released:
-		k.finish(&Error{Op: "release", Key: k.key, Kind: ErrReleased})
+		k.finish(nil)
 		return lost
 	case protocol.Kept, protocol.Displaced:
 		if lost == nil {
@@ -175,11 +187,16 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 }
 
-// finish ends a lock of which nothing is on the server any more.
+// finish ends a lock of which nothing is on the server any more; without a cause it was released.
 func (k *Lock) finish(cause error) {
 	k.released = true
 	k.locker.renewer.Remove(&k.lease)
-	k.lose(cause)
+	e := lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Err: cause}
+	if cause == nil {
+		cause = &Error{Op: "release", Key: k.key, Kind: ErrReleased}
+		e = lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"}
+	}
+	k.end(cause, e)
 	k.permit.leave()
 }
 
@@ -208,8 +225,13 @@ func (k *Lock) over() error {
 	return k.ended
 }
 
-// lose ends the holder's context. Only the first cause counts.
+// lose ends the holder's context because the lock is lost.
 func (k *Lock) lose(cause error) {
+	k.end(cause, lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Err: cause})
+}
+
+// end ends the holder's context and tells the observer. Only the first cause counts.
+func (k *Lock) end(cause error, e lockmigrate.Event) {
 	k.mu.Lock()
 	if k.ended != nil {
 		k.mu.Unlock()
@@ -221,12 +243,7 @@ func (k *Lock) lose(cause error) {
 	if cancel != nil {
 		cancel(cause)
 	}
-	e := lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.locker.mono.Now().Sub(k.lease.Began), Err: cause,
-	}
-	if errors.Is(cause, ErrReleased) {
-		e.Kind, e.Op, e.Err = lockmigrate.EventReleased, "release", nil
-	}
+	e.Key, e.Held = k.key, k.locker.mono.Now().Sub(k.lease.Began)
 	k.locker.seen.Observe(e)
 }
 
@@ -334,7 +351,7 @@ func (k keptAlone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
 	answer := answerOf(outcome.Step.Verdict)
 	if answer == renewal.Extended {
 		k.hold.renewed(m)
-		k.token.Store(k.hold.value())
+		lock.write()
 	}
 	k.mu.Lock()
 	k.heard, k.seen = outcome.Step.Verdict, seenBy(m)

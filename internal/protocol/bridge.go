@@ -288,10 +288,11 @@ func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 
 func (a *BridgeAcquire) command(op Op) Command {
 	c := Command{Op: op, Key: a.Key, Guard: a.Guard, Value: a.Value}
+	c.TTL = a.TTL
 	if op == BridgeDrop {
 		return a.Courtesy.on(c)
 	}
-	c.TTL, c.Grace, c.NotAfter = a.TTL, a.Grace, a.NotAfter
+	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
@@ -385,6 +386,7 @@ type BridgeRelease struct {
 	Key      string
 	Guard    string
 	Value    string
+	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
 
 	asked bool
@@ -421,5 +423,5 @@ func (r *BridgeRelease) Next(_ Instant, reply Reply) Step {
 }
 
 func (r *BridgeRelease) ask() Step {
-	return send(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value}))
+	return send(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL}))
 }

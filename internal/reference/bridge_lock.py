@@ -69,7 +69,7 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held.key, (":guard", ":streak"), held.value, self.gap)[0] > 0
+        return self._run("release", held.key, (":guard", ":streak"), held.value, self.gap, self.ttl)[0] > 0
 
     def _run(self, name, key, suffixes, *args):
         keys = [key] + [beside(key, suffix) for suffix in suffixes]

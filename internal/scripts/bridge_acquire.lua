@@ -14,9 +14,9 @@
 -- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
 --          keeps no streak
 -- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
--- Reply    {1, fence, 0, ''}       taken, it was free
+-- Reply    {1, fence}              taken, it was free
 --          {2, fence, 0, value}    taken over from an expired legacy value
---          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived
+--          {3, fence}              ours already, extended: an earlier sending of this command had arrived
 --          {0, 0, ms, value}       held; look again after ms, -1 unknown
 --          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
 --          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
@@ -26,12 +26,26 @@
 -- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
 -- the fencing token must be drawn by the holder, in the order of holding.
 -- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
--- under contention the old ones would starve. So the streak, the time since when bridge holders have
--- followed one another without a gap, is bounded: after it a free key is left to legacy clients for the
--- length of one gap.
+-- under contention the old ones would starve. So the streak, the time for which bridge holders have
+-- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
+-- clients for the length of one gap.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- A key that is free, the usual case, costs few commands: each of them takes longer than all of the Lua.
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
+look()
+
+local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local since, ends
+if ARGV[8] ~= '0' then since, ends = streak_of(found[4]) end
+local rests = since and now < ends and now - since > tonumber(ARGV[8])
+if not found[1] and not found[2] and not rests and redis.call('SET', key, value, 'NX', 'PX', ttl) then
+  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
+    if since and now >= ends then redis.call('DEL', KEYS[4]) end
+    return {1, next_fence(KEYS[3], ARGV[6], found[3])}
+  end
+  redis.call('DEL', key)
+end
 
 local owner = text(guard)
 local function held(code, wait, seen)
@@ -39,7 +53,6 @@ local function held(code, wait, seen)
   return {code, 0, wait, seen}
 end
 if owner and owner ~= value then
-  text(key) -- a waiter that tracks what it reads is woken when the owner deletes the key
   return {0, 0, redis.call('PTTL', guard), owner}
 end
 
@@ -51,30 +64,20 @@ elseif seen then
   local left = redis.call('PTTL', key)
   if kind ~= 'string' then return held(-1, left, kind) end
   if left >= 0 then return held(0, left, seen) end
-  local ends = expiry(seen, ARGV[4], ARGV[5])
-  if not ends then return held(-1, -1, seen) end
+  local due = expiry(seen, ARGV[4], ARGV[5])
+  if not due then return held(-1, -1, seen) end
   local grace = tonumber(ARGV[3])
-  if now <= ends + math.max(grace, 0) then
-    if ARGV[8] ~= '0' then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
-    return held(0, ends + math.max(grace, 0) - now + 1, seen)
+  due = due + math.max(grace, 0)
+  if now <= due then
+    if since then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    return held(0, due - now + 1, seen)
   end
   if grace < 0 then return held(-2, -1, seen) end
   code = 2
 end
 
-if ARGV[8] ~= '0' then
-  local since, gap = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) ?(%d*)$')
-  since = tonumber(since or now)
-  if code == 1 and now - since > tonumber(ARGV[8]) then
-    gap = tonumber(gap) or now + ARGV[9] -- the end of the gap, which begins with the first attempt in it
-    if now < gap then
-      redis.call('SET', KEYS[4], string.format('%.0f %.0f', since, gap), 'PX', ARGV[9])
-      return {0, 0, gap - now, ''}
-    end
-    since = now
-  end
-  redis.call('SET', KEYS[4], string.format('%.0f', since), 'PX', ttl + ARGV[9])
-end
+if code == 1 and rests then return {0, 0, ends - now, ''} end
+if since and now >= ends then redis.call('DEL', KEYS[4]) end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
-return {code, next_fence(KEYS[3], ARGV[6]), 0, code == 2 and seen or ''}
+return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

@@ -6,23 +6,31 @@
 -- ARGV[1]  the bridge value
 -- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
 --          key has been free for that long
--- Reply    {1, 0, 0, ''}       released: the key was ours to the end
---          {2, 0, 0, ''}       released: the key was absent (a stale DEL), the guard was ours
+-- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- Reply    {1}                 released: the key was ours to the end
+--          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
---          {0, 0, 0, ''}       nothing was ours
+--          {0}                 nothing was ours
 --
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
 -- nobody may find the key free and the guard still there. It has no bound: giving back is always allowed.
 local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
-local owner, seen = text(guard), text(key)
-if owner == value then
-  redis.call('DEL', guard)
-  if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[2]) end
+local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
+local mine, whose = found[1] == value, found[2] == value
+if whose and ARGV[2] ~= '0' then
+  look()
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', streak_of(found[3]) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
 end
-if seen == value then
+if mine and whose then
+  redis.call('DEL', key, guard)
+  return {1}
+elseif mine then
   redis.call('DEL', key)
-  return {1, 0, 0, ''}
+  return {1}
+elseif not whose then
+  return {0}
 end
-if owner ~= value then return {0, 0, 0, ''} end
+redis.call('DEL', guard)
+local seen = text(key)
 if seen then return {-1, 0, 0, seen} end
-return {2, 0, 0, ''}
+return {2}

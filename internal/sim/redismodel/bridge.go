@@ -33,6 +33,7 @@ func bridgeTake(c *call) protocol.Reply {
 	if guarded && owner != cmd.Value {
 		return answer(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
+	since, ends, streak := c.streak()
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -48,10 +49,10 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
-		if wait := c.streak(code); wait > 0 {
-			return answer(protocol.TakeHeld, wait, "")
-		}
+	if streak && c.ms >= ends {
+		c.remove(cmd.Streak)
+	} else if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
+		return answer(protocol.TakeHeld, ends-c.ms, "")
 	}
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
@@ -61,31 +62,25 @@ func bridgeTake(c *call) protocol.Reply {
 	return reply
 }
 
-// streak keeps count of how long bridge holders have followed one another, and tells for how long this
-// one has to wait: a free key is left to legacy clients for a gap now and then. The key holds since when,
-// and during a gap its end.
-func (c *call) streak(code int64) (wait int64) {
+// streak reads since when bridge holders have followed one another, and until when that goes on if nobody
+// takes the key.
+func (c *call) streak() (since, ends int64, ok bool) {
 	cmd := c.command
-	since, end := c.ms, int64(0)
-	if i := c.find(cmd.Streak); i >= 0 {
-		begun, gap, _ := strings.Cut(c.entries[i].Value, " ")
-		if n, err := strconv.ParseInt(begun, 10, 64); err == nil {
-			since = n
-			end, _ = strconv.ParseInt(gap, 10, 64) // none: no gap has begun
-		}
+	if cmd.Streak == "" || cmd.YieldAfter < time.Millisecond {
+		return 0, 0, false
 	}
-	if code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
-		if end == 0 {
-			end = c.ms + cmd.Gap.Milliseconds()
-		}
-		if c.ms < end {
-			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, end), cmd.Gap.Milliseconds())
-			return end - c.ms
-		}
-		since = c.ms
+	return c.readStreak()
+}
+
+func (c *call) readStreak() (since, ends int64, ok bool) {
+	i := c.find(c.command.Streak)
+	if i < 0 || c.entries[i].Kind != String {
+		return 0, 0, false
 	}
-	c.write(cmd.Streak, strconv.FormatInt(since, 10), (cmd.TTL + cmd.Gap).Milliseconds())
-	return 0
+	begun, end, _ := strings.Cut(c.entries[i].Value, " ")
+	since, err1 := strconv.ParseInt(begun, 10, 64)
+	ends, err2 := strconv.ParseInt(end, 10, 64)
+	return since, ends, err1 == nil && err2 == nil
 }
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
@@ -106,7 +101,7 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
 	case c.ms <= due:
-		if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
+		if _, _, ok := c.streak(); ok {
 			c.remove(cmd.Streak)
 		}
 		return answer(protocol.TakeHeld, due-c.ms+1, seen), false
@@ -200,8 +195,12 @@ func bridgeDrop(c *call) protocol.Reply {
 	mine := guarded && owner == cmd.Value
 	if mine {
 		c.remove(cmd.Guard)
-		if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
-			c.expire(cmd.Streak, cmd.Gap)
+		if gap := cmd.Gap.Milliseconds(); cmd.Streak != "" && gap > 0 {
+			since, _, ok := c.readStreak()
+			if !ok {
+				since = c.ms
+			}
+			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, c.ms+gap), cmd.TTL.Milliseconds()+gap)
 		}
 	}
 	switch {

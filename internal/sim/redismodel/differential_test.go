@@ -317,7 +317,11 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.NotAfter = protocol.InstantOf(time.Now().Add(24 * time.Hour))
 	}
 	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet) && g.IntN(4) == 0 { // ... which have lasted for long
-		c.Key, c.Value = []string{c.Key + ":s", protocol.Beside(c.Key, ":share")}[g.IntN(2)], "1500000000000"
+		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000"}[g.IntN(2)]
+		c.Key += ":s"
+		if g.IntN(2) == 0 {
+			c.Key, c.Value = protocol.Beside(strings.TrimSuffix(c.Key, ":s"), ":share"), "1500000000000"
+		}
 		c.NotAfter = 0
 		return
 	}
@@ -361,6 +365,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		r.Text = "now" // the state of a courtesy
 	}
 	if begun, _, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
+		if ms, err := strconv.ParseInt(begun, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
+			begun = "now"
+		}
 		r.Text = begun + " and a gap"
 	}
 	switch {

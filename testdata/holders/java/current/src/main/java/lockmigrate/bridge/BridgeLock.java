@@ -119,7 +119,7 @@ public final class BridgeLock {
     public boolean release(Held held) {
         List<?> reply = (List<?>) redis.eval(release,
                 List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak")),
-                List.of(held.value, text(gap())));
+                List.of(held.value, text(gap()), text(options.ttlMs)));
         return number(reply.get(0)) > 0;
     }
 

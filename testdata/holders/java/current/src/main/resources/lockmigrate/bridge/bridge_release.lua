@@ -2,15 +2,21 @@
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- double holds that exactly. It is read by look(), once, where it is needed.
+local time, now
+local function look()
+  if now then return end
+  time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
 
 -- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
 -- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
 -- process that had been stopped, is refused however late it comes.
 local function late(bound)
-  return bound ~= '0' and now > tonumber(bound)
+  if bound == '0' then return false end
+  look()
+  return now > tonumber(bound)
 end
 
 local function refuse()
@@ -48,12 +54,12 @@ local function expiry(value, unit, layout)
   return ends
 end
 
--- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
--- no counter is wanted and the key stands in its place, since all keys must be in one slot.
-local function next_fence(counter, ttl)
+-- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
+-- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
+-- keys must be in one slot.
+local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local last = tonumber(redis.call('GET', counter) or '0')
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end
@@ -66,6 +72,14 @@ local function text(key)
   if kind ~= 'string' then return kind, kind end
   return redis.call('GET', key), kind
 end
+
+-- The streak of bridge holders is "<since> <until>": since when they have followed one another, and until
+-- when it goes on if nobody takes the key. It is written by every release and ends at the end of the gap
+-- after it: a key that was free for so long has been offered to every legacy client.
+local function streak_of(text)
+  local since, ends = string.match(text or '', '^(%d+) (%d+)$')
+  return tonumber(since), tonumber(ends)
+end
 -- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
 --
 -- KEYS[1]  the lock's key
@@ -74,23 +88,31 @@ end
 -- ARGV[1]  the bridge value
 -- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
 --          key has been free for that long
--- Reply    {1, 0, 0, ''}       released: the key was ours to the end
---          {2, 0, 0, ''}       released: the key was absent (a stale DEL), the guard was ours
+-- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- Reply    {1}                 released: the key was ours to the end
+--          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
---          {0, 0, 0, ''}       nothing was ours
+--          {0}                 nothing was ours
 --
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
 -- nobody may find the key free and the guard still there. It has no bound: giving back is always allowed.
 local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
-local owner, seen = text(guard), text(key)
-if owner == value then
-  redis.call('DEL', guard)
-  if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[2]) end
+local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
+local mine, whose = found[1] == value, found[2] == value
+if whose and ARGV[2] ~= '0' then
+  look()
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', streak_of(found[3]) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
 end
-if seen == value then
+if mine and whose then
+  redis.call('DEL', key, guard)
+  return {1}
+elseif mine then
   redis.call('DEL', key)
-  return {1, 0, 0, ''}
+  return {1}
+elseif not whose then
+  return {0}
 end
-if owner ~= value then return {0, 0, 0, ''} end
+redis.call('DEL', guard)
+local seen = text(key)
 if seen then return {-1, 0, 0, seen} end
-return {2, 0, 0, ''}
+return {2}
