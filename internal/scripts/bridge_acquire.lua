@@ -29,24 +29,32 @@
 -- under contention the old ones would starve. So the streak, the time for which bridge holders have
 -- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
 -- clients for the length of one gap.
+-- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
+-- if nobody takes the key. Every release writes it.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
--- A key that is free, the usual case, costs few commands: each of them takes longer than all of the Lua.
+-- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
+-- its Lua; what only the others need is defined after it.
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if late(ARGV[7]) then return refuse() end
-look()
-
 local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local clock = redis.call('TIME')
+local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local since, ends
-if ARGV[8] ~= '0' then since, ends = streak_of(found[4]) end
-local rests = since and now < ends and now - since > tonumber(ARGV[8])
-if not found[1] and not found[2] and not rests and redis.call('SET', key, value, 'NX', 'PX', ttl) then
+if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
+  and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
+  and redis.call('SET', key, value, 'NX', 'PX', ttl) then
   if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
-    if since and now >= ends then redis.call('DEL', KEYS[4]) end
-    return {1, next_fence(KEYS[3], ARGV[6], found[3])}
+    if ARGV[6] == '0' then return {1, 0} end
+    local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
+    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+    return {1, n}
   end
   redis.call('DEL', key)
 end
-
+-- here: bridge_shared.lua
+if late(ARGV[7]) then return refuse() end
+look()
+since, ends = tonumber(since), tonumber(ends)
 local owner = text(guard)
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
@@ -76,8 +84,11 @@ elseif seen then
   code = 2
 end
 
-if code == 1 and rests then return {0, 0, ends - now, ''} end
-if since and now >= ends then redis.call('DEL', KEYS[4]) end
+if since and now >= ends then
+  redis.call('DEL', KEYS[4])
+elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
+  return {0, 0, ends - now, ''}
+end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

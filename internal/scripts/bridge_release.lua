@@ -18,19 +18,17 @@ local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
 local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
 local mine, whose = found[1] == value, found[2] == value
 if whose and ARGV[2] ~= '0' then
-  look()
-  redis.call('SET', KEYS[3], string.format('%.0f %.0f', streak_of(found[3]) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local since = string.match(found[3] or '', '^(%d+) %d+$')
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', tonumber(since) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
 end
-if mine and whose then
-  redis.call('DEL', key, guard)
+if mine then
+  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
   return {1}
-elseif mine then
-  redis.call('DEL', key)
-  return {1}
-elseif not whose then
-  return {0}
 end
+if not whose then return {0} end
 redis.call('DEL', guard)
-local seen = text(key)
-if seen then return {-1, 0, 0, seen} end
-return {2}
+local kind = redis.call('TYPE', key).ok
+if kind == 'none' then return {2} end
+return {-1, 0, 0, kind == 'string' and redis.call('GET', key) or kind}

@@ -3,9 +3,11 @@
 package scripts
 
 import (
+	"bytes"
 	"crypto/sha1" // EVALSHA's own digest, not a protection
 	"embed"
 	"encoding/hex"
+	"slices"
 )
 
 //go:embed *.lua
@@ -28,7 +30,7 @@ var (
 	BridgeAcquire = load("bridge_acquire.lua", 4, "bridge_shared.lua")
 	BridgeSettle  = load("bridge_settle.lua", 2, "bridge_shared.lua")
 	BridgeRenew   = load("bridge_renew.lua", 4, "bridge_shared.lua")
-	BridgeRelease = load("bridge_release.lua", 3, "bridge_shared.lua")
+	BridgeRelease = load("bridge_release.lua", 3)
 
 	SweepExpire     = load("sweep_expire.lua", 1)
 	SweepHashExpire = load("sweep_hash_expire.lua", 1)
@@ -67,19 +69,28 @@ func (s *Script) Args(byDigest bool, keysAndArgs []any) []any {
 	return append([]any{what, s.Keys}, keysAndArgs...)
 }
 
-// load reads a script and puts the files that it shares with others before it.
+// load reads a script and puts the files that it shares with others before it, or where it says that they
+// are to be: "-- here: file.lua".
 func load(name string, keys int, shared ...string) *Script {
-	var source []byte
-	for _, file := range append(shared, name) {
-		text, err := files.ReadFile(file)
-		if err != nil {
-			panic(err) // embedded at build time: a missing file is a programming error
+	source := read(name)
+	for _, file := range slices.Backward(shared) {
+		if before, after, ok := bytes.Cut(source, []byte("-- here: "+file+"\n")); ok {
+			source = slices.Concat(before, read(file), after)
+		} else {
+			source = append(read(file), source...)
 		}
-		source = append(source, text...)
 	}
 	digest := sha1.Sum(source)
 	s := &Script{Name: name, Source: string(source), Digest: hex.EncodeToString(digest[:]), Keys: keys}
 	s.byDigest = [2]any{s.Digest, s.Keys}
 	all = append(all, s)
 	return s
+}
+
+func read(file string) []byte {
+	text, err := files.ReadFile(file)
+	if err != nil {
+		panic(err) // embedded at build time: a missing file is a programming error
+	}
+	return text
 }

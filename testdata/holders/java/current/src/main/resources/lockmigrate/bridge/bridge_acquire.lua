@@ -1,4 +1,58 @@
+-- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
+-- ARGV[2]  the TTL in milliseconds, of key and guard
+-- ARGV[3]  the grace in milliseconds; -1 never takes over
+-- ARGV[4]  the unit of the dialect: ms, s, float or ns
+-- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
+--          keeps no streak
+-- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
+-- Reply    {1, fence}              taken, it was free
+--          {2, fence, 0, value}    taken over from an expired legacy value
+--          {3, fence}              ours already, extended: an earlier sending of this command had arrived
+--          {0, 0, ms, value}       held; look again after ms, -1 unknown
+--          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
+--          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          error STAGE             the command came after its bound; nothing was done
+--
+-- Atomic because of three races: between reading an expired value and replacing it another client can
+-- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
+-- the fencing token must be drawn by the holder, in the order of holding.
+-- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
+-- under contention the old ones would starve. So the streak, the time for which bridge holders have
+-- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
+-- clients for the length of one gap.
+-- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
+-- if nobody takes the key. Every release writes it.
+-- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
+-- its Lua; what only the others need is defined after it.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local clock = redis.call('TIME')
+local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local since, ends
+if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
+  and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
+  and redis.call('SET', key, value, 'NX', 'PX', ttl) then
+  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
+    if ARGV[6] == '0' then return {1, 0} end
+    local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
+    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+    return {1, n}
+  end
+  redis.call('DEL', key)
+end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+-- In the middle of one, where it says so: what comes before that is the usual case.
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
@@ -72,63 +126,9 @@ local function text(key)
   if kind ~= 'string' then return kind, kind end
   return redis.call('GET', key), kind
 end
-
--- The streak of bridge holders is "<since> <until>": since when they have followed one another, and until
--- when it goes on if nobody takes the key. It is written by every release and ends at the end of the gap
--- after it: a key that was free for so long has been offered to every legacy client.
-local function streak_of(text)
-  local since, ends = string.match(text or '', '^(%d+) (%d+)$')
-  return tonumber(since), tonumber(ends)
-end
--- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
---
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
--- KEYS[3]  the fencing counter, or the lock's key when none is wanted
--- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
--- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
--- ARGV[2]  the TTL in milliseconds, of key and guard
--- ARGV[3]  the grace in milliseconds; -1 never takes over
--- ARGV[4]  the unit of the dialect: ms, s, float or ns
--- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
--- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
---          keeps no streak
--- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
--- Reply    {1, fence}              taken, it was free
---          {2, fence, 0, value}    taken over from an expired legacy value
---          {3, fence}              ours already, extended: an earlier sending of this command had arrived
---          {0, 0, ms, value}       held; look again after ms, -1 unknown
---          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
---          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
---          error STAGE             the command came after its bound; nothing was done
---
--- Atomic because of three races: between reading an expired value and replacing it another client can
--- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
--- the fencing token must be drawn by the holder, in the order of holding.
--- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
--- under contention the old ones would starve. So the streak, the time for which bridge holders have
--- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
--- clients for the length of one gap.
--- A key with a TTL is never taken over, whatever it holds: only token holders set one.
--- A key that is free, the usual case, costs few commands: each of them takes longer than all of the Lua.
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
 look()
-
-local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
-local since, ends
-if ARGV[8] ~= '0' then since, ends = streak_of(found[4]) end
-local rests = since and now < ends and now - since > tonumber(ARGV[8])
-if not found[1] and not found[2] and not rests and redis.call('SET', key, value, 'NX', 'PX', ttl) then
-  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
-    if since and now >= ends then redis.call('DEL', KEYS[4]) end
-    return {1, next_fence(KEYS[3], ARGV[6], found[3])}
-  end
-  redis.call('DEL', key)
-end
-
+since, ends = tonumber(since), tonumber(ends)
 local owner = text(guard)
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
@@ -158,8 +158,11 @@ elseif seen then
   code = 2
 end
 
-if code == 1 and rests then return {0, 0, ends - now, ''} end
-if since and now >= ends then redis.call('DEL', KEYS[4]) end
+if since and now >= ends then
+  redis.call('DEL', KEYS[4])
+elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
+  return {0, 0, ends - now, ''}
+end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

@@ -1,85 +1,3 @@
--- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
---
--- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
--- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly. It is read by look(), once, where it is needed.
-local time, now
-local function look()
-  if now then return end
-  time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
-
--- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
--- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
--- process that had been stopped, is refused however late it comes.
-local function late(bound)
-  if bound == '0' then return false end
-  look()
-  return now > tonumber(bound)
-end
-
-local function refuse()
-  return redis.error_reply('STAGE the lease of this member of the namespace is over')
-end
-
--- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
--- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
--- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
--- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
--- a bridge value that lost its TTL: nil.
-local function expiry(value, unit, layout)
-  local digits = value
-  if layout == 'uuid' then
-    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
-  elseif layout == 'dash' then
-    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
-  elseif layout == 'colon' then
-    digits = string.match(value, '^(%d+):.+$')
-  elseif layout == 'quoted' then
-    digits = string.match(value, '^"(%d+)"$') or value
-  end
-  if not digits or #digits > 32 then return nil end
-  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
-  local ends = tonumber(digits)
-  if not ends then return nil end
-  if unit == 's' then
-    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
-  elseif unit == 'float' then
-    ends = math.ceil(ends * 1000)
-  elseif unit == 'ns' then
-    ends = math.ceil(ends / 1000000)
-  end
-  if ends < 1e12 or ends > now + 3.2e12 then return nil end
-  return ends
-end
-
--- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
--- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
--- keys must be in one slot.
-local function next_fence(counter, ttl, last)
-  if ttl == '0' then return 0 end
-  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
-  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
-  return n
-end
-
--- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
--- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
-local function text(key)
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return nil, kind end
-  if kind ~= 'string' then return kind, kind end
-  return redis.call('GET', key), kind
-end
-
--- The streak of bridge holders is "<since> <until>": since when they have followed one another, and until
--- when it goes on if nobody takes the key. It is written by every release and ends at the end of the gap
--- after it: a key that was free for so long has been offered to every legacy client.
-local function streak_of(text)
-  local since, ends = string.match(text or '', '^(%d+) (%d+)$')
-  return tonumber(since), tonumber(ends)
-end
 -- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
 --
 -- KEYS[1]  the lock's key
@@ -100,19 +18,17 @@ local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
 local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
 local mine, whose = found[1] == value, found[2] == value
 if whose and ARGV[2] ~= '0' then
-  look()
-  redis.call('SET', KEYS[3], string.format('%.0f %.0f', streak_of(found[3]) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local since = string.match(found[3] or '', '^(%d+) %d+$')
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', tonumber(since) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
 end
-if mine and whose then
-  redis.call('DEL', key, guard)
+if mine then
+  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
   return {1}
-elseif mine then
-  redis.call('DEL', key)
-  return {1}
-elseif not whose then
-  return {0}
 end
+if not whose then return {0} end
 redis.call('DEL', guard)
-local seen = text(key)
-if seen then return {-1, 0, 0, seen} end
-return {2}
+local kind = redis.call('TYPE', key).ok
+if kind == 'none' then return {2} end
+return {-1, 0, 0, kind == 'string' and redis.call('GET', key) or kind}

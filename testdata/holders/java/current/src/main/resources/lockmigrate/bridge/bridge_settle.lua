@@ -1,4 +1,5 @@
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+-- In the middle of one, where it says so: what comes before that is the usual case.
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
@@ -71,14 +72,6 @@ local function text(key)
   if kind == 'none' then return nil, kind end
   if kind ~= 'string' then return kind, kind end
   return redis.call('GET', key), kind
-end
-
--- The streak of bridge holders is "<since> <until>": since when they have followed one another, and until
--- when it goes on if nobody takes the key. It is written by every release and ends at the end of the gap
--- after it: a key that was free for so long has been offered to every legacy client.
-local function streak_of(text)
-  local since, ends = string.match(text or '', '^(%d+) (%d+)$')
-  return tonumber(since), tonumber(ends)
 end
 -- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
 --
