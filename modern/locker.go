@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"hash/maphash"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,7 @@ type Locker struct {
 	renewer *renewal.Renewer
 	hub     *waiting.Hub
 	native  native
-	hot     heat
+	hot     *waiting.Heat
 	threads atomic.Uint64 // layout Redisson: the numbers that stand for threads
 	seen    lockmigrate.Observer
 
@@ -66,7 +65,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
 	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
-	l.hot.seed = maphash.MakeSeed()
+	l.hot = waiting.NewHeat()
 	if l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
@@ -134,7 +133,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 		return again, err
 	}
 	start := l.clock.Now()
-	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, start) { // else the key is hardly free
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, start) { // else the key is hardly free
 		k, err := l.attempt(ctx, key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 			return l.acquired(ctx, k, start, false, err)
