@@ -55,6 +55,14 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 	if !o.NoFence {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
 	}
+	m.Place = protocol.Place{Queue: names.Line, TTL: 4*longestWait + o.TTL}
+	if k.patient {
+		m.Place.Patience = o.Poll + o.Poll/2 // who does not listen looks once in Poll
+	}
+	if w := k.wait; w != nil {
+		m.Place.Entry, m.Passed = w.entry, w.passed
+		w.listed = true
+	}
 	return m
 }
 
@@ -62,6 +70,10 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (look, error) {
 	m, p := &k.bridge.acquire, &k.permit
 	if o.Step.Verdict == protocol.Acquired && l.mono.Now().Sub(began) < p.opts.TTL {
+		m.Place.Entry = "" // the script has removed it
+		if k.wait != nil {
+			k.wait.listed = false
+		}
 		k.begin(&k.bridge, m.FenceToken(), m.TookOver(), began)
 		return look{}, nil
 	}
@@ -73,7 +85,9 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		l.background.Go(func() { l.giveBack(k, began) })
 	case protocol.Busy:
 		p.leave()
-		if seen == "" && wait > 0 {
+		if m.Passed != "" {
+			failure.Note = "it is the turn of another who waits"
+		} else if seen == "" && wait > 0 {
 			failure.Note = "the key is free and left to legacy clients for a moment, see Options.YieldAfter"
 		}
 	case protocol.Foreign:
@@ -102,7 +116,14 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 			p.leave()
 		}
 	}
-	return look{after: wait}, failure
+	next := look{after: wait, contended: o.Step.Verdict == protocol.Busy && (seen != "" || !m.First())}
+	if k.wait != nil {
+		k.wait.passed = m.Passed
+		if !m.First() {
+			next.before = 1
+		}
+	}
+	return next, failure
 }
 
 // failed is the error of a server that refused, or could not be asked.
@@ -123,6 +144,9 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) {
 	m, p := &k.bridge.acquire, &k.permit
 	if !m.Holds() {
 		p.leave()
+		if m.Place.Entry != "" { // it came into the queue after its caller had left
+			l.leaveLine(k.key, m.Place.Entry)
+		}
 		return
 	}
 	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), k.bridge.release(), protocol.Reply{})

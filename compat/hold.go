@@ -47,7 +47,7 @@ func (h *bridgeHold) release() protocol.Machine {
 	}
 	h.given = true
 	a := &h.acquire
-	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy}
+	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place}
 	return m
 }
 

@@ -27,6 +27,9 @@ type Lock struct {
 	hold     hold                   // how it was taken
 	bridge   bridgeHold             // what hold points to in the stages Bridge and Modern: one allocation for both
 
+	wait    *wait // of the one who acquires it; nil at a first try
+	patient bool  // who acquires it will wait in the queue if it must
+
 	turn turnstile // one Renew or Release at a time
 
 	mu       sync.Mutex
@@ -94,7 +97,7 @@ func (k *Lock) Context() context.Context {
 		// The holder's context keeps the caller's values; its end is the lease's, not that of the wait.
 		k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(k.values))
 		if k.ended != nil {
-			k.cancel(k.ended)
+			k.cancel(k.why())
 		}
 	}
 	return k.ctx
@@ -193,7 +196,7 @@ func (k *Lock) finish(cause error) {
 	k.locker.renewer.Remove(&k.lease)
 	e := lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Err: cause}
 	if cause == nil {
-		cause = &Error{Op: "release", Key: k.key, Kind: ErrReleased}
+		cause = errGivenBack
 		e = lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"}
 	}
 	k.end(cause, e)
@@ -222,6 +225,17 @@ func seenBy(m protocol.Machine) string {
 func (k *Lock) over() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.why()
+}
+
+// errGivenBack stands for the error of a released lock, which is made when somebody asks for it.
+var errGivenBack = &Error{Op: "release", Kind: ErrReleased}
+
+// why returns why the lock has ended. The caller holds mu.
+func (k *Lock) why() error {
+	if k.ended == error(errGivenBack) {
+		return &Error{Op: "release", Key: k.key, Kind: ErrReleased}
+	}
 	return k.ended
 }
 
@@ -239,6 +253,9 @@ func (k *Lock) end(cause error, e lockmigrate.Event) {
 	}
 	k.ended = cause
 	cancel := k.cancel
+	if cancel != nil {
+		cause = k.why()
+	}
 	k.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)

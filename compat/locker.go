@@ -33,6 +33,8 @@ type Locker struct {
 	mono     renewal.Clock // of the deadlines
 	random   chance.Source
 	hub      *waiting.Hub
+	hot      *waiting.Heat
+	channel  string // where this Locker is told that it is its turn
 	seen     lockmigrate.Observer
 	settled  func(driver.Outcome) // what becomes of a run whose caller has left and which leaves nothing behind
 
@@ -51,6 +53,8 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
 	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
+	l.hot = waiting.NewHeat()
+	l.channel = "lockmigrate:wake:" + newUUID()
 	l.settled = func(driver.Outcome) { l.background.Done() }
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
@@ -69,7 +73,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	}
 	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
 	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now,
+		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now, Channel: l.channel,
 		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
 		Changed: func(m waiting.Mode, why error) {
 			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
@@ -118,11 +122,12 @@ func (l *Locker) Stage() (Stage, int64, error) {
 	return stageOf(stage), epoch, err
 }
 
-// Waiting returns what wakes this process's waiters at present: idle, polling or tracking.
+// Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.
 func (l *Locker) Waiting() string { return l.hub.Mode().String() }
 
 // TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
-// Bridge and Modern; after a takeover it includes the time to settle.
+// Bridge and Modern; after a takeover it includes the time to settle. It does not come before bridge clients
+// that wait.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	began := time.Now()
 	lock, err := l.tryAcquire(ctx, key)
@@ -162,8 +167,8 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		defer cancel()
 		ctx = bounded
 	}
-	if l.hub.Waiting(key) == 0 { // others of this process wait: the key is not free
-		if lock, _, err := l.tryOnce(ctx, key, l.commands); err == nil || !again(ctx, err) {
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.mono.Now()) { // else the key is hardly free
+		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
 			return lock, false, err
 		}
 	}
@@ -171,17 +176,49 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	if err != nil {
 		return nil, true, notAcquired(key, err)
 	}
+	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
+	name := newUUID()
+	turn.Expect(name)
+	w := &wait{turn: turn, entry: name + " " + l.channel}
+	defer func() {
+		if w.listed {
+			l.background.Go(func() { l.leaveLine(key, w.entry) })
+		}
+	}()
 	for {
 		changed := l.gate.wait()
-		lock, next, err := l.tryOnce(ctx, key, nil)
+		turn.Forget()
+		lock, next, err := l.tryOnce(ctx, key, w)
 		if err == nil || !again(ctx, err) {
 			return lock, true, err
 		}
-		if cause := l.wait(ctx, changed, turn, next); cause != nil {
+		if next.contended {
+			l.hot.Mark(key, l.mono.Now())
+		}
+		if cause := l.sleep(ctx, changed, w, key, next); cause != nil {
 			return nil, true, withCause(err, cause)
 		}
 	}
+}
+
+// wait is one who waits for a key.
+type wait struct {
+	turn   *waiting.Turn
+	watch  waiting.Watch
+	entry  string // in the queue on the server
+	listed bool   // it may stand there
+	passed string // see protocol.BridgeAcquire
+}
+
+// leaveLine gives a place in the queue on the server up.
+func (l *Locker) leaveLine(key, entry string) {
+	rules, names := l.opts.rules(), protocol.CompanionsOf(key)
+	m := &protocol.BridgeRelease{
+		Key: key, Guard: names.Guard, Value: newValue(&l.random, rules), TTL: l.opts.TTL,
+		Place: protocol.Place{Queue: names.Line, Entry: entry},
+	}
+	_ = l.finish(context.Background(), l.runner(l.commands, rules), m, protocol.Reply{}) // else the others pass it over
 }
 
 // acquired tells the observer how an acquisition ended.
@@ -220,18 +257,17 @@ var (
 // longestWait bounds the time between two looks at a key: the last resort when a message got lost.
 const longestWait = 5 * time.Second
 
-// tryOnce passes the gate and makes one attempt, over the given line or, without one, over the hub's,
-// which watches the keys that it reads.
-func (l *Locker) tryOnce(ctx context.Context, key string, over line.Way) (*Lock, look, error) {
+// tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
+// one of those, which goes over the hub's line when the key is to be watched.
+func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look, error) {
 	k := l.newLock(ctx, key)
+	k.wait, k.patient = w, true
 	if err := l.enter(ctx, k, true); err != nil {
 		return nil, look{}, l.refused(ctx, key, err)
 	}
-	runner := waiting.Runner(l.hub)
-	if over != nil {
-		runner = l.runner(over, k.permit.opts.rules())
-	} else if k.permit.stage == stages.Legacy && k.permit.opts.rules().Transaction {
-		runner = l.pool
+	runner := l.runner(l.commands, k.permit.opts.rules())
+	if w != nil && k.permit.stage != stages.Legacy {
+		runner = w.watch.Over(runner, w.turn)
 	}
 	next, err := l.attempt(ctx, k, runner)
 	if err != nil {
@@ -274,11 +310,13 @@ type look struct {
 	after time.Duration // negative: unknown
 	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
-	deaf bool
+	deaf      bool
+	before    int  // how many stand before us in the queue, as far as it matters
+	contended bool // another bridge client has the key or waits for it
 }
 
-// wait sleeps until it is worth to look at the key again.
-func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next look) error {
+// sleep sleeps until it is worth to look at the key again.
+func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next look) error {
 	d := next.after
 	if d < 0 || d > longestWait {
 		d = longestWait
@@ -291,7 +329,7 @@ func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next loo
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = turn.Wait(either, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, key, next.before, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil

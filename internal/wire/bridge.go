@@ -15,8 +15,9 @@ func bridgeRequest(c protocol.Command) (Request, error) {
 	ttl := number(c.TTL.Milliseconds())
 	switch c.Op {
 	case protocol.BridgeTake:
-		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak,
-			c.Value, ttl, number(graceMS(c.Grace)), word(c.Unit.String()), word(c.Layout.String()), number(fencing), number(bound(c.NotAfter)), number(after), number(gap))
+		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak, lineOf(c),
+			c.Value, ttl, number(graceMS(c.Grace)), word(c.Unit.String()), word(c.Layout.String()), number(fencing), number(bound(c.NotAfter)), number(after), number(gap),
+			c.Entry, number(c.QueueTTL.Milliseconds()), number(c.Patience.Milliseconds()), c.Passed)
 	case protocol.BridgeSettle:
 		return script(scripts.BridgeSettle, c.Key, c.Guard,
 			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), flag(c.PutBack), bound(c.NotAfter))
@@ -24,7 +25,7 @@ func bridgeRequest(c protocol.Command) (Request, error) {
 		return script(scripts.BridgeRenew, c.Key, c.Guard, counter, streak,
 			c.Value, ttl, number(fencing), bound(c.NotAfter), number(gap))
 	default: // BridgeDrop
-		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, c.Value, number(gap), ttl)
+		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, lineOf(c), c.Value, number(gap), ttl, c.Entry)
 	}
 }
 
@@ -51,6 +52,14 @@ func streak(c protocol.Command) (key string, after, gap int64) {
 		return c.Key, 0, 0
 	}
 	return c.Streak, c.YieldAfter.Milliseconds(), c.Gap.Milliseconds()
+}
+
+// lineOf names the queue, or the lock's own key in its place.
+func lineOf(c protocol.Command) string {
+	if c.Queue == "" {
+		return c.Key
+	}
+	return c.Queue
 }
 
 // guardOf names the guard that a command of the old scheme has to respect; without one a key that

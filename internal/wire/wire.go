@@ -128,11 +128,11 @@ type Request struct {
 	Name   string
 	Script *scripts.Script // nil for a plain command
 
-	args [16]any
+	args [21]any
 	n    int
 }
 
-// Plain is a command of at most 16 arguments.
+// Plain is a command of at most 20 arguments.
 func Plain(name string, args ...any) Request {
 	r := Request{Name: name}
 	r.n = copy(r.args[:], args)

@@ -31,7 +31,7 @@ func bridgeTake(c *call) protocol.Reply {
 	}
 	owner, guarded := c.text(cmd.Guard)
 	if guarded && owner != cmd.Value {
-		return answer(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
+		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
 	since, ends, streak := c.streak()
 	code := int64(protocol.TakeFree)
@@ -52,7 +52,21 @@ func bridgeTake(c *call) protocol.Reply {
 	if streak && c.ms >= ends {
 		c.remove(cmd.Streak)
 	} else if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
-		return answer(protocol.TakeHeld, ends-c.ms, "")
+		if guarded {
+			c.remove(cmd.Guard)
+		}
+		return c.held(protocol.TakeHeld, ends-c.ms, "")
+	}
+	if first, theirs := c.anothersTurn(code); theirs {
+		if guarded {
+			c.remove(cmd.Guard)
+		}
+		reply := c.held(protocol.TakeHeld, cmd.Patience.Milliseconds(), first)
+		reply.Int2 = 2
+		return reply
+	}
+	if cmd.Queue != "" && cmd.Entry != "" {
+		c.unqueue(cmd.Entry)
 	}
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
@@ -90,13 +104,13 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	left := c.pttl(cmd.Key)
 	switch {
 	case c.entries[c.find(cmd.Key)].Kind != String:
-		return answer(protocol.TakeForeign, left, seen), false
+		return c.held(protocol.TakeForeign, left, seen), false
 	case left >= 0:
-		return answer(protocol.TakeHeld, left, seen), false
+		return c.held(protocol.TakeHeld, left, seen), false
 	}
 	ends, ok := c.expiry(seen)
 	if !ok {
-		return answer(protocol.TakeForeign, -1, seen), false
+		return c.held(protocol.TakeForeign, -1, seen), false
 	}
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
@@ -104,11 +118,64 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 		if _, _, ok := c.streak(); ok {
 			c.remove(cmd.Streak)
 		}
-		return answer(protocol.TakeHeld, due-c.ms+1, seen), false
+		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
 	case cmd.Grace < 0:
-		return answer(protocol.TakeRefused, -1, seen), false
+		return c.held(protocol.TakeRefused, -1, seen), false
 	}
 	return protocol.Reply{}, true
+}
+
+// held is the reply to one who may not take the key: it gets a place in the queue, and is told whether
+// somebody stands before it.
+func (c *call) held(code, wait int64, seen string) protocol.Reply {
+	reply := answer(code, wait, seen)
+	if cmd := c.command; cmd.Queue != "" && cmd.Entry != "" {
+		if c.place(cmd.Entry) < 0 {
+			c.enter(cmd.Entry)
+		}
+		c.expire(cmd.Queue, cmd.QueueTTL)
+		if c.head() != cmd.Entry {
+			reply.Int2 = 1
+		}
+	}
+	return reply
+}
+
+// anothersTurn tells that somebody else is first in the queue, and who. One who has been left the key for a
+// while already loses its place.
+func (c *call) anothersTurn(code int64) (entry string, yes bool) {
+	cmd := c.command
+	for cmd.Queue != "" && code != protocol.TakeMine {
+		waiters := c.waiters()
+		if len(waiters) == 0 || waiters[0].Name == cmd.Entry {
+			return "", false
+		}
+		first := waiters[0].Name
+		if first == cmd.Passed {
+			c.unqueue(first)
+			continue
+		}
+		heard := c.callOne(first)
+		return first, cmd.Patience >= time.Millisecond || heard > 0
+	}
+	return "", false
+}
+
+// callFirst tells the first in the queue who hears it that it is its turn.
+func (c *call) callFirst() {
+	for i, w := range c.waiters() {
+		if i == 10 || c.callOne(w.Name) > 0 {
+			return
+		}
+	}
+}
+
+func (c *call) callOne(entry string) int {
+	name, channel, ok := strings.Cut(entry, " ")
+	if !ok {
+		return 0
+	}
+	return c.publish(channel, name+" head")
 }
 
 // bridgeSettle is bridge_settle.lua.
@@ -203,9 +270,18 @@ func bridgeDrop(c *call) protocol.Reply {
 			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, c.ms+gap), cmd.TTL.Milliseconds()+gap)
 		}
 	}
-	switch {
-	case there && seen == cmd.Value:
+	onKey := there && seen == cmd.Value
+	if onKey {
 		c.remove(cmd.Key)
+	}
+	if cmd.Queue != "" {
+		if cmd.Entry != "" {
+			c.unqueue(cmd.Entry)
+		}
+		c.callFirst()
+	}
+	switch {
+	case onKey:
 		return answer(protocol.DropDone, 0, "")
 	case !mine:
 		return answer(protocol.DropNothing, 0, "")

@@ -309,6 +309,13 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(3) == 0 {
 		c.Share = 1000 * time.Second
 	}
+	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
+		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
+		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
+		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
+		c.Queue = ""
+	}
 	c.Grace = []time.Duration{-1, 0, 1000 * time.Second}[g.IntN(3)]
 	switch g.IntN(12) {
 	case 0:
@@ -381,7 +388,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 			r.Int3 = min(r.Int3, 1)
 		}
 	case r.Kind == protocol.Integer && (q.command.Op == protocol.BridgeTake || q.command.Op == protocol.BridgeSettle):
-		r.Int2 = past.rank(r.Int2)
+		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
+			r.Int2 = past.rank(r.Int2)
+		}
 		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
 	}
 	return r

@@ -4,6 +4,7 @@
 -- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
 -- KEYS[3]  the fencing counter, or the lock's key when none is wanted
 -- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- KEYS[5]  the queue of those who wait, or the lock's key when none is kept
 -- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
 -- ARGV[2]  the TTL in milliseconds, of key and guard
 -- ARGV[3]  the grace in milliseconds; -1 never takes over
@@ -14,12 +15,18 @@
 -- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
 --          keeps no streak
 -- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
+-- ARGV[10] our entry in the queue: "<name> <channel>"; '' when we do not wait
+-- ARGV[11] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
+-- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: only if
+--          the first listens, and then we do not come in at all
+-- ARGV[13] the entry of a first one that was left that time already, '' for none
 -- Reply    {1, fence}              taken, it was free
 --          {2, fence, 0, value}    taken over from an expired legacy value
 --          {3, fence}              ours already, extended: an earlier sending of this command had arrived
---          {0, 0, ms, value}       held; look again after ms, -1 unknown
---          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
---          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
+--          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms
+--          {-1, n, ms, value}      foreign: a value, or a type, that is not of the dialect; held
+--          {-2, n, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
 --          error STAGE             the command came after its bound; nothing was done
 --
 -- Atomic because of three races: between reading an expired value and replacing it another client can
@@ -31,6 +38,10 @@
 -- clients for the length of one gap.
 -- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
 -- if nobody takes the key. Every release writes it.
+-- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
+-- clock, and only the first may take a key that may be taken. The queue decides nothing but who is refused:
+-- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
+-- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
 -- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
 -- its Lua; what only the others need is defined after it.
@@ -42,6 +53,7 @@ local since, ends
 if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
 if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
   and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
+  and redis.call('EXISTS', KEYS[5]) == 0
   and redis.call('SET', key, value, 'NX', 'PX', ttl) then
   if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
     if ARGV[6] == '0' then return {1, 0} end
@@ -129,13 +141,28 @@ end
 if late(ARGV[7]) then return refuse() end
 look()
 since, ends = tonumber(since), tonumber(ends)
+local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[10]
+
+-- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
+-- before us. What has become of the queue's key must not matter to the lock.
+local function line_up()
+  if not queue or entry == '' then return 0 end
+  if not tonumber(redis.pcall('ZSCORE', queue, entry)) then
+    local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
+    local ticket = math.max(last + 1, time[1] * 1000000 + time[2])
+    redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
+  end
+  redis.pcall('PEXPIRE', queue, ARGV[11])
+  return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
+end
+
 local owner = text(guard)
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
-  return {code, 0, wait, seen}
+  return {code, line_up(), wait, seen}
 end
 if owner and owner ~= value then
-  return {0, 0, redis.call('PTTL', guard), owner}
+  return held(0, redis.call('PTTL', guard), owner)
 end
 
 local code = 1
@@ -161,8 +188,22 @@ end
 if since and now >= ends then
   redis.call('DEL', KEYS[4])
 elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
-  return {0, 0, ends - now, ''}
+  return held(0, ends - now, '')
 end
+while queue and code ~= 3 do
+  local first = redis.pcall('ZRANGE', queue, 0, 0)
+  if not first[1] or first[1] == entry then break end
+  if first[1] == ARGV[13] then
+    redis.pcall('ZREM', queue, first[1])
+  else
+    local name, channel = string.match(first[1], '^(%S+) (.+)$')
+    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
+    if ARGV[12] == '0' and heard == 0 then break end
+    held(0, 0, '')
+    return {0, 2, tonumber(ARGV[12]), first[1]}
+  end
+end
+if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}
