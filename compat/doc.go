@@ -132,6 +132,7 @@
 // # Concurrency
 //
 // A Locker is safe for concurrent use, and so is a Lock. All locks of a Locker are renewed by one goroutine,
-// those that are due in one round trip (TestRenewalsShareRoundTrips); a Locker with a Namespace runs another
-// one. Waiting holds no pooled connection.
+// those that are due as one pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in
+// internal/renewal), but for locks of stage Legacy, which are renewed one by one. A Locker with a Namespace
+// runs another one. Waiting holds no pooled connection.
 package compat

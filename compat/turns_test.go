@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
@@ -167,45 +167,33 @@ func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration
 	return k
 }
 
-// TestRenewalsShareRoundTrips: many locks of one Locker are renewed by one goroutine, those that are due
-// together.
-func TestRenewalsShareRoundTrips(t *testing.T) {
+// TestRenewalsCostNoGoroutines: many locks of one Locker are renewed by one goroutine (those that are due go
+// out together: TestDueRenewalsGoTogether in internal/renewal).
+func TestRenewalsCostNoGoroutines(t *testing.T) {
 	const locks = 300
 	s := redistest.Real(t)
+	var renewed atomic.Int64
 	l := newLocker(t, s, quick(func(o *compat.Options) {
-		o.TTL, o.RenewEvery, o.ShortestLease, o.Lease = time.Minute, 2*time.Second, time.Minute, time.Minute
+		o.TTL, o.RenewEvery, o.ShortestLease, o.Lease = time.Minute, time.Second, time.Minute, time.Minute
+		o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			if e.Kind == lockmigrate.EventRenewed {
+				renewed.Add(1)
+			}
+		})
 	}))
 	goroutines := runtime.NumGoroutine()
 	var held []*compat.Lock
 	for n := range locks {
 		held = append(held, acquire(t, l, fmt.Sprint("orders:", n)))
 	}
+	redistest.Await(t, "two renewals of each lock", time.Minute, func() bool { return renewed.Load() >= 2*locks })
 	if more := runtime.NumGoroutine() - goroutines; more > 20 {
 		t.Errorf("%d goroutines for %d locks", more, locks)
 	}
-	info := func(section, field string) int64 {
-		for _, line := range strings.Split(string(s.Do("INFO", section).([]byte)), "\r\n") {
-			if text, ok := strings.CutPrefix(line, field); ok {
-				text, _, _ = strings.Cut(text, ",")
-				n, err := strconv.ParseInt(text, 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-		}
-		return 0
-	}
-	calls, reads := info("commandstats", "cmdstat_evalsha:calls="), info("stats", "total_reads_processed:")
-	looks := int64(0)
-	redistest.Await(t, "two renewals of each lock", time.Minute, func() bool {
-		looks++
-		return info("commandstats", "cmdstat_evalsha:calls=")-calls >= 2*locks
-	})
-	if trips := info("stats", "total_reads_processed:") - reads - looks; trips > locks {
-		t.Errorf("%d reads of the server for %d renewals", trips, 2*locks)
-	}
 	for _, k := range held {
+		if k.Context().Err() != nil {
+			t.Errorf("%s: %v", k.Key(), context.Cause(k.Context()))
+		}
 		release(t, k)
 	}
 }
