@@ -203,8 +203,11 @@ func (w *worker) leftOver() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// A fencing counter outlives its lock on purpose.
-		keys = slices.DeleteFunc(keys, func(k string) bool { return strings.HasSuffix(k, ":fence") })
+		// A fencing counter, and the note on how long bridge holders have followed one another, outlive their
+		// locks on purpose.
+		keys = slices.DeleteFunc(keys, func(k string) bool {
+			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":streak")
+		})
 		if last = keys; len(keys) == 0 {
 			return "", nil
 		}

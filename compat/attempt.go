@@ -13,58 +13,85 @@ import (
 )
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
-func (l *Locker) attemptBridge(ctx context.Context, key string, p *permit, over waiting.Runner) (*Lock, look, error) {
-	o, rules := p.opts, p.opts.rules()
-	m := &protocol.BridgeAcquire{
-		Dialect: rules, Key: key, Guard: protocol.GuardKey(key), Value: newValue(rules),
-		TTL: o.TTL, Grace: o.Grace, Settle: o.Settle, PutBacks: o.PutBacks, NotAfter: p.notAfter,
-	}
-	if p.stage == stages.Modern {
-		m.Grace = -1
-	} else if o.YieldAfter > 0 {
-		m.Courtesy = protocol.Courtesy{Streak: protocol.StreakKey(key), YieldAfter: o.YieldAfter, Gap: o.YieldFor}
-	}
-	if !o.NoFence {
-		m.Fence, m.FenceTTL = protocol.FenceKey(key), o.FenceTTL
+func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+	m := l.bridgeMachine(k)
+	abandoned := func(driver.Outcome) {
+		defer l.background.Done()
+		l.giveBack(k, l.mono.Now())
 	}
 	reply := protocol.Reply{}
 	for {
-		began := time.Now()
-		outcome, err := l.advance(ctx, over, m, reply, func() { l.giveBack(m, p, time.Now()) })
+		began := l.mono.Now()
+		outcome, err := l.advance(ctx, over, m, reply, abandoned)
 		if err != nil {
-			return nil, look{}, notAcquired(key, err)
+			return look{}, notAcquired(k.key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
-			lock, next, err := l.concluded(ctx, m, p, outcome, began)
+			next, err := l.concluded(k, outcome, began)
 			if outcome.Step.Verdict == protocol.Failed && reply.Kind != protocol.Woke {
 				next.left = nil // it never had the keys, or has dropped them
 			}
-			return lock, next, err
+			return next, err
 		}
 		if err := sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
-			l.background.Go(func() { l.giveBack(m, p, began) })
-			return nil, look{}, notAcquired(key, err)
+			l.background.Go(func() { l.giveBack(k, began) })
+			return look{}, notAcquired(k.key, err)
 		}
 		reply = protocol.Reply{Kind: protocol.Woke}
 	}
 }
 
+// bridgeMachine prepares the machine that takes the lock, with a value that is nobody else's.
+func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
+	o := k.permit.opts
+	rules, names := o.rules(), protocol.CompanionsOf(k.key)
+	k.bridge.opts = o
+	m := &k.bridge.acquire
+	*m = protocol.BridgeAcquire{
+		Dialect: rules, Key: k.key, Guard: names.Guard, Value: newValue(&l.random, rules),
+		TTL: o.TTL, Grace: o.Grace, Settle: o.Settle, PutBacks: o.PutBacks, NotAfter: k.permit.notAfter,
+	}
+	if k.permit.stage == stages.Modern {
+		m.Grace = -1
+	} else if o.YieldAfter > 0 {
+		m.Courtesy = protocol.Courtesy{Streak: names.Streak, YieldAfter: o.YieldAfter, Gap: o.YieldFor}
+	}
+	if !o.NoFence {
+		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
+	}
+	m.Place = protocol.Place{Queue: names.Line, TTL: 4*longestWait + o.TTL}
+	if k.patient {
+		m.Place.Patience = o.Poll + o.Poll/2 // who does not listen looks once in Poll
+	}
+	if w := k.wait; w != nil {
+		m.Place.Entry, m.Passed = w.entry, w.passed
+		w.listed = true
+	}
+	return m
+}
+
 // concluded turns the verdict of an attempt into a lock or an error.
-func (l *Locker) concluded(ctx context.Context, m *protocol.BridgeAcquire, p *permit, o driver.Outcome, began time.Time) (*Lock, look, error) {
+func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (look, error) {
+	m, p := &k.bridge.acquire, &k.permit
+	if o.Step.Verdict == protocol.Acquired && l.mono.Now().Sub(began) < p.opts.TTL {
+		m.Place.Entry = "" // the script has removed it
+		if k.wait != nil {
+			k.wait.listed = false
+		}
+		k.begin(&k.bridge, m.FenceToken(), m.TookOver(), began)
+		return look{}, nil
+	}
 	seen, wait := m.Seen()
 	failure := &Error{Op: "acquire", Key: m.Key, Kind: ErrNotAcquired}
 	switch o.Step.Verdict {
-	case protocol.Acquired:
-		if time.Since(began) >= p.opts.TTL { // the process was stopped, or the reply took too long: it is over
-			failure.Note = "the reply came after the TTL"
-			l.background.Go(func() { l.giveBack(m, p, began) })
-			break
-		}
-		h := &bridgeHold{key: m.Key, guard: m.Guard, fence: m.Fence, text: m.Value, courtesy: m.Courtesy, opts: p.opts}
-		return newLock(ctx, l, p, h, m.FenceToken(), m.TookOver(), began), look{}, nil
+	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
+		failure.Note = "the reply came after the TTL"
+		l.background.Go(func() { l.giveBack(k, began) })
 	case protocol.Busy:
 		p.leave()
-		if seen == "" && wait > 0 {
+		if m.Passed != "" {
+			failure.Note = "it is the turn of another who waits"
+		} else if seen == "" && wait > 0 {
 			failure.Note = "the key is free and left to legacy clients for a moment, see Options.YieldAfter"
 		}
 	case protocol.Foreign:
@@ -83,16 +110,23 @@ func (l *Locker) concluded(ctx context.Context, m *protocol.BridgeAcquire, p *pe
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, began.Add(p.opts.TTL+l.opts.ReplyTimeout)
-		return nil, look{left: l.giveBackLater(m, p, began)}, failure
+		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.mono.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
+		return look{left: l.giveBackLater(k, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.opts.Poll
 		if m.Holds() {
-			return nil, look{after: wait, left: l.giveBackLater(m, p, began)}, failure
+			return look{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
 		p.leave()
 	}
-	return nil, look{after: wait}, failure
+	next := look{after: wait, contended: o.Step.Verdict == protocol.Busy && (seen != "" || !m.First())}
+	if k.wait != nil {
+		k.wait.passed = m.Passed
+		if !m.First() {
+			next.before = 1
+		}
+	}
+	return next, failure
 }
 
 // failed is the error of a server that refused, or could not be asked.
@@ -108,70 +142,77 @@ func failed(key string, cause error) *Error {
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
 // giveBackLater is giveBack in the background.
-func (l *Locker) giveBackLater(m *protocol.BridgeAcquire, p *permit, began time.Time) *leftover {
+func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
 	l.background.Go(func() {
-		if l.giveBack(m, p, began) {
+		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &leftover{until: began.Add(p.opts.TTL + l.opts.ReplyTimeout), settled: settled}
+	return &leftover{until: l.mono.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
 // replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
 // run out.
-func (l *Locker) giveBack(m *protocol.BridgeAcquire, p *permit, began time.Time) bool {
+func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
+	m, p := &k.bridge.acquire, &k.permit
 	if !m.Holds() {
 		p.leave()
+		if m.Place.Entry != "" { // it came into the queue after its caller had left
+			l.leaveLine(k.key, m.Place.Entry)
+		}
 		return true
 	}
-	release := &protocol.BridgeRelease{Key: m.Key, Guard: m.Guard, Value: m.Value, Courtesy: m.Courtesy}
-	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), release, protocol.Reply{})
+	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), k.bridge.release(), protocol.Reply{})
 	switch out.Step.Verdict {
 	case protocol.Released, protocol.Kept, protocol.Displaced:
 		p.leave()
 		return true
 	default:
-		p.leaveAt(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		p.leaveAt(l.mono.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout)))
 		return false
 	}
 }
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
 // look again.
-func (l *Locker) attemptLegacy(ctx context.Context, key string, p *permit, over waiting.Runner) (*Lock, look, error) {
+func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+	key, p, o := k.key, &k.permit, k.permit.opts
 	if err := l.clock.Sync(ctx); err != nil {
 		p.leave()
 		if ctx.Err() != nil {
-			return nil, look{}, notAcquired(key, context.Cause(ctx))
+			return look{}, notAcquired(key, context.Cause(ctx))
 		}
-		return nil, look{}, failed(key, err)
+		return look{}, failed(key, err)
 	}
-	o := p.opts
 	m := &protocol.LegacyAcquire{
 		Dialect: o.rules(), Key: key, Owner: newUUID(), Lease: o.Lease, Poll: o.Poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
 		m.Owner = newUUID()[:8] + "-lockmigrate"
 	}
-	began := time.Now()
+	began := l.mono.Now()
 	var done driver.Outcome
-	outcome, err := l.advance(ctx, over, &recorded{m, &done}, protocol.Reply{}, func() { l.giveBackLegacy(m, p, done.Step.Verdict, began) })
+	outcome, err := l.advance(ctx, over, l.timed(&recorded{m, &done}), protocol.Reply{}, func(driver.Outcome) {
+		defer l.background.Done()
+		l.giveBackLegacy(m, p, done.Step.Verdict, began)
+	})
 	if err != nil {
-		return nil, look{}, notAcquired(key, err)
+		return look{}, notAcquired(key, err)
 	}
 	failure := notAcquired(key, nil)
 	seen, _ := m.Seen()
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
-		if time.Since(began) >= o.Lease {
+		if l.mono.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
 			l.background.Go(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
 		h := &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
-		return newLock(ctx, l, p, h, 0, false, began), look{}, nil
+		k.begin(h, 0, false, began)
+		return look{}, nil
 	case protocol.Foreign:
 		p.leave()
 		failure.Kind, failure.Value = ErrForeignFormat, seen
@@ -179,8 +220,8 @@ func (l *Locker) attemptLegacy(ctx context.Context, key string, p *permit, over 
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		p.leaveAt(began.Add(o.longest()))
-		return nil, look{left: &leftover{until: failure.Until}}, failure
+		p.leaveAt(l.mono.At(began.Add(o.longest())))
+		return look{left: &leftover{until: failure.Until}}, failure
 	case protocol.Busy:
 		p.leave()
 	default:
@@ -189,25 +230,25 @@ func (l *Locker) attemptLegacy(ctx context.Context, key string, p *permit, over 
 			failure = failed(key, outcome.Err)
 		}
 	}
-	return nil, look{after: o.Poll, deaf: true}, failure
+	return look{after: o.Poll, deaf: true}, failure
 }
 
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
 // prove whose the value is, the lease has to run out.
-func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began time.Time) {
+func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began protocol.Instant) {
 	if v != protocol.Acquired && v != protocol.Unsure {
 		p.leave()
 		return
 	}
 	if v == protocol.Acquired {
 		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-		out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), release, protocol.Reply{})
+		out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), l.timed(release), protocol.Reply{})
 		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.Kept {
 			p.leave()
 			return
 		}
 	}
-	p.leaveAt(began.Add(p.opts.longest()))
+	p.leaveAt(l.mono.At(began.Add(p.opts.longest())))
 }
 
 // recorded keeps the last step of a machine for whoever takes over from a caller that has left.

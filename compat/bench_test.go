@@ -2,6 +2,9 @@ package compat_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,4 +35,30 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkCrowd is 64 goroutines, each with a key of its own.
+func BenchmarkCrowd(b *testing.B) {
+	locker, err := compat.New(redistest.Real(b).Pool(), compat.Options{ShortestLease: time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer locker.Close()
+	var n atomic.Int64
+	b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		key := fmt.Sprint("orders:", n.Add(1))
+		for pb.Next() {
+			lock, err := locker.Acquire(context.Background(), key)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if err := lock.Release(context.Background()); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
 }

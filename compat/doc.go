@@ -68,6 +68,11 @@
 // a missing reply is settled by asking again with a value that is nobody else's, and reported as
 // ErrUnknownOutcome, with the latest end, when nothing answers (TestServerThatStopsAnswering).
 //
+// G11. Waiters of the stages Bridge and Modern get the lock in the order in which their processes came into
+// the queue, and a waiter that is gone keeps nobody out (TestWaitersOfProcessesAreServedInOrder,
+// TestProcessesTakeTurns, TestQueueOutlivesItsWaiters). Legacy clients get their turns beside them
+// (TestLegacyClientsGetTheirTurns).
+//
 // # Not guaranteed
 //
 //   - Legacy beside legacy is as weak as it ever was; package legacy lists the hazards.
@@ -81,8 +86,24 @@
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
 //   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided.
-//   - order among processes: within a process waiters are served first in, first out; among processes the
-//     first to be woken wins. Options.YieldAfter keeps gaps for legacy clients.
+//   - the order in which a legacy client and those who wait for the bridge get a key: the old client looks when
+//     it looks. Options.YieldAfter sees to it that it finds the key free now and then.
+//
+// # Waiting
+//
+// Those who wait in the stages Bridge and Modern stand in a queue on the server, one of each process, and
+// behind it in the process itself, first in, first out. Only the first may take a key that is free or whose
+// legacy expiry is over. A release deletes the key, as old clients expect it, and tells the first, and the
+// next one too when nobody hears that. A first one that does not come, because it died or was stopped, is
+// left the key for one and a half Poll from when somebody else has found it free, and then loses its place.
+// An Acquire that has not waited yet, and a TryAcquire, leave a free key to those who wait. An unmodified
+// client's DEL is noticed by client tracking.
+//
+// The queue only ever refuses: who holds the lock is decided by key and guard alone, so that nothing that
+// becomes of the queue can make two holders (the claims "BB-queue" and following of internal/explore).
+// Handing the key itself from holder to holder, as package modern does, would be one round trip faster. It is
+// not done: then whoever is in the queue could become a holder without asking, also one whose member's lease
+// is over, and old clients would find the key free in the gaps only.
 //
 // # Stages
 //
@@ -101,14 +122,17 @@
 // # Wire format
 //
 // For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:streak"
-// (since when bridge holders have followed one another); a key with a hash tag keeps it, see
-// protocol.Beside. All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
+// (since when bridge holders have followed one another), "{orders}:line" (the queue); a key with a hash tag
+// keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
+// "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
 // Redis 5 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.
 //
 // # Concurrency
 //
-// A Locker is safe for concurrent use, and so is a Lock. A Locker with a Namespace runs one goroutine of
-// its own, each exchange one more while its caller waits. Waiting holds no pooled connection.
+// A Locker is safe for concurrent use, and so is a Lock. All locks of a Locker are renewed by one goroutine,
+// those that are due as one pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in
+// internal/renewal), but for locks of stage Legacy, which are renewed one by one. A Locker with a Namespace
+// runs another one. Waiting holds no pooled connection.
 package compat

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -20,8 +21,8 @@ import (
 type gate struct {
 	mu      sync.Mutex
 	order   stages.Order
-	opts    Options // as the record makes them
-	ready   bool    // an order has come, or the stage is fixed
+	opts    *Options // as the record makes them; never changed, only replaced
+	ready   bool     // an order has come, or the stage is fixed
 	fixed   bool
 	until   time.Time // the end of the member's lease on the local monotonic clock
 	why     error     // what went wrong with the last report
@@ -35,13 +36,14 @@ type gate struct {
 type permit struct {
 	gate     *gate
 	stage    stages.Stage
-	opts     Options
+	opts     *Options
 	notAfter protocol.Instant
-	once     sync.Once
+	left     atomic.Bool
 }
 
 func newGate(opts Options) *gate {
-	g := &gate{opts: opts.withDefaults(), drained: make(chan struct{}, 1)}
+	opts = opts.withDefaults()
+	g := &gate{opts: &opts, drained: make(chan struct{}, 1)}
 	g.changed, g.change = context.WithCancel(context.Background())
 	return g
 }
@@ -51,28 +53,33 @@ func (g *gate) fix(s stages.Stage) {
 	g.order.Stage, g.ready, g.fixed = s, true, true
 }
 
-// enter lets an attempt on a key begin, in the stage that stands now.
-func (g *gate) enter(key string) (*permit, error) {
+// enter lets an attempt on a key begin, in the stage that stands now: it fills in its permit.
+func (g *gate) enter(key string, p *permit) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.closed(time.Now()); err != nil {
-		return nil, err
+	if err := g.closed(); err != nil {
+		return err
 	}
 	if !g.fixed && !g.order.Covers(key) {
-		return nil, fmt.Errorf("%w %s: %q", errOtherNamespace, g.order.Namespace, g.order.Patterns)
+		return fmt.Errorf("%w %s: %q", errOtherNamespace, g.order.Namespace, g.order.Patterns)
 	}
 	g.inUse[g.order.Stage]++
-	return &permit{gate: g, stage: g.order.Stage, opts: g.opts, notAfter: g.bound()}, nil
+	p.gate, p.stage, p.opts, p.notAfter = g, g.order.Stage, g.opts, g.bound()
+	return nil
 }
 
 // closed says why no attempt may begin.
-func (g *gate) closed(now time.Time) error {
+func (g *gate) closed() error {
+	if g.fixed {
+		return nil
+	}
+	now := time.Now()
 	switch {
 	case !g.ready && g.why != nil:
 		return fmt.Errorf("the stage is not known yet: %w", g.why)
 	case !g.ready:
 		return errNotJoined
-	case g.fixed || now.Before(g.until):
+	case now.Before(g.until):
 		return nil
 	case g.why != nil:
 		return fmt.Errorf("this member could not report for %v, its lease is over: %w", now.Sub(g.until).Round(time.Millisecond), g.why)
@@ -103,18 +110,19 @@ func (g *gate) boundNow() protocol.Instant {
 
 // leave ends a permit: nothing that it allowed is on the server, or will be.
 func (p *permit) leave() {
-	p.once.Do(func() {
-		g := p.gate
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.inUse[p.stage]--
-		if g.inUse[p.stage] == 0 && p.stage != g.order.Stage {
-			select {
-			case g.drained <- struct{}{}:
-			default:
-			}
+	if p.left.Swap(true) {
+		return
+	}
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inUse[p.stage]--
+	if g.inUse[p.stage] == 0 && p.stage != g.order.Stage {
+		select {
+		case g.drained <- struct{}{}:
+		default:
 		}
-	})
+	}
 }
 
 // leaveAt ends a permit at a later time, when something may be on the server until then.
@@ -131,14 +139,14 @@ func (g *gate) wait() context.Context {
 func (g *gate) stage() (stages.Stage, int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.order.Stage, g.order.Epoch, g.closed(time.Now())
+	return g.order.Stage, g.order.Epoch, g.closed()
 }
 
 // whyClosed says why no attempt may begin now, nil if one may.
 func (g *gate) whyClosed() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.closed(time.Now())
+	return g.closed()
 }
 
 // report fills in what the member runs and holds.
@@ -165,8 +173,8 @@ func (g *gate) obey(o stages.Order, opts Options, until time.Time) (news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	news = !g.ready || g.order.Epoch != o.Epoch || g.order.Stage != o.Stage
-	wasClosed := g.closed(time.Now()) != nil
-	g.order, g.opts, g.until, g.why, g.ready = o, opts, until, nil, true
+	wasClosed := g.closed() != nil
+	g.order, g.opts, g.until, g.why, g.ready = o, &opts, until, nil, true
 	if news || wasClosed {
 		g.change()
 		g.changed, g.change = context.WithCancel(context.Background())

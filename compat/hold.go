@@ -9,37 +9,46 @@ import (
 
 // hold is the way in which a lock was taken, and in which it is therefore renewed and released.
 type hold interface {
-	lockKey() string
 	value() string
 	span() time.Duration  // from one renewal to the end, if none follows
 	every() time.Duration // between two renewals
+	alone() bool          // its renewal is no matter of one command
 	renewal(notAfter protocol.Instant) protocol.Machine
 	renewed(m protocol.Machine) // by a machine that renewal returned
-	release() protocol.Machine
+	release() protocol.Machine  // only one of them is under way
 }
 
 // bridgeHold is a lock of the stages Bridge and Modern.
 type bridgeHold struct {
-	key, guard, fence, text string
-	courtesy                protocol.Courtesy
-	opts                    Options
+	acquire protocol.BridgeAcquire // says what the lock's keys are
+	giving  protocol.BridgeRelease // the first release; a further one has its own
+	given   bool
+	opts    *Options
 }
 
-func (h *bridgeHold) lockKey() string          { return h.key }
-func (h *bridgeHold) value() string            { return h.text }
+func (h *bridgeHold) value() string            { return h.acquire.Value }
 func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
 func (h *bridgeHold) every() time.Duration     { return h.opts.RenewEvery }
+func (h *bridgeHold) alone() bool              { return false }
 func (h *bridgeHold) renewed(protocol.Machine) {}
 
 func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
+	a := &h.acquire
 	return &protocol.BridgeRenew{
-		Key: h.key, Guard: h.guard, Fence: h.fence, FenceTTL: h.opts.FenceTTL,
-		Value: h.text, TTL: h.opts.TTL, NotAfter: notAfter, Courtesy: h.courtesy,
+		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
+		Value: a.Value, TTL: a.TTL, NotAfter: notAfter, Courtesy: a.Courtesy,
 	}
 }
 
 func (h *bridgeHold) release() protocol.Machine {
-	return &protocol.BridgeRelease{Key: h.key, Guard: h.guard, Value: h.text, Courtesy: h.courtesy}
+	m := &h.giving
+	if h.given { // an earlier one may still be under way
+		m = new(protocol.BridgeRelease)
+	}
+	h.given = true
+	a := &h.acquire
+	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place}
+	return m
 }
 
 // legacyHold is a lock of stage Legacy. It is given back by compare-and-delete, so that it never
@@ -47,10 +56,10 @@ func (h *bridgeHold) release() protocol.Machine {
 type legacyHold struct {
 	key, owner, text string
 	expiry           protocol.Instant
-	opts             Options
+	opts             *Options
 }
 
-func (h *legacyHold) lockKey() string      { return h.key }
+func (h *legacyHold) alone() bool          { return true }
 func (h *legacyHold) value() string        { return h.text }
 func (h *legacyHold) span() time.Duration  { return h.opts.Lease }
 func (h *legacyHold) every() time.Duration { return h.opts.Lease / 3 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
@@ -26,17 +29,20 @@ type Locker struct {
 	clock    *legacy.ServerClock
 	pool     *driver.Driver
 	commands line.Way // nil when every attempt takes a connection from the pool
-	renewals line.Way // the same
+	renewals line.Way // the same; the renewer's to close
+	renewer  *renewal.Renewer
+	mono     renewal.Clock // of the deadlines
+	random   chance.Source
 	hub      *waiting.Hub
+	hot      *waiting.Heat
+	channel  string // where this Locker is told that it is its turn
 	seen     lockmigrate.Observer
-
-	mu     sync.Mutex
-	locks  map[*Lock]struct{} // held
-	closed bool
+	settled  func(driver.Outcome) // what becomes of a run whose caller has left and which leaves nothing behind
 
 	stop       context.CancelFunc
 	background sync.WaitGroup
 	closing    sync.Once
+	closed     atomic.Bool
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -48,21 +54,28 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), locks: make(map[*Lock]struct{})}
+	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
+	l.hot = waiting.NewHeat()
+	l.channel = "lockmigrate:wake:" + newUUID()
+	l.settled = func(driver.Outcome) { l.background.Done() }
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
 	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
-	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Now, ReplyTimeout: l.opts.ReplyTimeout}
+	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
 	dial := opts.dialer(pool)
 	servers, _ := pool.(topology.Servers)
+	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
+	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {
-		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
-		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: patience})
+		renewals = l.renewals
 	}
+	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
 	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.now,
+		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now, Channel: l.channel,
 		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
 		Changed: func(m waiting.Mode, why error) {
 			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
@@ -86,26 +99,17 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // their TTL or lease is over, and a stage change has to wait for that. Nobody may be waiting by then.
 func (l *Locker) Close() {
 	l.closing.Do(func() {
+		l.closed.Store(true)
 		l.stop()
-		l.mu.Lock()
-		held := l.locks
-		l.locks, l.closed = nil, true
-		l.mu.Unlock()
-		for k := range held {
-			k.lose(&Error{Op: "hold", Key: k.Key(), Kind: ErrLost, Note: "the Locker was closed; the key stays until its TTL or lease is over"})
-			<-k.busy // what is under way ends
-			k.free()
-		}
+		l.renewer.Close()
 		l.background.Wait()
 		if l.member != nil {
 			l.member.leave()
 		}
 		l.hub.Close()
-		for _, line := range []line.Way{l.commands, l.renewals} {
-			if line != nil {
-				line.Close()
-				line.Wait()
-			}
+		if l.commands != nil {
+			l.commands.Close()
+			l.commands.Wait()
 		}
 		l.pool.Wait()
 	})
@@ -121,11 +125,12 @@ func (l *Locker) Stage() (Stage, int64, error) {
 	return stageOf(stage), epoch, err
 }
 
-// Waiting returns what wakes this process's waiters at present: idle, polling or tracking.
+// Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.
 func (l *Locker) Waiting() string { return l.hub.Mode().String() }
 
 // TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
-// Bridge and Modern; after a takeover it includes the time to settle.
+// Bridge and Modern; after a takeover it includes the time to settle. It does not come before bridge clients
+// that wait.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	began := time.Now()
 	lock, err := l.tryAcquire(ctx, key)
@@ -137,14 +142,14 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if key == "" {
 		return nil, errEmptyKey
 	}
-	bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
-	defer cancel()
-	permit, err := l.enter(bounded, key, false)
-	if err != nil {
+	k := l.newLock(ctx, key)
+	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	lock, _, err := l.attempt(ctx, key, permit, l.runner(l.commands, permit.opts.rules()))
-	return lock, err
+	if _, err := l.attempt(ctx, k, l.runner(l.commands, k.permit.opts.rules())); err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the
@@ -166,8 +171,8 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		defer cancel()
 		ctx = bounded
 	}
-	if l.hub.Waiting(key) == 0 { // others of this process wait: the key is not free
-		if lock, _, err := l.tryOnce(ctx, key, l.commands); err == nil || !again(ctx, err) {
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.mono.Now) { // else the key is hardly free
+		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
 			return lock, false, err
 		}
 	}
@@ -175,21 +180,59 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	if err != nil {
 		return nil, true, notAcquired(key, err)
 	}
+	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
+	w := &wait{turn: turn}
+	defer func() {
+		if w.listed {
+			l.background.Go(func() { l.leaveLine(key, w.entry) })
+		}
+	}()
 	var met setbacks
 	for {
+		if w.entry == "" {
+			name := newUUID()
+			turn.Expect(name)
+			w.entry = name + " " + l.channel
+		}
 		changed := l.gate.wait()
-		lock, next, err := l.tryOnce(ctx, key, nil)
+		turn.Forget()
+		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
 			return lock, true, nil
-		case !again(ctx, err) && (ctx.Err() != nil || !broke(err) || l.isClosed()):
+		case !again(ctx, err) && (ctx.Err() != nil || !broke(err) || l.closed.Load()):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
-		if cause := l.wait(ctx, changed, turn, met.take(err, next)); cause != nil {
+		if next.left != nil { // its place goes with what it may have taken
+			w.entry, w.listed = "", false
+		}
+		if next.contended {
+			l.hot.Mark(key, l.mono.Now())
+		}
+		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
 			return nil, true, met.end(ctx, key, err, cause)
 		}
 	}
+}
+
+// wait is one who waits for a key.
+type wait struct {
+	turn   *waiting.Turn
+	watch  waiting.Watch
+	entry  string // in the queue on the server
+	listed bool   // it may stand there
+	passed string // see protocol.BridgeAcquire
+}
+
+// leaveLine gives a place in the queue on the server up.
+func (l *Locker) leaveLine(key, entry string) {
+	rules, names := l.opts.rules(), protocol.CompanionsOf(key)
+	m := &protocol.BridgeRelease{
+		Key: key, Guard: names.Guard, Value: newValue(&l.random, rules), TTL: l.opts.TTL,
+		Place: protocol.Place{Queue: names.Line, Entry: entry},
+	}
+	_ = l.finish(context.Background(), l.runner(l.commands, rules), m, protocol.Reply{}) // else the others pass it over
 }
 
 // acquired tells the observer how an acquisition ended.
@@ -228,30 +271,42 @@ var (
 // longestWait bounds the time between two looks at a key: the last resort when a message got lost.
 const longestWait = 5 * time.Second
 
-// tryOnce passes the gate and makes one attempt, over the given line or, without one, over the hub's,
-// which watches the keys that it reads.
-func (l *Locker) tryOnce(ctx context.Context, key string, over line.Way) (*Lock, look, error) {
-	permit, err := l.enter(ctx, key, true)
-	if err != nil {
+// tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
+// one of those, which goes over the hub's line when the key is to be watched.
+func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look, error) {
+	k := l.newLock(ctx, key)
+	k.wait, k.patient = w, true
+	if err := l.enter(ctx, k, true); err != nil {
 		return nil, look{}, l.refused(ctx, key, err)
 	}
-	if over != nil {
-		return l.attempt(ctx, key, permit, l.runner(over, permit.opts.rules()))
+	runner := l.runner(l.commands, k.permit.opts.rules())
+	if w != nil && k.permit.stage != stages.Legacy {
+		runner = w.watch.Over(runner, w.turn)
 	}
-	if permit.stage == stages.Legacy && permit.opts.rules().Transaction {
-		return l.attempt(ctx, key, permit, l.pool)
+	next, err := l.attempt(ctx, k, runner)
+	if err != nil {
+		return nil, next, err
 	}
-	return l.attempt(ctx, key, permit, l.hub)
+	return k, next, nil
 }
 
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
-// only as long as the member has not joined yet.
-func (l *Locker) enter(ctx context.Context, key string, patient bool) (*permit, error) {
+// for ReplyTimeout and only as long as the member has not joined yet.
+func (l *Locker) enter(ctx context.Context, k *Lock, patient bool) error {
+	err := l.gate.enter(k.key, &k.permit)
+	if err == nil {
+		return nil
+	}
+	if !patient {
+		bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
+		defer cancel()
+		ctx = bounded
+	}
 	for {
 		changed := l.gate.wait()
-		permit, err := l.gate.enter(key)
+		err = l.gate.enter(k.key, &k.permit)
 		if err == nil || errors.Is(err, errOtherNamespace) || !patient && !errors.Is(err, errNotJoined) {
-			return permit, err
+			return err
 		}
 		select {
 		case <-changed.Done():
@@ -259,7 +314,7 @@ func (l *Locker) enter(ctx context.Context, key string, patient bool) (*permit, 
 			if why := l.gate.whyClosed(); why != nil {
 				err = why
 			}
-			return nil, err
+			return err
 		}
 	}
 }
@@ -269,12 +324,14 @@ type look struct {
 	after time.Duration // negative: unknown
 	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
-	deaf bool
-	left *leftover // what the attempt may have left on the server; nil: nothing
+	deaf      bool
+	before    int       // how many stand before us in the queue, as far as it matters
+	contended bool      // another bridge client has the key or waits for it
+	left      *leftover // what the attempt may have left on the server; nil: nothing
 }
 
-// wait sleeps until it is worth to look at the key again.
-func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next look) error {
+// sleep sleeps until it is worth to look at the key again.
+func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next look) error {
 	d := next.after
 	if d < 0 || d > longestWait {
 		d = longestWait
@@ -287,7 +344,7 @@ func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next loo
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = turn.Wait(either, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, key, next.before, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil
@@ -298,11 +355,11 @@ func (l *Locker) wait(ctx, changed context.Context, turn *waiting.Turn, next loo
 var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps.
-func (l *Locker) attempt(ctx context.Context, key string, p *permit, over waiting.Runner) (*Lock, look, error) {
-	if p.stage == stages.Legacy {
-		return l.attemptLegacy(ctx, key, p, over)
+func (l *Locker) attempt(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+	if k.permit.stage == stages.Legacy {
+		return l.attemptLegacy(ctx, k, over)
 	}
-	return l.attemptBridge(ctx, key, p, over)
+	return l.attemptBridge(ctx, k, over)
 }
 
 // again tells whether a failed attempt is worth another one.
@@ -347,24 +404,38 @@ func (l *Locker) runner(over line.Way, d *protocol.Dialect) waiting.Runner {
 	return over
 }
 
-func (l *Locker) now() protocol.Instant { return protocol.InstantOf(l.clock.Now()) }
+// timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
+// deadlines.
+func (l *Locker) timed(m protocol.Machine) protocol.Machine {
+	switch m.(type) {
+	case *protocol.BridgeAcquire, *protocol.BridgeRenew, *protocol.BridgeRelease:
+		return m
+	default:
+		return onServerTime{m, l.clock}
+	}
+}
+
+type onServerTime struct {
+	protocol.Machine
+	clock *legacy.ServerClock
+}
+
+func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
+	return m.Machine.Next(protocol.InstantOf(m.clock.Now()), reply)
+}
 
 // advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
-// once for each error. Close waits for that.
-func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func()) (driver.Outcome, error) {
+// once for each error. It must count itself off in background, which Close waits for.
+func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l.background.Add(1)
-	told := func() {
-		defer l.background.Done()
-		abandoned()
-	}
-	out, err := over.Advance(ctx, m, reply, func(driver.Outcome) { told() })
+	out, err := over.Advance(ctx, m, reply, abandoned)
 	switch {
 	case err == nil:
 		l.background.Done()
 		return out, nil
 	case out.Step.Verdict == protocol.Failed: // nothing is under way
-		go told()
+		go abandoned(out)
 	}
 	return driver.Outcome{}, err
 }
@@ -379,27 +450,6 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
 	}
 	return out
-}
-
-// keep and forget maintain the set of held locks.
-func (l *Locker) keep(k *Lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.locks[k] = struct{}{}
-	}
-}
-
-func (l *Locker) forget(k *Lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.locks, k)
-}
-
-func (l *Locker) isClosed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

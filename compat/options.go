@@ -90,14 +90,16 @@ type Options struct {
 	// Wait is how long Acquire tries. Zero: as long as the context lasts.
 	Wait time.Duration
 
-	// Poll is the longest sleep between two looks at a held key. Zero: the dialect's, 100 ms for most.
+	// Poll is the longest sleep between two looks at a held key where the server offers no client tracking.
+	// One and a half of it is how long a free key is left to the first of those who wait before the next one
+	// passes it over. Zero: the dialect's, 100 ms for most.
 	Poll time.Duration
 
 	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
-	// is left free for YieldFor. Legacy clients look at a key only now and then; bridge clients, woken by
-	// its release, would let them starve. It costs throughput where bridge clients contend, at most
-	// YieldFor in each YieldAfter, and nothing where they do not; while a key is left free, TryAcquire
-	// does not take it either. Zero: five times YieldFor. Negative: never yield.
+	// is left free for YieldFor, counted from a release. Legacy clients look at a key only now and then;
+	// bridge clients, woken by its release, would let them starve. It costs throughput where bridge clients contend, at most
+	// YieldFor in each YieldAfter, and nothing where a key is free for YieldFor between two of them anyhow;
+	// while a key is left free, TryAcquire does not take it either. Zero: five times YieldFor. Negative: never yield.
 	YieldAfter time.Duration
 
 	// YieldFor must be more than the pause between two looks of a legacy client. Zero: the dialect's poll

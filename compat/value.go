@@ -2,14 +2,14 @@ package compat
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // newValue returns a fresh bridge value of a dialect.
-func newValue(d *protocol.Dialect) string {
+func newValue(random *chance.Source, d *protocol.Dialect) string {
 	owner := ""
 	switch d.Layout {
 	case protocol.UUIDColonNumber:
@@ -19,22 +19,7 @@ func newValue(d *protocol.Dialect) string {
 	case protocol.NumberColonOwner:
 		owner = "0"
 	}
-	return d.BridgeValue(newNumber(), owner)
-}
-
-// newNumber returns a random number between protocol.BridgeLow and protocol.BridgeHigh, all equally
-// likely.
-func newNumber() int64 {
-	const span = uint64(protocol.BridgeHigh - protocol.BridgeLow)
-	for {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process rather than return bad bytes
-		if n := binary.BigEndian.Uint64(b[:]) >> 1; n < span {
-			return protocol.BridgeLow + int64(n)
-		} else if n < 2*span {
-			return protocol.BridgeLow + int64(n-span)
-		}
-	}
+	return d.BridgeValue(random.Between(protocol.BridgeLow, protocol.BridgeHigh), owner)
 }
 
 // newUUID returns a random UUID, version 4.

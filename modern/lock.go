@@ -9,6 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
 // Lock is a lock that we hold, or held: one acquisition. Where an owner in the context acquires again
@@ -21,7 +22,7 @@ type Lock struct {
 
 // hold is what is on the server.
 type hold struct {
-	lease    // for the renewer
+	lease    renewal.Lease
 	locker   *Locker
 	first    *Lock // for the hooks
 	values   context.Context
@@ -46,12 +47,6 @@ type hold struct {
 	cancel context.CancelCauseFunc
 }
 
-// atomicInstant is an Instant that may be read without the lock that guards its writing.
-type atomicInstant struct{ n atomic.Int64 }
-
-func (a *atomicInstant) load() protocol.Instant   { return protocol.Instant(a.n.Load()) }
-func (a *atomicInstant) store(t protocol.Instant) { a.n.Store(int64(t)) }
-
 func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	k := &Lock{}
 	k.hold = &k.own
@@ -60,14 +55,13 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	if l.opts.Fencing {
 		h.fenceKey = protocol.FenceKey(key)
 	}
-	h.lease.owner = h
+	l.opts.terms(&h.lease, h)
 	return k
 }
 
 // begin starts the hold; the renewer has it only after that.
 func (h *hold) begin(until protocol.Instant, fence int64) {
-	h.began = h.locker.clock.now()
-	h.until.store(until)
+	h.lease.Begin(h.locker.clock.Now(), until)
 	h.fence = fence
 }
 
@@ -92,7 +86,7 @@ func (k *Lock) Count() int {
 // Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
 // deadline of this process's monotonic clock, counted from before the last successful command was sent.
 func (k *Lock) Expiry() time.Time {
-	return time.Now().Add(k.hold.until.load().Sub(k.hold.locker.clock.now()))
+	return time.Now().Add(k.hold.lease.Until().Sub(k.hold.locker.clock.Now()))
 }
 
 // Context returns a context with the values of the one that acquired the lock. It ends when the lock is
@@ -121,7 +115,7 @@ func (k *Lock) Renew(ctx context.Context) error {
 	if k.released.Load() {
 		return h.fail("renew", ErrReleased, nil)
 	}
-	start := l.clock.now()
+	start := l.clock.Now()
 	m := h.renewalMachine()
 	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 	if err != nil {
@@ -129,11 +123,11 @@ func (k *Lock) Renew(ctx context.Context) error {
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Renewed:
-		l.renewer.extended(&h.lease, m.Deadline())
-		h.renewed(l.clock.now().Sub(start))
+		l.renewer.Extend(&h.lease, m.Deadline())
+		h.Renewed(l.clock.Now().Sub(start))
 		return nil
 	case protocol.Lost:
-		l.renewer.remove(&h.lease)
+		l.renewer.Remove(&h.lease)
 		h.lost(nil, "the key is not ours any more")
 		return h.over()
 	case protocol.Unsure:
@@ -182,7 +176,7 @@ func (h *hold) last() bool {
 
 func (h *hold) release(ctx context.Context) error {
 	l := h.locker
-	l.renewer.remove(&h.lease)
+	l.renewer.Remove(&h.lease)
 	l.disown(h)
 	h.releasing.Lock()
 	defer h.releasing.Unlock()
@@ -220,7 +214,7 @@ func (l *Locker) runRelease(ctx context.Context, h *hold) (driver.Outcome, error
 	h.given = true
 	h.mu.Unlock()
 	*m = l.releaseOf(h)
-	m.Wanted = h.handed || l.hot.hot(h.key, l.clock)
+	m.Wanted = h.handed || l.hot.Hot(h.key, l.clock.Now)
 	if m.Queue == "" {
 		m.Native = l.native.command(l)
 	}
@@ -238,7 +232,7 @@ func (h *hold) released(outcome driver.Outcome, cause error) error {
 	if cause != nil {
 		outcome.Err = cause
 	}
-	held := h.locker.clock.now().Sub(h.began)
+	held := h.locker.clock.Now().Sub(h.lease.Began)
 	switch outcome.Step.Verdict {
 	case protocol.Released:
 		h.mu.Lock()
@@ -260,7 +254,7 @@ func (h *hold) released(outcome driver.Outcome, cause error) error {
 	var err *Error
 	if outcome.Step.Verdict == protocol.Unsure {
 		err = h.fail("release", ErrUnknownOutcome, outcome.Err)
-		err.Until = time.Now().Add(max(h.until.load().Sub(h.locker.clock.now()), 0))
+		err.Until = time.Now().Add(max(h.lease.Until().Sub(h.locker.clock.Now()), 0))
 	} else {
 		err = h.fail("release", nil, outcome.Err)
 	}
@@ -291,7 +285,8 @@ func (h *hold) finish(cause error) bool {
 
 // The renewer's side of a hold.
 
-func (h *hold) renewal() protocol.Command {
+// Renewal implements renewal.Held.
+func (h *hold) Renewal() protocol.Command {
 	if h.locker.opts.Layout == Redisson {
 		return protocol.Command{Op: protocol.RedissonExtend, Key: h.key, Value: h.token, TTL: h.locker.opts.TTL}
 	}
@@ -307,11 +302,13 @@ func (h *hold) renewalMachine() *protocol.ModernRenew {
 	}
 }
 
-func (h *hold) renewed(took time.Duration) {
+// Renewed implements renewal.Held.
+func (h *hold) Renewed(took time.Duration) {
 	h.locker.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventRenewed, Op: "renew", Key: h.key, Took: took})
 }
 
-func (h *hold) renewalFailed(cause error) {
+// RenewalFailed implements renewal.Held.
+func (h *hold) RenewalFailed(cause error) {
 	err := h.fail("renew", nil, cause)
 	err.Note = "still ours; tried again before the deadline"
 	h.locker.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Key: h.key, Err: err})
@@ -319,6 +316,24 @@ func (h *hold) renewalFailed(cause error) {
 		hook(h.first, err)
 	}
 }
+
+// Heard implements renewal.Held.
+func (h *hold) Heard(reply protocol.Reply) renewal.Answer { return heard(reply) }
+
+// heard reads the answer of a script, or a command, that says 1 for extended.
+func heard(reply protocol.Reply) renewal.Answer {
+	switch {
+	case reply.Kind == protocol.Integer && reply.Int == 1:
+		return renewal.Extended
+	case reply.Kind == protocol.Integer || reply.Kind == protocol.Nil:
+		return renewal.Gone
+	default:
+		return renewal.Unclear
+	}
+}
+
+// Lost implements renewal.Held.
+func (h *hold) Lost(why renewal.Loss) { h.lost(nil, why.String()) }
 
 func (h *hold) lost(cause error, note string) {
 	err := h.fail("hold", ErrLost, cause)
@@ -328,7 +343,7 @@ func (h *hold) lost(cause error, note string) {
 	}
 	h.locker.disown(h)
 	h.locker.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: h.key, Held: h.locker.clock.now().Sub(h.began), Err: err, Note: note,
+		Kind: lockmigrate.EventLost, Op: "hold", Key: h.key, Held: h.locker.clock.Now().Sub(h.lease.Began), Err: err, Note: note,
 	})
 	if hook := h.locker.opts.RenewalFailed; hook != nil {
 		hook(h.first, err)

@@ -4,17 +4,18 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"hash/maphash"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
@@ -32,15 +33,15 @@ type Locker struct {
 	opts    Options
 	id      string // unique to this Locker; in layout Redisson the client's
 	channel string // where this Locker is told of grants
-	tokens  source
-	clock   clock
+	tokens  chance.Source
+	clock   renewal.Clock
 	runner  waiting.Runner
 	pool    *driver.Driver
 	line    line.Way // nil when every attempt takes a connection from the pool
-	renewer *renewer
+	renewer *renewal.Renewer
 	hub     *waiting.Hub
 	native  native
-	hot     heat
+	hot     *waiting.Heat
 	threads atomic.Uint64 // layout Redisson: the numbers that stand for threads
 	seen    lockmigrate.Observer
 
@@ -63,31 +64,33 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	servers, _ := pool.(topology.Servers)
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
-	l := &Locker{opts: opts, clock: newClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
-	l.hot.seed = maphash.MakeSeed()
+	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
+	l.hot = waiting.NewHeat()
 	if l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	var id [16]byte
-	l.tokens.read(id[:])
+	l.tokens.Read(id[:])
 	l.id = hex.EncodeToString(id[:])
 	l.channel = "lockmigrate:wake:" + l.id
 
-	l.pool = &driver.Driver{Pool: pool, Now: l.clock.time, ReplyTimeout: opts.ReplyTimeout}
+	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Time, ReplyTimeout: opts.ReplyTimeout}
 	l.runner = l.pool
 	var way func(patience time.Duration) line.Way
 	if own {
 		way = func(patience time.Duration) line.Way {
-			return line.Over(servers, line.Options{Dial: dial, Now: l.clock.now, ReplyTimeout: patience, Ping: pingIdle})
+			return line.Over(servers, line.Options{Dial: dial, Now: l.clock.Now, ReplyTimeout: patience, Ping: pingIdle})
 		}
 	}
 	if own && !opts.Pooled {
 		l.line = way(opts.ReplyTimeout)
 		l.runner = l.line
 	}
-	l.renewer = newRenewer(l.clock, []batcher{l.renewals(pool, way)}, 1, opts)
+	l.renewer = renewal.New(renewal.Options{
+		Now: l.clock.Now, Lines: []renewal.Batcher{l.renewals(pool, way)}, ReplyTimeout: opts.ReplyTimeout,
+	})
 	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.now, Channel: l.channel,
+		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.Now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
 		Changed: func(m waiting.Mode, why error) {
 			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
@@ -103,7 +106,7 @@ func (l *Locker) Close() {
 	if l.closed.Swap(true) {
 		return
 	}
-	l.renewer.close()
+	l.renewer.Close()
 	l.background.Wait()
 	l.hub.Close()
 	if l.line != nil {
@@ -121,7 +124,7 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if again, ok, err := l.reenter(ctx, key); ok {
 		return again, err
 	}
-	start := l.clock.now()
+	start := l.clock.Now()
 	k, err := l.attempt(ctx, key)
 	return l.acquired(ctx, k, start, false, err)
 }
@@ -132,8 +135,8 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	if again, ok, err := l.reenter(ctx, key); ok {
 		return again, err
 	}
-	start := l.clock.now()
-	if l.hub.Waiting(key) == 0 && !l.hot.hot(key, l.clock) { // else the key is hardly free
+	start := l.clock.Now()
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.clock.Now) { // else the key is hardly free
 		k, err := l.attempt(ctx, key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 			return l.acquired(ctx, k, start, false, err)
@@ -209,7 +212,7 @@ func (l *Locker) cleanUp(ctx context.Context, k *Lock, cause error, giveBack fun
 
 // acquired is the last step of every acquisition, for better or worse.
 func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, queued bool, err error) (*Lock, error) {
-	took := l.clock.now().Sub(start)
+	took := l.clock.Now().Sub(start)
 	if err == nil && l.opts.Replicas > 0 {
 		err = l.replicated(ctx, k)
 	}
@@ -225,7 +228,7 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	l.seen.Observe(lockmigrate.Event{
 		Kind: lockmigrate.EventAcquired, Op: "acquire", Key: k.own.key, Fence: k.own.fence, Queued: queued, Handed: k.own.handed, Took: took,
 	})
-	l.renewer.add(&k.own.lease)
+	l.renewer.Add(&k.own.lease)
 	return k, nil
 }
 
@@ -303,22 +306,6 @@ func (l *Locker) newToken() string {
 	case l.opts.NewToken != nil:
 		return l.opts.NewToken()
 	default:
-		return l.tokens.token(l.opts.Token)
+		return token(&l.tokens, l.opts.Token)
 	}
 }
-
-// clock is monotonic: it starts from the wall clock and is never set. Its readings are instants of this
-// process alone.
-type clock struct {
-	base   time.Time
-	origin protocol.Instant
-}
-
-func newClock() clock {
-	now := time.Now()
-	return clock{base: now, origin: protocol.InstantOf(now)}
-}
-
-func (c clock) now() protocol.Instant { return c.origin.Add(time.Since(c.base)) }
-
-func (c clock) time() time.Time { return c.now().Time() }

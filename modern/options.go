@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
 // Defaults of Options.
@@ -205,5 +206,13 @@ func (o Options) dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.
 		return func(context.Context) (redis.Conn, error) { return p.Dial() }
 	default:
 		return nil
+	}
+}
+
+// terms sets what the renewer has to know of a lock.
+func (o Options) terms(s *renewal.Lease, owner renewal.Held) {
+	s.Owner, s.Span, s.Every, s.Max = owner, o.TTL, o.RenewEvery, o.MaxHold
+	if o.NoRenewal {
+		s.Every = 0
 	}
 }

@@ -95,7 +95,7 @@ func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
 	case protocol.Released:
 		return nil
 	case protocol.Kept:
-		l.renewer.remove(&h.lease)
+		l.renewer.Remove(&h.lease)
 		h.lost(nil, "the hash does not name us any more")
 		return h.over()
 	case protocol.Unsure:

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
@@ -41,10 +43,11 @@ import (
 // one server. A quorum is for work that is expensive to do twice, on servers that may fail.
 type Quorum struct {
 	opts    QuorumOptions
-	clock   clock
-	tokens  source
+	clock   renewal.Clock
+	tokens  chance.Source
+	single  Options // what each lock is on one server
 	members []*member
-	renewer *renewer
+	renewer *renewal.Renewer
 	seen    lockmigrate.Observer
 
 	background sync.WaitGroup
@@ -119,29 +122,31 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
-	q := &Quorum{opts: opts, clock: newClock(), seen: opts.Observer}
+	q := &Quorum{opts: opts, clock: renewal.NewClock(), seen: opts.Observer}
 	if q.seen == nil {
 		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
-	var renewals []batcher
+	var renewals []renewal.Batcher
 	for i, pool := range pools {
 		if pool == nil {
 			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
 		}
-		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.time, ReplyTimeout: opts.ReplyTimeout}}
+		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
-		var renewal batcher = &pooled{pool: pool, timeout: opts.ReplyTimeout}
+		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
-			o := line.Options{Dial: dial, Now: q.clock.now, ReplyTimeout: opts.ReplyTimeout}
+			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
 			m.line = line.Over(servers, o)
-			m.runner, renewal = m.line, line.Over(servers, o)
+			m.runner, own = m.line, line.Over(servers, o)
 		}
 		q.members = append(q.members, m)
-		renewals = append(renewals, renewal)
+		renewals = append(renewals, own)
 	}
-	q.renewer = newRenewer(q.clock, renewals, q.majority(), single)
-	q.renewer.drift = q.drift()
+	q.single = single
+	q.renewer = renewal.New(renewal.Options{
+		Now: q.clock.Now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
+	})
 	return q, nil
 }
 
@@ -156,7 +161,7 @@ func (q *Quorum) Close() {
 	if q.closed.Swap(true) {
 		return
 	}
-	q.renewer.close()
+	q.renewer.Close()
 	q.background.Wait()
 	for _, m := range q.members {
 		if m.line != nil {
@@ -169,7 +174,7 @@ func (q *Quorum) Close() {
 
 // TryAcquire makes one attempt on all servers at once.
 func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.now()
+	start := q.clock.Now()
 	k, err := q.attempt(ctx, key)
 	q.observe(k, err, start)
 	return k, err
@@ -177,7 +182,7 @@ func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error
 
 // Acquire tries until a majority is ours, QuorumOptions.Wait is over or ctx ends.
 func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.now()
+	start := q.clock.Now()
 	if q.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, errWaitOver)
 		defer cancel()
@@ -211,7 +216,7 @@ func (q *Quorum) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 func (q *Quorum) observe(k *QuorumLock, err error, start protocol.Instant) {
-	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.now().Sub(start), Err: err}
+	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.Now().Sub(start), Err: err}
 	switch {
 	case err == nil:
 		e.Key = k.key
@@ -240,17 +245,16 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 		close(k.turns[i])
 	}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	k.lease.owner = k
-	sent := q.clock.now()
+	q.single.terms(&k.lease, (*kept)(k))
+	sent := q.clock.Now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
 	}, func(v protocol.Verdict) bool { return v == protocol.Acquired })
 
 	until := sent.Add(q.opts.TTL - q.drift())
-	if cause == nil && yes >= q.majority() && q.clock.now() < until {
-		k.began = q.clock.now()
-		k.until.store(until)
-		q.renewer.add(&k.lease)
+	if cause == nil && yes >= q.majority() && q.clock.Now() < until {
+		k.lease.Begin(q.clock.Now(), until)
+		q.renewer.Add(&k.lease)
 		return k, nil
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
@@ -334,12 +338,12 @@ func (q *Quorum) newToken() string {
 	if q.opts.NewToken != nil {
 		return q.opts.NewToken()
 	}
-	return q.tokens.token(q.opts.Token)
+	return token(&q.tokens, q.opts.Token)
 }
 
 // QuorumLock is a lock that a majority of the servers gave us.
 type QuorumLock struct {
-	lease
+	lease  renewal.Lease
 	quorum *Quorum
 	key    string
 	token  string
@@ -371,7 +375,7 @@ func (k *QuorumLock) Token() string { return k.token }
 
 // Expiry is as Lock.Expiry: TTL - elapsed - drift.
 func (k *QuorumLock) Expiry() time.Time {
-	return time.Now().Add(k.until.load().Sub(k.quorum.clock.now()))
+	return time.Now().Add(k.lease.Until().Sub(k.quorum.clock.Now()))
 }
 
 // Context is as Lock.Context.
@@ -384,7 +388,7 @@ func (k *QuorumLock) Renew(ctx context.Context) error {
 		return cause
 	}
 	q := k.quorum
-	sent := q.clock.now()
+	sent := q.clock.Now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: q.opts.TTL}
 	}, func(v protocol.Verdict) bool { return v == protocol.Renewed })
@@ -392,10 +396,10 @@ func (k *QuorumLock) Renew(ctx context.Context) error {
 	case cause != nil:
 		return k.fail("renew", ErrUnknownOutcome, cause)
 	case yes >= q.majority():
-		q.renewer.extended(&k.lease, sent.Add(q.opts.TTL-q.drift()))
+		q.renewer.Extend(&k.lease, sent.Add(q.opts.TTL-q.drift()))
 		return nil
 	case no > len(q.members)-q.majority():
-		q.renewer.remove(&k.lease)
+		q.renewer.Remove(&k.lease)
 		k.lost(nil, "a majority does not have our token any more")
 		return context.Cause(k.ctx)
 	default:
@@ -416,8 +420,8 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 			return cause
 		}
 	}
-	q.renewer.remove(&k.lease)
-	held := q.clock.now().Sub(k.began)
+	q.renewer.Remove(&k.lease)
+	held := q.clock.Now().Sub(k.lease.Began)
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
 	}, func(v protocol.Verdict) bool { return v == protocol.Released })
@@ -449,21 +453,31 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 	return err
 }
 
-// The renewer's side of the lock.
+// kept is the renewer's side of the lock.
+type kept QuorumLock
 
-func (k *QuorumLock) renewal() protocol.Command {
+// Renewal implements renewal.Held.
+func (k *kept) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
-func (k *QuorumLock) renewed(took time.Duration) {
+// Heard implements renewal.Held.
+func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return heard(reply) }
+
+// Renewed implements renewal.Held.
+func (k *kept) Renewed(took time.Duration) {
 	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventRenewed, Op: "renew", Key: k.key, Took: took})
 }
 
-func (k *QuorumLock) renewalFailed(cause error) {
-	err := k.fail("renew", nil, cause)
+// RenewalFailed implements renewal.Held.
+func (k *kept) RenewalFailed(cause error) {
+	err := (*QuorumLock)(k).fail("renew", nil, cause)
 	err.Note = "no majority; tried again before the deadline"
 	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Key: k.key, Err: err})
 }
+
+// Lost implements renewal.Held.
+func (k *kept) Lost(why renewal.Loss) { (*QuorumLock)(k).lost(nil, why.String()) }
 
 func (k *QuorumLock) lost(cause error, note string) {
 	err := k.fail("hold", ErrLost, cause)
@@ -473,7 +487,7 @@ func (k *QuorumLock) lost(cause error, note string) {
 	}
 	k.cancel(err)
 	k.quorum.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.now().Sub(k.began), Err: err, Note: note,
+		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.Now().Sub(k.lease.Began), Err: err, Note: note,
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
 // renewals chooses the way that the renewals take. It is the Locker's own line, which nobody but the
@@ -15,7 +16,7 @@ import (
 // The line gives a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL
 // there would be no time left for another try, and the renewals have a line of their own, which is less
 // patient. And where there is no line, they keep a connection of the pool.
-func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) line.Way) batcher {
+func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) line.Way) renewal.Batcher {
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4)
 	switch {
 	case l.line != nil && patience == l.opts.ReplyTimeout:
@@ -23,7 +24,7 @@ func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration
 	case own != nil:
 		return own(patience)
 	default:
-		return &pooled{pool: pool, timeout: patience}
+		return &renewal.Pooled{Pool: pool, Timeout: patience}
 	}
 }
 
@@ -40,7 +41,7 @@ func share(way line.Way) *shared {
 	return s
 }
 
-// Batch implements batcher.
+// Batch implements renewal.Batcher.
 func (s *shared) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -48,8 +49,8 @@ func (s *shared) Batch(ctx context.Context, commands []protocol.Command, each fu
 	s.line.Batch(ctx, commands, each)
 }
 
-// Close implements batcher.
+// Close implements renewal.Batcher.
 func (s *shared) Close() { s.end() }
 
-// Wait implements batcher.
+// Wait implements renewal.Batcher.
 func (s *shared) Wait() {}

@@ -1,14 +1,14 @@
 package modern
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode"
+
+	"github.com/lockmigrate/lockmigrate/internal/chance"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // TokenForm is what the random value on a key looks like.
@@ -25,55 +25,20 @@ const (
 	Hex
 )
 
-const (
-	legacySafeLow  = 5_000_000_000_000_000_000
-	legacySafeHigh = 9_200_000_000_000_000_000
-)
-
-// source draws randomness from the system in larger pieces: a read of it costs more than a token.
-type source struct {
-	mu   sync.Mutex
-	buf  [1024]byte
-	left int
-}
-
-func (s *source) read(p []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.left < len(p) {
-		_, _ = rand.Read(s.buf[:]) // it never fails: the program ends instead
-		s.left = len(s.buf)
-	}
-	at := len(s.buf) - s.left
-	copy(p, s.buf[at:])
-	clear(s.buf[at : at+len(p)]) // a token is a secret until it is used
-	s.left -= len(p)
-}
-
-func (s *source) token(form TokenForm) string {
+// token returns a random token.
+func token(s *chance.Source, form TokenForm) string {
 	switch form {
 	case UUID:
 		var b [16]byte
-		s.read(b[:])
+		s.Read(b[:])
 		b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 		return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 	case Hex:
 		var b [20]byte
-		s.read(b[:])
+		s.Read(b[:])
 		return hex.EncodeToString(b[:])
 	default:
-		return strconv.FormatUint(s.number(), 10)
-	}
-}
-
-// number draws evenly from the legacy-safe range: what falls outside of it is thrown away.
-func (s *source) number() uint64 {
-	for {
-		var b [8]byte
-		s.read(b[:])
-		if n := binary.LittleEndian.Uint64(b[:])>>1 | 1<<62; n >= legacySafeLow && n < legacySafeHigh {
-			return n
-		}
+		return strconv.FormatInt(s.Between(protocol.BridgeLow, protocol.BridgeHigh), 10)
 	}
 }
 

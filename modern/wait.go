@@ -2,7 +2,6 @@ package modern
 
 import (
 	"context"
-	"hash/maphash"
 	"strings"
 	"time"
 
@@ -17,19 +16,8 @@ const (
 	// tries is how many questions of a waiter may stay without an answer, one after the other, with
 	// growing pauses between: about five seconds.
 	tries = 10
-	// A key's change is of interest to the first in its queue at once. It watches the key only when its
-	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
-	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
-	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
-	// found out by arming: so this is how much later than at once that may be.
-	armAfter = 10 * time.Millisecond
-	// The next one watches too, later, and looks after the change had time to be acted on: the first may
-	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
-	armSecond  = 200 * time.Millisecond
-	lookSecond = 50 * time.Millisecond
-	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
-	// the queue without trying first.
-	hotFor = time.Second
+	// pause is the first of those pauses, where they are the waiter's own.
+	pause = 50 * time.Millisecond
 )
 
 // wait stands in the process's queue, and when it is the front, waits for the key in the way that the
@@ -41,7 +29,7 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 	}
 	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
-	l.hot.mark(key, l.clock.now())
+	l.hot.Mark(key, l.clock.Now())
 	k := l.newLock(ctx, key)
 	switch {
 	case l.opts.Layout == Redisson:
@@ -63,10 +51,10 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep, Tries: tries,
 	}
 	reply, asked := protocol.Reply{}, false
-	var watch watch
+	var watch waiting.Watch
 	for {
 		turn.Forget()
-		outcome, err := watch.runner(l, turn).Advance(ctx, m, reply, func(driver.Outcome) { _ = l.giveBack(k, true) })
+		outcome, err := watch.Over(l.runner, turn).Advance(ctx, m, reply, func(driver.Outcome) { _ = l.giveBack(k, true) })
 		if err != nil {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
 				l.leave(k)
@@ -76,7 +64,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		switch step := outcome.Step; {
 		case step.Kind == protocol.Sleep:
 			asked = true
-			event, err := l.sleep(ctx, turn, &watch, k.own.key, m.Before(), step.Sleep)
+			event, err := watch.Sleep(ctx, turn, k.own.key, m.Before(), step.Sleep)
 			if err != nil {
 				l.leave(k)
 				return l.gaveUp(k, err)
@@ -91,53 +79,6 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			reply = protocol.Reply{Kind: protocol.Silence}
 		default:
 			return l.waitFailed(ctx, k, outcome, asked)
-		}
-	}
-}
-
-// watch is whether a waiter watches the key. Once it had a reason to, its questions go over the tracked
-// line and watch the key by themselves.
-type watch struct {
-	wanted bool // ask over the tracked line
-	set    bool // the key is watched: the next change will be told
-}
-
-func (w *watch) runner(l *Locker, turn *waiting.Turn) waiting.Runner {
-	w.set = w.wanted
-	if w.wanted {
-		return turn
-	}
-	return l.runner
-}
-
-// sleep waits for an event that concerns us.
-func (l *Locker) sleep(ctx context.Context, turn *waiting.Turn, w *watch, key string, before int, d time.Duration) (waiting.Event, error) {
-	now := l.clock.now()
-	end, arm := now.Add(d), now.Add(armAfter)
-	if before > 0 {
-		arm = now.Add(armSecond)
-	}
-	if before > 1 || l.hub.Mode() != waiting.Tracking {
-		w.wanted, arm = false, end
-	}
-	for {
-		until := end
-		if !w.set {
-			until = min(end, arm)
-		}
-		event, err := turn.Wait(ctx, max(until.Sub(l.clock.now()), 0))
-		switch {
-		case err != nil:
-			return event, err
-		case event.Kind == waiting.Timer && !w.set && until < end:
-			w.set, w.wanted = true, true
-			if exists, err := l.hub.Arm(ctx, key); err != nil || !exists {
-				return event, err
-			}
-		case event.Kind == waiting.Changed && before > 0:
-			end = min(end, l.clock.now().Add(lookSecond))
-		default:
-			return event, nil
 		}
 	}
 }
@@ -189,7 +130,7 @@ func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error
 			silent = 0
 		case silent < tries && !driver.Refused(outcome.Err):
 			silent++
-			left = time.Duration(silent) * lookSecond
+			left = time.Duration(silent) * pause
 		default:
 			return l.waitFailed(ctx, k, outcome, false)
 		}
@@ -222,7 +163,7 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 		}
 		return l.gaveUp(k, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		k.own.until.store(m.Renew.Deadline())
+		k.own.lease.Begin(k.own.lease.Began, m.Renew.Deadline())
 		return nil
 	}
 	if outcome.Step.Verdict != protocol.Busy {
@@ -234,22 +175,4 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 	few := k.own.fail("acquire", ErrNotAcquired, nil)
 	few.Note = m.Says()
 	return few
-}
-
-// heat remembers which keys were waited for lately; keys may share a place, which only costs a better
-// guess.
-type heat struct {
-	seed   maphash.Seed
-	places [256]atomicInstant
-}
-
-func (h *heat) place(key string) *atomicInstant {
-	return &h.places[maphash.String(h.seed, key)%uint64(len(h.places))]
-}
-
-func (h *heat) mark(key string, now protocol.Instant) { h.place(key).store(now) }
-
-func (h *heat) hot(key string, c clock) bool {
-	last := h.place(key).load()
-	return last != 0 && c.now().Sub(last) < hotFor
 }

@@ -18,6 +18,7 @@ var roles = []struct {
 	{":fence", "the fencing counter of ", protocol.FenceKey},
 	{":streak", "the streak of bridge holders of ", protocol.StreakKey},
 	{":fence", "the fencing counter of ", func(key string) string { return protocol.Beside(key, ":fence") }},
+	{":line", "the queue of bridge clients of ", protocol.LineKey},
 	{":queue", "the queue of ", func(key string) string { return protocol.Beside(key, ":queue") }},
 }
 

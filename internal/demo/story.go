@@ -191,7 +191,7 @@ func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error
 // leftovers are the keys that a run may leave.
 func (s *stage) leftovers() []any {
 	key := s.key()
-	keys := []any{key, protocol.GuardKey(key), protocol.FenceKey(key), protocol.StreakKey(key)}
+	keys := []any{key, protocol.GuardKey(key), protocol.FenceKey(key), protocol.StreakKey(key), protocol.LineKey(key)}
 	if s.store != nil {
 		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace))
 	}

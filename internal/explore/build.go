@@ -75,6 +75,7 @@ func once(c *Client)       { c.Patience = 0 }
 func truthful(c *Client)   { c.Truthful = true }
 func plain(c *Client)      { c.Plain = true }
 func redisson(c *Client)   { c.Redisson = true }
+func queue(c *Client)      { c.Queue = true }
 func fenced(c *Client)     { c.Member.Fence = protocol.FenceKey(key) }
 func goLegacy(c *Client)   { c.Scheme = session.GoLegacy }
 func fromReply(c *Client)  { c.FromReply = true }

@@ -8,7 +8,7 @@ import (
 // Claims is the whole table: what an exhaustive study of the protocol showed, and more.
 func Claims() []Claim {
 	var all []Claim
-	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
+	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
 		all = append(all, group...)
 	}
 	return all
@@ -107,6 +107,34 @@ func staleClaims() []Claim {
 			world(12, L("a", staleDel), B("x", settle(2), renew(1)), B("y", settle(2), renew(1))).only(bridgeBridge)},
 		{"LBM-stale-del", "L B M", "stale DEL", Violated, 0,
 			world(12, L("a", staleDel), B("x", settle(2)), M("m")).only(bridgeModern)},
+	}
+}
+
+// queueClaims: bridge clients that take turns. Their queue may lose its order, never the lock: entries outlive
+// their clients, and a client whose turn it is may be passed over at any time.
+func queueClaims() []Claim {
+	L, B, M := legacyClient, bridgeClient, modernClient
+	return []Claim{
+		{"BB-queue", "B B", "waiting in the queue; renewal every tick, commands 1 late, crash", Exclusive, 0,
+			world(10, B("x", queue, crash, delay(1), renew(1)), B("y", queue, crash, delay(1), renew(1)))},
+		{"BBB-queue", "B B B", "waiting in the queue, crash", Exclusive, 0,
+			world(7, B("x", queue, crash), B("y", queue, crash), B("z", queue))},
+		{"BB-queue-mixed", "B B", "one waits in the queue, the other knows none; crash, commands 1 late", Exclusive, 0,
+			world(9, B("x", queue, crash, delay(1)), B("y", crash, delay(1)))},
+		{"BB-queue-fence", "B B", "fencing numbers grow from holder to holder through the queue", Exclusive, 0,
+			world(10, B("x", queue, fenced, crash, turns(2)), B("y", queue, fenced, crash)).fencing()},
+		{"BB-queue-silent", "B B", "waiting in the queue; one reply never comes, its command runs late or never", Exclusive, 0,
+			world(8, B("x", queue, delay(1)), B("y", queue, delay(1))).silences(1)},
+		{"BM-queue", "B M", "a bridge client in its queue beside a token client; crash", Exclusive, 0,
+			world(10, B("x", queue, crash, turns(2)), M("m", crash, turns(2)))},
+		{"LB-queue-ahead", "L B", "legacy clock ahead by more than the lease, the bridge waits in the queue", Exclusive, 0,
+			world(12, L("a", ahead(5), turns(2)), B("x", queue, settle(2), turns(2)))},
+		{"LBB-queue-stale-del", "L B B", "stale DEL, guard, both bridge clients wait in the queue", Exclusive, 0,
+			world(8, L("a", staleDel), B("x", queue, settle(2)), B("y", queue, settle(2))).only(bridgeBridge)},
+		{"LBB-queue-stale-del-no-guard", "L B B", "the same without the guard: the queue excludes nobody", Violated, 0,
+			world(12, L("a", staleDel), B("x", queue, settle(2), noGuard), B("y", queue, settle(2), noGuard)).only(bridgeBridge)},
+		{"LBB-queue-takeover", "L B B", "value left by a crashed holder, taken over in turn; GETSET <= 1 late, grace 1, settle 2, renewal every tick", Exclusive, 0,
+			world(7, L("a", early(1), delayOf(protocol.GetSet, 1)), B("x", queue, grace(1), settle(2), renew(1), punctual), B("y", queue, grace(1), settle(2), renew(1), punctual)).leftBehind(2)},
 	}
 }
 

@@ -79,6 +79,8 @@ type BridgeAcquire struct {
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
 	Courtesy Courtesy
+	Place    Place
+	Passed   string // the entry of one who was first in the queue and has been left a free key already
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -93,6 +95,7 @@ type BridgeAcquire struct {
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
 	wait    time.Duration // when to look again; negative: unknown
+	first   bool          // nobody stands before us in the queue
 	verdict Verdict       // of a withdrawal under way
 	puts    int
 }
@@ -107,6 +110,23 @@ type Courtesy struct {
 
 func (c Courtesy) on(command Command) Command {
 	command.Streak, command.YieldAfter, command.Gap = c.Streak, c.YieldAfter, c.Gap
+	return command
+}
+
+// Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
+// turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
+type Place struct {
+	Queue    string        // the queue's key
+	Entry    string        // ours, "<name> <channel>"; empty: we do not wait, and come in only where nobody does
+	TTL      time.Duration // of the queue's key: more than twice the longest sleep
+	Patience time.Duration // how long a free key is left to the first in the queue
+}
+
+func (p Place) on(command Command) Command {
+	command.Queue, command.Entry = p.Queue, p.Entry
+	if command.Op == BridgeTake {
+		command.QueueTTL, command.Patience = p.TTL, p.Patience
+	}
 	return command
 }
 
@@ -134,6 +154,9 @@ func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
 // Seen returns what stands on the key, as the server told last, and how long to wait before a look
 // again is worth it; negative when that is unknown.
 func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
+
+// First tells that nobody stood before us in the queue when the server answered last.
+func (a *BridgeAcquire) First() bool { return a.first }
 
 // TookOver tells that an expired legacy value, Seen, was replaced.
 func (a *BridgeAcquire) TookOver() bool { return a.took }
@@ -174,6 +197,13 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
+	a.first, a.Passed = true, ""
+	if reply.Int <= TakeHeld {
+		a.fence, a.first = 0, reply.Int2 == 0
+		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
+			a.Passed, a.seen = reply.Text, ""
+		}
+	}
 	switch reply.Int {
 	case TakeFree:
 		if a.Dialect.SettlesFree() {
@@ -288,14 +318,16 @@ func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 
 func (a *BridgeAcquire) command(op Op) Command {
 	c := Command{Op: op, Key: a.Key, Guard: a.Guard, Value: a.Value}
+	c.TTL = a.TTL
 	if op == BridgeDrop {
-		return a.Courtesy.on(c)
+		return a.Place.on(a.Courtesy.on(c))
 	}
-	c.TTL, c.Grace, c.NotAfter = a.TTL, a.Grace, a.NotAfter
+	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
-		c = a.Courtesy.on(c)
+		c = a.Place.on(a.Courtesy.on(c))
+		c.Passed = a.Passed
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -385,7 +417,9 @@ type BridgeRelease struct {
 	Key      string
 	Guard    string
 	Value    string
+	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
+	Place    Place // with an Entry, the place is given up too
 
 	asked bool
 	again bool
@@ -421,5 +455,5 @@ func (r *BridgeRelease) Next(_ Instant, reply Reply) Step {
 }
 
 func (r *BridgeRelease) ask() Step {
-	return send(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value}))
+	return send(r.Place.on(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL})))
 }

@@ -15,6 +15,24 @@ func FenceKey(key string) string { return Beside(key, ":fence") }
 // StreakKey returns the name of the key that tells since when bridge holders have followed one another.
 func StreakKey(key string) string { return Beside(key, ":streak") }
 
+// LineKey returns the name of the queue of those who wait for a bridge lock.
+func LineKey(key string) string { return Beside(key, ":line") }
+
+// Companions are the keys beside a bridge lock's key.
+type Companions struct{ Guard, Fence, Streak, Line string }
+
+// CompanionsOf names them all, with one allocation in the usual case.
+func CompanionsOf(key string) Companions {
+	if key == "" || strings.ContainsAny(key, "{}") {
+		return Companions{GuardKey(key), FenceKey(key), StreakKey(key), LineKey(key)}
+	}
+	all := "{" + key + "}:guard{" + key + "}:fence{" + key + "}:streak{" + key + "}:line"
+	guard := len(key) + len("{}:guard")
+	fence := guard + len(key) + len("{}:fence")
+	streak := fence + len(key) + len("{}:streak")
+	return Companions{all[:guard], all[guard:fence], all[fence:streak], all[streak:]}
+}
+
 // Beside returns the name of a key that accompanies another and lies in the same cluster slot.
 //
 //	orders          {orders}:guard             a key without a hash tag becomes the tag

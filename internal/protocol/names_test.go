@@ -37,3 +37,13 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 		t.Errorf("guards are named %s, want %s", got, want)
 	}
 }
+
+// Companions are named alike, one by one and together.
+func TestCompanionsOf(t *testing.T) {
+	for _, key := range []string{"orders", "{7}orders", "a}b", "{}a", "", "lock.\x00\xff"} {
+		want := Companions{GuardKey(key), FenceKey(key), StreakKey(key), LineKey(key)}
+		if got := CompanionsOf(key); got != want {
+			t.Errorf("%q: %q, one by one %q", key, got, want)
+		}
+	}
+}

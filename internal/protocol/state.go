@@ -60,9 +60,9 @@ func (r *ModernRelease) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), flags(a.again, a.took), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = append(b, byte(a.at), flags(a.again, a.took, a.first), byte(a.settles), byte(a.puts), byte(a.verdict))
 	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.fence), a.wait)
-	return appendTexts(b, a.Value, a.seen)
+	return appendTexts(b, a.Value, a.seen, a.Passed)
 }
 
 // AppendState implements the explorer's view of the machine.

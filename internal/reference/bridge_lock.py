@@ -42,8 +42,8 @@ class BridgeLock:
         """One attempt; None when another holds the key."""
         held, ours = Held(key, new_value(), 0), False
         try:
-            reply = self._run("acquire", key, (":guard", ":fence", ":streak"), held.value, self.ttl, self.grace, self.unit,
-                              self.layout, self.fence_ttl, 0, self.yield_after, self.gap)
+            reply = self._run("acquire", key, (":guard", ":fence", ":streak", ":line"), held.value, self.ttl, self.grace,
+                              self.unit, self.layout, self.fence_ttl, 0, self.yield_after, self.gap, "", 0, 0, "")
             if reply[0] <= 0:
                 ours = True  # nothing to give back
                 return None
@@ -69,7 +69,7 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held.key, (":guard", ":streak"), held.value, self.gap)[0] > 0
+        return self._run("release", held.key, (":guard", ":streak", ":line"), held.value, self.gap, self.ttl, "")[0] > 0
 
     def _run(self, name, key, suffixes, *args):
         keys = [key] + [beside(key, suffix) for suffix in suffixes]

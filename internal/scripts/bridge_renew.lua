@@ -9,10 +9,10 @@
 -- ARGV[3]  the fencing counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV[4]  the last millisecond of the server's clock at which this command may act, 0 for none
 -- ARGV[5]  the length of a gap in the streak in milliseconds, 0 when none is kept
--- Reply    {1, 0, 0, ''}       extended
---          {2, 0, 0, ''}       repaired: one of the two keys was gone and is set again
+-- Reply    {1}                 extended
+--          {2}                 repaired: one of the two keys was gone and is set again
 --          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; nothing changed
---          {0, 0, 0, ''}       lost: neither is ours; nothing changed
+--          {0}                 lost: neither is ours; nothing changed
 --          error STAGE         the command came after its bound; nothing was done
 --
 -- Atomic because between a look at the two keys and a write another client can take the key.
@@ -21,19 +21,16 @@
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[4]) then return refuse() end
 
-local owner, seen = text(guard), text(key)
-local code
-if owner == value and seen == value then
-  code = 1
-elseif owner == value and not seen or not owner and seen == value then
+local code = 1
+local found = redis.call('MGET', key, guard)
+if found[1] ~= value or found[2] ~= value then
+  local owner, seen = text(guard), text(key)
+  if owner == value and seen then return {-1, 0, 0, seen} end
+  if owner ~= value and (owner or seen ~= value) then return {0} end
   code = 2
-elseif owner == value then
-  return {-1, 0, 0, seen}
-else
-  return {0, 0, 0, ''}
 end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
 if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[4], ttl + ARGV[5]) end
-return {code, 0, 0, ''}
+return {code}

@@ -21,6 +21,7 @@
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
+look()
 
 local seen, kind = text(key)
 local code = 2

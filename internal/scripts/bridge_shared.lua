@@ -1,16 +1,23 @@
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+-- In the middle of one, where it says so: what comes before that is the usual case.
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- double holds that exactly. It is read by look(), once, where it is needed.
+local time, now
+local function look()
+  if now then return end
+  time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
 
 -- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
 -- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
 -- process that had been stopped, is refused however late it comes.
 local function late(bound)
-  return bound ~= '0' and now > tonumber(bound)
+  if bound == '0' then return false end
+  look()
+  return now > tonumber(bound)
 end
 
 local function refuse()
@@ -48,12 +55,12 @@ local function expiry(value, unit, layout)
   return ends
 end
 
--- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
--- no counter is wanted and the key stands in its place, since all keys must be in one slot.
-local function next_fence(counter, ttl)
+-- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
+-- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
+-- keys must be in one slot.
+local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local last = tonumber(redis.call('GET', counter) or '0')
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end

@@ -26,10 +26,10 @@ var (
 	RedissonExtend  = load("modern_redisson_extend.lua", 1)
 	RedissonRelease = load("modern_redisson_release.lua", 2)
 
-	BridgeAcquire = load("bridge_acquire.lua", 4, "bridge_shared.lua")
+	BridgeAcquire = load("bridge_acquire.lua", 5, "bridge_shared.lua")
 	BridgeSettle  = load("bridge_settle.lua", 2, "bridge_shared.lua")
 	BridgeRenew   = load("bridge_renew.lua", 4, "bridge_shared.lua")
-	BridgeRelease = load("bridge_release.lua", 3, "bridge_shared.lua")
+	BridgeRelease = load("bridge_release.lua", 4)
 
 	SweepExpire     = load("sweep_expire.lua", 1)
 	SweepHashExpire = load("sweep_hash_expire.lua", 1)

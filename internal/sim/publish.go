@@ -53,7 +53,7 @@ func (w *World) tell(m *member, n int32) {
 	w.land(n)
 	switch {
 	case m.session.Phase != session.Acquiring:
-	case m.asleep:
+	case m.asleep && m.session.Listens():
 		w.wakeWith(m, reply)
 	default:
 		m.grant = reply

@@ -51,7 +51,7 @@ func (w *World) follow(m *member, step protocol.Step) {
 		w.referee.waits(w, m)
 		m.asleep = true
 		m.naps++
-		if m.grant.Kind != protocol.Begin {
+		if m.grant.Kind != protocol.Begin && m.session.Listens() {
 			w.wakeWith(m, m.grant)
 			return
 		}

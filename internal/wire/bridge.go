@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -11,18 +12,20 @@ import (
 func bridgeRequest(c protocol.Command) (Request, error) {
 	counter, fencing := fence(c)
 	streak, after, gap := streak(c)
+	ttl := number(c.TTL.Milliseconds())
 	switch c.Op {
 	case protocol.BridgeTake:
-		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak,
-			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), fencing, bound(c.NotAfter), after, gap)
+		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak, lineOf(c),
+			c.Value, ttl, number(graceMS(c.Grace)), word(c.Unit.String()), word(c.Layout.String()), number(fencing), number(bound(c.NotAfter)), number(after), number(gap),
+			c.Entry, number(c.QueueTTL.Milliseconds()), number(c.Patience.Milliseconds()), c.Passed)
 	case protocol.BridgeSettle:
 		return script(scripts.BridgeSettle, c.Key, c.Guard,
 			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), flag(c.PutBack), bound(c.NotAfter))
 	case protocol.BridgeExtend:
 		return script(scripts.BridgeRenew, c.Key, c.Guard, counter, streak,
-			c.Value, c.TTL.Milliseconds(), fencing, bound(c.NotAfter), gap)
+			c.Value, ttl, number(fencing), bound(c.NotAfter), number(gap))
 	default: // BridgeDrop
-		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, c.Value, gap)
+		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, lineOf(c), c.Value, number(gap), ttl, c.Entry)
 	}
 }
 
@@ -49,6 +52,14 @@ func streak(c protocol.Command) (key string, after, gap int64) {
 		return c.Key, 0, 0
 	}
 	return c.Streak, c.YieldAfter.Milliseconds(), c.Gap.Milliseconds()
+}
+
+// lineOf names the queue, or the lock's own key in its place.
+func lineOf(c protocol.Command) string {
+	if c.Queue == "" {
+		return c.Key
+	}
+	return c.Queue
 }
 
 // guardOf names the guard that a command of the old scheme has to respect; without one a key that
@@ -86,4 +97,24 @@ func word(s string) any {
 	default:
 		return s
 	}
+}
+
+// numbers keeps boxes of the numbers that commands carry again and again, which come from options; a number
+// that finds its place taken by another is boxed for this once, and has the place from then on.
+var numbers [64]atomic.Pointer[boxed]
+
+type boxed struct {
+	n   int64
+	box any
+}
+
+// number boxes a number, mostly without allocating.
+func number(n int64) any {
+	place := &numbers[uint64(n)*0x9e3779b97f4a7c15>>58]
+	if b := place.Load(); b != nil && b.n == n {
+		return b.box
+	}
+	b := &boxed{n, n}
+	place.Store(b)
+	return b.box
 }

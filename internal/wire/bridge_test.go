@@ -244,6 +244,151 @@ func TestBridgeLeavesGaps(t *testing.T) {
 	})
 }
 
+// waits makes a command that of a client that stands in the queue.
+func waits(name, value string, change ...func(*protocol.Command)) func(*protocol.Command) {
+	return func(c *protocol.Command) {
+		c.Value, c.Queue, c.Patience, c.QueueTTL = value, protocol.LineKey(c.Key), time.Second, time.Minute
+		if name != "" {
+			c.Entry = name + " wake:" + name
+		}
+		for _, f := range change {
+			f(c)
+		}
+	}
+}
+
+const third = "7123456789012345678"
+
+// TestBridgeTakesTurns: a free key is for the first in the queue, and for nobody else.
+func TestBridgeTakesTurns(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		take := func(name, value string, change ...func(*protocol.Command)) protocol.Reply {
+			return b.send(b.command(protocol.BridgeTake, waits(name, value, change...)))
+		}
+		b.want(take("", mine), protocol.TakeFree, mine, mine)
+		a := take("a", theirs)
+		b.want(a, protocol.TakeHeld, mine, mine)
+		if next := take("b", third); a.Int2 != 0 || next.Int2 != 1 {
+			t.Errorf("the first is told %+v, the second %+v", a, next)
+		}
+		b.want(b.send(b.command(protocol.BridgeDrop, waits("", mine))), protocol.DropDone, "-", "-")
+
+		// Neither a newcomer nor the second gets what is the first one's turn.
+		newcomer := take("", mine)
+		b.want(newcomer, protocol.TakeHeld, "-", "-")
+		second := take("b", third)
+		b.want(second, protocol.TakeHeld, "-", "-")
+		for _, told := range []protocol.Reply{newcomer, second} {
+			if told.Int2 != 2 || told.Int3 != 1000 || told.Text != "a wake:a" {
+				t.Errorf("it is the turn of %q for %d ms", told.Text, told.Int3)
+			}
+		}
+		b.want(take("a", theirs), protocol.TakeFree, theirs, theirs)
+		if left := b.do("ZCARD", protocol.LineKey(b.key)); left != int64(1) {
+			t.Errorf("%v stand in the queue", left)
+		}
+		b.want(b.send(b.command(protocol.BridgeDrop, waits("", theirs))), protocol.DropDone, "-", "-")
+		b.want(take("a", theirs), protocol.TakeHeld, "-", "-") // who comes again stands behind
+		b.want(take("b", third), protocol.TakeFree, third, third)
+	})
+}
+
+// TestBridgePassesOverWhoIsGone: the first in the queue loses its place when a free key has been left to it
+// and it did not come; leaving the queue gives it up at once.
+func TestBridgePassesOverWhoIsGone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		take := func(name string, change ...func(*protocol.Command)) protocol.Reply {
+			return b.send(b.command(protocol.BridgeTake, waits(name, mine, change...)))
+		}
+		b.do("SET", b.guard(), theirs, "PX", 60000)
+		for _, name := range []string{"a", "b", "c"} {
+			take(name)
+		}
+		b.do("DEL", b.guard())
+		first := take("c")
+		passed := take("c", func(c *protocol.Command) { c.Passed = first.Text })
+		b.want(passed, protocol.TakeHeld, "-", "-")
+		if first.Text != "a wake:a" || passed.Text != "b wake:b" {
+			t.Errorf("after %q it is the turn of %q", first.Text, passed.Text)
+		}
+		b.send(b.command(protocol.BridgeDrop, waits("b", third)))
+		b.want(take("c"), protocol.TakeFree, mine, mine)
+		if left := b.do("EXISTS", protocol.LineKey(b.key)); left != int64(0) {
+			t.Error("the queue outlived those who stood in it")
+		}
+	})
+}
+
+// TestBridgeTryPassesWhoDoesNotListen: an attempt that will not wait cannot pass anybody over later, so it
+// leaves a free key only to somebody who hears of it.
+func TestBridgeTryPassesWhoDoesNotListen(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		impatient := waits("", mine, func(c *protocol.Command) { c.Patience = 0 })
+		b.do("SET", b.guard(), theirs, "PX", 60000)
+		b.send(b.command(protocol.BridgeTake, waits("a", third)))
+		b.do("DEL", b.guard())
+		listener := s.Conn()
+		if err := listener.Send("SUBSCRIBE", "wake:a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := listener.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listener.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.send(b.command(protocol.BridgeTake, impatient)), protocol.TakeHeld, "-", "-")
+		if heard, err := redis.Strings(listener.Receive()); err != nil || heard[2] != "a head" {
+			t.Errorf("the first heard %q, %v", heard, err)
+		}
+		if _, err := listener.Do("UNSUBSCRIBE"); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.send(b.command(protocol.BridgeTake, impatient)), protocol.TakeFree, mine, mine)
+	})
+}
+
+// TestBridgeQueueOfAnotherType: whatever stands on the queue's key, the lock works on.
+func TestBridgeQueueOfAnotherType(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		b.do("SET", protocol.LineKey(b.key), "hostile")
+		b.want(b.send(b.command(protocol.BridgeTake, waits("a", mine))), protocol.TakeFree, mine, mine)
+		b.want(b.send(b.command(protocol.BridgeTake, waits("b", theirs))), protocol.TakeHeld, mine, mine)
+		b.want(b.send(b.command(protocol.BridgeDrop, waits("a", mine))), protocol.DropDone, "-", "-")
+	})
+}
+
+// TestBridgeQueueWaitsForGapsAndLegacyHolders: the queue keeps its order over both.
+func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		courteous := func(c *protocol.Command) {
+			c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(c.Key), time.Millisecond, time.Minute
+		}
+		take := func(name string) protocol.Reply {
+			return b.send(b.command(protocol.BridgeTake, waits(name, mine, courteous)))
+		}
+		b.do("SET", protocol.StreakKey(b.key), fmt.Sprintf("%d %d", b.now.UnixMilli()-1000, b.now.UnixMilli()+60000))
+		for range 2 {
+			first, second := take("a"), take("b")
+			b.want(first, protocol.TakeHeld, "-", "-")
+			if first.Int2 != 0 || second.Int2 != 1 || first.Int3 <= 0 {
+				t.Errorf("in the gap: %+v, %+v", first, second)
+			}
+		}
+		live := b.ago(-time.Minute)
+		b.set(live) // a legacy client has used it: the streak is over
+		b.want(take("b"), protocol.TakeHeld, live, "-")
+		b.do("DEL", b.key)
+		b.want(take("b"), protocol.TakeHeld, "-", "-")
+		b.want(take("a"), protocol.TakeFree, mine, mine)
+	})
+}
+
 func TestBridgeSettle(t *testing.T) {
 	cases := []struct {
 		name       string
@@ -463,7 +608,7 @@ func TestCompanionKeysOnACluster(t *testing.T) {
 	for _, key := range []string{"orders", "{orders}", "{7}orders", "a}b", "{}a", "{a", "a{}{b}", "}{", "{{a}}", "lock.\x00\xff"} {
 		b.key = key
 		change := func(c *protocol.Command) {
-			c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(key), time.Minute, time.Second
+			c.Streak, c.YieldAfter, c.Gap, c.Queue, c.Entry = protocol.StreakKey(key), time.Minute, time.Second, protocol.LineKey(key), "a wake"
 		}
 		b.want(b.send(b.command(protocol.BridgeTake, change)), protocol.TakeFree, mine, mine)
 		b.want(b.send(b.command(protocol.BridgeSettle)), protocol.SettleDone, mine, mine)

@@ -25,12 +25,12 @@ func TestRequestHoldsEveryCommand(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		assert.Less(t, len(request.Args()), 16, "%s of op %d has no room to spare", request.Name, op)
+		assert.Less(t, len(request.Args()), 21, "%s of op %d has no room to spare", request.Name, op)
 	}
 	c.Op = protocol.BridgeTake
 	request, err := wire.RequestOf(c)
 	require.NoError(t, err)
-	assert.Equal(t, []any{scripts.BridgeAcquire.Digest, 4, "orders", "{orders}:guard", "{orders}:fence"}, request.Args()[:5])
+	assert.Equal(t, []any{scripts.BridgeAcquire.Digest, 5, "orders", "{orders}:guard", "{orders}:fence"}, request.Args()[:5])
 	request.ByText()
 	assert.Equal(t, "EVAL", request.Name)
 	assert.Equal(t, scripts.BridgeAcquire.Source, request.Args()[0])

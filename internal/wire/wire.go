@@ -131,11 +131,11 @@ type Request struct {
 	// AnswerLast asks that the messages which the command publishes be on their way before its reply is.
 	AnswerLast bool
 
-	args [16]any
+	args [21]any
 	n    int
 }
 
-// Plain is a command of at most 16 arguments.
+// Plain is a command of at most 20 arguments.
 func Plain(name string, args ...any) Request {
 	r := Request{Name: name}
 	r.n = copy(r.args[:], args)

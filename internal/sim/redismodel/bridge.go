@@ -31,8 +31,9 @@ func bridgeTake(c *call) protocol.Reply {
 	}
 	owner, guarded := c.text(cmd.Guard)
 	if guarded && owner != cmd.Value {
-		return answer(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
+		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
+	since, ends, streak := c.streak()
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -48,10 +49,24 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
-		if wait := c.streak(code); wait > 0 {
-			return answer(protocol.TakeHeld, wait, "")
+	if streak && c.ms >= ends {
+		c.remove(cmd.Streak)
+	} else if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
+		if guarded {
+			c.remove(cmd.Guard)
 		}
+		return c.held(protocol.TakeHeld, ends-c.ms, "")
+	}
+	if first, theirs := c.anothersTurn(code); theirs {
+		if guarded {
+			c.remove(cmd.Guard)
+		}
+		reply := c.held(protocol.TakeHeld, cmd.Patience.Milliseconds(), first)
+		reply.Int2 = 2
+		return reply
+	}
+	if cmd.Queue != "" && cmd.Entry != "" {
+		c.unqueue(cmd.Entry)
 	}
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
@@ -61,31 +76,25 @@ func bridgeTake(c *call) protocol.Reply {
 	return reply
 }
 
-// streak keeps count of how long bridge holders have followed one another, and tells for how long this
-// one has to wait: a free key is left to legacy clients for a gap now and then. The key holds since when,
-// and during a gap its end.
-func (c *call) streak(code int64) (wait int64) {
+// streak reads since when bridge holders have followed one another, and until when that goes on if nobody
+// takes the key.
+func (c *call) streak() (since, ends int64, ok bool) {
 	cmd := c.command
-	since, end := c.ms, int64(0)
-	if i := c.find(cmd.Streak); i >= 0 {
-		begun, gap, _ := strings.Cut(c.entries[i].Value, " ")
-		if n, err := strconv.ParseInt(begun, 10, 64); err == nil {
-			since = n
-			end, _ = strconv.ParseInt(gap, 10, 64) // none: no gap has begun
-		}
+	if cmd.Streak == "" || cmd.YieldAfter < time.Millisecond {
+		return 0, 0, false
 	}
-	if code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
-		if end == 0 {
-			end = c.ms + cmd.Gap.Milliseconds()
-		}
-		if c.ms < end {
-			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, end), cmd.Gap.Milliseconds())
-			return end - c.ms
-		}
-		since = c.ms
+	return c.readStreak()
+}
+
+func (c *call) readStreak() (since, ends int64, ok bool) {
+	i := c.find(c.command.Streak)
+	if i < 0 || c.entries[i].Kind != String {
+		return 0, 0, false
 	}
-	c.write(cmd.Streak, strconv.FormatInt(since, 10), (cmd.TTL + cmd.Gap).Milliseconds())
-	return 0
+	begun, end, _ := strings.Cut(c.entries[i].Value, " ")
+	since, err1 := strconv.ParseInt(begun, 10, 64)
+	ends, err2 := strconv.ParseInt(end, 10, 64)
+	return since, ends, err1 == nil && err2 == nil
 }
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
@@ -95,25 +104,78 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	left := c.pttl(cmd.Key)
 	switch {
 	case c.entries[c.find(cmd.Key)].Kind != String:
-		return answer(protocol.TakeForeign, left, seen), false
+		return c.held(protocol.TakeForeign, left, seen), false
 	case left >= 0:
-		return answer(protocol.TakeHeld, left, seen), false
+		return c.held(protocol.TakeHeld, left, seen), false
 	}
 	ends, ok := c.expiry(seen)
 	if !ok {
-		return answer(protocol.TakeForeign, -1, seen), false
+		return c.held(protocol.TakeForeign, -1, seen), false
 	}
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
 	case c.ms <= due:
-		if cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond {
+		if _, _, ok := c.streak(); ok {
 			c.remove(cmd.Streak)
 		}
-		return answer(protocol.TakeHeld, due-c.ms+1, seen), false
+		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
 	case cmd.Grace < 0:
-		return answer(protocol.TakeRefused, -1, seen), false
+		return c.held(protocol.TakeRefused, -1, seen), false
 	}
 	return protocol.Reply{}, true
+}
+
+// held is the reply to one who may not take the key: it gets a place in the queue, and is told whether
+// somebody stands before it.
+func (c *call) held(code, wait int64, seen string) protocol.Reply {
+	reply := answer(code, wait, seen)
+	if cmd := c.command; cmd.Queue != "" && cmd.Entry != "" {
+		if c.place(cmd.Entry) < 0 {
+			c.enter(cmd.Entry)
+		}
+		c.expire(cmd.Queue, cmd.QueueTTL)
+		if c.head() != cmd.Entry {
+			reply.Int2 = 1
+		}
+	}
+	return reply
+}
+
+// anothersTurn tells that somebody else is first in the queue, and who. One who has been left the key for a
+// while already loses its place.
+func (c *call) anothersTurn(code int64) (entry string, yes bool) {
+	cmd := c.command
+	for cmd.Queue != "" && code != protocol.TakeMine {
+		waiters := c.waiters()
+		if len(waiters) == 0 || waiters[0].Name == cmd.Entry {
+			return "", false
+		}
+		first := waiters[0].Name
+		if first == cmd.Passed {
+			c.unqueue(first)
+			continue
+		}
+		heard := c.callOne(first)
+		return first, cmd.Patience >= time.Millisecond || heard > 0
+	}
+	return "", false
+}
+
+// callFirst tells the first in the queue who hears it that it is its turn.
+func (c *call) callFirst() {
+	for i, w := range c.waiters() {
+		if i == 10 || c.callOne(w.Name) > 0 {
+			return
+		}
+	}
+}
+
+func (c *call) callOne(entry string) int {
+	name, channel, ok := strings.Cut(entry, " ")
+	if !ok {
+		return 0
+	}
+	return c.publish(channel, name+" head")
 }
 
 // bridgeSettle is bridge_settle.lua.
@@ -200,13 +262,26 @@ func bridgeDrop(c *call) protocol.Reply {
 	mine := guarded && owner == cmd.Value
 	if mine {
 		c.remove(cmd.Guard)
-		if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
-			c.expire(cmd.Streak, cmd.Gap)
+		if gap := cmd.Gap.Milliseconds(); cmd.Streak != "" && gap > 0 {
+			since, _, ok := c.readStreak()
+			if !ok {
+				since = c.ms
+			}
+			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, c.ms+gap), cmd.TTL.Milliseconds()+gap)
 		}
 	}
-	switch {
-	case there && seen == cmd.Value:
+	onKey := there && seen == cmd.Value
+	if onKey {
 		c.remove(cmd.Key)
+	}
+	if cmd.Queue != "" {
+		if cmd.Entry != "" {
+			c.unqueue(cmd.Entry)
+		}
+		c.callFirst()
+	}
+	switch {
+	case onKey:
 		return answer(protocol.DropDone, 0, "")
 	case !mine:
 		return answer(protocol.DropNothing, 0, "")

@@ -309,6 +309,13 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(3) == 0 {
 		c.Share = 1000 * time.Second
 	}
+	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
+		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
+		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
+		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
+		c.Queue = ""
+	}
 	c.Grace = []time.Duration{-1, 0, 1000 * time.Second}[g.IntN(3)]
 	switch g.IntN(12) {
 	case 0:
@@ -317,7 +324,11 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.NotAfter = protocol.InstantOf(time.Now().Add(24 * time.Hour))
 	}
 	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet) && g.IntN(4) == 0 { // ... which have lasted for long
-		c.Key, c.Value = []string{c.Key + ":s", protocol.Beside(c.Key, ":share")}[g.IntN(2)], "1500000000000"
+		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000"}[g.IntN(2)]
+		c.Key += ":s"
+		if g.IntN(2) == 0 {
+			c.Key, c.Value = protocol.Beside(strings.TrimSuffix(c.Key, ":s"), ":share"), "1500000000000"
+		}
 		c.NotAfter = 0
 		return
 	}
@@ -361,6 +372,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		r.Text = "now" // the state of a courtesy
 	}
 	if begun, _, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
+		if ms, err := strconv.ParseInt(begun, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
+			begun = "now"
+		}
 		r.Text = begun + " and a gap"
 	}
 	switch {
@@ -374,7 +388,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 			r.Int3 = min(r.Int3, 1)
 		}
 	case r.Kind == protocol.Integer && (q.command.Op == protocol.BridgeTake || q.command.Op == protocol.BridgeSettle):
-		r.Int2 = past.rank(r.Int2)
+		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
+			r.Int2 = past.rank(r.Int2)
+		}
 		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
 	}
 	return r

@@ -55,6 +55,11 @@ func (s *Session) beginAcquire() {
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
 			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
 		}
+		if s.Member.Queue {
+			s.bridgeAcquire.Place = protocol.Place{
+				Queue: protocol.LineKey(s.Key), Entry: s.Name + " " + s.Channel(), TTL: 4*s.Poll + s.Lease, Patience: s.Poll,
+			}
+		}
 	default:
 		s.Value = s.token()
 		s.patience = s.Patience
@@ -92,7 +97,10 @@ func (s *Session) beginRelease() {
 		}
 	case Bridge:
 		s.running = bridgeRelease
-		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value}
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, TTL: s.Lease}
+		if s.Member.Queue {
+			s.bridgeRelease.Place = protocol.Place{Queue: protocol.LineKey(s.Key)}
+		}
 	default:
 		if s.Redisson {
 			s.giveBack()
@@ -217,6 +225,12 @@ func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step
 const fenceTTL = 24 * time.Hour
 
 func (s *Session) queueKey() string { return protocol.Beside(s.Key, ":queue") }
+
+// Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
+// of one that it may have.
+func (s *Session) Listens() bool {
+	return s.Phase == Acquiring && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
+}
 
 // Channel is where the client listens for the lock to be granted to it.
 func (s *Session) Channel() string { return s.Name }

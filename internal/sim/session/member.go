@@ -72,7 +72,7 @@ type Member struct {
 	NotAfter protocol.Instant
 	// Redisson makes a modern client take Redisson's lock, twice over: it is reentrant.
 	Redisson bool
-	// Queue makes modern clients wait in the server's queue instead of asking again and again.
+	// Queue makes modern and bridge clients wait in the server's queue instead of asking again and again.
 	Queue bool
 
 	Mutation *Mutation // a planted bug; nil everywhere but in tests

@@ -75,9 +75,10 @@ public final class BridgeLock {
         boolean ours = false;
         try {
             List<?> reply = (List<?>) redis.eval(acquire,
-                    List.of(key, beside(key, ":guard"), beside(key, ":fence"), beside(key, ":streak")),
+                    List.of(key, beside(key, ":guard"), beside(key, ":fence"), beside(key, ":streak"), beside(key, ":line")),
                     List.of(value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout,
-                            text(options.fenceTtlMs), "0", text(options.yieldAfterMs), text(options.yieldForMs)));
+                            text(options.fenceTtlMs), "0", text(options.yieldAfterMs), text(options.yieldForMs),
+                            "", "0", "0", ""));
             long code = number(reply.get(0));
             if (code > 0) {
                 Held held = new Held(key, value, number(reply.get(1)));
@@ -118,8 +119,8 @@ public final class BridgeLock {
     /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
     public boolean release(Held held) {
         List<?> reply = (List<?>) redis.eval(release,
-                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak")),
-                List.of(held.value, text(gap())));
+                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak"), beside(held.key, ":line")),
+                List.of(held.value, text(gap()), text(options.ttlMs), ""));
         return number(reply.get(0)) > 0;
     }
 

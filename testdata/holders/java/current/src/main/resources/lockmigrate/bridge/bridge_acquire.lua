@@ -1,16 +1,88 @@
+-- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- KEYS[5]  the queue of those who wait, or the lock's key when none is kept
+-- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
+-- ARGV[2]  the TTL in milliseconds, of key and guard
+-- ARGV[3]  the grace in milliseconds; -1 never takes over
+-- ARGV[4]  the unit of the dialect: ms, s, float or ns
+-- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
+--          keeps no streak
+-- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
+-- ARGV[10] our entry in the queue: "<name> <channel>"; '' when we do not wait
+-- ARGV[11] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
+-- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: only if
+--          the first listens, and then we do not come in at all
+-- ARGV[13] the entry of a first one that was left that time already, '' for none
+-- Reply    {1, fence}              taken, it was free
+--          {2, fence, 0, value}    taken over from an expired legacy value
+--          {3, fence}              ours already, extended: an earlier sending of this command had arrived
+--          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
+--          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms
+--          {-1, n, ms, value}      foreign: a value, or a type, that is not of the dialect; held
+--          {-2, n, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          error STAGE             the command came after its bound; nothing was done
+--
+-- Atomic because of three races: between reading an expired value and replacing it another client can
+-- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
+-- the fencing token must be drawn by the holder, in the order of holding.
+-- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
+-- under contention the old ones would starve. So the streak, the time for which bridge holders have
+-- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
+-- clients for the length of one gap.
+-- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
+-- if nobody takes the key. Every release writes it.
+-- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
+-- clock, and only the first may take a key that may be taken. The queue decides nothing but who is refused:
+-- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
+-- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
+-- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
+-- its Lua; what only the others need is defined after it.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local clock = redis.call('TIME')
+local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local since, ends
+if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
+  and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
+  and redis.call('EXISTS', KEYS[5]) == 0
+  and redis.call('SET', key, value, 'NX', 'PX', ttl) then
+  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
+    if ARGV[6] == '0' then return {1, 0} end
+    local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
+    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+    return {1, n}
+  end
+  redis.call('DEL', key)
+end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+-- In the middle of one, where it says so: what comes before that is the usual case.
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- double holds that exactly. It is read by look(), once, where it is needed.
+local time, now
+local function look()
+  if now then return end
+  time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
 
 -- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
 -- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
 -- process that had been stopped, is refused however late it comes.
 local function late(bound)
-  return bound ~= '0' and now > tonumber(bound)
+  if bound == '0' then return false end
+  look()
+  return now > tonumber(bound)
 end
 
 local function refuse()
@@ -48,12 +120,12 @@ local function expiry(value, unit, layout)
   return ends
 end
 
--- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
--- no counter is wanted and the key stands in its place, since all keys must be in one slot.
-local function next_fence(counter, ttl)
+-- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
+-- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
+-- keys must be in one slot.
+local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local last = tonumber(redis.call('GET', counter) or '0')
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end
@@ -66,49 +138,31 @@ local function text(key)
   if kind ~= 'string' then return kind, kind end
   return redis.call('GET', key), kind
 end
--- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
---
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
--- KEYS[3]  the fencing counter, or the lock's key when none is wanted
--- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
--- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
--- ARGV[2]  the TTL in milliseconds, of key and guard
--- ARGV[3]  the grace in milliseconds; -1 never takes over
--- ARGV[4]  the unit of the dialect: ms, s, float or ns
--- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
--- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
---          keeps no streak
--- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
--- Reply    {1, fence, 0, ''}       taken, it was free
---          {2, fence, 0, value}    taken over from an expired legacy value
---          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived
---          {0, 0, ms, value}       held; look again after ms, -1 unknown
---          {-1, 0, ms, value}      foreign: a value, or a type, that is not of the dialect; held
---          {-2, 0, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
---          error STAGE             the command came after its bound; nothing was done
---
--- Atomic because of three races: between reading an expired value and replacing it another client can
--- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
--- the fencing token must be drawn by the holder, in the order of holding.
--- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
--- under contention the old ones would starve. So the streak, the time since when bridge holders have
--- followed one another without a gap, is bounded: after it a free key is left to legacy clients for the
--- length of one gap.
--- A key with a TTL is never taken over, whatever it holds: only token holders set one.
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
+look()
+since, ends = tonumber(since), tonumber(ends)
+local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[10]
+
+-- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
+-- before us. What has become of the queue's key must not matter to the lock.
+local function line_up()
+  if not queue or entry == '' then return 0 end
+  if not tonumber(redis.pcall('ZSCORE', queue, entry)) then
+    local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
+    local ticket = math.max(last + 1, time[1] * 1000000 + time[2])
+    redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
+  end
+  redis.pcall('PEXPIRE', queue, ARGV[11])
+  return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
+end
 
 local owner = text(guard)
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
-  return {code, 0, wait, seen}
+  return {code, line_up(), wait, seen}
 end
 if owner and owner ~= value then
-  text(key) -- a waiter that tracks what it reads is woken when the owner deletes the key
-  return {0, 0, redis.call('PTTL', guard), owner}
+  return held(0, redis.call('PTTL', guard), owner)
 end
 
 local code = 1
@@ -119,30 +173,37 @@ elseif seen then
   local left = redis.call('PTTL', key)
   if kind ~= 'string' then return held(-1, left, kind) end
   if left >= 0 then return held(0, left, seen) end
-  local ends = expiry(seen, ARGV[4], ARGV[5])
-  if not ends then return held(-1, -1, seen) end
+  local due = expiry(seen, ARGV[4], ARGV[5])
+  if not due then return held(-1, -1, seen) end
   local grace = tonumber(ARGV[3])
-  if now <= ends + math.max(grace, 0) then
-    if ARGV[8] ~= '0' then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
-    return held(0, ends + math.max(grace, 0) - now + 1, seen)
+  due = due + math.max(grace, 0)
+  if now <= due then
+    if since then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    return held(0, due - now + 1, seen)
   end
   if grace < 0 then return held(-2, -1, seen) end
   code = 2
 end
 
-if ARGV[8] ~= '0' then
-  local since, gap = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) ?(%d*)$')
-  since = tonumber(since or now)
-  if code == 1 and now - since > tonumber(ARGV[8]) then
-    gap = tonumber(gap) or now + ARGV[9] -- the end of the gap, which begins with the first attempt in it
-    if now < gap then
-      redis.call('SET', KEYS[4], string.format('%.0f %.0f', since, gap), 'PX', ARGV[9])
-      return {0, 0, gap - now, ''}
-    end
-    since = now
-  end
-  redis.call('SET', KEYS[4], string.format('%.0f', since), 'PX', ttl + ARGV[9])
+if since and now >= ends then
+  redis.call('DEL', KEYS[4])
+elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
+  return held(0, ends - now, '')
 end
+while queue and code ~= 3 do
+  local first = redis.pcall('ZRANGE', queue, 0, 0)
+  if not first[1] or first[1] == entry then break end
+  if first[1] == ARGV[13] then
+    redis.pcall('ZREM', queue, first[1])
+  else
+    local name, channel = string.match(first[1], '^(%S+) (.+)$')
+    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
+    if ARGV[12] == '0' and heard == 0 then break end
+    held(0, 0, '')
+    return {0, 2, tonumber(ARGV[12]), first[1]}
+  end
+end
+if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
-return {code, next_fence(KEYS[3], ARGV[6]), 0, code == 2 and seen or ''}
+return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

@@ -1,96 +1,48 @@
--- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
---
--- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
--- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-
--- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
--- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
--- process that had been stopped, is refused however late it comes.
-local function late(bound)
-  return bound ~= '0' and now > tonumber(bound)
-end
-
-local function refuse()
-  return redis.error_reply('STAGE the lease of this member of the namespace is over')
-end
-
--- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
--- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
--- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
--- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
--- a bridge value that lost its TTL: nil.
-local function expiry(value, unit, layout)
-  local digits = value
-  if layout == 'uuid' then
-    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
-  elseif layout == 'dash' then
-    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
-  elseif layout == 'colon' then
-    digits = string.match(value, '^(%d+):.+$')
-  elseif layout == 'quoted' then
-    digits = string.match(value, '^"(%d+)"$') or value
-  end
-  if not digits or #digits > 32 then return nil end
-  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
-  local ends = tonumber(digits)
-  if not ends then return nil end
-  if unit == 's' then
-    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
-  elseif unit == 'float' then
-    ends = math.ceil(ends * 1000)
-  elseif unit == 'ns' then
-    ends = math.ceil(ends / 1000000)
-  end
-  if ends < 1e12 or ends > now + 3.2e12 then return nil end
-  return ends
-end
-
--- next_fence(counter, ttl): the next fencing token, above every one before it; 0 when ttl is '0', then
--- no counter is wanted and the key stands in its place, since all keys must be in one slot.
-local function next_fence(counter, ttl)
-  if ttl == '0' then return 0 end
-  local last = tonumber(redis.call('GET', counter) or '0')
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
-  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
-  return n
-end
-
--- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
--- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
-local function text(key)
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return nil, kind end
-  if kind ~= 'string' then return kind, kind end
-  return redis.call('GET', key), kind
-end
 -- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
 --
 -- KEYS[1]  the lock's key
 -- KEYS[2]  its guard
 -- KEYS[3]  the streak of bridge holders, or the lock's key when none is kept
+-- KEYS[4]  the queue of those who wait, or the lock's key when none is kept
 -- ARGV[1]  the bridge value
 -- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
 --          key has been free for that long
--- Reply    {1, 0, 0, ''}       released: the key was ours to the end
---          {2, 0, 0, ''}       released: the key was absent (a stale DEL), the guard was ours
+-- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- ARGV[4]  our entry in the queue, to be removed; '' when we have none
+-- Reply    {1}                 released: the key was ours to the end
+--          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
---          {0, 0, 0, ''}       nothing was ours
+--          {0}                 nothing was ours
 --
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
--- nobody may find the key free and the guard still there. It has no bound: giving back is always allowed.
-local key, guard, value = KEYS[1], KEYS[2], ARGV[1]
-local owner, seen = text(guard), text(key)
-if owner == value then
+-- nobody may find the key free and the guard still there. Whoever is first in the queue is told, and the
+-- next one too where nobody hears it. It has no bound: giving back is always allowed.
+local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
+local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
+local mine, whose = found[1] == value, found[2] == value
+if whose and ARGV[2] ~= '0' then
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local since = string.match(found[3] or '', '^(%d+) %d+$')
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', tonumber(since) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+end
+local seen
+if mine then
+  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
+elseif whose then
   redis.call('DEL', guard)
-  if ARGV[2] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[2]) end
+  seen = redis.call('TYPE', key).ok
+  if seen == 'string' then seen = redis.call('GET', key) elseif seen == 'none' then seen = nil end
 end
-if seen == value then
-  redis.call('DEL', key)
-  return {1, 0, 0, ''}
+if queue ~= key then
+  if ARGV[4] ~= '' then redis.pcall('ZREM', queue, ARGV[4]) end
+  for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
+    local name, channel = string.match(entry, '^(%S+) (.+)$')
+    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
+    if type(heard) == 'number' and heard > 0 then break end
+  end
 end
-if owner ~= value then return {0, 0, 0, ''} end
+if mine then return {1} end
+if not whose then return {0} end
 if seen then return {-1, 0, 0, seen} end
-return {2, 0, 0, ''}
+return {2}

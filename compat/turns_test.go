@@ -1,0 +1,278 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// eager are options of waiters that are not kept waiting by anything but each other.
+func eager(change ...func(*compat.Options)) compat.Options {
+	return quick(append([]func(*compat.Options){func(o *compat.Options) {
+		o.TTL, o.YieldAfter = 20*time.Second, -1
+		o.RenewEvery = 500 * time.Millisecond
+	}}, change...)...)
+}
+
+// queued waits until so many stand in a key's queue on the server.
+func queued(t testing.TB, s *redistest.Server, key string, n int64) {
+	t.Helper()
+	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.LineKey(key)) == n })
+}
+
+// TestProcessesTakeTurns: of several Lockers that all want one key again and again, each with several
+// goroutines, every goroutine gets its share. Woken all at once, whoever is near the server would win.
+func TestProcessesTakeTurns(t *testing.T) {
+	const lockers, workers, turns = 3, 2, 240
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
+		var total, inside atomic.Int64
+		counts := make([]atomic.Int64, lockers*workers)
+		start := make(chan struct{})
+		var l *compat.Locker
+		for n := range lockers * workers {
+			if n%workers == 0 {
+				l = newLocker(t, s, eager())
+			}
+			l := l
+			all.Go(func() {
+				<-start
+				for total.Load() < turns {
+					k, err := l.Acquire(ctx, "orders")
+					if err != nil {
+						t.Errorf("worker %d: %v", n, err)
+						return
+					}
+					if inside.Add(1) != 1 {
+						t.Error("two inside")
+					}
+					total.Add(1)
+					counts[n].Add(1)
+					inside.Add(-1)
+					if err := k.Release(context.WithoutCancel(ctx)); err != nil {
+						t.Errorf("worker %d: %v", n, err)
+						return
+					}
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		var had []int64
+		for n := range counts {
+			had = append(had, counts[n].Load())
+		}
+		if share := int64(turns / (lockers * workers)); slices.Min(had) < share/4 {
+			t.Errorf("turns of the workers: %d, an even share is %d", had, share)
+		}
+	})
+}
+
+// TestWaitersOfProcessesAreServedInOrder: first in the queue, first served, and a newcomer or a TryAcquire
+// does not come between.
+func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		first := acquire(t, newLocker(t, s, eager()), "orders")
+		const waiters = 4
+		served := make(chan int, waiters)
+		locks := make(chan *compat.Lock)
+		var all sync.WaitGroup
+		defer all.Wait()
+		for n := range waiters {
+			l := newLocker(t, s, eager(func(o *compat.Options) { o.Poll = 2 * time.Second })) // nobody is passed over on a busy machine
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				k, err := l.Acquire(ctx, "orders")
+				if err != nil {
+					t.Errorf("waiter %d: %v", n, err)
+				}
+				served <- n
+				locks <- k
+			})
+			queued(t, s, "orders", int64(n+1))
+		}
+		passer := newLocker(t, s, eager())
+		release(t, first)
+		for n := range waiters {
+			if got := <-served; got != n {
+				t.Errorf("waiter %d was served in place %d", got, n)
+			}
+			k := <-locks
+			if _, err := passer.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+				t.Errorf("a passer-by beside a holder: %v", err)
+			}
+			if k != nil {
+				release(t, k)
+			}
+		}
+		queued(t, s, "orders", 0)
+	})
+}
+
+// TestQueueOutlivesItsWaiters: a waiter that died, one that gave up and one that never hears anything do not
+// keep the others out.
+func TestQueueOutlivesItsWaiters(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		first := acquire(t, newLocker(t, s, eager()), "orders")
+		s.Do("ZADD", protocol.LineKey("orders"), 1, "dead lockmigrate:wake:nobody")
+		s.Do("ZADD", protocol.LineKey("orders"), 2, "no entry at all")
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var gone sync.WaitGroup
+		gone.Go(func() {
+			_, err := newLocker(t, s, eager()).Acquire(ctx, "orders")
+			if !errors.Is(err, compat.ErrNotAcquired) || !strings.Contains(err.Error(), "no patience") {
+				t.Errorf("a cancelled wait: %v", err)
+			}
+		})
+		queued(t, s, "orders", 3)
+		cancel(errors.New("no patience"))
+		gone.Wait()
+		queued(t, s, "orders", 2) // it has left the queue
+
+		var last sync.WaitGroup
+		last.Go(func() { release(t, acquireFor(t, newLocker(t, s, eager()), "orders", time.Minute)) })
+		queued(t, s, "orders", 3)
+		release(t, first)
+		last.Wait()
+		queued(t, s, "orders", 0)
+	})
+}
+
+func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration) *compat.Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	k, err := l.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	return k
+}
+
+// TestRenewalsCostNoGoroutines: many locks of one Locker are renewed by one goroutine (those that are due go
+// out together: TestDueRenewalsGoTogether in internal/renewal).
+func TestRenewalsCostNoGoroutines(t *testing.T) {
+	const locks = 300
+	s := redistest.Real(t)
+	var renewed atomic.Int64
+	l := newLocker(t, s, quick(func(o *compat.Options) {
+		o.TTL, o.RenewEvery, o.ShortestLease, o.Lease = time.Minute, time.Second, time.Minute, time.Minute
+		o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			if e.Kind == lockmigrate.EventRenewed {
+				renewed.Add(1)
+			}
+		})
+	}))
+	goroutines := runtime.NumGoroutine()
+	var held []*compat.Lock
+	for n := range locks {
+		held = append(held, acquire(t, l, fmt.Sprint("orders:", n)))
+	}
+	redistest.Await(t, "two renewals of each lock", time.Minute, func() bool { return renewed.Load() >= 2*locks })
+	if more := runtime.NumGoroutine() - goroutines; more > 20 {
+		t.Errorf("%d goroutines for %d locks", more, locks)
+	}
+	for _, k := range held {
+		if k.Context().Err() != nil {
+			t.Errorf("%s: %v", k.Key(), context.Cause(k.Context()))
+		}
+		release(t, k)
+	}
+}
+
+// TestLegacyClientsGetTheirTurns: beside bridge clients of several processes that leave no moment between
+// them, a polling client of the old scheme comes in again and again.
+func TestLegacyClientsGetTheirTurns(t *testing.T) {
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var bridge atomic.Int64
+	for range 2 {
+		l := newLocker(t, s, quick())
+		for range 2 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					k, err := l.Acquire(ctx, "orders")
+					if err != nil {
+						continue
+					}
+					bridge.Add(1)
+					time.Sleep(5 * time.Millisecond) // the section
+					_ = k.Release(context.WithoutCancel(ctx))
+				}
+			})
+		}
+	}
+	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	for turn := range 3 {
+		bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+		k, err := old.Acquire(bounded, "orders")
+		stop()
+		if err != nil {
+			t.Fatalf("the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
+		}
+		if err := k.Release(t.Context()); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		before := bridge.Load()
+		redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
+	}
+	cancel()
+	all.Wait()
+}
+
+// TestWaitersInTheQueueFollowTheStage: those who stand in the queue when the stage changes get their turn in
+// the new one.
+func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		moveTo(t, store, stages.Bridge)
+		var lockers []*compat.Locker
+		for range 2 {
+			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 20 * time.Second; o.MemberLease = 3 * time.Second }))
+			runs(t, l, compat.Bridge)
+			lockers = append(lockers, l)
+		}
+		k := acquire(t, lockers[0], "orders:1")
+		var all sync.WaitGroup
+		for _, l := range lockers {
+			all.Go(func() {
+				got := acquireFor(t, l, "orders:1", 30*time.Second)
+				if got.Stage() != compat.Modern {
+					t.Errorf("acquired in stage %v", got.Stage())
+				}
+				release(t, got)
+			})
+		}
+		queued(t, s, "orders:1", 2)
+		moveTo(t, store, stages.Modern)
+		for _, l := range lockers {
+			runs(t, l, compat.Modern)
+		}
+		release(t, k)
+		all.Wait()
+		queued(t, s, "orders:1", 0)
+	})
+}

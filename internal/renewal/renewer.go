@@ -1,0 +1,488 @@
+package renewal
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Lease is what the renewer keeps of a lock: when to renew it, and when it is lost. Owner, Span, Every and
+// Max are set once, Began and the deadline (Begin) before Add; the rest is the renewer's.
+type Lease struct {
+	Owner Held
+	Span  time.Duration // from before a renewing command was sent to the end, if none follows
+	Every time.Duration // between two renewals; 0: none
+	Max   time.Duration // from Began to the last renewal; 0: no end
+	Began protocol.Instant
+
+	until atomic.Int64 // the deadline on our own clock; guarded by the renewer's mu for writing
+
+	// Guarded by the renewer's mu.
+	due   protocol.Instant // of the next renewal
+	end   protocol.Instant // of Max; 0 for none
+	at    protocol.Instant // the earliest of them: the heap's order
+	index int              // in the heap, plus one; 0 when it is not there
+	rests bool             // no renewal is sent any more
+	round *round           // the renewal that is under way
+}
+
+// Begin sets when a lease began and until when it lasts.
+func (s *Lease) Begin(began, until protocol.Instant) {
+	s.Began = began
+	s.until.Store(int64(until))
+}
+
+// Until returns the deadline: until then the lock is certainly ours if no renewal comes through any more.
+func (s *Lease) Until() protocol.Instant { return protocol.Instant(s.until.Load()) }
+
+func (s *Lease) extend(until protocol.Instant) { s.until.Store(max(s.until.Load(), int64(until))) }
+
+// Held is the lock behind a lease. Renewal and Heard must not block; the others are called without any lock
+// of the renewer.
+type Held interface {
+	// Renewal is the command that extends the lock.
+	Renewal() protocol.Command
+	// Heard reads the answer to it, which is not Silence.
+	Heard(reply protocol.Reply) Answer
+	// Renewed tells of a renewal that came through.
+	Renewed(took time.Duration)
+	// RenewalFailed tells of one that did not; it is tried again before the deadline.
+	RenewalFailed(err error)
+	// Lost tells that the lease is over. The renewer has forgotten it.
+	Lost(why Loss)
+}
+
+// Alone is a Held whose renewal is more than a command that stands for itself: it is not sent with the
+// others' but done on a goroutine of its own. An Unclear answer has its reason beside it.
+type Alone interface {
+	RenewAlone(ctx context.Context) (Answer, error)
+}
+
+// Answer is what a server's reply to a renewal means.
+type Answer uint8
+
+const (
+	Unclear Answer = iota // the server refused
+	Extended
+	Gone // the key is not ours any more
+)
+
+// Loss is why a lease is over.
+type Loss uint8
+
+const (
+	Deadline Loss = iota // no renewal came through
+	Outlived             // Max is over
+	Taken                // the key is not ours any more
+	Closed               // the renewer was closed
+	TooLate              // it had been closed before the lease was added
+)
+
+// String says it in a few words.
+func (l Loss) String() string {
+	return [...]string{
+		"no renewal came through before the deadline", "held for longer than MaxHold", "the key is not ours any more",
+		"the Locker was closed; the key stays until its TTL is over", "the Locker is closed",
+	}[l]
+}
+
+// Batcher sends commands together and hands out their replies: a line, or Pooled.
+type Batcher interface {
+	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
+	Close()
+	Wait()
+}
+
+// round is one renewal of one lease on every server; guarded by the renewer's mu.
+type round struct {
+	sent              protocol.Instant
+	yes, no, answered int
+	err               error
+	decided           bool
+}
+
+// Renewer keeps all leases of a Locker, on one goroutine and one connection to each server. Leases are
+// in a heap by the next thing that happens to them. What is due, and what soon will be, goes out as one
+// pipeline.
+//
+// The deadline of a lease is not a matter of replies: whatever the connection does, the goroutine looks
+// at every lease when its deadline is there. So it never sends or dials itself; that is done by a short
+// task for each batch.
+type Renewer struct {
+	opts Options
+
+	mu      sync.Mutex
+	heap    []*Lease
+	running bool
+	closed  bool
+	armed   protocol.Instant // when the goroutine wakes by itself
+	wake    chan struct{}
+	done    chan struct{}
+
+	background sync.WaitGroup
+}
+
+// Options of a Renewer; Now, Lines and ReplyTimeout are required.
+type Options struct {
+	Now          func() protocol.Instant // monotonic
+	Lines        []Batcher               // one to each server; they are the renewer's to close
+	Quorum       int                     // how many of them decide; zero: one
+	Drift        time.Duration           // taken off every deadline
+	ReplyTimeout time.Duration           // the longest wait for a batch
+}
+
+// batchLimit is how many renewals are written in one go.
+const batchLimit = 1000
+
+// New returns a renewer that starts its goroutine with the first lease.
+func New(opts Options) *Renewer {
+	opts.Quorum = max(opts.Quorum, 1)
+	return &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// Add takes a lease in.
+func (r *Renewer) Add(s *Lease) {
+	now := r.opts.Now()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		s.Owner.Lost(TooLate)
+		return
+	}
+	if s.Max > 0 {
+		s.end = s.Began.Add(s.Max)
+	}
+	r.schedule(s, now)
+	r.push(s)
+	if !r.running {
+		r.running = true
+		r.armed = s.at
+		go r.run()
+	}
+	r.rouse(s.at)
+	r.mu.Unlock()
+}
+
+// schedule sets when the lease is renewed next. A lease shorter than a whole one, a claim, is renewed
+// after a third of what is left.
+func (r *Renewer) schedule(s *Lease, now protocol.Instant) {
+	until := s.Until()
+	s.due = until
+	if s.Every > 0 && !s.rests {
+		s.due = now.Add(min(s.Every, until.Sub(now)/3))
+	}
+	r.order(s)
+}
+
+// order puts the earliest of a lease's times into at.
+func (r *Renewer) order(s *Lease) {
+	s.at = min(s.due, s.Until())
+	if s.end != 0 && !s.rests {
+		s.at = min(s.at, s.end)
+	}
+}
+
+// Remove takes a lease out, and tells whether it was in.
+func (r *Renewer) Remove(s *Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pop(s)
+}
+
+// Rest ends the renewals of a lease, and what one that is under way would say; its deadline is watched on.
+func (r *Renewer) Rest(s *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.index == 0 {
+		return
+	}
+	s.rests = true
+	if s.round != nil {
+		s.round.decided = true
+	}
+	r.schedule(s, 0)
+	r.fix(s)
+}
+
+// Extend moves a deadline that was extended by other means than a renewal of ours.
+func (r *Renewer) Extend(s *Lease, until protocol.Instant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.index == 0 {
+		return
+	}
+	s.extend(until)
+	r.schedule(s, r.opts.Now())
+	r.fix(s)
+	r.rouse(s.at)
+}
+
+// Close ends the goroutine, every lease and the lines.
+func (r *Renewer) Close() {
+	r.mu.Lock()
+	r.closed = true
+	running := r.running
+	left := r.heap
+	r.heap = nil
+	for _, s := range left {
+		s.index = 0
+	}
+	r.mu.Unlock()
+	if running {
+		close(r.wake)
+		<-r.done
+	}
+	for _, b := range r.opts.Lines {
+		b.Close()
+	}
+	r.background.Wait()
+	for _, b := range r.opts.Lines {
+		b.Wait()
+	}
+	for _, s := range left {
+		s.Owner.Lost(Closed)
+	}
+}
+
+// rouse makes the goroutine look earlier if it would sleep past at. The caller holds mu. Leases are
+// mostly added with the same distance, so this is rare: between two wakings, each is later than the last.
+func (r *Renewer) rouse(at protocol.Instant) {
+	if at < r.armed && !r.closed {
+		r.armed = at
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *Renewer) run() {
+	defer close(r.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case _, open := <-r.wake:
+			if !open {
+				return
+			}
+		}
+		timer.Reset(r.look())
+	}
+}
+
+// look does what is due and returns how long there is nothing to do.
+func (r *Renewer) look() time.Duration {
+	now := r.opts.Now()
+	var over, outlived []*Lease
+	var due []*Lease
+	r.mu.Lock()
+	for len(r.heap) > 0 {
+		s := r.heap[0]
+		// Renewals that are nearly due go out with one that is: one round trip for all of them.
+		horizon, early := now.Add(s.Every/10), now
+		if len(due) > 0 {
+			early = horizon
+		}
+		switch {
+		case s.Until() <= now:
+			r.pop(s)
+			over = append(over, s)
+			continue
+		case s.end != 0 && s.end <= now && !s.rests:
+			r.pop(s)
+			outlived = append(outlived, s)
+			continue
+		case s.due <= early && s.at == s.due:
+			due = append(due, s)
+			// An answer comes in any case, if only that there is none, and says when to go on. Sending once
+			// more before that would add to the load that may be what makes the answer late.
+			s.due = max(s.Until(), horizon.Add(1))
+			s.round = &round{sent: now}
+			r.order(s)
+			r.fix(s)
+			continue
+		}
+		break
+	}
+	sleep := time.Hour
+	if len(r.heap) > 0 {
+		sleep = max(r.heap[0].at.Sub(now), 0)
+	}
+	r.armed = now.Add(sleep)
+	r.mu.Unlock()
+
+	for _, s := range over {
+		s.Owner.Lost(Deadline)
+	}
+	for _, s := range outlived {
+		s.Owner.Lost(Outlived)
+	}
+	if len(due) > 0 {
+		r.send(due)
+	}
+	return sleep
+}
+
+// send renews leases on every server, as one pipeline each, in portions that do not keep others out.
+func (r *Renewer) send(due []*Lease) {
+	var together []*Lease
+	commands := make([]protocol.Command, 0, len(due))
+	rounds := make([]*round, 0, len(due))
+	r.mu.Lock()
+	for _, s := range due {
+		if alone, ok := s.Owner.(Alone); ok {
+			r.background.Go(func() { r.sendAlone(s, s.round, alone) })
+			continue
+		}
+		together = append(together, s)
+		commands = append(commands, s.Owner.Renewal())
+		rounds = append(rounds, s.round)
+	}
+	r.mu.Unlock()
+	if len(together) == 0 {
+		return
+	}
+	for _, b := range r.opts.Lines {
+		r.background.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), r.opts.ReplyTimeout)
+			defer cancel()
+			for from := 0; from < len(commands); from += batchLimit {
+				to := min(from+batchLimit, len(commands))
+				b.Batch(ctx, commands[from:to], func(i int, reply protocol.Reply, err error) {
+					s, answer := together[from+i], Unclear
+					if reply.Kind != protocol.Silence {
+						answer = s.Owner.Heard(reply)
+					}
+					r.answer(s, rounds[from+i], answer, err)
+				})
+			}
+		})
+	}
+}
+
+// sendAlone renews a lease whose owner does that itself. One server's word decides.
+func (r *Renewer) sendAlone(s *Lease, v *round, alone Alone) {
+	answer, err := alone.RenewAlone(context.Background())
+	r.answer(s, v, answer, err)
+}
+
+// answer counts one server's reply. A majority decides; with one server that is its word.
+func (r *Renewer) answer(s *Lease, v *round, answer Answer, err error) {
+	r.mu.Lock()
+	v.answered++
+	switch answer {
+	case Extended:
+		v.yes++
+	case Gone:
+		v.no++
+	default:
+		if v.err = err; err == nil {
+			v.err = errors.New("no answer")
+		}
+	}
+	if v.decided || s.index == 0 {
+		r.mu.Unlock()
+		return
+	}
+	now := r.opts.Now()
+	switch {
+	case v.yes >= r.opts.Quorum:
+		v.decided = true
+		s.extend(v.sent.Add(s.Span - r.opts.Drift))
+		if s.round == v {
+			s.due = max(now, v.sent.Add(s.Every))
+		}
+		r.order(s)
+		r.fix(s)
+		r.rouse(s.at)
+		r.mu.Unlock()
+		s.Owner.Renewed(now.Sub(v.sent))
+	case v.no > len(r.opts.Lines)-r.opts.Quorum:
+		v.decided = true
+		r.pop(s)
+		r.mu.Unlock()
+		s.Owner.Lost(Taken)
+	case v.answered == len(r.opts.Lines):
+		v.decided = true
+		if s.round == v { // try again soon: most of the time that is left is for that
+			s.due = min(s.due, now.Add(max(min(s.Until().Sub(now)/8, 500*time.Millisecond), time.Millisecond)))
+			r.order(s)
+			r.fix(s)
+			r.rouse(s.at)
+		}
+		err := v.err
+		r.mu.Unlock()
+		s.Owner.RenewalFailed(err)
+	default:
+		r.mu.Unlock()
+	}
+}
+
+// The heap, smallest at first. The caller holds mu.
+
+func (r *Renewer) push(s *Lease) {
+	r.heap = append(r.heap, s)
+	s.index = len(r.heap)
+	r.up(s.index - 1)
+}
+
+func (r *Renewer) pop(s *Lease) bool {
+	if s.index == 0 {
+		return false
+	}
+	i, last := s.index-1, len(r.heap)-1
+	r.swap(i, last)
+	r.heap[last] = nil
+	r.heap = r.heap[:last]
+	s.index = 0
+	if i < last {
+		r.down(i)
+		r.up(i)
+	}
+	return true
+}
+
+func (r *Renewer) fix(s *Lease) {
+	i := s.index - 1
+	r.down(i)
+	r.up(i)
+}
+
+func (r *Renewer) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if r.heap[parent].at <= r.heap[i].at {
+			return
+		}
+		r.swap(i, parent)
+		i = parent
+	}
+}
+
+func (r *Renewer) down(i int) {
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(r.heap); child++ {
+			if r.heap[child].at < r.heap[least].at {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		r.swap(i, least)
+		i = least
+	}
+}
+
+func (r *Renewer) swap(i, j int) {
+	h := r.heap
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i+1, j+1
+}

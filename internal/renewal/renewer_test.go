@@ -1,0 +1,255 @@
+package renewal
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// post is a line that answers at once, and counts.
+type post struct {
+	mu      sync.Mutex
+	batches int
+	sent    int
+	reply   protocol.Reply
+	err     error
+}
+
+func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+	p.mu.Lock()
+	p.batches++
+	p.sent += len(commands)
+	reply, err := p.reply, p.err
+	p.mu.Unlock()
+	for i := range commands {
+		each(i, reply, err)
+	}
+}
+
+func (p *post) Close() {}
+func (p *post) Wait()  {}
+
+func (p *post) answer(reply protocol.Reply, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reply, p.err = reply, err
+}
+
+func (p *post) counts() (batches, sent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.batches, p.sent
+}
+
+var yes = protocol.Reply{Kind: protocol.Integer, Int: 1}
+
+// lock is a Held that tells what it hears.
+type lock struct {
+	lease   Lease
+	renewed chan struct{}
+	failed  chan error
+	lost    chan Loss
+}
+
+func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: "k"} }
+
+func (k *lock) Heard(reply protocol.Reply) Answer {
+	switch {
+	case reply.Kind != protocol.Integer:
+		return Unclear
+	case reply.Int == 1:
+		return Extended
+	default:
+		return Gone
+	}
+}
+
+func (k *lock) Renewed(time.Duration) {
+	select {
+	case k.renewed <- struct{}{}:
+	default:
+	}
+}
+
+func (k *lock) RenewalFailed(err error) {
+	select {
+	case k.failed <- err:
+	default:
+	}
+}
+
+func (k *lock) Lost(why Loss) { k.lost <- why }
+
+type bench struct {
+	*testing.T
+	clock Clock
+	post  *post
+	r     *Renewer
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{T: t, clock: NewClock(), post: &post{reply: yes}}
+	b.r = New(Options{Now: b.clock.Now, Lines: []Batcher{b.post}, ReplyTimeout: time.Second})
+	t.Cleanup(func() { b.r.Close() })
+	return b
+}
+
+func (b *bench) hold(span, every, most time.Duration) *lock {
+	k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
+	now := b.clock.Now()
+	k.lease.Begin(now, now.Add(span))
+	b.r.Add(&k.lease)
+	return k
+}
+
+func within[T any](t *testing.T, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("never came: %s", what)
+		panic("unreachable")
+	}
+}
+
+// TestDueRenewalsGoTogether: what is due, and what soon will be, is one pipeline.
+func TestDueRenewalsGoTogether(t *testing.T) {
+	b := newBench(t)
+	const locks = 500
+	var held []*lock
+	for range locks {
+		held = append(held, b.hold(time.Hour, time.Second, 0))
+	}
+	for _, k := range held {
+		within(t, "a renewal", k.renewed)
+	}
+	for _, k := range held {
+		if !b.r.Remove(&k.lease) {
+			t.Error("a lease is gone")
+		}
+	}
+	if batches, sent := b.post.counts(); sent < locks || batches > sent/10 {
+		t.Errorf("%d renewals in %d batches", sent, batches)
+	}
+}
+
+// TestRestingLeaseIsOnlyWatched: nothing is sent any more, and the deadline is told.
+func TestRestingLeaseIsOnlyWatched(t *testing.T) {
+	b := newBench(t)
+	k := b.hold(2*time.Second, time.Millisecond, time.Hour)
+	within(t, "a renewal", k.renewed)
+	b.r.Rest(&k.lease)
+	_, before := b.post.counts()
+	until := k.lease.Until()
+	if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+	}
+	if _, after := b.post.counts(); after > before+1 { // one may have been on its way
+		t.Errorf("%d renewals while it rested", after-before)
+	}
+	if k.lease.Until() != until {
+		t.Error("an answer that came late has moved the deadline")
+	}
+}
+
+// TestRestingLeaseIsNotLostByAnAnswer: a renewal that overtakes a release finds nothing, which is no news.
+func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
+	b := newBench(t)
+	k := b.hold(time.Hour, time.Hour, 0)
+	k.lease.round = &round{}
+	b.r.Rest(&k.lease)
+	b.r.answer(&k.lease, k.lease.round, Gone, nil)
+	select {
+	case why := <-k.lost:
+		t.Errorf("lost: %v", why)
+	default:
+	}
+	if !b.r.Remove(&k.lease) {
+		t.Error("the lease is gone")
+	}
+}
+
+func TestAnswersOfTheServer(t *testing.T) {
+	b := newBench(t)
+	b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
+	k := b.hold(time.Minute, time.Millisecond, 0)
+	if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
+		t.Errorf("failed: %v", err)
+	}
+	b.post.answer(yes, nil)
+	within(t, "the renewal after a failure", k.renewed)
+	b.post.answer(protocol.Reply{Kind: protocol.Integer}, nil)
+	if why := within(t, "the loss", k.lost); why != Taken {
+		t.Errorf("lost: %v", why)
+	}
+	if b.r.Remove(&k.lease) {
+		t.Error("a lost lease is kept")
+	}
+}
+
+func TestNoAnswerEndsTheLease(t *testing.T) {
+	b := newBench(t)
+	b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
+	k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
+	if why := within(t, "the end", k.lost); why != Deadline {
+		t.Errorf("lost: %v", why)
+	}
+}
+
+func TestMaxEndsTheLease(t *testing.T) {
+	b := newBench(t)
+	k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
+	if why := within(t, "the end", k.lost); why != Outlived {
+		t.Errorf("lost: %v", why)
+	}
+}
+
+// hermit renews itself.
+type hermit struct {
+	lock
+	answers chan Answer
+}
+
+func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answers, nil }
+
+func TestAloneRenewsItself(t *testing.T) {
+	b := newBench(t)
+	h := &hermit{lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+	h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
+	h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
+	for _, a := range []Answer{Extended, Unclear, Gone} {
+		h.answers <- a
+	}
+	b.r.Add(&h.lease)
+	within(t, "the renewal", h.renewed)
+	within(t, "the failure", h.failed)
+	if why := within(t, "the loss", h.lost); why != Taken {
+		t.Errorf("lost: %v", why)
+	}
+	if _, sent := b.post.counts(); sent != 0 {
+		t.Errorf("%d commands for one who renews itself", sent)
+	}
+}
+
+func TestCloseEndsEveryLease(t *testing.T) {
+	b := newBench(t)
+	k := b.hold(time.Hour, time.Hour, 0)
+	b.r.Close()
+	if why := within(t, "the end", k.lost); why != Closed {
+		t.Errorf("lost: %v", why)
+	}
+	if why := within(t, "the end of a late one", b.hold(time.Hour, time.Hour, 0).lost); why != TooLate {
+		t.Errorf("added after Close: %v", why)
+	}
+	b.r = New(Options{Now: b.clock.Now, ReplyTimeout: time.Second}) // for the cleanup
+}

@@ -1,0 +1,98 @@
+package waiting
+
+import (
+	"context"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+const (
+	// A key's change is of interest to the first in its queue at once. It watches the key only when its
+	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
+	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
+	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
+	// found out by arming: so this is how much later than at once that may be.
+	armAfter = 10 * time.Millisecond
+	// The next one watches too, later, and looks after the change had time to be acted on: the first may
+	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
+	armSecond  = 200 * time.Millisecond
+	lookSecond = 50 * time.Millisecond
+	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
+	// the queue without trying first.
+	hotFor = time.Second
+)
+
+// Watch is whether one who waits in a queue on the server watches the key. Once it had a reason to, its
+// questions go over the tracked line and watch the key by themselves.
+type Watch struct {
+	wanted bool // ask over the tracked line
+	set    bool // the key is watched: the next change will be told
+}
+
+// Over returns what the next question goes over: plain, or the tracked line.
+func (w *Watch) Over(plain Runner, turn *Turn) Runner {
+	w.set = w.wanted
+	if w.wanted {
+		return turn
+	}
+	return plain
+}
+
+// Sleep waits for an event that concerns one before whom so many others stand, for d at most.
+func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, d time.Duration) (Event, error) {
+	h := turn.hub
+	now := h.opts.Now()
+	end, arm := now.Add(d), now.Add(armAfter)
+	if before > 0 {
+		arm = now.Add(armSecond)
+	}
+	if before > 1 || h.Mode() != Tracking {
+		w.wanted, arm = false, end
+	}
+	for {
+		until := end
+		if !w.set {
+			until = min(end, arm)
+		}
+		event, err := turn.Wait(ctx, max(until.Sub(h.opts.Now()), 0))
+		switch {
+		case err != nil:
+			return event, err
+		case event.Kind == Timer && !w.set && until < end:
+			w.set, w.wanted = true, true
+			if exists, err := h.Arm(ctx, key); err != nil || !exists {
+				return event, err
+			}
+		case event.Kind == Changed && before > 0:
+			end = min(end, h.opts.Now().Add(lookSecond))
+		default:
+			return event, nil
+		}
+	}
+}
+
+// Heat remembers which keys were waited for lately; keys may share a place, which only costs a better
+// guess.
+type Heat struct {
+	seed   maphash.Seed
+	places [256]atomic.Int64 // protocol.Instant
+}
+
+// NewHeat returns one that remembers nothing.
+func NewHeat() *Heat { return &Heat{seed: maphash.MakeSeed()} }
+
+func (h *Heat) place(key string) *atomic.Int64 {
+	return &h.places[maphash.String(h.seed, key)%uint64(len(h.places))]
+}
+
+// Mark notes that somebody waits for a key.
+func (h *Heat) Mark(key string, now protocol.Instant) { h.place(key).Store(int64(now)) }
+
+// Hot tells that somebody waited for it a moment ago.
+func (h *Heat) Hot(key string, now func() protocol.Instant) bool {
+	last := protocol.Instant(h.place(key).Load())
+	return last != 0 && now().Sub(last) < hotFor
+}
