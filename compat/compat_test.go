@@ -47,7 +47,7 @@ func newLocker(t testing.TB, s *redistest.Server, o compat.Options) *compat.Lock
 
 func acquire(t testing.TB, l *compat.Locker, key string) *compat.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	k, err := l.Acquire(ctx, key)
 	if err != nil {

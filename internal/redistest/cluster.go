@@ -326,7 +326,7 @@ func (c *Cluster) AwaitMaster(s *Server) {
 
 func (c *Cluster) await(what string, reached func() bool) {
 	c.t.Helper()
-	Await(c.t, what, time.Minute, reached)
+	Await(c.t, what, 2*time.Minute, reached)
 }
 
 // Await polls another process until something is so.
