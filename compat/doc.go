@@ -96,8 +96,9 @@
 // legacy expiry is over. A release deletes the key, as old clients expect it, and tells the first, and the
 // next one too when nobody hears that. A first one that does not come, because it died or was stopped, is
 // left the key for one and a half Poll from when somebody else has found it free, and then loses its place.
-// An Acquire that has not waited yet, and a TryAcquire, leave a free key to those who wait. An unmodified
-// client's DEL is noticed by client tracking.
+// An Acquire that has not waited yet leaves a free key to those who have. A TryAcquire does not, and neither do
+// the references for Java and Python: they take what they find free between two turns, or those who only try
+// would never get anything. An unmodified client's DEL is noticed by client tracking.
 //
 // The queue only ever refuses: who holds the lock is decided by key and guard alone, so that nothing that
 // becomes of the queue can make two holders (the claims "BB-queue" and following of internal/explore).

@@ -129,8 +129,7 @@ func (l *Locker) Stage() (Stage, int64, error) {
 func (l *Locker) Waiting() string { return l.hub.Mode().String() }
 
 // TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
-// Bridge and Modern; after a takeover it includes the time to settle. It does not come before bridge clients
-// that wait.
+// Bridge and Modern; after a takeover it includes the time to settle.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	began := time.Now()
 	lock, err := l.tryAcquire(ctx, key)

@@ -117,9 +117,9 @@ func (c Courtesy) on(command Command) Command {
 // turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
 type Place struct {
 	Queue    string        // the queue's key
-	Entry    string        // ours, "<name> <channel>"; empty: we do not wait, and come in only where nobody does
+	Entry    string        // ours, "<name> <channel>"; empty: we have none
 	TTL      time.Duration // of the queue's key: more than twice the longest sleep
-	Patience time.Duration // how long a free key is left to the first in the queue
+	Patience time.Duration // how long a free key is left to the first in the queue; 0: not at all
 }
 
 func (p Place) on(command Command) Command {

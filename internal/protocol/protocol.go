@@ -85,7 +85,7 @@ type Command struct {
 	YieldAfter time.Duration // how long that may last before a gap for legacy clients
 	Gap        time.Duration // the length of the gap
 	Entry      string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
-	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: see bridge_acquire.lua
+	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
 	Passed     string        // BridgeTake: the entry of a first one that was left that time already
 	NotAfter   Instant       // on the server's clock: the command is refused later than this; 0: no bound
 

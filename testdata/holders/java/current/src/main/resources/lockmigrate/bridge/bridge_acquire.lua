@@ -17,8 +17,8 @@
 -- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
 -- ARGV[10] our entry in the queue: "<name> <channel>"; '' when we do not wait
 -- ARGV[11] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
--- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: only if
---          the first listens, and then we do not come in at all
+-- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
+--          all, for an attempt that does not wait
 -- ARGV[13] the entry of a first one that was left that time already, '' for none
 -- Reply    {1, fence}              taken, it was free
 --          {2, fence, 0, value}    taken over from an expired legacy value
@@ -39,7 +39,7 @@
 -- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
 -- if nobody takes the key. Every release writes it.
 -- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
--- clock, and only the first may take a key that may be taken. The queue decides nothing but who is refused:
+-- clock, and of those who wait only the first may take a key that may be taken. The queue decides nothing but who is refused:
 -- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
 -- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
@@ -53,7 +53,7 @@ local since, ends
 if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
 if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
   and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
-  and redis.call('EXISTS', KEYS[5]) == 0
+  and (ARGV[12] == '0' or redis.call('EXISTS', KEYS[5]) == 0)
   and redis.call('SET', key, value, 'NX', 'PX', ttl) then
   if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
     if ARGV[6] == '0' then return {1, 0} end
@@ -190,15 +190,14 @@ if since and now >= ends then
 elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
   return held(0, ends - now, '')
 end
-while queue and code ~= 3 do
+while queue and code ~= 3 and ARGV[12] ~= '0' do
   local first = redis.pcall('ZRANGE', queue, 0, 0)
   if not first[1] or first[1] == entry then break end
   if first[1] == ARGV[13] then
     redis.pcall('ZREM', queue, first[1])
   else
     local name, channel = string.match(first[1], '^(%S+) (.+)$')
-    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
-    if ARGV[12] == '0' and heard == 0 then break end
+    if name then redis.pcall('PUBLISH', channel, name .. ' head') end
     held(0, 0, '')
     return {0, 2, tonumber(ARGV[12]), first[1]}
   end
