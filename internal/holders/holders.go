@@ -242,6 +242,9 @@ func (h *Holder) Kill() {
 // Signal sends SIGSTOP, SIGCONT ...
 func (h *Holder) Signal(sig syscall.Signal) { _ = h.cmd.Process.Signal(sig) }
 
+// Stderr returns the end of what the holder wrote there: why it has ended, perhaps.
+func (h *Holder) Stderr() string { return h.stderr.String() }
+
 // String names the holder for messages.
 func (h *Holder) String() string {
 	return h.Kind.Name + " " + h.ID + " (pid " + strconv.Itoa(h.PID) + ")"

@@ -109,29 +109,34 @@ func TestJudge(t *testing.T) {
 		book       []redistest.Command
 		dead       map[string]time.Time
 		lossy      []span
+		broken     []span
 		violations int
 		told       int
 		unpromised int
 	}{
-		{"in turn", []redistest.Command{in(0, "a", "bridge:1"), out(5, "a"), in(5, "b", "bridge:2"), out(9, "b")}, nil, nil, 0, 0, 0},
-		{"beside", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a"), out(9, "b")}, nil, nil, 1, 0, 0},
-		{"beside an old one", []redistest.Command{in(0, "x", "1"), in(4, "b", "bridge:2"), out(5, "x"), out(9, "b")}, nil, nil, 1, 0, 0},
-		{"an old one comes in beside", []redistest.Command{in(0, "b", "modern:1"), in(4, "x", "1"), out(5, "x"), out(9, "b")}, nil, nil, 1, 0, 0},
-		{"two old ones", []redistest.Command{in(0, "x", "1"), in(4, "y", "1"), out(5, "x"), out(9, "y")}, nil, nil, 0, 0, 1},
-		{"one that never leaves", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, nil, nil, 1, 0, 0},
-		{"told before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a", 3), out(9, "b")}, nil, nil, 0, 0, 0},
-		{"told too late", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(6, "a", 5), out(9, "b")}, nil, nil, 1, 0, 0},
-		{"came in when it was told already", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "b", 3), out(9, "a")}, nil, nil, 0, 0, 0},
-		{"killed before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b"), out(10, "a")}, map[string]time.Time{"a": at(2)}, nil, 0, 0, 0},
-		{"the last word of a dead process", []redistest.Command{in(3, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, map[string]time.Time{"a": at(2)}, nil, 0, 0, 0},
-		{"a failover between", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(500, "a", 400), out(900, "b")}, nil, failover, 0, 1, 0},
-		{"and not told", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(5000, "a"), out(9000, "b")}, nil, failover, 1, 0, 0},
-		{"before the failover", []redistest.Command{in(80, "a", "bridge:1"), in(85, "b", "bridge:2"), out(89, "a"), out(90, "b")}, nil, failover, 1, 0, 0},
-		{"long after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "b", "bridge:2"), out(2020, "a"), out(2030, "b")}, nil, failover, 1, 0, 0},
-		{"a late DEL after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "a"), out(2030, "x")}, nil, failover, 0, 1, 0},
-		{"old tokens after the failover", []redistest.Command{in(80, "s", "setnxpx:0"), in(100, "t", "setnxpx:0"), out(5000, "s"), out(9000, "t")}, nil, failover, 0, 0, 1},
+		{"in turn", []redistest.Command{in(0, "a", "bridge:1"), out(5, "a"), in(5, "b", "bridge:2"), out(9, "b")}, nil, nil, nil, 0, 0, 0},
+		{"beside", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"beside an old one", []redistest.Command{in(0, "x", "1"), in(4, "b", "bridge:2"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"an old one comes in beside", []redistest.Command{in(0, "b", "modern:1"), in(4, "x", "1"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"two old ones", []redistest.Command{in(0, "x", "1"), in(4, "y", "1"), out(5, "x"), out(9, "y")}, nil, nil, nil, 0, 0, 1},
+		{"one that never leaves", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"told before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a", 3), out(9, "b")}, nil, nil, nil, 0, 0, 0},
+		{"told too late", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(6, "a", 5), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"came in when it was told already", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "b", 3), out(9, "a")}, nil, nil, nil, 0, 0, 0},
+		{"killed before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b"), out(10, "a")}, map[string]time.Time{"a": at(2)}, nil, nil, 0, 0, 0},
+		{"the last word of a dead process", []redistest.Command{in(3, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, map[string]time.Time{"a": at(2)}, nil, nil, 0, 0, 0},
+		{"a failover between", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(500, "a", 400), out(900, "b")}, nil, failover, nil, 0, 1, 0},
+		{"and not told", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(5000, "a"), out(9000, "b")}, nil, failover, nil, 1, 0, 0},
+		{"before the failover", []redistest.Command{in(80, "a", "bridge:1"), in(85, "b", "bridge:2"), out(89, "a"), out(90, "b")}, nil, failover, nil, 1, 0, 0},
+		{"long after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "b", "bridge:2"), out(2020, "a"), out(2030, "b")}, nil, failover, nil, 1, 0, 0},
+		{"a late DEL after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "a"), out(2030, "x")}, nil, failover, nil, 0, 1, 0},
+		{"old tokens after the failover", []redistest.Command{in(80, "s", "setnxpx:0"), in(100, "t", "setnxpx:0"), out(5000, "s"), out(9000, "t")}, nil, failover, nil, 0, 0, 1},
+		{"a second DEL", []redistest.Command{in(94, "a", "bridge:1"), in(100, "x", "1"), out(105, "x"), out(200, "a", 150)}, nil, nil, failover, 0, 0, 0},
+		{"and no end", []redistest.Command{in(94, "a", "bridge:1"), in(100, "x", "1"), out(5000, "x"), out(9000, "a")}, nil, nil, failover, 1, 0, 0},
+		{"a second DEL between tokens", []redistest.Command{in(94, "a", "bridge:1"), in(100, "b", "bridge:2"), out(105, "b"), out(200, "a", 150)}, nil, nil, failover, 1, 0, 0},
+		{"a second DEL long after", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "x"), out(2030, "a")}, nil, nil, failover, 1, 0, 0},
 	} {
-		got := judge(visits(c.book, map[string]string{"x": "old", "y": "old"}, c.dead), c.lossy)
+		got := judge(visits(c.book, map[string]string{"x": "old", "y": "old"}, c.dead), c.lossy, c.broken)
 		assert.Len(t, got.violations, c.violations, "%s: %v", c.name, got.violations)
 		assert.Equal(t, [2]int{c.told, c.unpromised}, [2]int{got.told, got.unpromised}, c.name)
 	}

@@ -21,7 +21,7 @@ type fault struct {
 func (r *soaking) faults() []fault {
 	s := r.site
 	all := []fault{
-		{"client kill", "", func() { s.each("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }},
+		{"client kill", "", func() { s.breaking(func() { s.each("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }) }},
 		{"listeners killed", "", func() { s.each("CLIENT", "KILL", "TYPE", "pubsub") }},
 		{"script flush", "", func() { s.each("SCRIPT", "FLUSH") }},
 		{"stage change", "", r.move},
@@ -77,7 +77,8 @@ func (r *soaking) faults() []fault {
 		key := r.set.keys[n%len(r.set.keys)]
 		all = append(all,
 			r.failover("master killed", n, true, 0), r.failover("master killed, unheard", n, true, r.upTo(400)), r.orderly(n), r.orderly(n),
-			fault{"resharding", "", func() { s.reshard(key) }}, fault{"resharding", "", func() { s.reshard(key) }},
+			fault{"resharding", "", func() { s.breaking(func() { s.reshard(key) }) }},
+			fault{"resharding", "", func() { s.breaking(func() { s.reshard(key) }) }},
 			fault{"replica killed", "", func() {
 				s.pairs()
 				x := s.cluster.Replicas[n][0]
@@ -99,7 +100,7 @@ func (r *soaking) failover(name string, i int, kill bool, unheard time.Duration)
 
 // orderly loses nothing: the master waits until its replica has everything.
 func (r *soaking) orderly(i int) fault {
-	return fault{"orderly failover", "", func() { r.site.orderly(i) }}
+	return fault{"orderly failover", "", func() { r.site.breaking(func() { r.site.orderly(i) }) }}
 }
 
 func (r *soaking) upTo(most int) time.Duration {

@@ -103,10 +103,12 @@ type verdict struct {
 	unpromised int            // overlaps of old clients among themselves, and what a lossy fault did to them
 	told       int            // overlaps of a lossy fault that ended with the holder's being told
 	longest    time.Duration  // the longest of those
+	late       int            // overlaps after an old client's DEL that came twice, ended within a TTL
 }
 
 // judge finds the visits that overlap and asks what docs/guarantees.md promises about them.
-func judge(all []*visit, lossy []span) verdict {
+// Lossy are the faults that made servers forget, broken those that broke connections of old clients.
+func judge(all []*visit, lossy, broken []span) verdict {
 	out := verdict{turns: map[string]int{}}
 	byKey := map[string][]*visit{}
 	for _, v := range all {
@@ -120,7 +122,7 @@ func judge(all []*visit, lossy []span) verdict {
 					break // they are in the order of their coming
 				}
 				if a.id != b.id && b.from.Before(b.to) {
-					out.overlap(a, b, lossy)
+					out.overlap(a, b, lossy, broken)
 				}
 			}
 		}
@@ -128,7 +130,7 @@ func judge(all []*visit, lossy []span) verdict {
 	return out
 }
 
-func (out *verdict) overlap(a, b *visit, lossy []span) {
+func (out *verdict) overlap(a, b *visit, lossy, broken []span) {
 	end := a.to
 	if b.to.Before(end) {
 		end = b.to
@@ -137,6 +139,8 @@ func (out *verdict) overlap(a, b *visit, lossy []span) {
 	switch {
 	case a.old() && b.old():
 		out.unpromised++ // the old scheme's own affair
+	case !within(a, b, lossy) && twice(a, b, broken) && took <= ttl:
+		out.late++
 	case !within(a, b, lossy):
 		out.violations = append(out.violations, fmt.Sprintf("%s: %v came in beside %v, for %v", a.key, b, a, took))
 	case !a.tells() && !b.tells():
@@ -159,6 +163,21 @@ func within(a, b *visit, lossy []span) bool {
 			after = lease + 2*ttl
 		}
 		if b.from.After(s.from) && a.from.Before(s.to.Add(after)) {
+			return true
+		}
+	}
+	return false
+}
+
+// twice tells whether an old client may have sent its DEL a second time: redis-py and the current Jedis do,
+// when the connection broke under the first. It may find a successor's lock then, and whoever of the old
+// clients comes in next is beside it until its holder's next renewal (stale-delete).
+func twice(a, b *visit, broken []span) bool {
+	if !a.old() && !b.old() {
+		return false
+	}
+	for _, s := range broken {
+		if b.from.After(s.from) && a.from.Before(s.to.Add(ttl)) {
 			return true
 		}
 	}

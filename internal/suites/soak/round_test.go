@@ -241,7 +241,7 @@ func (m *process) begin() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if !m.ended[h] && m.r.ctx.Err() == nil {
-			m.r.violate("%s has ended", id)
+			m.r.violate("%s has ended by itself: %s", id, h.Stderr())
 		}
 	})
 }
@@ -404,7 +404,7 @@ func (r *soaking) finish() {
 			mine = append(mine, v)
 		}
 	}
-	r.result = judge(mine, r.site.lossy)
+	r.result = judge(mine, r.site.lossy, r.site.broken)
 	for _, v := range r.result.violations {
 		r.violateLocked("%s", v)
 	}

@@ -38,6 +38,7 @@ type site struct {
 	sets     []*keyset
 	far      *redistest.Link // to the one server, for the member that is cut off
 	lossy    []span          // when servers forgot what they had acknowledged
+	broken   []span          // when connections of old clients broke
 	expected []string        // the masters, as far as the faults have said
 	checked  time.Time
 }
@@ -122,7 +123,22 @@ func (s *site) owner(key string) *redistest.Server {
 // yet still names the old.
 func (s *site) master() (master *redistest.Server) {
 	s.t.Helper()
+	defer func() {
+		if master != nil && !s.t.Failed() {
+			return
+		}
+		for _, x := range slices.Concat(s.group.Sentinels, s.group.Servers) {
+			role, err := redis.Values(x.Try("ROLE"))
+			named, _ := redis.Strings(x.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
+			s.t.Logf("%s runs %v: role %q %v, names %v", x.Addr, x.Running(), role, err, named)
+		}
+	}()
+	began := time.Now()
 	redistest.Await(s.t, "sentinels that agree", patience, func() bool {
+		if time.Since(began) > 20*time.Second {
+			s.reconcile()
+			began = time.Now()
+		}
 		named := map[string]bool{}
 		for _, sentinel := range s.group.Sentinels {
 			parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
@@ -141,6 +157,35 @@ func (s *site) master() (master *redistest.Server) {
 		return false
 	})
 	return master
+}
+
+// reconcile does what an operator must where a failover by order met an election: two sentinels can then
+// name different masters in the same epoch, and never agree by themselves. The server that the others
+// replicate from is right.
+func (s *site) reconcile() {
+	var right *redistest.Server
+	for _, server := range s.group.Servers {
+		role, err := redis.Values(server.Try("ROLE"))
+		if err != nil || len(role) < 3 || string(role[0].([]byte)) != "master" {
+			continue
+		}
+		if replicas, _ := redis.Values(role[2], nil); len(replicas) > 0 {
+			right = server
+		}
+	}
+	if right == nil {
+		return
+	}
+	host, port, _ := net.SplitHostPort(right.Addr)
+	for _, sentinel := range s.group.Sentinels {
+		parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
+		if err == nil && len(parts) == 2 && net.JoinHostPort(parts[0], parts[1]) != right.Addr {
+			s.t.Logf("sentinel %s is told that %s is the master, not %v", sentinel.Addr, right.Addr, parts)
+			_, _ = sentinel.Try("SENTINEL", "REMOVE", masterName)
+			_, _ = sentinel.Try("SENTINEL", "MONITOR", masterName, host, port, len(s.group.Sentinels)/2+1)
+			_, _ = sentinel.Try("SENTINEL", "SET", masterName, "down-after-milliseconds", "2000", "failover-timeout", "3000")
+		}
+	}
 }
 
 // servers are all that hold keys.
@@ -253,6 +298,14 @@ func (s *site) losing(fault func()) {
 	fault()
 	s.lossy[len(s.lossy)-1].to = time.Now()
 	s.expect()
+}
+
+// breaking runs a fault that breaks connections of old clients and loses nothing.
+func (s *site) breaking(fault func()) {
+	from := time.Now()
+	s.broken = append(s.broken, span{from, from.Add(time.Hour)})
+	fault()
+	s.broken[len(s.broken)-1].to = time.Now()
 }
 
 // recorded returns everything that was written into the book so far.

@@ -108,9 +108,9 @@ func (r *soaking) settled() {
 
 // totals of a soak.
 type totals struct {
-	rounds, faults, lossy, told, unpromised int
-	longest                                 time.Duration
-	turns, fleets                           map[string]int
+	rounds, faults, lossy, told, late, unpromised int
+	longest                                       time.Duration
+	turns, fleets                                 map[string]int
 }
 
 func (sum *totals) add(r *soaking) {
@@ -119,6 +119,7 @@ func (sum *totals) add(r *soaking) {
 	sum.faults += len(r.injected)
 	sum.lossy += len(r.site.lossy)
 	sum.told += r.result.told
+	sum.late += r.result.late
 	sum.unpromised += r.result.unpromised
 	sum.longest = max(sum.longest, r.result.longest)
 	for kind, n := range r.result.turns {
@@ -131,8 +132,8 @@ func (sum totals) String() string {
 	for _, turns := range sum.turns {
 		n += turns
 	}
-	return fmt.Sprintf("%d rounds %v, %d turns %v, %d faults and stage changes (%d of them lose data), overlaps after those: %d told (longest %v), %d not promised; no violation unless one is named",
-		sum.rounds, sum.fleets, n, sum.turns, sum.faults, sum.lossy, sum.told, sum.longest.Round(time.Millisecond), sum.unpromised)
+	return fmt.Sprintf("%d rounds %v, %d turns %v, %d faults and stage changes (%d of them lose data), overlaps after those: %d told (longest %v), %d not promised; %d after an old client's second DEL; no violation unless one is named",
+		sum.rounds, sum.fleets, n, sum.turns, sum.faults, sum.lossy, sum.told, sum.longest.Round(time.Millisecond), sum.unpromised, sum.late)
 }
 
 // The soak is worth nothing if it finds nothing: a member that does not renew, and deletes what may be
@@ -153,7 +154,7 @@ func TestSoakFindsAPlantedBug(t *testing.T) {
 			redistest.Await(t, "an overlap", patience, func() bool {
 				// Who is still inside may yet say that it was told before.
 				over := slices.DeleteFunc(visits(site.recorded(), r.kindsNow(), nil), func(v *visit) bool { return v.open })
-				return len(judge(over, nil).violations) > 0
+				return len(judge(over, nil, nil).violations) > 0
 			})
 			r.let(r.faults()[0])
 			for _, m := range r.processes {
