@@ -313,6 +313,46 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 	}
 }
 
+// An answer that is read after the TTL, as by a process that was stopped meanwhile, is no lock: the caller is told
+// instead of being handed one that is over.
+func TestAnswerReadAfterTheTTL(t *testing.T) {
+	for name, opts := range map[string]modern.Options{"token": {Pooled: true}, "redisson": {Pooled: true, Layout: modern.Redisson}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			var late atomic.Bool
+			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+				return redis.DialContext(ctx, "tcp", s.Addr, redis.DialNetDial(func(network, addr string) (net.Conn, error) {
+					conn, err := net.Dial(network, addr)
+					return &sluggish{conn, &late}, err
+				}))
+			}}
+			t.Cleanup(func() { _ = pool.Close() })
+			opts.TTL, opts.ReplyTimeout = 500*time.Millisecond, 400*time.Millisecond
+			locker := newLocker(t, pool, opts)
+			late.Store(true)
+			_, err := locker.TryAcquire(t.Context(), key)
+			late.Store(false)
+			assert.ErrorIs(t, err, modern.ErrLost)
+			assert.ErrorContains(t, err, "after the TTL")
+		})
+	}
+}
+
+// sluggish is a connection whose reader is stopped for longer than the TTL, once it has read something.
+type sluggish struct {
+	net.Conn
+	late *atomic.Bool
+}
+
+func (c *sluggish) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.late.Load() {
+		time.Sleep(600 * time.Millisecond) // the subject
+	}
+	return n, err
+}
+
 // Fault 5, the other half: when the server says that the key is not ours, the holder hears it with the
 // next renewal and not at the deadline.
 func TestFault05LossByTheServersWord(t *testing.T) {

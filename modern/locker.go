@@ -216,6 +216,14 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	if err == nil && l.opts.Replicas > 0 {
 		err = l.replicated(ctx, k)
 	}
+	if err == nil && l.clock.Now() >= k.own.lease.Until() { // the process was stopped, or the reply took too long
+		failed := k.own.fail("acquire", ErrLost, nil)
+		failed.Note = "the reply came after the TTL"
+		err = failed
+		if !l.closed.Load() {
+			l.background.Go(func() { _ = l.giveBack(k, false) })
+		}
+	}
 	if err != nil {
 		kind := lockmigrate.EventFailed
 		if errors.Is(err, ErrNotAcquired) {

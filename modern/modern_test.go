@@ -88,7 +88,7 @@ func TestExclusion(t *testing.T) {
 						if !assert.NoError(t, err) {
 							return
 						}
-						assert.EqualValues(t, 1, inside.Add(1), "alone")
+						assert.EqualValues(t, 1, inside.Add(1), redistest.Violated)
 						total.Add(1)
 						if opts.Fencing {
 							assert.Greater(t, lock.Fence(), last)

@@ -250,7 +250,7 @@ func TestStressHandoffsUnderTrouble(t *testing.T) {
 		func() { s.Do("SCRIPT", "FLUSH") },
 		func() { s.Do("CLIENT", "PAUSE", 30) },
 	))
-	assert.Zero(t, score.overlaps.Load())
+	assert.Zero(t, score.overlaps.Load(), redistest.Violated)
 	assert.Zero(t, score.lost.Load())
 }
 
@@ -296,7 +296,7 @@ func TestStressKilledProcesses(t *testing.T) {
 	}
 	survivors := stress{Workers: 4, Turns: handoffs(5_000), Hold: 100 * time.Microsecond, Options: stressOptions{TTL: 300 * time.Millisecond}}
 	score, _ := survivors.run(t, s, 3, victims)
-	assert.Zero(t, score.overlaps.Load())
+	assert.Zero(t, score.overlaps.Load(), redistest.Violated)
 }
 
 // Fairness across processes: with waiters in line everywhere, nobody takes many more turns than another.
@@ -324,7 +324,7 @@ func TestStressManyGoroutines(t *testing.T) {
 		for range n {
 			all.Go(func() {
 				assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
-					assert.EqualValues(t, 1, inside.Add(1))
+					assert.EqualValues(t, 1, inside.Add(1), redistest.Violated)
 					turns.Add(1)
 					inside.Add(-1)
 					return nil
