@@ -60,7 +60,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 						return
 					}
 					if inside.Add(1) != 1 {
-						t.Error("two inside")
+						t.Error(redistest.Violated)
 					}
 					total.Add(1)
 					counts[n].Add(1)

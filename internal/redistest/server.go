@@ -163,7 +163,7 @@ func (s *Server) launch(args ...string) {
 // await asks until the server answers as wanted. The caller holds mu.
 func (s *Server) await(answers func() error) {
 	s.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := answers()
 		if err == nil {

@@ -26,6 +26,10 @@ const (
 	NetNS   = "netns"   // network namespaces, as root
 )
 
+// Violated says in a failure's message that two were inside at once where that must not be. scripts/test runs
+// a failed test once more; one whose output has these words stays a failure.
+const Violated = "EXCLUSION VIOLATED"
+
 // Wanted tells whether this run is to use a component.
 func Wanted(component string) bool {
 	named := strings.Split(os.Getenv("LOCKMIGRATE_SUITES"), ",")

@@ -166,7 +166,7 @@ func TestFleets(t *testing.T) {
 			}.Run()
 			t.Log(report)
 			assert.GreaterOrEqual(t, report.Turns, acquisitions)
-			assert.Equal(t, 1, report.Inside, "never two inside")
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
 			assert.Zero(t, report.Overlaps)
 			assert.Equal(t, len(c.kills), report.Kills, "each killed while it held, each survived by the others")
 			for i, n := range report.ByMember {

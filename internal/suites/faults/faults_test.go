@@ -401,13 +401,13 @@ func survive(t *testing.T, f fault) row {
 	result.conns = connections(t, s)
 
 	if f.promise == exclusive {
-		assert.Zero(t, result.overlaps, "no overlap of tokens")
+		assert.Zero(t, result.overlaps, redistest.Violated+": overlaps of tokens")
 		assert.Zero(t, result.legacy, "nor of old locks: nothing was lost and no lease overrun")
 		checked, wrong := r.linearizable()
 		assert.Empty(t, wrong, "histories that no order explains")
 		t.Logf("%d operations are linearizable", checked)
 	} else {
-		assert.Zero(t, r.untold, "a holder that was overlapped hears of it")
+		assert.Zero(t, r.untold, redistest.Violated+": a holder that was overlapped did not hear of it")
 		assert.LessOrEqual(t, result.delay, 2*ttl, "and soon")
 	}
 	assert.Zero(t, result.left, "nothing is left behind")

@@ -24,7 +24,7 @@ func TestPacketLoss(t *testing.T) {
 	}
 	c.end()
 	r := c.referee
-	assert.Zero(t, r.count(r.overlaps))
+	assert.Zero(t, r.count(r.overlaps), redistest.Violated)
 	checked, wrong := r.linearizable()
 	assert.Empty(t, wrong)
 	assert.Zero(t, left(t, s))

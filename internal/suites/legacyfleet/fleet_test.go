@@ -82,7 +82,7 @@ func TestFleets(t *testing.T) {
 			report := fleet.Run()
 			t.Log(report)
 			assert.GreaterOrEqual(t, report.Turns, acquisitions)
-			assert.Equal(t, 1, report.Inside, "never two inside")
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
 			assert.Zero(t, report.Overlaps)
 			assert.Equal(t, len(c.kills), report.Kills, "each killed while it held, each taken over")
 			assert.Empty(t, report.Errors)

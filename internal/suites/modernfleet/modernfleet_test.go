@@ -83,7 +83,7 @@ func TestFleets(t *testing.T) {
 			}
 			report := fleet.Run()
 			t.Log(report)
-			assert.Equal(t, 1, report.Inside, "never two inside")
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
 			assert.Zero(t, report.Overlaps)
 			assert.Empty(t, report.Errors)
 			assert.Equal(t, len(c.kills), report.Kills)

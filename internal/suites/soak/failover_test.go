@@ -54,7 +54,7 @@ func verdicts(t *testing.T, all []*soaking) {
 	for _, r := range all {
 		r.finish()
 		t.Logf("fleet %s: turns %v, overlaps %d told (longest %v), %d not promised", r.fleet, r.counts(), r.result.told, r.result.longest, r.result.unpromised)
-		assert.Empty(t, r.violations)
+		assert.Empty(t, r.violations, gravely(r.violations))
 		_, err := scenario.Parse(r.scenario())
 		assert.NoError(t, err, "what a failing run would leave: %s", r.scenario())
 		if len(r.violations) > 0 {

@@ -70,11 +70,21 @@ func TestSoak(t *testing.T) {
 			r := round(t, first+n)
 			total.add(r)
 			if len(r.violations) > 0 {
-				t.Fatalf("seed %d: %d violations, %s ...\nsee %s", r.seed, len(r.violations), r.violations[0], r.leave(folder(t)))
+				t.Fatalf("%sseed %d: %d violations, %s ...\nsee %s", gravely(r.violations), r.seed, len(r.violations), r.violations[0], r.leave(folder(t)))
 			}
 		})
 	}
 	t.Logf("topology %s, seeds %d to %d: %v", *topology, first, first+uint64(total.rounds)-1, total)
+}
+
+// gravely is what a failure's message begins with where two were inside at once.
+func gravely(violations []string) string {
+	for _, v := range violations {
+		if strings.Contains(v, " beside ") {
+			return redistest.Violated + ": "
+		}
+	}
+	return ""
 }
 
 // round lets one fleet soak for a while.
