@@ -37,7 +37,8 @@
 -- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
 -- clients for the length of one gap.
 -- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
--- if nobody takes the key. Every release writes it.
+-- if nobody takes the key. It begins with a holder and is written by every release, so that it is there
+-- while the lock is held: in a cluster's slot that is being moved, a script runs only if all its keys are.
 -- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
 -- clock, and of those who wait only the first may take a key that may be taken. The queue decides nothing but who is refused:
 -- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
@@ -56,6 +57,9 @@ if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[
   and (ARGV[12] == '0' or redis.call('EXISTS', KEYS[5]) == 0)
   and redis.call('SET', key, value, 'NX', 'PX', ttl) then
   if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
+    if ARGV[8] ~= '0' and not since then
+      redis.call('SET', KEYS[4], string.format('%.0f %.0f', moment, moment + ARGV[9]), 'PX', ttl + ARGV[9])
+    end
     if ARGV[6] == '0' then return {1, 0} end
     local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
     redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
@@ -111,9 +115,8 @@ elseif seen then
   code = 2
 end
 
-if since and now >= ends then
-  redis.call('DEL', KEYS[4])
-elseif since and code == 1 and now - since > tonumber(ARGV[8]) then
+local streak = since and now < ends
+if streak and code == 1 and now - since > tonumber(ARGV[8]) then
   return held(0, ends - now, '')
 end
 while queue and code ~= 3 and ARGV[12] ~= '0' do
@@ -129,6 +132,9 @@ while queue and code ~= 3 and ARGV[12] ~= '0' do
   end
 end
 if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
+if ARGV[8] ~= '0' and not streak then
+  redis.call('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[9]), 'PX', ttl + ARGV[9])
+end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

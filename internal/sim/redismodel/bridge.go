@@ -34,6 +34,7 @@ func bridgeTake(c *call) protocol.Reply {
 		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
 	since, ends, streak := c.streak()
+	streak = streak && c.ms < ends
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -49,9 +50,7 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if streak && c.ms >= ends {
-		c.remove(cmd.Streak)
-	} else if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
+	if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
 		if guarded {
 			c.remove(cmd.Guard)
 		}
@@ -67,6 +66,9 @@ func bridgeTake(c *call) protocol.Reply {
 	}
 	if cmd.Queue != "" && cmd.Entry != "" {
 		c.unqueue(cmd.Entry)
+	}
+	if gap := cmd.Gap.Milliseconds(); cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond && !streak {
+		c.write(cmd.Streak, fmt.Sprintf("%d %d", c.ms, c.ms+gap), cmd.TTL.Milliseconds()+gap)
 	}
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
