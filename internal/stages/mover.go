@@ -26,9 +26,16 @@ var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one
 // run again.
 func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) error {
 	epoch := m.Epoch
+	var inTheWay []Blocker
+	givenUp := func() error {
+		return &Waited{Namespace: m.Store.Namespace, To: to, Blockers: inTheWay, Cause: context.Cause(ctx)}
+	}
 	for {
 		view, err := m.Store.Show(ctx)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil && len(inTheWay) > 0: // the wait ended in the midst of a look
+			return givenUp()
+		case err != nil:
 			return err
 		}
 		switch {
@@ -49,13 +56,14 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		if err != nil || len(blockers) == 0 {
 			return err
 		}
+		inTheWay = blockers
 		wait(view, blockers)
 		timer := time.NewTimer(m.Look)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return &Waited{Namespace: m.Store.Namespace, To: to, Blockers: blockers, Cause: context.Cause(ctx)}
+			return givenUp()
 		}
 	}
 }

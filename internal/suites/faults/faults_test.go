@@ -450,7 +450,7 @@ func left(t *testing.T, s *site) (n int) {
 				pttl, _ := redis.Int64(server.Do("PTTL", key), nil)
 				// Counters are meant to outlive locks; a queue that a dead waiter stands in is emptied by the next
 				// release, or ends by itself.
-				companion := strings.Contains(key, "fence") || strings.Contains(key, "queue")
+				companion := strings.Contains(key, "fence") || strings.Contains(key, "queue") || strings.Contains(key, ":line")
 				switch {
 				case companion && pttl > 0, pttl == -2:
 				case strings.Contains(key, "legacy") && pttl == -1 && expired(server.Value(key)):
