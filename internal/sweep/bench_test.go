@@ -23,8 +23,9 @@ import (
 //
 //	LOCKMIGRATE_SUITES=redis go test ./internal/sweep -run - -bench UnderLoad -benchtime 1x
 //
-// p99-ms beside that of the run called alone is what the tool adds; keys/s counts the keys that its pattern chooses. "flat out" is 50 clients that ask as fast as
-// they can, so that the server is saturated before the tool comes; "one client" asks again when it has its answer.
+// p99-ms beside that of the run called alone is what the tool adds; keys/s counts the keys that its pattern
+// chooses. "flat out" is 50 clients that ask as fast as they can, so that the server is saturated before the tool
+// comes; "one client" asks again when it has its answer.
 func BenchmarkUnderLoad(b *testing.B) {
 	const keys = 1_000_000
 	s := redistest.Real(b)
