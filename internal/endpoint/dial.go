@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
@@ -193,8 +194,11 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 func (e *Endpoint) open(ctx context.Context, network, addr string) (net.Conn, error) {
 	dialer := net.Dialer{KeepAlive: time.Minute}
 	conn, err := dialer.DialContext(ctx, network, addr)
-	if err != nil || e.tls == nil {
-		return conn, err
+	if err != nil {
+		return nil, err
+	}
+	if conn = lockmigrate.Quiet(conn); e.tls == nil {
+		return conn, nil
 	}
 	config := e.tls.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(addr)

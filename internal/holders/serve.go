@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
 )
 
 // Taker is a Go lock as the line protocol of the holders needs it.
@@ -90,7 +92,7 @@ func serve(kind string, maker Maker, url string, words []string) error {
 	}
 	args := arguments(kind, words)
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialURLContext(ctx, url)
+		return redis.DialURLContext(ctx, url, redis.DialContextFunc(lockmigrate.DialContext))
 	}}
 	book := url // a test may put a proxy between the lock and the server, but not between the book and it
 	if args["book"] != "" {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
 )
 
 // Server is a server of one test.
@@ -270,7 +272,7 @@ func (s *Server) Value(key string) string {
 }
 
 func (s *Server) dial(ctx context.Context) (redis.Conn, error) {
-	return redis.DialContext(ctx, "tcp", s.Addr, redis.DialPassword(s.Password), redis.DialConnectTimeout(5*time.Second),
+	return redis.DialContext(ctx, "tcp", s.Addr, redis.DialContextFunc(lockmigrate.DialContext), redis.DialPassword(s.Password),
 		redis.DialUseTLS(s.tls != nil), redis.DialTLSConfig(s.tls))
 }
 

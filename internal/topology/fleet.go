@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -96,7 +97,11 @@ func CheckAddrs(addrs []string) error {
 // Plain dials servers without TLS and without a password.
 func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
 	return func(ctx context.Context, addr string) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(timeout))
+		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			bounded, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return lockmigrate.DialContext(bounded, network, addr)
+		}))
 	}
 }
 
