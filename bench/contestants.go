@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -42,16 +43,20 @@ const ttl = 30 * time.Second
 var contestants = []contestant{
 	{name: "raw", solo: true, open: openRaw,
 		about: "redigo's pool, SET NX PX and EVALSHA compare-and-delete; no renewal, no waiting"},
+	{name: "raw-quiet", solo: true, open: openRawQuiet,
+		about: "the same with connections of lockmigrate.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
-		about: "the same two commands over this project's shared line (internal/line)"},
+		about: "the same two commands over redigo's own connections and this project's shared line (internal/line)"},
 	{name: "blpop", waits: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
-		about: "package modern as it comes: renewal on, the fair queue on"},
+		about: "package modern as it comes, over lockmigrate.DialContext as the README has it: renewal on, the fair queue on"},
+	{name: "modern-plain", solo: true, open: openPlain,
+		about: "the same over redigo's own connections"},
 	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
 	{name: "compat", solo: true, waits: true, old: true, open: openCompat,
-		about: "package compat, the bridge: a lock that old and new clients respect; renewal on"},
+		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over lockmigrate.DialContext"},
 	{name: "legacy", solo: true, waits: true, open: openLegacy,
 		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
 	{name: "redsync-5ms", solo: true, waits: true, open: openRedsync(5 * time.Millisecond),
@@ -91,6 +96,13 @@ func poolFor(addr string) *redis.Pool {
 	return &redis.Pool{MaxIdle: 256, DialContext: dialer(addr)}
 }
 
+// quietPool is a pool as the README has it.
+func quietPool(addr string) *redis.Pool {
+	return &redis.Pool{MaxIdle: 256, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(lockmigrate.DialContext))
+	}}
+}
+
 // token stands for what a library would draw; raw shall not pay for randomness that is not its subject.
 const token = "5123456789012345678"
 
@@ -101,6 +113,8 @@ type rawClient struct{ pool *redis.Pool }
 var compareDel = redis.NewScript(1, `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
 func openRaw(addr string) (client, error) { return &rawClient{poolFor(addr)}, nil }
+
+func openRawQuiet(addr string) (client, error) { return &rawClient{quietPool(addr)}, nil }
 
 func (c *rawClient) Close() { _ = c.pool.Close() }
 
@@ -245,14 +259,19 @@ type modernClient struct {
 	locker *modern.Locker
 }
 
-func openModern(addr string) (client, error) { return openModernWith(addr, modern.Options{TTL: ttl}) }
-
-func openUnfair(addr string) (client, error) {
-	return openModernWith(addr, modern.Options{TTL: ttl, Unfair: true})
+func openModern(addr string) (client, error) {
+	return openModernWith(quietPool(addr), modern.Options{TTL: ttl})
 }
 
-func openModernWith(addr string, opts modern.Options) (client, error) {
-	pool := poolFor(addr)
+func openPlain(addr string) (client, error) {
+	return openModernWith(poolFor(addr), modern.Options{TTL: ttl})
+}
+
+func openUnfair(addr string) (client, error) {
+	return openModernWith(quietPool(addr), modern.Options{TTL: ttl, Unfair: true})
+}
+
+func openModernWith(pool *redis.Pool, opts modern.Options) (client, error) {
 	locker, err := modern.New(pool, opts)
 	return &modernClient{pool, locker}, err
 }
@@ -281,7 +300,7 @@ type compatClient struct {
 }
 
 func openCompat(addr string) (client, error) {
-	pool := poolFor(addr)
+	pool := quietPool(addr)
 	locker, err := compat.New(pool, compat.Options{TTL: ttl, ShortestLease: time.Minute})
 	return &compatClient{pool, locker}, err
 }

@@ -6,7 +6,9 @@
 //
 // Every measurement runs in processes of its own, pinned to one core while the server has another. Every
 // contestant takes its turn in every round, and a figure is the median over the rounds of the ratio to
-// the baseline of the same round: what the machine does besides hits all of them. Where it does much,
+// the baseline of the same round: what the machine does besides hits all of them. What is measured without
+// contention is cut into slices of 25 ms, in which the contestants take turns, and a round's ratio is the
+// median of those of its slices. Where it does much,
 // `chrt -r 5 make bench`, as root, keeps it out.
 package main
 
@@ -99,6 +101,7 @@ type Spec struct {
 	Goroutines int
 	Section    time.Duration // how long a lock is held
 	For        time.Duration
+	Slices     int    // into how many the time is cut
 	Shared     string // the file that the processes of one measurement share
 	Index      int    // of this process among them
 	Held       int
@@ -115,6 +118,7 @@ type Result struct {
 	Waits    []int64       // nanoseconds, one for each acquisition
 	Handoffs []int64       // nanoseconds from a release to the next holder
 	Turns    []int         // of each goroutine
+	Slices   []Result      // what this is the sum of, where it was measured in slices
 	Problem  string        // a lock that did not exclude, or was not released
 }
 

@@ -34,10 +34,10 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{name: "solo", fits: func(c contestant) bool { return c.solo }, specs: func(p Plan) []Spec {
-		return []Spec{{Scenario: "solo", For: p.Stretch}}
+		return []Spec{{Scenario: "solo", For: p.Stretch, Slices: p.slices()}}
 	}},
 	{name: "crowd", fits: func(c contestant) bool { return c.solo && c.name != "legacy" }, specs: func(p Plan) []Spec {
-		return []Spec{{Scenario: "crowd", Goroutines: 64, For: p.Stretch}}
+		return []Spec{{Scenario: "crowd", Goroutines: 64, For: p.Stretch, Slices: p.slices()}}
 	}},
 	{name: "handoff", fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		return times(2, Spec{Scenario: "handoff", Section: 3 * time.Millisecond, For: p.Contended})
@@ -103,6 +103,9 @@ func measure(p Plan, say func(string)) (Results, error) {
 	return results, nil
 }
 
+// slices is into how many pieces a stretch is cut: of 25 ms, and one at least.
+func (p Plan) slices() int { return max(int(p.Stretch/(25*time.Millisecond)), 1) }
+
 func (p Plan) covers(sc scenario) bool {
 	return len(p.Only) == 0 && !sc.aside || slices.Contains(p.Only, sc.name)
 }
@@ -124,6 +127,15 @@ func measureRound(p Plan, s *server, sc scenario, round int, results Results) er
 	}
 	if sc.name == "idle" {
 		return idleTogether(p, sc, field, results)
+	}
+	if spec := sc.specs(p)[0]; spec.Slices > 0 {
+		samples, err := measureSlices(s, spec, field, fmt.Sprintf("%s-%d-", sc.name, round))
+		for c, sample := range samples {
+			if err == nil {
+				err = results.put(sc.name, c, sample)
+			}
+		}
+		return err
 	}
 	for i := range field {
 		c := field[(i+round)%len(field)]
@@ -197,7 +209,7 @@ func measureOne(s *server, specs []Spec, c contestant, key string, watch time.Du
 	if err != nil {
 		return Sample{}, err
 	}
-	defer os.Remove(path)
+	defer removeBoard(path)
 
 	var procs []*process
 	defer func() {

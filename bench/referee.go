@@ -32,6 +32,8 @@ func newBoard() (path string, err error) {
 	return f.Name(), f.Truncate(4096)
 }
 
+func removeBoard(path string) { _ = os.Remove(path) } // what stays behind is in the system's temporary directory
+
 func openReferee(path string) (*referee, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

@@ -40,7 +40,7 @@ func (r Results) over(scenario, contestant string, f figure) value {
 			if i >= len(base) {
 				continue
 			}
-			v /= f.of(base[i])
+			v = ratio(f.of, s, base[i])
 		}
 		if !math.IsNaN(v) {
 			all = append(all, v)

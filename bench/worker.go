@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -87,40 +85,6 @@ type worker struct {
 	ready   func() error
 }
 
-// meter measures what a stretch of work costs this process and the server.
-type meter struct {
-	start   time.Time
-	cpu     time.Duration
-	mallocs uint64
-	server  usage
-}
-
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-func mallocs() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.Mallocs
-}
-
-func (w *worker) begin() (meter, error) {
-	u, err := info(w.admin)
-	return meter{server: u, mallocs: mallocs(), cpu: cpuTime(), start: time.Now()}, err
-}
-
-func (w *worker) end(m meter, ops int) (Result, error) {
-	r := Result{Ops: ops, Took: time.Since(m.start), CPU: cpuTime() - m.cpu}
-	r.Mallocs = float64(mallocs()-m.mallocs) / float64(max(ops, 1))
-	u, err := info(w.admin)
-	spent := u.since(m.server)
-	r.Server, r.Clients = spent.cpu, spent.clients-2 // without the measurement's own two
-	return r, err
-}
-
 // solo takes one lock again and again.
 func (w *worker) solo() (Result, error) {
 	ctx, cancel := context.WithCancel(context.Background()) // callers have contexts that can end
@@ -134,21 +98,15 @@ func (w *worker) solo() (Result, error) {
 			return Result{}, err
 		}
 	}
-	if err := w.ready(); err != nil {
-		return Result{}, err
-	}
-	runtime.GC()
-	m, err := w.begin()
-	if err != nil {
-		return Result{}, err
-	}
-	ops := 0
-	for ; time.Since(m.start) < w.spec.For; ops++ {
-		if err := w.client.Pair(ctx, w.spec.Key); err != nil {
-			return Result{}, err
+	r, err := w.inSlices(func(end time.Time) (int, error) {
+		ops := 0
+		for ; time.Now().Before(end); ops++ {
+			if err := w.client.Pair(ctx, w.spec.Key); err != nil {
+				return ops, err
+			}
 		}
-	}
-	r, err := w.end(m, ops)
+		return ops, nil
+	})
 	if r.Problem = problem; problem == "" && err == nil {
 		r.Problem, err = w.leftOver()
 	}
@@ -242,19 +200,7 @@ func (w *worker) crowd() (Result, error) {
 	if _, err := pairs(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return Result{}, err
 	}
-	if err := w.ready(); err != nil {
-		return Result{}, err
-	}
-	runtime.GC()
-	m, err := w.begin()
-	if err != nil {
-		return Result{}, err
-	}
-	ops, err := pairs(m.start.Add(w.spec.For))
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := w.end(m, ops)
+	r, err := w.inSlices(pairs)
 	if err == nil {
 		r.Problem, err = w.leftOver()
 	}
