@@ -6,7 +6,9 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -19,6 +21,7 @@ type quietConn struct {
 	net.Conn
 	raw         syscall.RawConn
 	read, write transfer
+	bounded     atomic.Bool // a read has, or had, a deadline
 }
 
 // transfer is one direction; rest, done and err are those of a call, which holds mu.
@@ -56,6 +59,22 @@ func quiet(conn net.Conn) net.Conn {
 
 // SyscallConn implements syscall.Conn.
 func (q *quietConn) SyscallConn() (syscall.RawConn, error) { return q.raw, nil }
+
+// SetReadDeadline spares the runtime's poller what redigo does before every read: it takes a deadline away
+// that was never set.
+func (q *quietConn) SetReadDeadline(t time.Time) error {
+	if t.IsZero() && !q.bounded.Load() {
+		return nil
+	}
+	q.bounded.Store(true)
+	return q.Conn.SetReadDeadline(t)
+}
+
+// SetDeadline implements net.Conn.
+func (q *quietConn) SetDeadline(t time.Time) error {
+	q.bounded.Store(true)
+	return q.Conn.SetDeadline(t)
+}
 
 func (q *quietConn) Read(p []byte) (int, error) {
 	if len(p) == 0 {

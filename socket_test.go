@@ -188,11 +188,14 @@ var ports = regexp.MustCompile(`:\d+`)
 
 func TestQuietReadsOnAfterADeadline(t *testing.T) {
 	quiet, other := pair(t, "tcp", lockmigrate.Quiet)
-	require.NoError(t, quiet.SetReadDeadline(time.Now().Add(-time.Second)))
-	_, err := quiet.Read(make([]byte, 1))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, quiet.SetReadDeadline(time.Time{}))
-	_, err = other.Write([]byte("x"))
+	for _, set := range []func(time.Time) error{quiet.SetReadDeadline, quiet.SetDeadline, quiet.SetReadDeadline} {
+		require.NoError(t, set(time.Now().Add(-time.Second)))
+		_, err := quiet.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, quiet.SetReadDeadline(time.Time{}))
+	}
+	_, err := other.Write([]byte("x"))
 	require.NoError(t, err)
 	n, err := quiet.Read(make([]byte, 10))
 	require.NoError(t, err)
