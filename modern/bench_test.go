@@ -2,11 +2,14 @@ package modern_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -115,5 +118,64 @@ func TestAcquireReleaseAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(2000, pair); n > most {
 		t.Errorf("%v allocations, at most %v are agreed", n, most)
+	}
+}
+
+// echo answers at once, in memory: OK to a SET, 1 to everything else.
+type echo struct {
+	replies chan any
+	sent    []any
+}
+
+func (e *echo) Send(name string, _ ...any) error {
+	var reply any = int64(1)
+	if name == "SET" {
+		reply = "OK"
+	}
+	e.sent = append(e.sent, reply)
+	return nil
+}
+
+func (e *echo) Flush() error {
+	for _, reply := range e.sent {
+		e.replies <- reply
+	}
+	e.sent = e.sent[:0]
+	return nil
+}
+
+func (e *echo) Receive() (any, error) { return e.ReceiveWithTimeout(0) }
+
+func (e *echo) ReceiveWithTimeout(time.Duration) (any, error) {
+	reply, ok := <-e.replies
+	if !ok {
+		return nil, io.EOF
+	}
+	return reply, nil
+}
+
+func (e *echo) Do(string, ...any) (any, error) { return nil, errors.New("a line sends and receives") }
+
+func (e *echo) DoWithTimeout(time.Duration, string, ...any) (any, error) { return e.Do("") }
+
+func (e *echo) Err() error { return nil }
+
+func (e *echo) Close() error { close(e.replies); return nil }
+
+// BenchmarkInMemory is what acquire and release cost in this process itself, without a system call.
+func BenchmarkInMemory(b *testing.B) {
+	dial := func(context.Context) (redis.Conn, error) { return &echo{replies: make(chan any, 16)}, nil }
+	locker := newLocker(b, &redis.Pool{DialContext: dial}, modern.Options{})
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	b.ReportAllocs()
+	for b.Loop() {
+		lock, err := locker.TryAcquire(ctx, key)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lock.Release(ctx); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
