@@ -51,7 +51,7 @@ var contestants = []contestant{
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
 		about: "package modern as it comes, over lockmigrate.DialContext as the README has it: renewal on, the fair queue on"},
-	{name: "modern-plain", solo: true, open: openPlain,
+	{name: "modern-plain", solo: true, waits: true, old: true, open: openPlain,
 		about: "the same over redigo's own connections"},
 	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
