@@ -31,7 +31,8 @@ type hold struct {
 	fenceKey string // empty without fencing
 	fence    int64
 	handed   bool
-	owner    ownership // set where an owner holds it
+	stands   atomic.Bool // our entry may still be in the server's queue
+	owner    ownership   // set where an owner holds it
 	acquire  protocol.ModernAcquire
 	giving   protocol.ModernRelease // the first release; a further one has its own
 

@@ -284,7 +284,9 @@ func (l *Locker) giveBack(k *Lock, queued bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 	defer cancel()
 	m := l.releaseOf(&k.own)
-	m.Entry = queued && m.Queue != ""
+	if queued && m.Queue != "" {
+		m.Entry, m.Held = true, false
+	}
 	outcome, _ := l.runner.Advance(ctx, &m, protocol.Reply{}, func(driver.Outcome) {})
 	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
 		return nil
@@ -298,7 +300,7 @@ func (l *Locker) giveBack(k *Lock, queued bool) error {
 func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
 		Key: h.key, Token: h.token, Channel: l.channel, Claim: l.opts.Claim, Share: l.opts.Share,
-		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
 		m.Queue = protocol.Beside(h.key, queueSuffix)

@@ -73,6 +73,9 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		case step.Verdict == protocol.Acquired:
 			k.own.handed = m.Handed()
 			k.own.begin(m.Deadline(), m.FenceToken())
+			if m.Stands() {
+				l.unqueue(k)
+			}
 			return nil
 		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err):
 			// There was no connection to be had. The machine counts that as a question without an answer.
@@ -89,6 +92,27 @@ func (l *Locker) leave(k *Lock) {
 	if !l.closed.Load() {
 		l.background.Go(func() { _ = l.giveBack(k, true) })
 	}
+}
+
+// unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
+// does not wait for that: until it is confirmed, a release does the same.
+func (l *Locker) unqueue(k *Lock) {
+	h := &k.own
+	h.stands.Store(true)
+	if l.closed.Load() {
+		return
+	}
+	l.background.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
+		defer cancel()
+		m := &protocol.ModernLeave{
+			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channel, Claim: l.opts.Claim,
+		}
+		outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
+		if err == nil && outcome.Step.Verdict == protocol.Released {
+			h.stands.Store(false)
+		}
+	})
 }
 
 // waitFailed ends a wait that cannot go on.

@@ -110,8 +110,8 @@ func staleClaims() []Claim {
 	}
 }
 
-// queueClaims: bridge clients that take turns. Their queue may lose its order, never the lock: entries outlive
-// their clients, and a client whose turn it is may be passed over at any time.
+// queueClaims: bridge clients that take turns, and token clients in theirs. A queue may lose its order, never
+// the lock: entries outlive their clients, and a client whose turn it is may be passed over at any time.
 func queueClaims() []Claim {
 	L, B, M := legacyClient, bridgeClient, modernClient
 	return []Claim{
@@ -135,6 +135,16 @@ func queueClaims() []Claim {
 			world(12, L("a", staleDel), B("x", queue, settle(2), noGuard), B("y", queue, settle(2), noGuard)).only(bridgeBridge)},
 		{"LBB-queue-takeover", "L B B", "value left by a crashed holder, taken over in turn; GETSET <= 1 late, grace 1, settle 2, renewal every tick", Exclusive, 0,
 			world(7, L("a", early(1), delayOf(protocol.GetSet, 1)), B("x", queue, grace(1), settle(2), renew(1), punctual), B("y", queue, grace(1), settle(2), renew(1), punctual)).leftBehind(2)},
+		{"MM-queue", "M M", "token clients in their queue; renewal every tick, commands 1 late, crash", Exclusive, 0,
+			world(9, M("m", queue, crash, delay(1), renew(1)), M("n", queue, crash, delay(1), renew(1)))},
+		{"MM-queue-silent", "M M", "the same without crash and renewal; one reply never comes, its command runs late or never", Exclusive, 0,
+			world(9, M("m", queue, delay(1)), M("n", queue, delay(1))).silences(1)},
+		{"LM-queue-ahead", "L M", "legacy clock ahead by more than the lease; a token client in its queue takes the key when the legacy client has deleted it", Exclusive, 0,
+			world(14, L("a", ahead(5), turns(2)), M("m", queue, crash, delay(1), turns(2)))},
+		{"LMM-queue", "L M M", "the same with two in the queue, one of which may crash while its entry stands there", Exclusive, 0,
+			world(10, L("a", ahead(5)), M("m", queue, crash, turns(2)), M("n", queue))},
+		{"LMM-queue-silent", "L M M", "the same, one reply never comes; its command runs, late or never", Exclusive, 0,
+			world(8, L("a"), M("m", queue, delay(1)), M("n", queue)).silences(1)},
 	}
 }
 

@@ -14,6 +14,7 @@ const (
 	QueueRelease                // modern_release.lua: 2 handed to the next waiter, 1 deleted, 0 not ours
 	NativeDel                   // DELEX key IFEQ value, or DELIFEQ key value; Old names it: 1 deleted, 0 not ours
 	WaitReplicas                // WAIT count ttl: how many replicas have every write of this connection
+	Unqueue                     // ZREM queue entry: how many were removed
 
 	RedissonTake    // modern_redisson_take.lua: nil taken, else the remaining ms
 	RedissonExtend  // modern_redisson_extend.lua: 1 extended, 0 not ours
@@ -21,11 +22,14 @@ const (
 	RedissonCount   // HGET key value: the hold count or nil
 )
 
-// The further reply kind of a queued wait.
-//
-// Granted may come instead of Woke: a holder has handed us the key, with Int as the fencing token (0
-// for none) and Int2 as the ticket that we had in the queue.
-const Granted ReplyKind = 64
+// The further reply kinds of a queued wait, which may come instead of Woke.
+const (
+	// Granted: a holder has handed us the key, with Int as the fencing token (0 for none) and Int2 as the
+	// ticket that we had in the queue.
+	Granted ReplyKind = iota + 64
+	// Changed: the server has told that the key was written or deleted, or has expired.
+	Changed
+)
 
 // ModernAcquire is one attempt at a token lock.
 //
@@ -58,6 +62,7 @@ const (
 	modernAsked
 	modernAskedAgain
 	modernSlept
+	modernGrasped
 )
 
 // Deadline returns the instant on the client's own clock until which the lock is certainly ours,
@@ -114,6 +119,7 @@ func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 //	queue                          taken: acquired
 //	                               held: sleep until the holder's TTL has passed, ask again
 //	a grant during the sleep       the holder has handed us the key: acquired
+//	a change during the sleep      where an old client held the key: SET key token NX PX ttl
 //
 // Whoever releases the key, or finds it free, gives it to the head of the queue: the lock is never
 // up for grabs between two holders, so nobody can overtake, and the hand-over costs the new holder no
@@ -125,6 +131,15 @@ func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 // server still said "queued" after our last question was sent, so the grant is younger than that. If
 // too little of the claim is certain, one more question makes it a full lease; and so does the first
 // renewal in any case.
+//
+// Nobody hands on the key of an old client: it is deleted, and the first in the queue has to hear of that
+// and ask. It asks with a plain SET then, whose answer takes little more than half of the time that the
+// script's takes where the server was idle. The SET does not look at the queue. It need not, where we stood first when we asked
+// last: whoever was to come before us now would have to be put there, and the only way into the queue is
+// its end. (We may have been passed over as one who does not listen, or the queue may have gone with its
+// TTL: then we are before somebody who has come later than we have.) What remains of us there is removed
+// once we have the key: Stands. A key of an old client has no TTL, and is known by that; of one that has,
+// a change is mostly a renewal, and the SET would be a question for nothing.
 type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
@@ -148,6 +163,7 @@ type ModernQueue struct {
 	left     time.Duration
 	before   int64
 	handed   bool
+	stands   bool
 	ticket   int64 // our place in the queue; a grant for another one is an old message
 }
 
@@ -166,6 +182,10 @@ func (q *ModernQueue) Before() int { return int(q.before) }
 // Handed tells that the lock came by a grant and not by asking. Valid once Acquired.
 func (q *ModernQueue) Handed() bool { return q.handed }
 
+// Stands tells that our entry is still in the queue: to be removed by ModernLeave, and by a release that
+// comes before that has been confirmed. Valid once Acquired.
+func (q *ModernQueue) Stands() bool { return q.stands }
+
 // Next implements Machine.
 func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 	if q.at == modernBegin {
@@ -176,9 +196,17 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 			q.deadline, q.fence, q.handed = q.queued.Add(q.Claim), reply.Int, true
 			return done(Acquired)
 		}
+		if reply.Kind == Changed && q.mayGrasp() {
+			return q.grasp(now)
+		}
 		return q.ask(now)
 	}
 	switch {
+	case q.at == modernGrasped && reply.Kind == Text: // SET's OK
+		q.deadline, q.stands = q.asked.Add(q.TTL), true
+		return done(Acquired)
+	case q.at == modernGrasped && reply.Kind != Silence: // somebody else has it; or the script is told why not
+		return q.ask(now)
 	case reply.Kind == Silence:
 		q.silences++
 		if q.silences >= max(q.Tries, 2) {
@@ -214,6 +242,18 @@ func (q *ModernQueue) certain(now Instant, reply Reply) bool {
 	return q.queued != 0 && reply.Int2 == q.ticket && now.Sub(q.queued) < q.Claim/2 && (q.Fence == "" || reply.Int > 0)
 }
 
+// mayGrasp tells whether the key may be taken past the script: an old client held it, we are the first in
+// line, and nothing but the key and the queue is to be kept.
+func (q *ModernQueue) mayGrasp() bool {
+	return q.queued != 0 && q.left < 0 && q.before == 0 && q.Fence == "" && q.Share == 0
+}
+
+// grasp takes the key if it is free.
+func (q *ModernQueue) grasp(now Instant) Step {
+	q.at, q.asked = modernGrasped, now
+	return send(Command{Op: SetToken, Key: q.Key, Value: q.Token, TTL: q.TTL})
+}
+
 func (q *ModernQueue) ask(now Instant) Step {
 	q.at, q.asked = modernAsked, now
 	return send(Command{
@@ -221,6 +261,30 @@ func (q *ModernQueue) ask(now Instant) Step {
 		Queue: q.Queue, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
 		Fence: q.Fence, FenceTTL: q.FenceTTL, Share: q.Share,
 	})
+}
+
+// ModernLeave removes our entry from the queue of a key that we hold.
+type ModernLeave struct {
+	Key     string
+	Queue   string // as in ModernQueue, and so what follows
+	Token   string
+	Channel string
+	Claim   time.Duration
+
+	at modernState
+}
+
+// Next implements Machine.
+func (l *ModernLeave) Next(_ Instant, reply Reply) Step {
+	switch {
+	case l.at == modernBegin, reply.Kind == Silence && l.at == modernAsked:
+		l.at++
+		return send(Command{Op: Unqueue, Key: l.Key, Value: l.Token, Queue: l.Queue, Channel: l.Channel, Claim: l.Claim})
+	case reply.Kind == Integer:
+		return done(Released)
+	default: // a release asks again
+		return done(Unsure)
+	}
 }
 
 // ModernRenew extends a lease that we hold. A reply that does not come leaves the lease at its old
@@ -265,12 +329,13 @@ func (r *ModernRenew) Next(now Instant, reply Reply) Step {
 // the lease ends by itself.
 //
 // With Entry set it also leaves the queue: that is how a wait ends that was given up, whether or not
-// the key has been granted to it meanwhile.
+// the key has been granted to it meanwhile; and with Held, how a lock ends whose entry still stands there.
 type ModernRelease struct {
 	Key      string
 	Token    string
 	Queue    string // the queue's key; empty for a plain compare-and-delete
 	Entry    bool   // we may still stand in the queue
+	Held     bool   // with Entry: the key was ours, so that it is a loss if it is not
 	Channel  string // with Entry: as in ModernQueue
 	Claim    time.Duration
 	Share    time.Duration
@@ -293,7 +358,7 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 		return done(Unsure)
 	case reply.Kind == Fault:
 		return done(Failed)
-	case reply.is(0) && r.at == modernAsked && !r.Entry:
+	case reply.is(0) && r.at == modernAsked && (r.Held || !r.Entry):
 		return done(Kept)
 	default: // not ours any more after a question that was lost: by our doing, or by the end of the lease
 		return done(Released)

@@ -114,6 +114,39 @@ func TestModernQueue(t *testing.T) {
 		follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, silence, sends(Queue)}, exchange{0, ints(0, 10, 1), sleep(11 * time.Millisecond)},
 			exchange{0, woke, sends(Queue)}, exchange{0, silence, sends(Queue)}, exchange{0, ints(1), done(Acquired)})
 	})
+	t.Run("an old client's deletion", func(t *testing.T) {
+		changed, status := Reply{Kind: Changed}, Reply{Kind: Text, Text: "OK"}
+		first := []exchange{{1 * s, begins, sends(Queue)}, {2 * s, ints(0, -1, 41), sleep(30 * s)}}
+		m := waiter()
+		follow(t, m, append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, status, done(Acquired)})...)
+		assert.Equal(t, deadline(15*s), m.Deadline(), "from before the SET")
+		assert.True(t, m.Stands())
+		assert.False(t, m.Handed())
+		for _, not := range []Reply{nothing, refusal} { // another was faster; or may we not use SET?
+			m = waiter()
+			follow(t, m, append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, not, sends(Queue)}, exchange{7 * s, ints(1), done(Acquired)})...)
+			assert.Equal(t, deadline(16*s), m.Deadline())
+			assert.False(t, m.Stands(), "the script has removed it")
+		}
+		follow(t, waiter(), append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, silence, sends(Queue)},
+			exchange{7 * s, silence, sleep(200 * time.Millisecond)}, exchange{7 * s, woke, sends(Queue)}, exchange{7 * s, silence, done(Unsure)})...)
+		follow(t, waiter(), append(first, exchange{5 * s, woke, sends(Queue)})...)
+		fenced, shared := waiter(), waiter()
+		fenced.Fence, shared.Share = "f", s
+		for _, m := range []*ModernQueue{fenced, shared} {
+			follow(t, m, append(first, exchange{5 * s, changed, sends(Queue)})...)
+		}
+		for _, held := range []Reply{ints(-1, -1, 41), ints(0, 60_000, 41)} { // not the first in line; a key with a TTL
+			follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, held, sleep(30 * s)}, exchange{5 * s, changed, sends(Queue)})
+		}
+
+		leave := &ModernLeave{}
+		follow(t, leave, exchange{0, begins, sends(Unqueue)}, exchange{0, ints(1), done(Released)})
+		leave = &ModernLeave{}
+		follow(t, leave, exchange{0, begins, sends(Unqueue)}, exchange{0, silence, sends(Unqueue)}, exchange{0, ints(0), done(Released)})
+		follow(t, &ModernLeave{}, exchange{0, begins, sends(Unqueue)}, exchange{0, silence, sends(Unqueue)}, exchange{0, silence, done(Unsure)})
+		follow(t, &ModernLeave{}, exchange{0, begins, sends(Unqueue)}, exchange{0, refusal, done(Unsure)})
+	})
 	t.Run("another type", func(t *testing.T) {
 		wrong := Reply{Kind: Fault, Text: "ERR Error running script: @user_script: 20: WRONGTYPE Operation against a key"}
 		follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, wrong, done(Foreign)})
@@ -157,6 +190,8 @@ func TestModernRenewAndRelease(t *testing.T) {
 	}
 	m := &ModernRelease{Queue: "q", Entry: true}
 	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(Released)})
+	m = &ModernRelease{Queue: "q", Entry: true, Held: true}
+	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(Kept)})
 }
 
 func TestModernConfirm(t *testing.T) {

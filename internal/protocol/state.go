@@ -39,7 +39,7 @@ func (a *ModernAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (q *ModernQueue) AppendState(b []byte) []byte {
-	b = append(b, byte(q.at), byte(q.silences), flags(q.handed))
+	b = append(b, byte(q.at), byte(q.silences), flags(q.handed, q.stands))
 	b = appendTimes(b, time.Duration(q.asked), time.Duration(q.queued), time.Duration(q.deadline))
 	b = appendTimes(b, time.Duration(q.fence), q.left, time.Duration(q.before), time.Duration(q.ticket))
 	return appendTexts(b, q.Token)
@@ -54,7 +54,7 @@ func (r *ModernRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *ModernRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.Entry, r.Wanted))
+	b = append(b, byte(r.at), flags(r.Entry, r.Held, r.Wanted))
 	return appendTexts(b, r.Token)
 }
 

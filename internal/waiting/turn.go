@@ -31,10 +31,14 @@ type Event struct {
 
 // Reply is the event as a machine takes it.
 func (e Event) Reply() protocol.Reply {
-	if e.Kind == Granted {
+	switch e.Kind {
+	case Granted:
 		return protocol.Reply{Kind: protocol.Granted, Int: e.Fence, Int2: e.Ticket}
+	case Changed:
+		return protocol.Reply{Kind: protocol.Changed}
+	default:
+		return protocol.Reply{Kind: protocol.Woke}
 	}
-	return protocol.Reply{Kind: protocol.Woke}
 }
 
 // queue is those of this process who wait for one key. All of it is guarded by the hub's mu.

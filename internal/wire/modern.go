@@ -41,6 +41,8 @@ func modernRequest(c protocol.Command) (Request, error) {
 		return script(scripts.RedissonRelease, c.Key, c.Channel, "0", c.TTL.Milliseconds(), c.Value)
 	case protocol.RedissonCount:
 		return plain("HGET", c.Key, c.Value)
+	case protocol.Unqueue:
+		return plain("ZREM", c.Queue, Entry(c))
 	case protocol.WaitReplicas:
 		return plain("WAIT", c.Count, c.TTL.Milliseconds())
 	default:

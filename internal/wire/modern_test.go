@@ -74,7 +74,12 @@ func TestQueueScripts(t *testing.T) {
 	if got := queue("d"); got.Int != 1 || got.Int2 <= first.Int2 {
 		t.Fatalf("the free key was not taken with a higher fence: %+v", got)
 	}
+	entry := protocol.Command{Op: protocol.Unqueue, Key: "k", Value: "f", Queue: "{k}:q", Channel: "c-f", Claim: time.Second}
 	queue("e")
+	queue("f")
+	if first, again := ask(t, conn, entry), ask(t, conn, entry); first.Int != 1 || again.Int != 0 {
+		t.Fatalf("an entry was removed %d and then %d times", first.Int, again.Int)
+	}
 	if got := release("e", true); got.Int != 0 {
 		t.Fatalf("leaving: %+v", got)
 	}

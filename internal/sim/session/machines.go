@@ -113,6 +113,10 @@ func (s *Session) beginRelease() {
 		if s.Member.Queue {
 			s.modernRelease.Queue = s.queueKey()
 		}
+		if s.stands {
+			s.modernRelease.Entry, s.modernRelease.Held = true, true
+			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.Lease/3
+		}
 	}
 }
 
@@ -134,6 +138,7 @@ func (s *Session) won() {
 		s.Deadline = s.redissonAcquire.Deadline()
 	case modernQueue:
 		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
+		s.stands = s.modernQueue.Stands()
 	}
 }
 
@@ -206,6 +211,11 @@ func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step
 	if reply.Kind == protocol.Woke && polls {
 		s.tryModern()
 		reply = protocol.Reply{}
+	}
+	if reply.Kind == protocol.Woke && s.running == modernQueue {
+		// A member that has tracking hears of a change, one that has not finds it when its sleep is over. Here
+		// every waking is taken for a change: it allows more, the key to be taken past the queue.
+		reply.Kind = protocol.Changed
 	}
 	step := s.machine().Next(now.Mono, reply)
 	if step.Kind == protocol.Done {

@@ -65,6 +65,10 @@ type Session struct {
 	modernRenew   protocol.ModernRenew
 	modernRelease protocol.ModernRelease
 
+	// stands: our entry is in the queue beside the lock that we have. A real client removes it at once; here
+	// that is left to the release, so that it stands there for as long as it ever can.
+	stands bool
+
 	holds           uint8 // of Redisson's lock
 	redissonAcquire protocol.AcquireRedisson
 	redissonRelease protocol.ReleaseRedisson
@@ -100,7 +104,7 @@ func (s *Session) Reset() { *s = Session{Member: s.Member, ID: s.ID} }
 func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
 	s.Turn++
-	s.Value, s.Expiry, s.Deadline, s.Fence, s.holds = "", 0, 0, 0, 0
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.holds, s.stands = "", 0, 0, 0, 0, false
 	s.beginAcquire()
 	return s.Next(now, protocol.Reply{})
 }
@@ -216,7 +220,7 @@ func (s *Session) mustUndo(verdict protocol.Verdict) bool {
 
 // forget makes an idle client remember nothing.
 func (s *Session) forget() {
-	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.holds = "", 0, 0, 0, 0, 0
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.holds, s.stands = "", 0, 0, 0, 0, 0, false
 }
 
 // extend counts the lock's validity from before the command was sent, as the machine does, unless

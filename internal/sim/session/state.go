@@ -4,7 +4,11 @@ import "encoding/binary"
 
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
-	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), s.holds)
+	holds := s.holds
+	if s.stands {
+		holds |= 1 << 7
+	}
+	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), holds)
 	b = binary.AppendUvarint(b, uint64(s.Turn))
 	b = binary.AppendVarint(b, int64(s.Expiry))
 	b = binary.AppendVarint(b, s.Fence)

@@ -1,0 +1,231 @@
+package modern_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// oldHolder takes the key as an old client does: without a TTL.
+func oldHolder(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	require.EqualValues(t, 1, s.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
+}
+
+// waits begins an acquisition, and returns when so many stand in the server's queue. With watching it
+// returns only when the acquisition watches the key.
+func waits(t *testing.T, s *redistest.Server, locker *modern.Locker, inLine int, watching bool) <-chan *modern.Lock {
+	t.Helper()
+	monitor := s.Monitor()
+	got := make(chan *modern.Lock, 1)
+	go func() {
+		lock, err := locker.Acquire(context.Background(), key)
+		assert.NoError(t, err)
+		got <- lock
+	}()
+	redistest.Await(t, "a place in the queue", 10*time.Second, func() bool { return s.Do("ZCARD", queueKey) == int64(inLine) })
+	redistest.Await(t, "the watch", 10*time.Second, func() bool {
+		return !watching || slices.ContainsFunc(monitor.Commands(), func(c redistest.Command) bool { return c.Words[0] == "EXISTS" })
+	})
+	return got
+}
+
+const queueKey = "{" + key + "}:queue"
+
+// asked tells which commands took or asked for the key, by their names.
+func asked(m *redistest.Monitor) (names []string) {
+	for _, c := range m.Commands() {
+		if name := c.Words[0]; name == "SET" || name == "EVALSHA" || name == "EVAL" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// The first in line takes a key that an old client deletes with one plain SET, leaves the queue behind
+// that, and hands the key on in order.
+func TestOldClientsDeletionIsOneSetAway(t *testing.T) {
+	s := redistest.Real(t)
+	one, two := newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{})
+	oldHolder(t, s)
+	first := waits(t, s, one, 1, true)
+	second := waits(t, s, two, 2, false)
+	monitor := s.Monitor()
+	s.Do("DEL", key)
+	lock := <-first
+	redistest.Await(t, "the entry's removal", 10*time.Second, func() bool { return s.Do("ZCARD", queueKey) == int64(1) })
+	assert.Equal(t, []string{"SET"}, asked(monitor))
+	assert.Equal(t, lock.Token(), s.Value(key))
+	assert.InDelta(t, 29_000, s.Do("PTTL", key), 1_000)
+	assert.Empty(t, second)
+
+	require.NoError(t, lock.Release(t.Context()))
+	next := <-second
+	assert.Equal(t, next.Token(), s.Value(key))
+	assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
+	require.NoError(t, next.Release(t.Context()))
+	assert.EqualValues(t, 0, s.Do("EXISTS", key))
+}
+
+// Whoever is faster than the first in line has the key; the first keeps its place and its watch.
+func TestOldClientsDeletionTakenByAnother(t *testing.T) {
+	s := redistest.Real(t)
+	oldHolder(t, s)
+	first := waits(t, s, newLocker(t, s.Pool(), modern.Options{}), 1, true)
+	ticket := s.Do("ZSCORE", queueKey, entry(t, s))
+	for range 3 {
+		monitor := s.Monitor()
+		s.Do("GETSET", key, time.Now().Add(time.Minute).UnixMilli()) // the change that the waiter hears of frees nothing
+		var names []string
+		redistest.Await(t, "a SET and a question", 10*time.Second, func() bool { names = append(names, asked(monitor)...); return len(names) >= 2 })
+		assert.Equal(t, []string{"SET", "EVALSHA"}, names)
+	}
+	assert.Equal(t, ticket, s.Do("ZSCORE", queueKey, entry(t, s)))
+	s.Do("DEL", key)
+	require.NoError(t, (<-first).Release(t.Context()))
+	assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
+}
+
+// entry is the only one that stands in the queue.
+func entry(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	all := s.Do("ZRANGE", queueKey, 0, -1).([]any)
+	require.Len(t, all, 1)
+	return string(all[0].([]byte))
+}
+
+// What goes past the script must not go past what the script keeps: fencing tokens, and the share of
+// those who only poll. A key that has a TTL is mostly renewed when it changes, and costs one question.
+func TestOldClientsDeletionByTheScript(t *testing.T) {
+	for name, opts := range map[string]modern.Options{"fenced": {Fencing: true}, "shared": {Share: 50 * time.Millisecond}, "TTL": {}} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t)
+			oldHolder(t, s)
+			if name == "TTL" {
+				s.Do("PEXPIRE", key, 60_000)
+			}
+			got := waits(t, s, newLocker(t, s.Pool(), opts), 1, true)
+			monitor := s.Monitor()
+			s.Do("DEL", key)
+			lock := <-got
+			assert.Equal(t, []string{"EVALSHA"}, asked(monitor))
+			assert.Equal(t, opts.Fencing, lock.Fence() > 0)
+			require.NoError(t, lock.Release(t.Context()))
+		})
+	}
+}
+
+// The reply to that SET is lost, or the SET: the script settles it.
+func TestOldClientsDeletionAndALostReply(t *testing.T) {
+	for what, loses := range map[string]redistest.Fate{"reply": redistest.LosesReply, "command": redistest.LosesCommand} {
+		t.Run(what, func(t *testing.T) {
+			s := redistest.Real(t)
+			w := &wire{s: s}
+			oldHolder(t, s)
+			got := waits(t, s, newLocker(t, s.Pool(), w.options(modern.Options{})), 1, true)
+			w.next(fate{"\r\nSET\r\n", loses})
+			s.Do("DEL", key)
+			lock := <-got
+			assert.Equal(t, lock.Token(), s.Value(key))
+			assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
+			require.NoError(t, lock.Release(t.Context()))
+			assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		})
+	}
+}
+
+// The entry's removal does not come through: the release removes it, and hands the key to nobody who is
+// not there any more; and it still tells the loss of the lock.
+func TestOldClientsDeletionLeavesAnEntry(t *testing.T) {
+	for name, stolen := range map[string]bool{"held": false, "lost": true} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t)
+			w := &wire{s: s}
+			oldHolder(t, s)
+			got := waits(t, s, newLocker(t, s.Pool(), w.options(modern.Options{})), 1, true)
+			w.next(fate{"ZREM", redistest.LosesCommand}, fate{"ZREM", redistest.LosesCommand})
+			s.Do("DEL", key)
+			lock := <-got
+			redistest.Await(t, "both losses", 10*time.Second, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.fates) == 0 })
+			assert.EqualValues(t, 1, s.Do("ZCARD", queueKey))
+			if !stolen {
+				require.NoError(t, lock.Release(t.Context()))
+				assert.EqualValues(t, 0, s.Do("EXISTS", key, queueKey))
+				return
+			}
+			s.Do("SET", key, "a thief's")
+			assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+			assert.Equal(t, "a thief's", s.Value(key))
+			assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
+		})
+	}
+}
+
+// An old client comes and goes among waiters of three processes: one is inside at a time, everybody has
+// turns, and nothing is left behind.
+func TestOldClientAmongWaiters(t *testing.T) {
+	s := redistest.Real(t)
+	monitor := s.Monitor()
+	end := time.Now().Add(2 * time.Second)
+	var inside, old atomic.Int32
+	stay := func(d time.Duration) {
+		assert.EqualValues(t, 1, inside.Add(1), "EXCLUSION VIOLATED")
+		time.Sleep(d)
+		inside.Add(-1)
+	}
+	var all sync.WaitGroup
+	conn := s.Conn()
+	all.Go(func() {
+		for time.Now().Before(end) {
+			if n, err := redis.Int(conn.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli())); err != nil || n == 0 {
+				assert.NoError(t, err)
+				time.Sleep(500 * time.Microsecond)
+				continue
+			}
+			stay(20 * time.Millisecond) // long enough to be watched
+			_, err := conn.Do("DEL", key)
+			assert.NoError(t, err)
+			old.Add(1)
+			time.Sleep(time.Millisecond)
+		}
+	})
+	var turns [3]atomic.Int32
+	for i := range turns {
+		locker := newLocker(t, s.Pool(), modern.Options{})
+		all.Go(func() {
+			for time.Now().Before(end) {
+				lock, err := locker.Acquire(t.Context(), key)
+				if !assert.NoError(t, err) {
+					return
+				}
+				stay(2 * time.Millisecond)
+				turns[i].Add(1)
+				assert.NoError(t, lock.Release(t.Context()))
+				time.Sleep(5 * time.Millisecond) // so that the key becomes free at times, and the old client gets it
+			}
+		})
+	}
+	all.Wait()
+	for i := range turns {
+		assert.GreaterOrEqual(t, turns[i].Load(), int32(5), "turns of waiter %d", i)
+	}
+	grasped := 0
+	for _, c := range monitor.Commands() {
+		if c.Words[0] == "ZREM" {
+			grasped++
+		}
+	}
+	t.Logf("%d turns of the old client, %d keys taken past the queue", old.Load(), grasped)
+	assert.Positive(t, grasped)
+	redistest.Await(t, "the queue's end", 10*time.Second, func() bool { return s.Do("EXISTS", key, queueKey) == int64(0) })
+}
