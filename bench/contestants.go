@@ -33,7 +33,8 @@ type contestant struct {
 	solo  bool // makes sense without contention
 	waits bool // makes sense with it
 	held  bool // renews what it holds, from few connections
-	old   bool // hears the DEL of an old client
+	old   bool // hears the DEL of an old client, or is what that is compared with
+	list  bool // passes a token in a list around: its key begins with one
 	aside bool // only where it is asked for by name
 }
 
@@ -47,8 +48,12 @@ var contestants = []contestant{
 		about: "the same with connections of lockmigrate.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
 		about: "the same two commands over redigo's own connections and this project's shared line (internal/line)"},
-	{name: "blpop", waits: true, open: openBlpop,
+	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
+	{name: "blpop-rested", old: true, list: true, open: openBlpop,
+		about: "the same, where the holder keeps the token for 20 ms instead of 3"},
+	{name: "bare", old: true, open: openBare,
+		about: "no lock: two blocking sockets, one to hear of the DEL and one to send SET NX PX; the least that any client can do"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
 		about: "package modern as it comes, over lockmigrate.DialContext as the README has it: renewal on, the fair queue on"},
 	{name: "modern-plain", solo: true, waits: true, old: true, open: openPlain,

@@ -139,11 +139,16 @@ func measureRound(p Plan, s *server, sc scenario, round int, results Results) er
 	}
 	for i := range field {
 		c := field[(i+round)%len(field)]
-		as := sc
-		if sc.name == "old-del" && c.name == "blpop" { // the yardstick
-			as = scenarios[slices.Index(scenarioNames(), "handoff")]
+		specs := sc.specs(p)
+		if sc.name == "old-del" && c.list { // the yardsticks: one as in the table above, one after the same pause
+			specs = scenarios[slices.Index(scenarioNames(), "handoff")].specs(p)
+			if c.old {
+				for i := range specs {
+					specs[i].Section = sc.specs(p)[i].Section
+				}
+			}
 		}
-		sample, err := measureOne(s, as.specs(p), c, fmt.Sprintf("%s-%s-%d", sc.name, c.name, round), 0)
+		sample, err := measureOne(s, specs, c, fmt.Sprintf("%s-%s-%d", sc.name, c.name, round), 0)
 		if err != nil {
 			return err
 		}
@@ -200,7 +205,7 @@ func measureOne(s *server, specs []Spec, c contestant, key string, watch time.Du
 	if _, err := s.conn.Do("FLUSHALL"); err != nil {
 		return Sample{}, err
 	}
-	if c.name == "blpop" {
+	if c.list {
 		if _, err := s.conn.Do("LPUSH", key, "token"); err != nil {
 			return Sample{}, err
 		}

@@ -275,7 +275,7 @@ func (w *worker) oldDel() (Result, error) {
 func (w *worker) start() (context.Context, context.CancelFunc, error) {
 	// Connections are made now, not within the first wait.
 	warm := w.spec.Key + "-warm"
-	if w.spec.Contestant == "blpop" {
+	if c, _ := contestantNamed(w.spec.Contestant); c.list {
 		if _, err := w.admin.Do("LPUSH", warm, "token"); err != nil {
 			return nil, nil, err
 		}
