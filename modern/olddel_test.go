@@ -77,6 +77,35 @@ func TestOldClientsDeletionIsOneSetAway(t *testing.T) {
 	assert.EqualValues(t, 0, s.Do("EXISTS", key))
 }
 
+// The first in line behind an old client watches the key at once, and not only when it has waited for a while
+// as behind its own kind: an old client may work for a millisecond only.
+func TestOldClientIsWatchedAtOnce(t *testing.T) {
+	s := redistest.Real(t)
+	locker := newLocker(t, s.Pool(), modern.Options{})
+	shortest := time.Hour
+	for range 10 {
+		oldHolder(t, s)
+		monitor := s.Monitor()
+		got := waits(t, s, locker, 1, true)
+		var asked, watched time.Time
+		redistest.Await(t, "question and watch", 10*time.Second, func() bool {
+			for _, c := range monitor.Commands() {
+				switch c.Words[0] {
+				case "EVALSHA", "EVAL":
+					asked = c.At
+				case "EXISTS":
+					watched = c.At
+				}
+			}
+			return !watched.IsZero()
+		})
+		shortest = min(shortest, watched.Sub(asked))
+		s.Do("DEL", key)
+		require.NoError(t, (<-got).Release(t.Context()))
+	}
+	assert.Less(t, shortest, 5*time.Millisecond, "from the question to the watch")
+}
+
 // Whoever is faster than the first in line has the key; the first keeps its place and its watch.
 func TestOldClientsDeletionTakenByAnother(t *testing.T) {
 	s := redistest.Real(t)

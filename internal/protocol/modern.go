@@ -179,6 +179,9 @@ func (q *ModernQueue) Left() time.Duration { return q.left }
 // Before returns how many waiters stood before us when the server answered last.
 func (q *ModernQueue) Before() int { return int(q.before) }
 
+// Old tells that the key had no TTL when we asked last: an old client holds it. Valid with a Sleep.
+func (q *ModernQueue) Old() bool { return q.left < 0 }
+
 // Handed tells that the lock came by a grant and not by asking. Valid once Acquired.
 func (q *ModernQueue) Handed() bool { return q.handed }
 
@@ -245,7 +248,7 @@ func (q *ModernQueue) certain(now Instant, reply Reply) bool {
 // mayGrasp tells whether the key may be taken past the script: an old client held it, we are the first in
 // line, and nothing but the key and the queue is to be kept.
 func (q *ModernQueue) mayGrasp() bool {
-	return q.queued != 0 && q.left < 0 && q.before == 0 && q.Fence == "" && q.Share == 0
+	return q.queued != 0 && q.Old() && q.before == 0 && q.Fence == "" && q.Share == 0
 }
 
 // grasp takes the key if it is free.

@@ -14,7 +14,8 @@ const (
 	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
 	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
 	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
-	// found out by arming: so this is how much later than at once that may be.
+	// found out by arming: so this is how much later than at once that may be. An old client hands the key to
+	// nobody: behind one, the first watches at once.
 	armAfter = 10 * time.Millisecond
 	// The next one watches too, later, and looks after the change had time to be acted on: the first may
 	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
@@ -41,13 +42,17 @@ func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 	return plain
 }
 
-// Sleep waits for an event that concerns one before whom so many others stand, for d at most.
-func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, d time.Duration) (Event, error) {
+// Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
+// the holder is an old client.
+func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, old bool, d time.Duration) (Event, error) {
 	h := turn.hub
 	now := h.opts.Now()
 	end, arm := now.Add(d), now.Add(armAfter)
-	if before > 0 {
+	switch {
+	case before > 0:
 		arm = now.Add(armSecond)
+	case old:
+		arm = now
 	}
 	if before > 1 || h.Mode() != Tracking {
 		w.wanted, arm = false, end
@@ -57,14 +62,17 @@ func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, d
 		if !w.set {
 			until = min(end, arm)
 		}
-		event, err := turn.Wait(ctx, max(until.Sub(h.opts.Now()), 0))
+		event, err := Event{Kind: Timer}, error(nil)
+		if until > now {
+			event, err = turn.Wait(ctx, max(until.Sub(h.opts.Now()), 0))
+		}
 		switch {
 		case err != nil:
 			return event, err
 		case event.Kind == Timer && !w.set && until < end:
 			w.set, w.wanted = true, true
 			if exists, err := h.Arm(ctx, key); err != nil || !exists {
-				return event, err
+				return Event{Kind: Changed}, err
 			}
 		case event.Kind == Changed && before > 0:
 			end = min(end, h.opts.Now().Add(lookSecond))
