@@ -50,8 +50,6 @@ var contestants = []contestant{
 		about: "the same two commands over redigo's own connections and this project's shared line (internal/line)"},
 	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
-	{name: "blpop-rested", old: true, list: true, open: openBlpop,
-		about: "the same, where the holder keeps the token for 20 ms instead of 3"},
 	{name: "bare", old: true, open: openBare,
 		about: "no lock: two blocking sockets, one to hear of the DEL and one to send SET NX PX; the least that any client can do"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,

@@ -43,7 +43,7 @@ var scenarios = []scenario{
 		return times(2, Spec{Scenario: "handoff", Section: 3 * time.Millisecond, For: p.Contended})
 	}},
 	{name: "old-del", fits: func(c contestant) bool { return c.old }, specs: func(p Plan) []Spec {
-		return times(2, Spec{Scenario: "old-del", Section: 20 * time.Millisecond, For: p.Contended})
+		return times(2, Spec{Scenario: "old-del", Section: 3 * time.Millisecond, For: p.Contended})
 	}},
 	{name: "turns-4x4", fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		return times(4, Spec{Scenario: "turns", Goroutines: 4, Section: time.Millisecond, For: p.Contended})
@@ -140,13 +140,8 @@ func measureRound(p Plan, s *server, sc scenario, round int, results Results) er
 	for i := range field {
 		c := field[(i+round)%len(field)]
 		specs := sc.specs(p)
-		if sc.name == "old-del" && c.list { // the yardsticks: one as in the table above, one after the same pause
+		if sc.name == "old-del" && c.list { // the yardstick: as in the table above
 			specs = scenarios[slices.Index(scenarioNames(), "handoff")].specs(p)
-			if c.old {
-				for i := range specs {
-					specs[i].Section = sc.specs(p)[i].Section
-				}
-			}
 		}
 		sample, err := measureOne(s, specs, c, fmt.Sprintf("%s-%s-%d", sc.name, c.name, round), 0)
 		if err != nil {

@@ -56,7 +56,7 @@ const ticks = 4
 
 func newLink(l *Line, conn redis.Conn) *link {
 	return &link{
-		line: l, conn: conn, ring: make([]*call, 64), crowd: crowdMemory,
+		line: l, conn: conn, ring: make([]*call, 64),
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 }
