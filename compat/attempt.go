@@ -54,7 +54,7 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
 	} else if o.YieldAfter > 0 {
-		m.Courtesy = protocol.Courtesy{Streak: names.Streak, YieldAfter: o.YieldAfter, Gap: o.YieldFor}
+		m.Courtesy = protocol.Courtesy{Streak: names.Streak, YieldAfter: o.YieldAfter, YieldMost: o.YieldAtMost, Gap: o.YieldFor}
 	}
 	if !o.NoFence {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
@@ -64,7 +64,7 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 		m.Place.Patience = o.Poll + o.Poll/2 // who does not listen looks once in Poll
 	}
 	if w := k.wait; w != nil {
-		m.Place.Entry, m.Passed = w.entry, w.passed
+		m.Place.Entry, m.Passed, m.Quiet = w.entry, w.passed, w.gap.quiet(w.turn)
 		w.listed = true
 	}
 	return m
@@ -91,7 +91,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		p.leave()
 		if m.Passed != "" {
 			failure.Note = "it is the turn of another who waits"
-		} else if seen == "" && wait > 0 {
+		} else if seen == "" && wait > 0 { // as look.gap
 			failure.Note = "the key is free and left to legacy clients for a moment, see Options.YieldAfter"
 		}
 	case protocol.Foreign:
@@ -119,7 +119,10 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		}
 		p.leave()
 	}
-	next := look{after: wait, contended: o.Step.Verdict == protocol.Busy && (seen != "" || !m.First())}
+	busy := o.Step.Verdict == protocol.Busy
+	next := look{after: wait, contended: busy && (seen != "" || !m.First())}
+	next.gap = busy && seen == "" && wait > 0 && m.Passed == ""
+	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/10
 	if k.wait != nil {
 		k.wait.passed = m.Passed
 		if !m.First() {

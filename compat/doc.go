@@ -71,7 +71,8 @@
 // G11. Waiters of the stages Bridge and Modern get the lock in the order in which their processes came into
 // the queue, and a waiter that is gone keeps nobody out (TestWaitersOfProcessesAreServedInOrder,
 // TestProcessesTakeTurns, TestQueueOutlivesItsWaiters). Legacy clients get their turns beside them
-// (TestLegacyClientsGetTheirTurns).
+// (TestLegacyClientsGetTheirTurns), the first one after YieldAtMost, a bridge client's hold and a gap at the
+// latest, if they look more often than once in YieldFor (TestLegacyClientWhenGapsAreRare).
 //
 // # Not guaranteed
 //
@@ -106,6 +107,24 @@
 // not done: then whoever is in the queue could become a holder without asking, also one whose member's lease
 // is over, and old clients would find the key free in the gaps only.
 //
+// # Gaps
+//
+// Legacy clients look ten times a second; bridge clients are woken by a release and would leave them nothing. So
+// when bridge holders have followed one another for YieldAfter, the next release is followed by a gap of
+// YieldFor in which no bridge client touches the key.
+//
+// Where there is no legacy client gaps are lost time, and they tell: a waiter that watches the key by client
+// tracking during a whole gap hears of every client that takes it. When it has heard of none it says so in its
+// next attempt, and the time to the next gap doubles, up to YieldAtMost. Whatever is no evidence of a quiet gap
+// brings the time back to YieldAfter: a change of the key, a watch that began late or broke, no tracking, an
+// attempt by somebody who has not listened (TryAcquire, the references for other languages, members of a version
+// before this), and a legacy value seen by anybody at any time (TestGapsGetRarerWithoutLegacyClients;
+// TestQuietGapsGetRarer, TestLegacyClientEndsAStreak and TestStreaksOfTwoVersions in internal/wire).
+//
+// The evidence may be wrong, for a legacy client that is late at its look, or when the connection that listens
+// has died and nobody knows. It costs that client YieldAtMost instead of YieldAfter, and never exclusion:
+// a gap only refuses.
+//
 // # Stages
 //
 // The record of a namespace is two keys in Redis (internal/stages). Each member reports a few times in
@@ -123,7 +142,7 @@
 // # Wire format
 //
 // For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:streak"
-// (since when bridge holders have followed one another), "{orders}:line" (the queue); a key with a hash tag
+// (since when bridge holders have followed one another, a zero before it for each quiet gap in a row; until when), "{orders}:line" (the queue); a key with a hash tag
 // keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
 // "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //

@@ -196,6 +196,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		}
 		changed := l.gate.wait()
 		turn.Forget()
+		w.gap.asks(turn)
 		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
@@ -208,6 +209,9 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		}
 		if next.contended {
 			l.hot.Mark(key, l.mono.Now())
+		}
+		if w.listenToGap(next) {
+			continue
 		}
 		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
 			return nil, true, met.end(ctx, key, err, cause)
@@ -222,6 +226,7 @@ type wait struct {
 	entry  string // in the queue on the server
 	listed bool   // it may stand there
 	passed string // see protocol.BridgeAcquire
+	gap    gap
 }
 
 // leaveLine gives a place in the queue on the server up.
@@ -324,6 +329,8 @@ type look struct {
 	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
 	deaf      bool
+	gap       bool      // the key is left free to legacy clients for so long
+	early     bool      // nearly all of that gap is still to come
 	before    int       // how many stand before us in the queue, as far as it matters
 	contended bool      // another bridge client has the key or waits for it
 	left      *leftover // what the attempt may have left on the server; nil: nothing

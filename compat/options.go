@@ -98,9 +98,17 @@ type Options struct {
 	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
 	// is left free for YieldFor, counted from a release. Legacy clients look at a key only now and then;
 	// bridge clients, woken by its release, would let them starve. It costs throughput where bridge clients contend, at most
-	// YieldFor in each YieldAfter, and nothing where a key is free for YieldFor between two of them anyhow;
+	// YieldFor and a quarter in each YieldAfter, and nothing where a key is free for that long between two of them anyhow;
 	// while a key is left free, TryAcquire does not take it either. Zero: five times YieldFor. Negative: never yield.
 	YieldAfter time.Duration
+
+	// YieldAtMost is what YieldAfter grows to, doubled each time, while no gap is of use to anybody: while a waiter
+	// that listens by client tracking hears of no change to the key in a whole gap. It goes back to YieldAfter with
+	// the first gap that was used, or that nobody has listened in, and when a value of a legacy client is seen.
+	// A legacy client that comes when gaps are rarest waits for YieldAtMost, the longest hold of a bridge
+	// client and YieldFor at most: keep that below its own timeout. Zero: eight times YieldAfter, 4.8 s for most.
+	// YieldAfter: gaps come no less often where nobody needs them.
+	YieldAtMost time.Duration
 
 	// YieldFor must be more than the pause between two looks of a legacy client. Zero: the dialect's poll
 	// and a fifth, 120 ms for most.
@@ -156,7 +164,7 @@ func (o Options) Validate() error {
 		{"TTL", o.TTL}, {"RenewEvery", o.RenewEvery}, {"Lease", o.Lease}, {"MaxHold", o.MaxHold},
 		{"ShortestLease", o.ShortestLease}, {"ClockLag", o.ClockLag}, {"CommandDelay", o.CommandDelay},
 		{"Grace", o.Grace}, {"Settle", o.Settle}, {"Wait", o.Wait}, {"Poll", o.Poll}, {"FenceTTL", o.FenceTTL},
-		{"YieldFor", o.YieldFor}, {"MemberLease", o.MemberLease}, {"ReplyTimeout", o.ReplyTimeout},
+		{"YieldFor", o.YieldFor}, {"YieldAtMost", o.YieldAtMost}, {"MemberLease", o.MemberLease}, {"ReplyTimeout", o.ReplyTimeout},
 	} {
 		if f.value < 0 {
 			refuse("%s %v: must not be negative", f.name, f.value)
@@ -224,6 +232,9 @@ func (o Options) relations() []error {
 	if o.Settle >= o.TTL {
 		refuse("Settle %v is not shorter than TTL %v: the lock would end while it settles", o.Settle, o.TTL)
 	}
+	if o.YieldAtMost < o.YieldAfter {
+		refuse("YieldAtMost %v is shorter than YieldAfter %v, from which it grows", o.YieldAtMost, o.YieldAfter)
+	}
 	if o.MemberLease < 100*time.Millisecond {
 		refuse("MemberLease %v: must be at least 100 ms", o.MemberLease)
 	}
@@ -252,6 +263,7 @@ func (o Options) withDefaults() Options {
 	fill(&o.Poll, poll)
 	fill(&o.YieldFor, poll+poll/5)
 	fill(&o.YieldAfter, 5*o.YieldFor)
+	fill(&o.YieldAtMost, 8*max(o.YieldAfter, 0))
 	fill(&o.FenceTTL, DefaultFenceTTL)
 	fill(&o.MemberLease, DefaultMemberLease)
 	fill(&o.ReplyTimeout, DefaultReplyTimeout)

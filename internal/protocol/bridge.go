@@ -81,6 +81,7 @@ type BridgeAcquire struct {
 	Courtesy Courtesy
 	Place    Place
 	Passed   string // the entry of one who was first in the queue and has been left a free key already
+	Quiet    bool   // we have heard of every change of the key in the gap that is over now, and there was none
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -91,6 +92,7 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
+	asked   Instant // the same of the last BridgeTake, where a streak is kept
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
@@ -105,13 +107,17 @@ type BridgeAcquire struct {
 type Courtesy struct {
 	Streak     string        // the key that tells since when bridge holders have followed one another
 	YieldAfter time.Duration // how long that may last
+	YieldMost  time.Duration // how long it may last where gap after gap was quiet; less than YieldAfter: no longer
 	Gap        time.Duration // for how long the key is then left free
 }
 
 func (c Courtesy) on(command Command) Command {
-	command.Streak, command.YieldAfter, command.Gap = c.Streak, c.YieldAfter, c.Gap
+	command.Streak, command.YieldAfter, command.YieldMost, command.Gap = c.Streak, c.YieldAfter, c.YieldMost, c.Gap
 	return command
 }
+
+// Brief is the longest hold after which a release may leave the streak as the acquisition has written it.
+func (c Courtesy) Brief() time.Duration { return c.Gap / 8 }
 
 // Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
 // turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
@@ -147,6 +153,10 @@ const maxSettles = 8
 // Since returns the reading of the client's clock before the command that set or extended the keys
 // last: the TTL counts from no earlier. Valid once Acquired.
 func (a *BridgeAcquire) Since() Instant { return a.sent }
+
+// Asked returns the reading of the client's clock before the command that took the keys: they were ours no
+// earlier. Valid once Acquired; 0 where no streak is kept.
+func (a *BridgeAcquire) Asked() Instant { return a.asked }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
 func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
@@ -197,7 +207,7 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.first, a.Passed = true, ""
+	a.first, a.Passed, a.Quiet = true, "", false
 	if reply.Int <= TakeHeld {
 		a.fence, a.first = 0, reply.Int2 == 0
 		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
@@ -267,7 +277,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again = true
+		a.again, a.Quiet = true, false // what we knew was of another moment
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -313,6 +323,9 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
+	if op == BridgeTake && a.Courtesy.Gap > 0 {
+		a.asked = now
+	}
 	return send(a.command(op))
 }
 
@@ -327,7 +340,7 @@ func (a *BridgeAcquire) command(op Op) Command {
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
 		c = a.Place.on(a.Courtesy.on(c))
-		c.Passed = a.Passed
+		c.Passed, c.Quiet = a.Passed, a.Quiet
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -419,7 +432,8 @@ type BridgeRelease struct {
 	Value    string
 	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
-	Place    Place // with an Entry, the place is given up too
+	Place    Place   // with an Entry, the place is given up too
+	Taken    Instant // a reading from before the keys were taken; 0: unknown
 
 	asked bool
 	again bool
@@ -430,14 +444,14 @@ type BridgeRelease struct {
 func (r *BridgeRelease) Seen() string { return r.seen }
 
 // Next implements Machine.
-func (r *BridgeRelease) Next(_ Instant, reply Reply) Step {
+func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case !r.asked:
 		r.asked = true
-		return r.ask()
+		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
 	case reply.Kind == Silence && !r.again:
 		r.again = true
-		return r.ask()
+		return r.ask(false)
 	case reply.Kind == Silence, reply.Kind == Fault && r.again:
 		return done(Unsure)
 	case reply.Kind == Fault:
@@ -454,6 +468,8 @@ func (r *BridgeRelease) Next(_ Instant, reply Reply) Step {
 	}
 }
 
-func (r *BridgeRelease) ask() Step {
-	return send(r.Place.on(r.Courtesy.on(Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL})))
+func (r *BridgeRelease) ask(brief bool) Step {
+	return send(r.Place.on(r.Courtesy.on(Command{
+		Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Brief: brief,
+	})))
 }

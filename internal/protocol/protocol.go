@@ -83,7 +83,10 @@ type Command struct {
 	PutBack    bool          // BridgeSettle: overwrite a live legacy value
 	Streak     string        // the key that tells since when bridge holders follow one another; empty: not kept
 	YieldAfter time.Duration // how long that may last before a gap for legacy clients
+	YieldMost  time.Duration // the same where gap after gap was quiet
 	Gap        time.Duration // the length of the gap
+	Quiet      bool          // BridgeTake: nobody has touched the key in the gap that is over now, as far as we know
+	Brief      bool          // BridgeDrop: taken less than an eighth of a gap ago
 	Entry      string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
 	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
 	Passed     string        // BridgeTake: the entry of a first one that was left that time already

@@ -23,16 +23,18 @@ class BridgeLock:
     MOST_SETTLES = 8
 
     def __init__(self, evaluate, scripts, ttl_ms=10000, grace_ms=1250, settle_ms=250, unit="float", layout="plain",
-                 fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120):
+                 fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120, yield_at_most_ms=4800):
         """evaluate(script, numkeys, *keys_and_args) is EVAL. unit is the legacy dialect's: ms, s, float or ns.
 
         grace_ms: at least the lag of legacy clocks plus the delay of their commands. settle_ms: at least that
-        delay, and with it below the shortest legacy lease.
+        delay, and with it below the shortest legacy lease. yield_at_most_ms: what the Go library lets
+        yield_after_ms grow to where nobody uses the gaps; at least that.
         """
         self.evaluate = evaluate
         self.ttl, self.grace, self.settle, self.unit, self.layout = ttl_ms, grace_ms, settle_ms, unit, layout
         self.fence_ttl, self.yield_after = fence_ttl_ms, yield_after_ms
         self.gap = yield_for_ms if yield_after_ms else 0
+        self.longer = yield_at_most_ms - yield_after_ms
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
             with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
@@ -43,7 +45,7 @@ class BridgeLock:
         held, ours = Held(key, new_value(), 0), False
         try:
             reply = self._run("acquire", key, (":guard", ":fence", ":streak", ":line"), held.value, self.ttl, self.grace,
-                              self.unit, self.layout, self.fence_ttl, 0, self.yield_after, self.gap, "", 0, 0, "")
+                              self.unit, self.layout, self.fence_ttl, 0, self.yield_after, self.gap, self.longer, 0)
             if reply[0] <= 0:
                 ours = True  # nothing to give back
                 return None
@@ -69,7 +71,7 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held.key, (":guard", ":streak", ":line"), held.value, self.gap, self.ttl, "")[0] > 0
+        return self._run("release", held.key, (":guard", ":streak", ":line"), held.value, self.gap, self.ttl, 0)[0] > 0
 
     def _run(self, name, key, suffixes, *args):
         keys = [key] + [beside(key, suffix) for suffix in suffixes]

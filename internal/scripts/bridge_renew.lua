@@ -11,26 +11,41 @@
 -- ARGV[5]  the length of a gap in the streak in milliseconds, 0 when none is kept
 -- Reply    {1}                 extended
 --          {2}                 repaired: one of the two keys was gone and is set again
---          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; nothing changed
+--          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; neither is changed
 --          {0}                 lost: neither is ours; nothing changed
 --          error STAGE         the command came after its bound; nothing was done
 --
 -- Atomic because between a look at the two keys and a write another client can take the key.
 -- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
 -- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
+-- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[4]) then return refuse() end
+
+local function anew()
+  look()
+  if ARGV[5] ~= '0' then
+    redis.call('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[5]), 'PX', ttl + ARGV[5])
+  end
+end
 
 local code = 1
 local found = redis.call('MGET', key, guard)
 if found[1] ~= value or found[2] ~= value then
   local owner, seen = text(guard), text(key)
-  if owner == value and seen then return {-1, 0, 0, seen} end
+  if owner == value and seen then
+    anew()
+    return {-1, 0, 0, seen}
+  end
   if owner ~= value and (owner or seen ~= value) then return {0} end
   code = 2
 end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
 if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
-if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[4], ttl + ARGV[5]) end
+if code == 2 then
+  anew()
+elseif ARGV[5] ~= '0' then
+  redis.call('PEXPIRE', KEYS[4], ttl + ARGV[5])
+end
 return {code}

@@ -12,12 +12,17 @@ import (
 func bridgeRequest(c protocol.Command) (Request, error) {
 	counter, fencing := fence(c)
 	streak, after, gap := streak(c)
+	longer := max((c.YieldMost - c.YieldAfter).Milliseconds(), 0)
 	ttl := number(c.TTL.Milliseconds())
 	switch c.Op {
 	case protocol.BridgeTake:
-		return script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak, lineOf(c),
+		r, err := script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak, lineOf(c),
 			c.Value, ttl, number(graceMS(c.Grace)), word(c.Unit.String()), word(c.Layout.String()), number(fencing), number(bound(c.NotAfter)), number(after), number(gap),
-			c.Entry, number(c.QueueTTL.Milliseconds()), number(c.Patience.Milliseconds()), c.Passed)
+			number(longer), number(c.Patience.Milliseconds()))
+		if c.Entry != "" {
+			r.n += copy(r.args[r.n:], []any{c.Entry, number(c.QueueTTL.Milliseconds()), c.Passed, flag(c.Quiet)})
+		}
+		return r, err
 	case protocol.BridgeSettle:
 		return script(scripts.BridgeSettle, c.Key, c.Guard,
 			c.Value, c.TTL.Milliseconds(), graceMS(c.Grace), word(c.Unit.String()), word(c.Layout.String()), flag(c.PutBack), bound(c.NotAfter))
@@ -25,7 +30,11 @@ func bridgeRequest(c protocol.Command) (Request, error) {
 		return script(scripts.BridgeRenew, c.Key, c.Guard, counter, streak,
 			c.Value, ttl, number(fencing), bound(c.NotAfter), number(gap))
 	default: // BridgeDrop
-		return script(scripts.BridgeRelease, c.Key, c.Guard, streak, lineOf(c), c.Value, number(gap), ttl, c.Entry)
+		r, err := script(scripts.BridgeRelease, c.Key, c.Guard, streak, lineOf(c), c.Value, number(gap), ttl, flag(c.Brief))
+		if c.Entry != "" {
+			r.n += copy(r.args[r.n:], []any{c.Entry})
+		}
+		return r, err
 	}
 }
 

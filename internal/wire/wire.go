@@ -131,7 +131,7 @@ type Request struct {
 	// AnswerLast asks that the messages which the command publishes be on their way before its reply is.
 	AnswerLast bool
 
-	args [21]any
+	args [22]any
 	n    int
 }
 

@@ -1,8 +1,6 @@
 package redismodel
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,8 +31,8 @@ func bridgeTake(c *call) protocol.Reply {
 	if guarded && owner != cmd.Value {
 		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
-	since, ends, streak := c.streak()
-	streak = streak && c.ms < ends
+	streak := c.streak()
+	follows := streak.read && c.ms < streak.ends && streak.since-c.ms <= c.longer()
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -50,11 +48,11 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if streak && code == protocol.TakeFree && c.ms-since > cmd.YieldAfter.Milliseconds() {
+	if follows && code == protocol.TakeFree && c.ms-streak.since > cmd.YieldAfter.Milliseconds() {
 		if guarded {
 			c.remove(cmd.Guard)
 		}
-		return c.held(protocol.TakeHeld, ends-c.ms, "")
+		return c.held(protocol.TakeHeld, streak.ends-c.ms, "")
 	}
 	if first, theirs := c.anothersTurn(code); theirs {
 		if guarded {
@@ -67,36 +65,13 @@ func bridgeTake(c *call) protocol.Reply {
 	if cmd.Queue != "" && cmd.Entry != "" {
 		c.unqueue(cmd.Entry)
 	}
-	if gap := cmd.Gap.Milliseconds(); cmd.Streak != "" && cmd.YieldAfter >= time.Millisecond && !streak {
-		c.write(cmd.Streak, fmt.Sprintf("%d %d", c.ms, c.ms+gap), cmd.TTL.Milliseconds()+gap)
-	}
+	c.follow(streak, follows, code)
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
 	if code == protocol.TakeOver {
 		reply.Text = seen
 	}
 	return reply
-}
-
-// streak reads since when bridge holders have followed one another, and until when that goes on if nobody
-// takes the key.
-func (c *call) streak() (since, ends int64, ok bool) {
-	cmd := c.command
-	if cmd.Streak == "" || cmd.YieldAfter < time.Millisecond {
-		return 0, 0, false
-	}
-	return c.readStreak()
-}
-
-func (c *call) readStreak() (since, ends int64, ok bool) {
-	i := c.find(c.command.Streak)
-	if i < 0 || c.entries[i].Kind != String {
-		return 0, 0, false
-	}
-	begun, end, _ := strings.Cut(c.entries[i].Value, " ")
-	since, err1 := strconv.ParseInt(begun, 10, 64)
-	ends, err2 := strconv.ParseInt(end, 10, 64)
-	return since, ends, err1 == nil && err2 == nil
 }
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
@@ -117,7 +92,7 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
 	case c.ms <= due:
-		if _, _, ok := c.streak(); ok {
+		if c.streak().read {
 			c.remove(cmd.Streak)
 		}
 		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
@@ -242,6 +217,7 @@ func bridgeExtend(c *call) protocol.Reply {
 		code = protocol.RenewDone
 	case mine && !there, !guarded && onKey:
 	case mine:
+		c.anew()
 		return answer(protocol.RenewTheirs, 0, seen)
 	default:
 		return answer(protocol.RenewLost, 0, "")
@@ -250,7 +226,9 @@ func bridgeExtend(c *call) protocol.Reply {
 	if cmd.Fence != "" && cmd.FenceTTL > 0 {
 		c.expire(cmd.Fence, cmd.FenceTTL)
 	}
-	if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
+	if code == protocol.RenewRepair {
+		c.anew()
+	} else if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
 		c.expire(cmd.Streak, cmd.TTL+cmd.Gap)
 	}
 	return answer(code, 0, "")
@@ -262,17 +240,16 @@ func bridgeDrop(c *call) protocol.Reply {
 	owner, guarded := c.text(cmd.Guard)
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
+	onKey := there && seen == cmd.Value
 	if mine {
 		c.remove(cmd.Guard)
-		if gap := cmd.Gap.Milliseconds(); cmd.Streak != "" && gap > 0 {
-			since, _, ok := c.readStreak()
-			if !ok {
-				since = c.ms
-			}
-			c.write(cmd.Streak, fmt.Sprintf("%d %d", since, c.ms+gap), cmd.TTL.Milliseconds()+gap)
+		switch {
+		case !onKey:
+			c.anew()
+		case !cmd.Brief:
+			c.leave()
 		}
 	}
-	onKey := there && seen == cmd.Value
 	if onKey {
 		c.remove(cmd.Key)
 	}

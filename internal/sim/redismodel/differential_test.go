@@ -305,6 +305,7 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	}
 	if g.IntN(3) == 0 { // the two courtesies towards clients that only poll
 		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], 2000000*time.Second
+		c.YieldMost, c.Quiet, c.Brief = []time.Duration{0, 4000 * time.Second}[g.IntN(2)], g.IntN(2) == 0, g.IntN(2) == 0
 	}
 	if g.IntN(3) == 0 {
 		c.Share = 1000 * time.Second
@@ -324,7 +325,7 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.NotAfter = protocol.InstantOf(time.Now().Add(24 * time.Hour))
 	}
 	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet) && g.IntN(4) == 0 { // ... which have lasted for long
-		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000"}[g.IntN(2)]
+		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000", "001500000000000 1600000000000", "9000000000000 9500000000000", "1500000000000 9500000000000 1"}[g.IntN(5)]
 		c.Key += ":s"
 		if g.IntN(2) == 0 {
 			c.Key, c.Value = protocol.Beside(strings.TrimSuffix(c.Key, ":s"), ":share"), "1500000000000"
@@ -371,11 +372,8 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 	if ms, err := strconv.ParseInt(r.Text, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
 		r.Text = "now" // the state of a courtesy
 	}
-	if begun, _, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
-		if ms, err := strconv.ParseInt(begun, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
-			begun = "now"
-		}
-		r.Text = begun + " and a gap"
+	if begun, ends, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
+		r.Text = fromNow(begun, 1000*time.Second) + " and a gap until " + fromNow(ends, 500000*time.Second)
 	}
 	switch {
 	case q.special == 'p' || q.command.Op == protocol.RedissonTake:
@@ -394,6 +392,16 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
 	}
 	return r
+}
+
+// fromNow writes a moment that is not far away in whole units from now, with the zeros that stand before it.
+func fromNow(text string, unit time.Duration) string {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if left := time.Until(time.UnixMilli(ms)); err == nil && left.Abs() < 100*unit {
+		zeros := len(text) - len(strings.TrimLeft(text, "0"))
+		return fmt.Sprintf("%s%d from now", text[:zeros], left.Round(unit)/unit)
+	}
+	return text
 }
 
 func whichTTL(ms int64) int64 {

@@ -33,6 +33,8 @@ public final class BridgeLock {
         /** For how long bridge holders may follow one another before legacy clients get a gap; 0 keeps none. */
         public long yieldAfterMs = 600;
         public long yieldForMs = 120;
+        /** What the Go library lets yieldAfterMs grow to where nobody uses the gaps. At least yieldAfterMs. */
+        public long yieldAtMostMs = 4800;
     }
 
     /** A held lock. */
@@ -78,7 +80,7 @@ public final class BridgeLock {
                     List.of(key, beside(key, ":guard"), beside(key, ":fence"), beside(key, ":streak"), beside(key, ":line")),
                     List.of(value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout,
                             text(options.fenceTtlMs), "0", text(options.yieldAfterMs), text(options.yieldForMs),
-                            "", "0", "0", ""));
+                            text(options.yieldAtMostMs - options.yieldAfterMs), "0"));
             long code = number(reply.get(0));
             if (code > 0) {
                 Held held = new Held(key, value, number(reply.get(1)));
@@ -120,7 +122,7 @@ public final class BridgeLock {
     public boolean release(Held held) {
         List<?> reply = (List<?>) redis.eval(release,
                 List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak"), beside(held.key, ":line")),
-                List.of(held.value, text(gap()), text(options.ttlMs), ""));
+                List.of(held.value, text(gap()), text(options.ttlMs), "0"));
         return number(reply.get(0)) > 0;
     }
 

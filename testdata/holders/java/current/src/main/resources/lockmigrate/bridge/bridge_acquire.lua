@@ -15,11 +15,14 @@
 -- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
 --          keeps no streak
 -- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
--- ARGV[10] our entry in the queue: "<name> <channel>"; '' when we do not wait
--- ARGV[11] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
--- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
+-- ARGV[10] by how much longer they may where gap after gap is of no use to anybody
+-- ARGV[11] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
 --          all, for an attempt that does not wait
--- ARGV[13] the entry of a first one that was left that time already, '' for none
+--          What follows is left out by those who have no place in the queue:
+-- ARGV[12] our entry in it: "<name> <channel>"
+-- ARGV[13] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
+-- ARGV[14] the entry of a first one that was left that time already, '' for none
+-- ARGV[15] 1: we have heard of every change of the key in the gap that is over now, and there was none
 -- Reply    {1, fence}              taken, it was free
 --          {2, fence, 0, value}    taken over from an expired legacy value
 --          {3, fence}              ours already, extended: an earlier sending of this command had arrived
@@ -36,9 +39,16 @@
 -- under contention the old ones would starve. So the streak, the time for which bridge holders have
 -- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
 -- clients for the length of one gap.
--- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
--- if nobody takes the key. It begins with a holder and is written by every release, so that it is there
--- while the lock is held: in a cluster's slot that is being moved, a script runs only if all its keys are.
+-- The streak is "<since> <ends>": since when they have followed one another, and until when that goes on
+-- if nobody takes the key. It begins with a holder, so that it is there while the lock is held: in a
+-- cluster's slot that is being moved, a script runs only if all its keys are. Whoever takes the key makes
+-- sure that it ends no sooner than a gap and an eighth from then: who has the lock for less than that
+-- eighth need not write it at its release.
+-- A gap in which nobody has touched the key was quiet. After a quiet one the next streak may last twice as
+-- long as the one before, up to a bound: since lies ahead by as much, and has a zero before it for each quiet
+-- gap in a row. So a member of an older version, which knows of no zeros, keeps to the longer streak all
+-- the same, and the first gap after a holder of its own is that of the shortest. No streak gets longer once
+-- it has begun. A since that lies ahead by more than our own options allow is not believed.
 -- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
 -- clock, and of those who wait only the first may take a key that may be taken. The queue decides nothing but who is refused:
 -- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
@@ -46,19 +56,21 @@
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
 -- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
 -- its Lua; what only the others need is defined after it.
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
 local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
 local clock = redis.call('TIME')
 local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local since, ends
-if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+if found[4] and after ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+local streak = since and moment < tonumber(ends) and since - moment <= tonumber(ARGV[10])
 if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
-  and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
-  and (ARGV[12] == '0' or redis.call('EXISTS', KEYS[5]) == 0)
+  and (streak and moment - since <= tonumber(after) or not since)
+  and (ARGV[11] == '0' or not ARGV[12] and redis.call('EXISTS', KEYS[5]) == 0)
   and redis.call('SET', key, value, 'NX', 'PX', ttl) then
   if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
-    if ARGV[8] ~= '0' and not since then
-      redis.call('SET', KEYS[4], string.format('%.0f %.0f', moment, moment + ARGV[9]), 'PX', ttl + ARGV[9])
+    if after ~= '0' and (not since or ends - moment < gap * 1.125) then
+      since = since or string.format('%.0f', moment)
+      redis.call('SET', KEYS[4], since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
     end
     if ARGV[6] == '0' then return {1, 0} end
     local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
@@ -142,10 +154,9 @@ local function text(key)
   if kind ~= 'string' then return kind, kind end
   return redis.call('GET', key), kind
 end
+time, now = clock, moment
 if late(ARGV[7]) then return refuse() end
-look()
-since, ends = tonumber(since), tonumber(ends)
-local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[10]
+local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[12] or ''
 
 -- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
 -- before us. What has become of the queue's key must not matter to the lock.
@@ -156,11 +167,11 @@ local function line_up()
     local ticket = math.max(last + 1, time[1] * 1000000 + time[2])
     redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
   end
-  redis.pcall('PEXPIRE', queue, ARGV[11])
+  redis.pcall('PEXPIRE', queue, ARGV[13])
   return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
 end
 
-local owner = text(guard)
+local owner = found[2] or text(guard)
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
   return {code, line_up(), wait, seen}
@@ -170,7 +181,8 @@ if owner and owner ~= value then
 end
 
 local code = 1
-local seen, kind = text(key)
+local seen, kind = found[1], 'string'
+if not seen then seen, kind = text(key) end
 if seen == value or owner == value and not seen then
   code = 3
 elseif seen then
@@ -189,25 +201,32 @@ elseif seen then
   code = 2
 end
 
-local streak = since and now < ends
-if streak and code == 1 and now - since > tonumber(ARGV[8]) then
+if streak and code == 1 and now - since > tonumber(after) then
   return held(0, ends - now, '')
 end
-while queue and code ~= 3 and ARGV[12] ~= '0' do
+while queue and code ~= 3 and ARGV[11] ~= '0' do
   local first = redis.pcall('ZRANGE', queue, 0, 0)
   if not first[1] or first[1] == entry then break end
-  if first[1] == ARGV[13] then
+  if first[1] == ARGV[14] then
     redis.pcall('ZREM', queue, first[1])
   else
     local name, channel = string.match(first[1], '^(%S+) (.+)$')
     if name then redis.pcall('PUBLISH', channel, name .. ' head') end
     held(0, 0, '')
-    return {0, 2, tonumber(ARGV[12]), first[1]}
+    return {0, 2, tonumber(ARGV[11]), first[1]}
   end
 end
 if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
-if ARGV[8] ~= '0' and not streak then
-  redis.call('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[9]), 'PX', ttl + ARGV[9])
+if after ~= '0' and (not streak or code == 2 or ends - now < gap * 1.125) then
+  if not streak or code == 2 then -- a new one; what was taken over is a legacy client's
+    local quiet, most = '', tonumber(ARGV[10])
+    if since and code == 1 and ARGV[15] == '1' then
+      quiet = string.match(since, '^0*')
+      if after * (2 ^ #quiet - 1) < most then quiet = quiet .. '0' end
+    end
+    since = quiet .. string.format('%.0f', now + math.min(after * (2 ^ #quiet - 1), most))
+  end
+  redis.call('SET', KEYS[4], since .. string.format(' %.0f', now + gap * 1.25), 'PX', ttl + gap * 2)
 end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)

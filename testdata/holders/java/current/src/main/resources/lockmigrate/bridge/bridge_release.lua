@@ -8,7 +8,8 @@
 -- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
 --          key has been free for that long
 -- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
--- ARGV[4]  our entry in the queue, to be removed; '' when we have none
+-- ARGV[4]  1: the key was taken less than an eighth of a gap ago
+-- ARGV[5]  our entry in the queue, to be removed; left out when we have none
 -- Reply    {1}                 released: the key was ours to the end
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
@@ -17,14 +18,16 @@
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
 -- nobody may find the key free and the guard still there. Whoever is first in the queue is told, and the
 -- next one too where nobody hears it. It has no bound: giving back is always allowed.
+-- What bridge_acquire.lua has written of the streak is good enough for one who had the lock for a moment
+-- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
 local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
-local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
+local found = redis.call('MGET', key, guard) -- nil also for what is no string
 local mine, whose = found[1] == value, found[2] == value
-if whose and ARGV[2] ~= '0' then
+if whose and ARGV[2] ~= '0' and not (mine and ARGV[4] == '1') then
   local clock = redis.call('TIME')
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  local since = string.match(found[3] or '', '^(%d+) %d+$')
-  redis.call('SET', KEYS[3], string.format('%.0f %.0f', tonumber(since) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+  local since = mine and string.match(redis.call('MGET', KEYS[3])[1] or '', '^(%d+) %d+$')
+  redis.call('SET', KEYS[3], (since or string.format('%.0f', now)) .. string.format(' %.0f', now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
 end
 local seen
 if mine then
@@ -35,7 +38,7 @@ elseif whose then
   if seen == 'string' then seen = redis.call('GET', key) elseif seen == 'none' then seen = nil end
 end
 if queue ~= key then
-  if ARGV[4] ~= '' then redis.pcall('ZREM', queue, ARGV[4]) end
+  if ARGV[5] then redis.pcall('ZREM', queue, ARGV[5]) end
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local name, channel = string.match(entry, '^(%S+) (.+)$')
     local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')

@@ -1,0 +1,214 @@
+-- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
+-- KEYS[3]  the fencing counter, or the lock's key when none is wanted
+-- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
+-- KEYS[5]  the queue of those who wait, or the lock's key when none is kept
+-- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
+-- ARGV[2]  the TTL in milliseconds, of key and guard
+-- ARGV[3]  the grace in milliseconds; -1 never takes over
+-- ARGV[4]  the unit of the dialect: ms, s, float or ns
+-- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
+--          keeps no streak
+-- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
+-- ARGV[10] our entry in the queue: "<name> <channel>"; '' when we do not wait
+-- ARGV[11] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
+-- ARGV[12] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
+--          all, for an attempt that does not wait
+-- ARGV[13] the entry of a first one that was left that time already, '' for none
+-- Reply    {1, fence}              taken, it was free
+--          {2, fence, 0, value}    taken over from an expired legacy value
+--          {3, fence}              ours already, extended: an earlier sending of this command had arrived
+--          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
+--          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms
+--          {-1, n, ms, value}      foreign: a value, or a type, that is not of the dialect; held
+--          {-2, n, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          error STAGE             the command came after its bound; nothing was done
+--
+-- Atomic because of three races: between reading an expired value and replacing it another client can
+-- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
+-- the fencing token must be drawn by the holder, in the order of holding.
+-- Legacy clients look ten times a second, bridge clients are woken within a millisecond of a release:
+-- under contention the old ones would starve. So the streak, the time for which bridge holders have
+-- followed one another without a gap, is bounded: after it, a key that was released is left to legacy
+-- clients for the length of one gap.
+-- The streak is "<since> <until>": since when they have followed one another, and until when that goes on
+-- if nobody takes the key. It begins with a holder and is written by every release, so that it is there
+-- while the lock is held: in a cluster's slot that is being moved, a script runs only if all its keys are.
+-- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
+-- clock, and of those who wait only the first may take a key that may be taken. The queue decides nothing but who is refused:
+-- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
+-- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
+-- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
+-- its Lua; what only the others need is defined after it.
+local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local clock = redis.call('TIME')
+local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local since, ends
+if found[4] and ARGV[8] ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
+if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
+  and (not since or moment < tonumber(ends) and moment - since <= tonumber(ARGV[8]))
+  and (ARGV[12] == '0' or redis.call('EXISTS', KEYS[5]) == 0)
+  and redis.call('SET', key, value, 'NX', 'PX', ttl) then
+  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
+    if ARGV[8] ~= '0' and not since then
+      redis.call('SET', KEYS[4], string.format('%.0f %.0f', moment, moment + ARGV[9]), 'PX', ttl + ARGV[9])
+    end
+    if ARGV[6] == '0' then return {1, 0} end
+    local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
+    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+    return {1, n}
+  end
+  redis.call('DEL', key)
+end
+-- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
+-- In the middle of one, where it says so: what comes before that is the usual case.
+--
+-- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
+-- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
+-- double holds that exactly. It is read by look(), once, where it is needed.
+local time, now
+local function look()
+  if now then return end
+  time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
+-- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
+-- process that had been stopped, is refused however late it comes.
+local function late(bound)
+  if bound == '0' then return false end
+  look()
+  return now > tonumber(bound)
+end
+
+local function refuse()
+  return redis.error_reply('STAGE the lease of this member of the namespace is over')
+end
+
+-- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
+-- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
+-- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
+-- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
+-- a bridge value that lost its TTL: nil.
+local function expiry(value, unit, layout)
+  local digits = value
+  if layout == 'uuid' then
+    digits = string.match(value, '^%x+%-%x+%-%x+%-%x+%-%x+:(%d+)$')
+  elseif layout == 'dash' then
+    digits = string.match(value, '^(%d+)%-[^%-]+%-.+$')
+  elseif layout == 'colon' then
+    digits = string.match(value, '^(%d+):.+$')
+  elseif layout == 'quoted' then
+    digits = string.match(value, '^"(%d+)"$') or value
+  end
+  if not digits or #digits > 32 then return nil end
+  if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
+  local ends = tonumber(digits)
+  if not ends then return nil end
+  if unit == 's' then
+    ends = (ends + 1) * 1000 -- a reader calls it over when its own count of seconds has passed it
+  elseif unit == 'float' then
+    ends = math.ceil(ends * 1000)
+  elseif unit == 'ns' then
+    ends = math.ceil(ends / 1000000)
+  end
+  if ends < 1e12 or ends > now + 3.2e12 then return nil end
+  return ends
+end
+
+-- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
+-- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
+-- keys must be in one slot.
+local function next_fence(counter, ttl, last)
+  if ttl == '0' then return 0 end
+  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
+  return n
+end
+
+-- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
+-- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
+local function text(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return nil, kind end
+  if kind ~= 'string' then return kind, kind end
+  return redis.call('GET', key), kind
+end
+if late(ARGV[7]) then return refuse() end
+look()
+since, ends = tonumber(since), tonumber(ends)
+local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[10]
+
+-- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
+-- before us. What has become of the queue's key must not matter to the lock.
+local function line_up()
+  if not queue or entry == '' then return 0 end
+  if not tonumber(redis.pcall('ZSCORE', queue, entry)) then
+    local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
+    local ticket = math.max(last + 1, time[1] * 1000000 + time[2])
+    redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
+  end
+  redis.pcall('PEXPIRE', queue, ARGV[11])
+  return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
+end
+
+local owner = text(guard)
+local function held(code, wait, seen)
+  if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
+  return {code, line_up(), wait, seen}
+end
+if owner and owner ~= value then
+  return held(0, redis.call('PTTL', guard), owner)
+end
+
+local code = 1
+local seen, kind = text(key)
+if seen == value or owner == value and not seen then
+  code = 3
+elseif seen then
+  local left = redis.call('PTTL', key)
+  if kind ~= 'string' then return held(-1, left, kind) end
+  if left >= 0 then return held(0, left, seen) end
+  local due = expiry(seen, ARGV[4], ARGV[5])
+  if not due then return held(-1, -1, seen) end
+  local grace = tonumber(ARGV[3])
+  due = due + math.max(grace, 0)
+  if now <= due then
+    if since then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    return held(0, due - now + 1, seen)
+  end
+  if grace < 0 then return held(-2, -1, seen) end
+  code = 2
+end
+
+local streak = since and now < ends
+if streak and code == 1 and now - since > tonumber(ARGV[8]) then
+  return held(0, ends - now, '')
+end
+while queue and code ~= 3 and ARGV[12] ~= '0' do
+  local first = redis.pcall('ZRANGE', queue, 0, 0)
+  if not first[1] or first[1] == entry then break end
+  if first[1] == ARGV[13] then
+    redis.pcall('ZREM', queue, first[1])
+  else
+    local name, channel = string.match(first[1], '^(%S+) (.+)$')
+    if name then redis.pcall('PUBLISH', channel, name .. ' head') end
+    held(0, 0, '')
+    return {0, 2, tonumber(ARGV[12]), first[1]}
+  end
+end
+if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
+if ARGV[8] ~= '0' and not streak then
+  redis.call('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[9]), 'PX', ttl + ARGV[9])
+end
+redis.call('SET', key, value, 'PX', ttl)
+redis.call('SET', guard, value, 'PX', ttl)
+return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}

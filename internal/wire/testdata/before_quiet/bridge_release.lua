@@ -1,0 +1,48 @@
+-- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its guard
+-- KEYS[3]  the streak of bridge holders, or the lock's key when none is kept
+-- KEYS[4]  the queue of those who wait, or the lock's key when none is kept
+-- ARGV[1]  the bridge value
+-- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
+--          key has been free for that long
+-- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- ARGV[4]  our entry in the queue, to be removed; '' when we have none
+-- Reply    {1}                 released: the key was ours to the end
+--          {2}                 released: the key was absent (a stale DEL), the guard was ours
+--          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
+--          {0}                 nothing was ours
+--
+-- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
+-- nobody may find the key free and the guard still there. Whoever is first in the queue is told, and the
+-- next one too where nobody hears it. It has no bound: giving back is always allowed.
+local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
+local found = redis.call('MGET', key, guard, KEYS[3]) -- nil also for what is no string
+local mine, whose = found[1] == value, found[2] == value
+if whose and ARGV[2] ~= '0' then
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local since = string.match(found[3] or '', '^(%d+) %d+$')
+  redis.call('SET', KEYS[3], string.format('%.0f %.0f', tonumber(since) or now, now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+end
+local seen
+if mine then
+  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
+elseif whose then
+  redis.call('DEL', guard)
+  seen = redis.call('TYPE', key).ok
+  if seen == 'string' then seen = redis.call('GET', key) elseif seen == 'none' then seen = nil end
+end
+if queue ~= key then
+  if ARGV[4] ~= '' then redis.pcall('ZREM', queue, ARGV[4]) end
+  for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
+    local name, channel = string.match(entry, '^(%S+) (.+)$')
+    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
+    if type(heard) == 'number' and heard > 0 then break end
+  end
+end
+if mine then return {1} end
+if not whose then return {0} end
+if seen then return {-1, 0, 0, seen} end
+return {2}
