@@ -37,7 +37,7 @@ elseif whose then
   seen = redis.call('TYPE', key).ok
   if seen == 'string' then seen = redis.call('GET', key) elseif seen == 'none' then seen = nil end
 end
-if queue ~= key then
+if queue ~= key and redis.call('EXISTS', queue) ~= 0 then
   if ARGV[5] then redis.pcall('ZREM', queue, ARGV[5]) end
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local name, channel = string.match(entry, '^(%S+) (.+)$')

@@ -54,30 +54,40 @@
 -- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
 -- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
--- The usual case, a key that is free, comes first and takes few commands, each of which costs more than
--- its Lua; what only the others need is defined after it.
+-- The usual case, a key that is free and that nobody waits for, comes first and takes few commands, each of
+-- which costs more than its Lua; what only the others need is defined after it. Who has a place in the queue
+-- is never of the usual case.
 local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
-local found = redis.call('MGET', key, guard, KEYS[3], KEYS[4]) -- nil also for what is no string
+local free = not ARGV[12] and redis.call('EXISTS', key, guard, ARGV[11] == '0' and key or KEYS[5]) == 0
+local found -- counter and streak, and what is on key and guard; nil also for what is no string
+if free then
+  found = redis.call('MGET', KEYS[3], KEYS[4])
+else
+  found = redis.call('MGET', KEYS[3], KEYS[4], key, guard)
+end
 local clock = redis.call('TIME')
-local moment = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local since, ends
-if found[4] and after ~= '0' then since, ends = string.match(found[4], '^(%d+) (%d+)$') end
-local streak = since and moment < tonumber(ends) and since - moment <= tonumber(ARGV[10])
-if not found[1] and not found[2] and (ARGV[7] == '0' or moment <= tonumber(ARGV[7]))
-  and (streak and moment - since <= tonumber(after) or not since)
-  and (ARGV[11] == '0' or not ARGV[12] and redis.call('EXISTS', KEYS[5]) == 0)
-  and redis.call('SET', key, value, 'NX', 'PX', ttl) then
-  if redis.call('SET', guard, value, 'NX', 'PX', ttl) then
-    if after ~= '0' and (not since or ends - moment < gap * 1.125) then
-      since = since or string.format('%.0f', moment)
-      redis.call('SET', KEYS[4], since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
-    end
-    if ARGV[6] == '0' then return {1, 0} end
-    local n = math.max((tonumber(found[3] or '0') or 0) + 1, clock[1] * 1000000 + clock[2])
-    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
-    return {1, n}
+local seconds, micros = tonumber(clock[1]), tonumber(clock[2])
+local moment = seconds * 1000 + math.floor(micros / 1000)
+local since, lasted, lasts, follows -- the streak: since as it is written, and whether it goes on
+if found[2] and after ~= '0' then
+  local ends
+  since, ends = string.match(found[2], '^(%d+) (%d+)$')
+  if since then
+    lasted, lasts = moment - since, ends - moment
+    follows = lasts > 0 and -lasted <= tonumber(ARGV[10])
   end
-  redis.call('DEL', key)
+end
+if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and lasted > tonumber(after)) then
+  redis.call('PSETEX', key, ttl, value)
+  redis.call('PSETEX', guard, ttl, value)
+  if after ~= '0' and (not follows or lasts < gap * 1.125) then
+    if not follows then since = string.format('%.0f', moment) end
+    redis.call('PSETEX', KEYS[4], ttl + gap * 2, since .. string.format(' %.0f', moment + gap * 1.25))
+  end
+  if ARGV[6] == '0' then return {1, 0} end
+  local n = math.max((tonumber(found[1] or '0') or 0) + 1, seconds * 1000000 + micros)
+  redis.call('PSETEX', KEYS[3], ARGV[6], string.format('%.0f', n))
+  return {1, n}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
@@ -164,14 +174,16 @@ local function line_up()
   if not queue or entry == '' then return 0 end
   if not tonumber(redis.pcall('ZSCORE', queue, entry)) then
     local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
-    local ticket = math.max(last + 1, time[1] * 1000000 + time[2])
+    local ticket = math.max(last + 1, seconds * 1000000 + micros)
     redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
   end
   redis.pcall('PEXPIRE', queue, ARGV[13])
   return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
 end
 
-local owner = found[2] or text(guard)
+local none = free or not found[3] and not found[4] and redis.call('EXISTS', key, guard) == 0
+local owner = found[4]
+if not owner and not none then owner = text(guard) end
 local function held(code, wait, seen)
   if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
   return {code, line_up(), wait, seen}
@@ -181,8 +193,8 @@ if owner and owner ~= value then
 end
 
 local code = 1
-local seen, kind = found[1], 'string'
-if not seen then seen, kind = text(key) end
+local seen, kind = found[3], 'string'
+if not seen and not none then seen, kind = text(key) end
 if seen == value or owner == value and not seen then
   code = 3
 elseif seen then
@@ -201,8 +213,8 @@ elseif seen then
   code = 2
 end
 
-if streak and code == 1 and now - since > tonumber(after) then
-  return held(0, ends - now, '')
+if follows and code == 1 and lasted > tonumber(after) then
+  return held(0, lasts, '')
 end
 while queue and code ~= 3 and ARGV[11] ~= '0' do
   local first = redis.pcall('ZRANGE', queue, 0, 0)
@@ -217,8 +229,8 @@ while queue and code ~= 3 and ARGV[11] ~= '0' do
   end
 end
 if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
-if after ~= '0' and (not streak or code == 2 or ends - now < gap * 1.125) then
-  if not streak or code == 2 then -- a new one; what was taken over is a legacy client's
+if after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
+  if not follows or code == 2 then -- a new one; what was taken over is a legacy client's
     local quiet, most = '', tonumber(ARGV[10])
     if since and code == 1 and ARGV[15] == '1' then
       quiet = string.match(since, '^0*')
@@ -230,4 +242,4 @@ if after ~= '0' and (not streak or code == 2 or ends - now < gap * 1.125) then
 end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
-return {code, next_fence(KEYS[3], ARGV[6], found[3]), 0, code == 2 and seen or ''}
+return {code, next_fence(KEYS[3], ARGV[6], found[1]), 0, code == 2 and seen or ''}
