@@ -122,7 +122,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 	busy := o.Step.Verdict == protocol.Busy
 	next := look{after: wait, contended: busy && (seen != "" || !m.First())}
 	next.gap = busy && seen == "" && wait > 0 && m.Passed == ""
-	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/10
+	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/20
 	if k.wait != nil {
 		k.wait.passed = m.Passed
 		if !m.First() {

@@ -5,9 +5,9 @@ import "github.com/lockmigrate/lockmigrate/internal/waiting"
 // gap is what a waiter knows of the gap for legacy clients that it waits in: whether it has listened to the key
 // for so long that a legacy client would have been heard. The zero value knows nothing.
 //
-// What it has not heard was not there, but for two moments: before its first question of the gap arrived, and
-// after the server has told it of a change and before it reads that. Both are a few milliseconds in practice; a
-// legacy client that comes and goes in one of them has had its turn and makes the next gap come later than it could.
+// What it has not heard was not there, but for two moments: before its first question of the gap has arrived, and
+// after the server has told it of a change and before it reads that. The first is a twentieth of a gap at most,
+// both are about a round trip in practice. A legacy client that comes and goes in one of them has had its turn.
 type gap struct {
 	whole bool   // listened to, from the number of stirs on
 	since uint64 // the stirs then

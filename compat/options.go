@@ -98,7 +98,7 @@ type Options struct {
 	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
 	// is left free for YieldFor, counted from a release. Legacy clients look at a key only now and then;
 	// bridge clients, woken by its release, would let them starve. It costs throughput where bridge clients contend, at most
-	// YieldFor and a quarter in each YieldAfter, and nothing where a key is free for that long between two of them anyhow;
+	// YieldFor in each YieldAfter, and nothing where a key is free for a quarter longer between two of them anyhow;
 	// while a key is left free, TryAcquire does not take it either. Zero: five times YieldFor. Negative: never yield.
 	YieldAfter time.Duration
 

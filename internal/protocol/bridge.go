@@ -11,7 +11,7 @@ const (
 	BridgeDrop                   // bridge_release.lua: a Drop... code
 )
 
-// The codes of BridgeTake.
+// The codes of BridgeTake. With those that take the keys, Int3 is 1 if a gap may follow.
 const (
 	TakeFree     = 1  // the key was free
 	TakeOver     = 2  // an expired legacy value, Text, was taken over
@@ -155,7 +155,7 @@ const maxSettles = 8
 func (a *BridgeAcquire) Since() Instant { return a.sent }
 
 // Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no streak is kept.
+// earlier. Valid once Acquired; 0 where no streak is kept, and where the release has to write it.
 func (a *BridgeAcquire) Asked() Instant { return a.asked }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
@@ -208,6 +208,9 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
 	a.first, a.Passed, a.Quiet = true, "", false
+	if reply.Int > TakeHeld && reply.Int3 != 0 {
+		a.asked = 0 // the release may begin a gap
+	}
 	if reply.Int <= TakeHeld {
 		a.fence, a.first = 0, reply.Int2 == 0
 		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again

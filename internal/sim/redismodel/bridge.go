@@ -65,9 +65,9 @@ func bridgeTake(c *call) protocol.Reply {
 	if cmd.Queue != "" && cmd.Entry != "" {
 		c.unqueue(cmd.Entry)
 	}
-	c.follow(streak, follows, code)
+	due := c.follow(streak, follows, code)
 	c.claim()
-	reply := integers(code, c.nextFence(), 0)
+	reply := integers(code, c.nextFence(), due)
 	if code == protocol.TakeOver {
 		reply.Text = seen
 	}

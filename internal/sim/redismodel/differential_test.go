@@ -304,7 +304,7 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.Guard = "" // of an unmodified client, which knows none
 	}
 	if g.IntN(3) == 0 { // the two courtesies towards clients that only poll
-		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], 2000000*time.Second
+		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], []time.Duration{4000 * time.Second, 2000000 * time.Second}[g.IntN(2)]
 		c.YieldMost, c.Quiet, c.Brief = []time.Duration{0, 4000 * time.Second}[g.IntN(2)], g.IntN(2) == 0, g.IntN(2) == 0
 	}
 	if g.IntN(3) == 0 {
@@ -388,6 +388,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 	case r.Kind == protocol.Integer && (q.command.Op == protocol.BridgeTake || q.command.Op == protocol.BridgeSettle):
 		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
 			r.Int2 = past.rank(r.Int2)
+		}
+		if r.Int > 0 && q.command.Op == protocol.BridgeTake {
+			return r // Int3 is no time
 		}
 		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
 	}

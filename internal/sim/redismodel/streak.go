@@ -44,14 +44,19 @@ func (c *call) longer() int64 {
 	return max((c.command.YieldMost - c.command.YieldAfter).Milliseconds(), 0)
 }
 
-// follow begins a streak with the holder, or sees to it that the one that goes on does so for long enough.
-func (c *call) follow(s streak, follows bool, code int64) {
+// follow begins a streak with the holder, or sees to it that the one that goes on does so for long enough. It
+// returns 1 if a gap may follow.
+func (c *call) follow(s streak, follows bool, code int64) (due int64) {
 	cmd := c.command
 	gap, after := float64(cmd.Gap.Milliseconds()), float64(cmd.YieldAfter.Milliseconds())
 	if cmd.Streak == "" || after < 1 {
-		return
+		return 0
 	}
-	if fresh := !follows || code == protocol.TakeOver; fresh {
+	fresh := !follows || code == protocol.TakeOver
+	if fresh && 0 > after-gap/8 || !fresh && float64(c.ms-s.since) > after-gap/8 {
+		due = 1
+	}
+	if fresh {
 		quiet, most := "", float64(c.longer())
 		if s.read && code == protocol.TakeFree && cmd.Quiet && cmd.Entry != "" {
 			quiet = s.text[:len(s.text)-len(strings.TrimLeft(s.text, "0"))]
@@ -62,9 +67,10 @@ func (c *call) follow(s streak, follows bool, code int64) {
 		more := min(after*(math.Exp2(float64(len(quiet)))-1), most)
 		s.text = quiet + fmt.Sprintf("%.0f", float64(c.ms)+more)
 	} else if float64(s.ends-c.ms) >= gap*1.125 {
-		return
+		return due
 	}
 	c.write(cmd.Streak, fmt.Sprintf("%s %.0f", s.text, float64(c.ms)+gap*1.25), (cmd.TTL + 2*cmd.Gap).Milliseconds())
+	return due
 }
 
 // leave is a release: the streak goes on if the next holder comes within a gap.

@@ -23,9 +23,9 @@
 -- ARGV[13] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
 -- ARGV[14] the entry of a first one that was left that time already, '' for none
 -- ARGV[15] 1: we have heard of every change of the key in the gap that is over now, and there was none
--- Reply    {1, fence}              taken, it was free
---          {2, fence, 0, value}    taken over from an expired legacy value
---          {3, fence}              ours already, extended: an earlier sending of this command had arrived
+-- Reply    {1, fence, due}         taken, it was free; due is 1 if a gap may follow
+--          {2, fence, due, value}  taken over from an expired legacy value
+--          {3, fence, due}         ours already, extended: an earlier sending of this command had arrived
 --          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
 --          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms
 --          {-1, n, ms, value}      foreign: a value, or a type, that is not of the dialect; held
@@ -43,7 +43,7 @@
 -- if nobody takes the key. It begins with a holder, so that it is there while the lock is held: in a
 -- cluster's slot that is being moved, a script runs only if all its keys are. Whoever takes the key makes
 -- sure that it ends no sooner than a gap and an eighth from then: who has the lock for less than that
--- eighth need not write it at its release.
+-- eighth need not write it at its release, unless a gap may follow, which is to be of the right length.
 -- A gap in which nobody has touched the key was quiet. After a quiet one the next streak may last twice as
 -- long as the one before, up to a bound: since lies ahead by as much, and has a zero before it for each quiet
 -- gap in a row. So a member of an older version, which knows of no zeros, keeps to the longer streak all
@@ -80,14 +80,15 @@ end
 if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and lasted > tonumber(after)) then
   redis.call('PSETEX', key, ttl, value)
   redis.call('PSETEX', guard, ttl, value)
+  local due = after ~= '0' and (follows and lasted or 0) > after - gap / 8 and 1 or 0
   if after ~= '0' and (not follows or lasts < gap * 1.125) then
     if not follows then since = string.format('%.0f', moment) end
     redis.call('PSETEX', KEYS[4], ttl + gap * 2, since .. string.format(' %.0f', moment + gap * 1.25))
   end
-  if ARGV[6] == '0' then return {1, 0} end
+  if ARGV[6] == '0' then return {1, 0, due} end
   local n = math.max((tonumber(found[1] or '0') or 0) + 1, seconds * 1000000 + micros)
   redis.call('PSETEX', KEYS[3], ARGV[6], string.format('%.0f', n))
-  return {1, n}
+  return {1, n, due}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
@@ -231,6 +232,7 @@ end
 if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
 if after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
   if not follows or code == 2 then -- a new one; what was taken over is a legacy client's
+    lasted = 0
     local quiet, most = '', tonumber(ARGV[10])
     if since and code == 1 and ARGV[15] == '1' then
       quiet = string.match(since, '^0*')
@@ -242,4 +244,5 @@ if after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
 end
 redis.call('SET', key, value, 'PX', ttl)
 redis.call('SET', guard, value, 'PX', ttl)
-return {code, next_fence(KEYS[3], ARGV[6], found[1]), 0, code == 2 and seen or ''}
+local due = after ~= '0' and lasted > after - gap / 8 and 1 or 0
+return {code, next_fence(KEYS[3], ARGV[6], found[1]), due, code == 2 and seen or ''}
