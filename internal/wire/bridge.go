@@ -19,7 +19,7 @@ func bridgeRequest(c protocol.Command) (Request, error) {
 		r, err := script(scripts.BridgeAcquire, c.Key, c.Guard, counter, streak, lineOf(c),
 			c.Value, ttl, number(graceMS(c.Grace)), word(c.Unit.String()), word(c.Layout.String()), number(fencing), number(bound(c.NotAfter)), number(after), number(gap),
 			number(longer), number(c.Patience.Milliseconds()))
-		if c.Entry != "" {
+		if c.Entry != "" || c.Passed != "" {
 			r.n += copy(r.args[r.n:], []any{c.Entry, number(c.QueueTTL.Milliseconds()), c.Passed, flag(c.Quiet)})
 		}
 		return r, err

@@ -58,7 +58,7 @@ func (c *call) follow(s streak, follows bool, code int64) (due int64) {
 	}
 	if fresh {
 		quiet, most := "", float64(c.longer())
-		if s.read && code == protocol.TakeFree && cmd.Quiet && cmd.Entry != "" {
+		if s.read && code == protocol.TakeFree && cmd.Quiet && (cmd.Entry != "" || cmd.Passed != "") {
 			quiet = s.text[:len(s.text)-len(strings.TrimLeft(s.text, "0"))]
 			if after*(math.Exp2(float64(len(quiet)))-1) < most {
 				quiet += "0"

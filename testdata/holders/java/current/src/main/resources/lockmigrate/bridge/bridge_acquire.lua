@@ -18,8 +18,8 @@
 -- ARGV[10] by how much longer they may where gap after gap is of no use to anybody
 -- ARGV[11] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
 --          all, for an attempt that does not wait
---          What follows is left out by those who have no place in the queue:
--- ARGV[12] our entry in it: "<name> <channel>"
+--          What follows is left out by those who have no part in the queue:
+-- ARGV[12] our entry in it: "<name> <channel>", '' for none
 -- ARGV[13] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
 -- ARGV[14] the entry of a first one that was left that time already, '' for none
 -- ARGV[15] 1: we have heard of every change of the key in the gap that is over now, and there was none
@@ -55,7 +55,7 @@
 -- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
 -- The usual case, a key that is free and that nobody waits for, comes first and takes few commands, each of
--- which costs more than its Lua; what only the others need is defined after it. Who has a place in the queue
+-- which costs more than its Lua; what only the others need is defined after it. Who has a part in the queue
 -- is never of the usual case.
 local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
 local free = not ARGV[12] and redis.call('EXISTS', key, guard, ARGV[11] == '0' and key or KEYS[5]) == 0
