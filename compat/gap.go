@@ -31,7 +31,7 @@ func (w *wait) listenToGap(next look) bool {
 	switch {
 	case !next.gap || !g.could:
 		*g = gap{}
-	case w.watch.Listened() && (!g.whole || g.since != g.asked):
+	case w.watch.Listened() && !g.whole:
 		g.since, g.whole = g.asked, next.early
 	case !w.watch.Listened():
 		*g = gap{}

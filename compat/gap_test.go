@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
@@ -88,6 +90,32 @@ func TestGapsGetRarerWithoutLegacyClients(t *testing.T) {
 	if rare < always*5/4 { // 150/(150+200) of the time against 1200/(1200+200)
 		t.Errorf("turns in %v: %d with a gap after each 150 ms, %d with rare gaps", stretch, always, rare)
 	}
+}
+
+// TestUsedGapIsNotQuiet: a client that takes the key in each gap and has given it back before anybody can look
+// is heard all the same, and gaps come as often as ever.
+func TestUsedGapIsNotQuiet(t *testing.T) {
+	s := redistest.Real(t)
+	newCrowd(t, s, yields())
+	awaitRareGaps(t, s)
+	touch := redis.NewScript(1, `if redis.call('SETNX', KEYS[1], 1) == 1 then return redis.call('DEL', KEYS[1]) end return 0`)
+	conn := s.Conn()
+	used, heard, most := 0, false, 0
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(40 * time.Millisecond) {
+		n, err := redis.Int(touch.Do(conn, "orders"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used += n
+		heard = heard || quietGaps(s) == 0 // at the end of the first gap
+		if heard {
+			most = max(most, quietGaps(s))
+		}
+	}
+	if used < 20 || !heard || most > 0 {
+		t.Errorf("the key was taken %d times, heard %v; then %d gaps in a row were quiet", used, heard, most)
+	}
+	awaitRareGaps(t, s) // when that is over
 }
 
 // TestLegacyClientWhenGapsAreRare: a legacy client that comes when gaps are rarest waits for YieldAtMost, a
