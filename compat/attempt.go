@@ -121,6 +121,9 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 	}
 	busy := o.Step.Verdict == protocol.Busy
 	next := look{after: wait, contended: busy && (seen != "" || !m.First())}
+	if _, bridge := m.Dialect.BridgeNumber(seen); busy && !bridge {
+		_, next.old = m.Dialect.ExpiresAt(seen)
+	}
 	next.gap = busy && seen == "" && wait > 0 && m.Passed == ""
 	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/20
 	if k.wait != nil {

@@ -59,7 +59,7 @@
 // (TestLocksOutliveAStageChange).
 //
 // G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
-// (TestBridgeWaiterWakesAtAJavaDelete).
+// (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
 // G9. Fence is larger than that of every earlier bridge or modern holder of the key
 // (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire).
@@ -142,8 +142,8 @@
 // # Wire format
 //
 // For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:streak"
-// (since when bridge holders have followed one another, a zero before it for each quiet gap in a row; until when), "{orders}:line" (the queue); a key with a hash tag
-// keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
+// (since when bridge holders have followed one another, a zero before it for each quiet gap in a row; until
+// when), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
 // "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
 // Redis 5 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout

@@ -329,6 +329,7 @@ type look struct {
 	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
 	deaf      bool
+	old       bool      // a legacy client has the key
 	gap       bool      // the key is left free to legacy clients for so long
 	early     bool      // nearly all of that gap is still to come
 	before    int       // how many stand before us in the queue, as far as it matters
@@ -350,7 +351,7 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = w.watch.Sleep(either, w.turn, key, next.before, false, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, key, next.before, next.old, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil

@@ -35,7 +35,8 @@
 // (TestStressFairness). A waiter that has died is passed over at once if its connection has gone too,
 // or after Options.Claim (TestStressKilledProcesses); several in a row that are stopped but connected
 // are found out when the next in line looks, within 30 s. Where an old client held the key and deletes it,
-// the first in line takes it with one SET (TestOldClientsDeletionIsOneSetAway), and watches the key from its question on (TestOldClientIsWatchedAtOnce).
+// the first in line takes it with one SET (TestOldClientsDeletionIsOneSetAway), and watches the key from its
+// question on (TestOldClientIsWatchedAtOnce).
 //
 // G7. Whatever is lost of messages and connections, a waiter looks at the key when the holder's TTL is
 // over, and every 30 s (TestFault08LostWakeUp, TestStressFlushAll).
