@@ -16,7 +16,7 @@ import (
 func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
 	m := l.bridgeMachine(k)
 	abandoned := func(driver.Outcome) {
-		defer l.background.Done()
+		defer l.background.End()
 		l.giveBack(k, l.mono.Now())
 	}
 	reply := protocol.Reply{}
@@ -34,7 +34,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 			return next, err
 		}
 		if err := sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
-			l.background.Go(func() { l.giveBack(k, began) })
+			l.background.Fork(func() { l.giveBack(k, began) })
 			return look{}, notAcquired(k.key, err)
 		}
 		reply = protocol.Reply{Kind: protocol.Woke}
@@ -86,7 +86,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 	switch o.Step.Verdict {
 	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
 		failure.Note = "the reply came after the TTL"
-		l.background.Go(func() { l.giveBack(k, began) })
+		l.background.Fork(func() { l.giveBack(k, began) })
 	case protocol.Busy:
 		p.leave()
 		if m.Passed != "" {
@@ -150,7 +150,7 @@ func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error()
 // giveBackLater is giveBack in the background.
 func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
-	l.background.Go(func() {
+	l.background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
@@ -201,7 +201,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	began := l.mono.Now()
 	var done driver.Outcome
 	outcome, err := l.advance(ctx, over, l.timed(&recorded{m, &done}), protocol.Reply{}, func(driver.Outcome) {
-		defer l.background.Done()
+		defer l.background.End()
 		l.giveBackLegacy(m, p, done.Step.Verdict, began)
 	})
 	if err != nil {
@@ -213,7 +213,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	case protocol.Acquired:
 		if l.mono.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
-			l.background.Go(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
+			l.background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
 		h := &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}

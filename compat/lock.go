@@ -116,6 +116,10 @@ func (k *Lock) Renew(ctx context.Context) error {
 		return cause
 	}
 	l, began := k.locker, k.locker.mono.Now()
+	if !l.background.Begin() {
+		return &Error{Op: "renew", Key: k.key, Cause: errClosed}
+	}
+	defer l.background.End()
 	m := k.hold.renewal(l.gate.boundNow())
 	outcome, err := l.advance(ctx, l.runner(l.renewals, k.permit.opts.rules()), l.timed(m), protocol.Reply{}, l.settled)
 	if err != nil {
@@ -165,6 +169,10 @@ func (k *Lock) Release(ctx context.Context) error {
 		return &Error{Op: "release", Key: k.key, Kind: ErrReleased}
 	}
 	l := k.locker
+	if !l.background.Begin() {
+		return &Error{Op: "release", Key: k.key, Cause: errClosed}
+	}
+	defer l.background.End()
 	l.renewer.Rest(&k.lease)
 	lost := k.over()
 
@@ -360,6 +368,10 @@ func (k keptAlone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
 	if lost := lock.over(); lost != nil {
 		return renewal.Unclear, lost
 	}
+	if !l.background.Begin() {
+		return renewal.Unclear, errClosed
+	}
+	defer l.background.End()
 	m := k.hold.renewal(l.gate.boundNow())
 	outcome, err := l.advance(bounded, l.runner(l.renewals, k.permit.opts.rules()), l.timed(m), protocol.Reply{}, l.settled)
 	if err != nil {

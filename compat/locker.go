@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
@@ -40,7 +41,7 @@ type Locker struct {
 	settled  func(driver.Outcome) // what becomes of a run whose caller has left and which leaves nothing behind
 
 	stop       context.CancelFunc
-	background sync.WaitGroup
+	background background.Group
 	closing    sync.Once
 	closed     atomic.Bool
 }
@@ -57,7 +58,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
 	l.hot = waiting.NewHeat()
 	l.channel = "lockmigrate:wake:" + newUUID()
-	l.settled = func(driver.Outcome) { l.background.Done() }
+	l.settled = func(driver.Outcome) { l.background.End() }
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
@@ -96,13 +97,14 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 // Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any
 // more. Release locks first: those that are held are lost to their holders and stay on the server until
-// their TTL or lease is over, and a stage change has to wait for that. Nobody may be waiting by then.
+// their TTL or lease is over, and a stage change has to wait for that. Nobody should be waiting by then: an attempt
+// that is under way is finished, or undone, and every other one is an error.
 func (l *Locker) Close() {
 	l.closing.Do(func() {
 		l.closed.Store(true)
 		l.stop()
 		l.renewer.Close()
-		l.background.Wait()
+		l.background.Close()
 		if l.member != nil {
 			l.member.leave()
 		}
@@ -111,7 +113,7 @@ func (l *Locker) Close() {
 			l.commands.Close()
 			l.commands.Wait()
 		}
-		l.pool.Wait()
+		l.pool.Close()
 	})
 }
 
@@ -184,7 +186,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	w := &wait{turn: turn}
 	defer func() {
 		if w.listed {
-			l.background.Go(func() { l.leaveLine(key, w.entry) })
+			l.background.Go(func() { l.leaveLine(key, w.entry) }) // where it is refused, the others pass the place over in time
 		}
 	}()
 	var met setbacks
@@ -269,6 +271,7 @@ func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 
 var (
 	errWaitOver = errors.New("Options.Wait is over")
+	errClosed   = errors.New("the Locker is closed")
 	errEmptyKey = errors.New("compat: the empty key has no guard of its own")
 )
 
@@ -361,8 +364,14 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 
 var errChanged = errors.New("the stage has changed")
 
-// attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps.
+// attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
+// background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
 func (l *Locker) attempt(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+	if !l.background.Begin() {
+		k.permit.leave()
+		return look{}, failed(k.key, errClosed)
+	}
+	defer l.background.End()
 	if k.permit.stage == stages.Legacy {
 		return l.attemptLegacy(ctx, k, over)
 	}
@@ -433,13 +442,13 @@ func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.St
 
 // advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
-// once for each error. It must count itself off in background, which Close waits for.
+// once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
 func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.background.Add(1)
+	l.background.Extend()
 	out, err := over.Advance(ctx, m, reply, abandoned)
 	switch {
 	case err == nil:
-		l.background.Done()
+		l.background.End()
 		return out, nil
 	case out.Step.Verdict == protocol.Failed: // nothing is under way
 		go abandoned(out)

@@ -37,7 +37,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 // Close waits until nothing of this Locker runs in the background any more: commands whose callers
 // left before the reply. Locks that are held stay held.
-func (l *Locker) Close() { l.driver.Wait() }
+func (l *Locker) Close() { l.driver.Close() }
 
 // TryAcquire makes one attempt: at most SETNX, GET and GETSET.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {

@@ -2,6 +2,7 @@ package modern
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -187,14 +188,13 @@ func (h *hold) release(ctx context.Context) error {
 
 	if cause := context.Cause(ctx); cause != nil {
 		// The caller will not wait, but a lock must not be kept for its TTL because of that.
-		if l.closed.Load() {
-			return h.fail("release", nil, cause)
-		}
-		l.background.Go(func() {
+		if !l.background.Go(func() {
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
 			defer cancel()
 			_ = h.released(l.runRelease(bounded, h))
-		})
+		}) {
+			return h.fail("release", nil, errors.Join(cause, errClosed))
+		}
 		err := h.fail("release", nil, cause)
 		err.Note = "the release goes on in the background"
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
@@ -48,7 +49,7 @@ type Locker struct {
 	mu    sync.Mutex
 	owned map[ownership]*hold // what owners in contexts hold
 
-	background sync.WaitGroup
+	background background.Group
 	closed     atomic.Bool
 }
 
@@ -101,19 +102,20 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 // Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any
 // more. Locks that are still held end with ErrLost and stay on the server until their TTL is over:
-// release them first. Nobody may be waiting by then.
+// release them first. Nobody should be waiting by then: a caller who still is gets an error, and what it may have
+// left on the server is reported as ErrUnknownOutcome.
 func (l *Locker) Close() {
 	if l.closed.Swap(true) {
 		return
 	}
 	l.renewer.Close()
-	l.background.Wait()
+	l.background.Close()
 	l.hub.Close()
 	if l.line != nil {
 		l.line.Close()
 		l.line.Wait()
 	}
-	l.pool.Wait()
+	l.pool.Close()
 }
 
 // Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.
@@ -194,10 +196,9 @@ func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 // returns the acquisition's error: an unknown outcome if that cannot be confirmed while the caller waits.
 func (l *Locker) cleanUp(ctx context.Context, k *Lock, cause error, giveBack func() error) error {
 	confirmed := make(chan error, 1)
-	if l.closed.Load() {
-		return l.unknown(k, cause)
+	if !l.background.Go(func() { confirmed <- giveBack() }) {
+		return l.notGivenBack(k, errors.Join(cause, errClosed))
 	}
-	l.background.Go(func() { confirmed <- giveBack() })
 	select {
 	case err := <-confirmed:
 		if err == nil {
@@ -220,9 +221,7 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 		failed := k.own.fail("acquire", ErrLost, nil)
 		failed.Note = "the reply came after the TTL"
 		err = failed
-		if !l.closed.Load() {
-			l.background.Go(func() { _ = l.giveBack(k, false) })
-		}
+		l.giveBackLater(k, false)
 	}
 	if err != nil {
 		kind := lockmigrate.EventFailed
@@ -275,6 +274,17 @@ func (l *Locker) abandoned(k *Lock, o driver.Outcome) {
 	}
 }
 
+// giveBackLater is giveBack for a caller who does not wait for it. A closed Locker has nothing left to do it with: then it
+// is reported like one that could not be confirmed.
+func (l *Locker) giveBackLater(k *Lock, queued bool) {
+	if !l.background.Go(func() { _ = l.giveBack(k, queued) }) {
+		_ = l.notGivenBack(k, errClosed)
+	}
+}
+
+// errClosed is why nothing is sent any more.
+var errClosed = errors.New("the Locker is closed")
+
 // giveBack removes the token from the key, and from the key's queue if it may stand there. What cannot
 // be confirmed is reported to the observer as an unknown outcome.
 func (l *Locker) giveBack(k *Lock, queued bool) error {
@@ -291,7 +301,12 @@ func (l *Locker) giveBack(k *Lock, queued bool) error {
 	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
 		return nil
 	}
-	err := l.unknown(k, outcome.Err)
+	return l.notGivenBack(k, outcome.Err)
+}
+
+// notGivenBack tells the observer, and returns, that the key may have our token for a TTL yet.
+func (l *Locker) notGivenBack(k *Lock, cause error) error {
+	err := l.unknown(k, cause)
 	l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.own.key, Err: err})
 	return err
 }

@@ -29,8 +29,8 @@ const (
 func (n *native) command(l *Locker) string {
 	switch n.state.Load() {
 	case nativeUnknown:
-		if n.state.CompareAndSwap(nativeUnknown, nativeAsking) && !l.closed.Load() {
-			l.background.Go(func() { n.state.Store(l.probe()) })
+		if n.state.CompareAndSwap(nativeUnknown, nativeAsking) {
+			l.background.Go(func() { n.state.Store(l.probe()) }) // a closed Locker goes on without
 		}
 		return ""
 	case nativeDelex:

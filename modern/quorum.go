@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
@@ -50,7 +51,7 @@ type Quorum struct {
 	renewer *renewal.Renewer
 	seen    lockmigrate.Observer
 
-	background sync.WaitGroup
+	background background.Group
 	closed     atomic.Bool
 }
 
@@ -162,13 +163,13 @@ func (q *Quorum) Close() {
 		return
 	}
 	q.renewer.Close()
-	q.background.Wait()
+	q.background.Close()
 	for _, m := range q.members {
 		if m.line != nil {
 			m.line.Close()
 			m.line.Wait()
 		}
-		m.pool.Wait()
+		m.pool.Close()
 	}
 }
 
@@ -239,6 +240,10 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
 	}
+	if !q.background.Begin() {
+		return nil, &Error{Op: "acquire", Key: key, Cause: errClosed}
+	}
+	defer q.background.End()
 	k := &QuorumLock{quorum: q, key: key, token: q.newToken(), turns: make([]chan struct{}, len(q.members))}
 	for i := range k.turns {
 		k.turns[i] = make(chan struct{})
@@ -259,7 +264,7 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
 	// may hold the token for one TTL, as in every RedLock.
-	q.spawn(func() { q.undo(k) })
+	q.background.Fork(func() { q.undo(k) })
 	err := &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
 	switch {
 	case cause != nil:
@@ -276,12 +281,12 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends.
 // On each server it comes after what was asked there for this lock before: a release must not overtake
-// an acquisition whose vote was not needed any more.
+// an acquisition whose vote was not needed any more. The caller is counted in background.
 func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protocol.Machine, good func(protocol.Verdict) bool) (yes, no int, causes []error, cause error) {
 	ballots := make(chan ballot, len(q.members))
 	for i, m := range q.members {
 		before, done := k.turn(i)
-		q.background.Go(func() {
+		q.background.Fork(func() {
 			defer close(done)
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
@@ -326,12 +331,6 @@ func (q *Quorum) undo(k *QuorumLock) {
 		})
 	}
 	all.Wait()
-}
-
-func (q *Quorum) spawn(task func()) {
-	if !q.closed.Load() {
-		q.background.Go(task)
-	}
 }
 
 func (q *Quorum) newToken() string {
@@ -388,6 +387,10 @@ func (k *QuorumLock) Renew(ctx context.Context) error {
 		return cause
 	}
 	q := k.quorum
+	if !q.background.Begin() {
+		return k.fail("renew", nil, errClosed)
+	}
+	defer q.background.End()
 	sent := q.clock.Now()
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: q.opts.TTL}
@@ -421,6 +424,10 @@ func (k *QuorumLock) Release(ctx context.Context) error {
 		}
 	}
 	q.renewer.Remove(&k.lease)
+	if !q.background.Begin() {
+		return k.fail("release", nil, errClosed)
+	}
+	defer q.background.End()
 	held := q.clock.Now().Sub(k.lease.Began)
 	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}

@@ -100,5 +100,5 @@ func (l *Locker) giveBackRedisson(k *Lock) error {
 	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
 		return nil
 	}
-	return l.unknown(k, outcome.Err)
+	return l.notGivenBack(k, outcome.Err)
 }

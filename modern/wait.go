@@ -88,11 +88,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 
 // leave gives the place in the server's queue up, or the key if it has come meanwhile. The caller does
 // not wait for that.
-func (l *Locker) leave(k *Lock) {
-	if !l.closed.Load() {
-		l.background.Go(func() { _ = l.giveBack(k, true) })
-	}
-}
+func (l *Locker) leave(k *Lock) { l.giveBackLater(k, true) }
 
 // unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
 // does not wait for that: until it is confirmed, a release does the same.

@@ -17,12 +17,12 @@ package driver
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -34,7 +34,7 @@ type Driver struct {
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
 
-	background sync.WaitGroup
+	background background.Group
 }
 
 // Outcome is how a stretch of a machine's run ended.
@@ -57,16 +57,16 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 	}
 
 	result := make(chan Outcome) // unbuffered: exactly one of caller and background takes the outcome
-	d.background.Add(1)
-	go func() {
-		defer d.background.Done()
+	if !d.background.Go(func() {
 		outcome := d.advance(ctx, m, reply)
 		select {
 		case result <- outcome:
 		case <-ctx.Done():
 			abandoned(outcome)
 		}
-	}()
+	}) {
+		return d.advance(ctx, m, reply), nil
+	}
 	select {
 	case outcome := <-result:
 		return outcome, nil
@@ -76,8 +76,9 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 	}
 }
 
-// Wait returns when nothing runs in the background any more.
-func (d *Driver) Wait() { d.background.Wait() }
+// Close returns when nothing runs in the background any more. The pool is not the Driver's: a lock can still be released
+// afterwards, but Advance then keeps its callers until the exchange is over, whatever becomes of their contexts.
+func (d *Driver) Close() { d.background.Close() }
 
 func outcomeOf(v protocol.Verdict, err error) Outcome {
 	return Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}

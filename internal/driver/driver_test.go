@@ -3,6 +3,8 @@ package driver
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,7 +70,7 @@ func TestAWaitForAConnectionEndsWithTheContext(t *testing.T) {
 		assert.Equal(t, protocol.Failed, o.Step.Verdict, "nothing had been sent")
 	})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	d.Wait()
+	d.Close()
 }
 
 func TestAnAbandonedRunReachesItsVerdict(t *testing.T) {
@@ -83,7 +85,7 @@ func TestAnAbandonedRunReachesItsVerdict(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, protocol.Unsure, out.Step.Verdict, "under way")
 	close(proceed)
-	d.Wait()
+	d.Close()
 	assert.Equal(t, protocol.Acquired, got.Step.Verdict)
 	assert.NotEmpty(t, s.Value("k"))
 }
@@ -112,4 +114,41 @@ func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
 	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
 	assert.Error(t, out.Err)
 	assert.Less(t, time.Since(start), 5*time.Second)
+}
+
+// Runs that race with Close are over when both have returned, and what their callers have left is told once.
+func TestCloseBesideRuns(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := s.Pool()
+	pool.MaxIdle = 8
+	for range 200 {
+		d := newDriver(pool)
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var left, told atomic.Int32
+		for range 4 {
+			all.Go(func() {
+				for range 4 {
+					out, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(Outcome) { told.Add(1) })
+					if err != nil && out.Step.Verdict == protocol.Unsure {
+						left.Add(1)
+					}
+				}
+			})
+		}
+		all.Go(leave)
+		d.Close()
+		all.Wait()
+		assert.Equal(t, left.Load(), told.Load())
+	}
+}
+
+// A lock can be given back over the pool after Close, with or without a context that ends.
+func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
+	s := redistest.Mini(t)
+	d := newDriver(s.Pool())
+	d.Close()
+	out, err := d.Advance(t.Context(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	require.NoError(t, err)
+	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
 }

@@ -47,6 +47,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -99,7 +100,7 @@ type Line struct {
 
 	life       context.Context // of attempts to connect
 	end        context.CancelFunc
-	background sync.WaitGroup
+	background background.Group
 }
 
 // attempt is shared by all who need a connection meanwhile.
@@ -160,7 +161,7 @@ func (l *Line) Close() {
 }
 
 // Wait returns when nothing of this line runs any more. It ends soon only after Close.
-func (l *Line) Wait() { l.background.Wait() }
+func (l *Line) Wait() { l.background.Close() }
 
 // Connect makes sure that there is a connection.
 func (l *Line) Connect(ctx context.Context) error {
@@ -278,7 +279,7 @@ func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abando
 	l.mu.Lock()
 	l.finishing++
 	l.mu.Unlock()
-	l.background.Go(func() {
+	l.background.GoOrDo(func() { // itself if the line is closed, where everything ends at once
 		defer func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
@@ -48,7 +49,7 @@ type Lines struct {
 	quiet     sync.Cond
 	closed    bool
 
-	background sync.WaitGroup
+	background background.Group
 }
 
 // Events are Setup and Down of Options, with the server's address.
@@ -145,7 +146,7 @@ func (l *Lines) Close() {
 
 // Wait returns when nothing of these lines runs any more. It ends soon only after Close.
 func (l *Lines) Wait() {
-	l.background.Wait()
+	l.background.Close()
 	for _, one := range l.all() {
 		one.Wait()
 	}
@@ -279,7 +280,7 @@ func (l *Lines) finish(ctx context.Context, m protocol.Machine, pending *underWa
 	l.mu.Lock()
 	l.finishing++
 	l.mu.Unlock()
-	l.background.Go(func() {
+	l.background.GoOrDo(func() { // as Line's
 		defer func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -65,8 +65,8 @@ func (k *link) start() {
 	k.mu.Lock()
 	k.timer = time.AfterFunc(k.idle(), k.look)
 	k.mu.Unlock()
-	k.line.background.Go(k.read)
-	k.line.background.Go(k.write)
+	k.line.background.Fork(k.read)
+	k.line.background.Fork(k.write)
 }
 
 // submit gives a call its place. It returns false when the link is over, and an error when ctx ended

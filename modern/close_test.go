@@ -1,0 +1,149 @@
+package modern_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// told collects the keys of which somebody was told that something may be on the server.
+type told struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func (r *told) note(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys[key] = true
+}
+
+// Observe implements lockmigrate.Observer.
+func (r *told) Observe(e lockmigrate.Event) {
+	if e.Kind == lockmigrate.EventLost || errors.Is(e.Err, modern.ErrUnknownOutcome) {
+		r.note(e.Key)
+	}
+}
+
+// Close beside callers in full flight, whose contexts end as well: it is refused work, or work that Close waits for, and a
+// key that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
+func TestCloseBesideCallers(t *testing.T) {
+	const rounds, callers, keys = 15, 8, 4
+	for name, opts := range map[string]modern.Options{
+		"queue": {}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Layout: modern.Redisson},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range rounds {
+				s := redistest.Mini(t)
+				seen := &told{keys: map[string]bool{}}
+				opts.Observer = seen
+				locker := newLocker(t, s.Pool(), opts)
+				var all sync.WaitGroup
+				var over atomic.Bool
+				for range callers {
+					all.Go(func() {
+						for !over.Load() {
+							key := strconv.Itoa(rand.IntN(keys))
+							ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+							lock, err := locker.Acquire(ctx, key)
+							if errors.Is(err, modern.ErrUnknownOutcome) {
+								seen.note(key)
+							}
+							if err == nil && lock.Release(ctx) != nil {
+								seen.note(key)
+							}
+							cancel()
+						}
+					})
+				}
+				time.Sleep(rand.N(5 * time.Millisecond)) // the subject
+				locker.Close()
+				over.Store(true)
+				all.Wait()
+				for n := range keys {
+					if key := strconv.Itoa(n); s.Mini.Exists(key) {
+						assert.True(t, seen.keys[key], "key %s is taken, and nobody was told", key)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestCloseOfAQuorumBesideCallers(t *testing.T) {
+	const rounds, callers = 15, 6
+	for range rounds {
+		var pools []lockmigrate.Pool
+		for range 3 {
+			pools = append(pools, redistest.Mini(t).Pool())
+		}
+		q, err := modern.NewQuorum(pools, modern.QuorumOptions{Poll: time.Millisecond})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		var over atomic.Bool
+		for n := range callers {
+			all.Go(func() {
+				for !over.Load() {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+					if lock, err := q.Acquire(ctx, strconv.Itoa(n%2)); err == nil {
+						_ = lock.Renew(ctx)
+						_ = lock.Release(ctx)
+					}
+					cancel()
+				}
+			})
+		}
+		time.Sleep(rand.N(5 * time.Millisecond)) // the subject
+		q.Close()
+		over.Store(true)
+		all.Wait()
+		_, err = q.TryAcquire(t.Context(), "closed")
+		assert.ErrorContains(t, err, "the Locker is closed")
+	}
+}
+
+// The listening connection breaks in the moment in which a waiter's context ends: the line beside it is given up, and waited
+// for, while the waiter's question is still to be brought to its end. With a WaitGroup, the race detector saw it in two of
+// three runs.
+func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
+	const rounds, delay = 200, time.Millisecond
+	s := redistest.Real(t)
+	link := redistest.NewLink(t, s.Addr)
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", link.Addr)
+	}}
+	t.Cleanup(func() { _ = pool.Close() })
+	locker := newLocker(t, pool, modern.Options{Unfair: true, TTL: time.Minute, ReplyTimeout: 10 * time.Second})
+	s.Do("SET", key, "another's", "PX", 60_000)
+	for range rounds {
+		link.Heal()
+		ctx, leave := context.WithCancel(t.Context())
+		waiter := make(chan error)
+		go func() {
+			_, err := locker.Acquire(ctx, key)
+			waiter <- err
+		}()
+		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return locker.Waiting() == "tracking" })
+		link.Slow(delay, 0)
+		s.Do("PEXPIRE", key, 60_000)  // wakes the waiter: it asks again, and has its reply after two delays
+		time.Sleep(rand.N(3 * delay)) // the subject
+		s.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		time.Sleep(rand.N(2 * delay)) // the subject
+		leave()
+		assert.ErrorIs(t, <-waiter, modern.ErrNotAcquired)
+	}
+}
