@@ -133,6 +133,12 @@ func (l *Locker) waitFailed(ctx context.Context, k *Lock, outcome driver.Outcome
 
 // compete waits to be woken and tries again, with everybody else who was woken.
 func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error {
+	unsettled := false // a question that stayed without an answer may have taken the key
+	defer func() {
+		if unsettled {
+			l.giveBackLater(k, false)
+		}
+	}()
 	for silent := 0; ; {
 		m := &protocol.ModernAcquire{
 			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
@@ -144,14 +150,17 @@ func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error
 		left := m.Left()
 		switch {
 		case outcome.Step.Verdict == protocol.Acquired:
+			unsettled = false
 			k.own.begin(m.Deadline(), m.FenceToken())
 			return nil
 		case outcome.Step.Verdict == protocol.Busy:
-			silent = 0
+			silent, unsettled = 0, false
 		case silent < tries && !driver.Refused(outcome.Err):
 			silent++
+			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure
 			left = time.Duration(silent) * pause
 		default:
+			unsettled = unsettled && outcome.Step.Verdict != protocol.Unsure // waitFailed sees to that one
 			return l.waitFailed(ctx, k, outcome, false)
 		}
 		if _, err := turn.Wait(ctx, untilLook(left)); err != nil {
