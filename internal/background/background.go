@@ -38,7 +38,11 @@ func (g *Group) Extend() { g.state.Add(1) }
 
 // End counts off what Begin or Extend has counted in.
 func (g *Group) End() {
-	if g.state.Add(-1) != closed {
+	switch g.state.Add(-1) {
+	case -1, closed - 1:
+		panic("background: End without a Begin")
+	case closed:
+	default:
 		return
 	}
 	g.mu.Lock()

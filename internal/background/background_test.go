@@ -25,6 +25,13 @@ func TestAClosedGroupRefuses(t *testing.T) {
 	g.Close()
 }
 
+func TestAnEndTooMany(t *testing.T) {
+	var g background.Group
+	assert.True(t, g.Begin())
+	g.End()
+	assert.Panics(t, g.End)
+}
+
 // Close waits for what was counted in, and for what that starts while Close waits.
 func TestCloseWaits(t *testing.T) {
 	var g background.Group
