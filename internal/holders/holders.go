@@ -85,7 +85,9 @@ type Holder struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	events chan Event
-	stderr tail
+	stderr words
+	exited chan struct{} // closed with state
+	state  *os.ProcessState
 }
 
 // Option changes how a holder is started.
@@ -127,12 +129,12 @@ func Start(t testing.TB, kind Kind, url string, options ...Option) *Holder {
 
 func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
 	t.Helper()
-	h := &Holder{Kind: kind, t: t, cmd: cmd, events: make(chan Event, 4096)}
+	h := &Holder{Kind: kind, t: t, cmd: cmd, events: make(chan Event, 4096), exited: make(chan struct{})}
 	for _, o := range options {
 		o(h.cmd)
 	}
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.cmd.Stderr = &h.stderr
+	h.cmd.Stderr, h.cmd.WaitDelay = &h.stderr, 5*time.Second // for what a child of the holder keeps open
 	var err error
 	if h.stdin, err = h.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -144,16 +146,19 @@ func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
 	if err := h.cmd.Start(); err != nil {
 		t.Fatalf("start holder %s: %v", kind.Name, err)
 	}
+	go func() {
+		h.state, _ = h.cmd.Process.Wait()
+		close(h.exited)
+	}()
 	read := make(chan struct{})
 	go h.read(stdout, read)
 	t.Cleanup(func() {
 		_ = h.cmd.Process.Kill()
 		<-read
-		_ = h.cmd.Wait()
 	})
 	ready := h.Next(30 * time.Second)
 	if ready.Event != "ready" {
-		t.Fatalf("holder %s began with %+v\n%s", kind.Name, ready, h.stderr.String())
+		t.Fatalf("holder %s began with %+v\n%s", kind.Name, ready, h.LastWords())
 	}
 	h.ID, h.PID = ready.ID, ready.PID
 	return h
@@ -186,9 +191,14 @@ func Root(t testing.TB) string {
 	return ""
 }
 
+// read hands out what the holder says until it has ended, and all of its last words are there.
 func (h *Holder) read(stdout io.Reader, done chan<- struct{}) {
 	defer close(done)
 	defer close(h.events)
+	defer func() {
+		<-h.exited
+		_ = h.cmd.Wait() // for what it wrote to stderr; how it ended is in state
+	}()
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -198,13 +208,17 @@ func (h *Holder) read(stdout io.Reader, done chan<- struct{}) {
 		}
 		h.events <- e
 	}
+	if err := lines.Err(); err != nil {
+		h.events <- Event{Event: "garbage", Message: err.Error()}
+		_, _ = io.Copy(io.Discard, stdout) // the holder must neither block on it nor die of it
+	}
 }
 
 // Send gives the holder a command without waiting for what it says.
 func (h *Holder) Send(format string, args ...any) {
 	h.t.Helper()
 	if _, err := fmt.Fprintf(h.stdin, format+"\n", args...); err != nil {
-		h.t.Fatalf("holder %s is gone: %v\n%s", h.ID, err, h.stderr.String())
+		h.t.Fatalf("holder %s is gone: %v; %s", h.ID, err, h.LastWords())
 	}
 }
 
@@ -214,11 +228,11 @@ func (h *Holder) Next(timeout time.Duration) Event {
 	select {
 	case e, open := <-h.events:
 		if !open {
-			h.t.Fatalf("holder %s %s has ended\n%s", h.Kind.Name, h.ID, h.stderr.String())
+			h.t.Fatalf("holder %s %s has ended: %s", h.Kind.Name, h.ID, h.LastWords())
 		}
 		return e
 	case <-time.After(timeout):
-		h.t.Fatalf("holder %s %s says nothing for %v\n%s", h.Kind.Name, h.ID, timeout, h.stderr.String())
+		h.t.Fatalf("holder %s %s says nothing for %v: %s", h.Kind.Name, h.ID, timeout, h.LastWords())
 	}
 	return Event{}
 }
@@ -236,38 +250,64 @@ func (h *Holder) Do(format string, args ...any) Event {
 // Kill ends the process at once, as kill -9 does, and waits until it is gone.
 func (h *Holder) Kill() {
 	_ = h.cmd.Process.Kill()
-	_, _ = h.cmd.Process.Wait()
+	<-h.exited
 }
 
 // Signal sends SIGSTOP, SIGCONT ...
 func (h *Holder) Signal(sig syscall.Signal) { _ = h.cmd.Process.Signal(sig) }
 
-// Stderr returns the end of what the holder wrote there: why it has ended, perhaps.
-func (h *Holder) Stderr() string { return h.stderr.String() }
+// LastWords returns how the holder has ended, as the system tells it, and what it wrote to stderr: an exit, a
+// panic and a signal (SIGPIPE at a closed stdout, SIGKILL for want of memory) are told apart. They are complete once Events is closed.
+func (h *Holder) LastWords() string {
+	ended := "running"
+	select {
+	case <-h.exited:
+		ended = "no longer known" // another has waited for the process
+		if h.state != nil {
+			ended = h.state.String()
+		}
+	default:
+	}
+	if said := h.stderr.String(); said != "" {
+		return ended + ", and said:\n" + said
+	}
+	return ended + ", and said nothing"
+}
 
 // String names the holder for messages.
 func (h *Holder) String() string {
 	return h.Kind.Name + " " + h.ID + " (pid " + strconv.Itoa(h.PID) + ")"
 }
 
-// tail keeps the last of what a holder wrote to stderr.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
+// words keeps the first and the last of what a holder wrote to stderr: a Go program begins with why it ends, others close
+// with it.
+type words struct {
+	mu          sync.Mutex
+	first, last []byte
+	lost        int
 }
 
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - 8192; over > 0 {
-		t.text = t.text[over:]
+// kept is how much of either end is.
+const kept = 8192
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	room := min(kept-len(w.first), len(p))
+	w.first = append(w.first, p[:room]...)
+	w.last = append(w.last, p[room:]...)
+	if over := len(w.last) - kept; over > 0 {
+		w.last = w.last[over:]
+		w.lost += over
 	}
 	return len(p), nil
 }
 
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost > 0 {
+		return fmt.Sprintf("%s\n... %d bytes ...\n%s", w.first, w.lost, w.last)
+	}
+	return string(w.first) + string(w.last)
 }

@@ -52,11 +52,13 @@ func RunIfAsked(program Program) {
 	exit(program(bufio.NewScanner(os.Stdin), s.say, arguments(kind, os.Args[2:])))
 }
 
+// exit ends the process, and says on stderr why: nobody can ask it afterwards.
 func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "go holder:", err)
 		os.Exit(1)
 	}
+	fmt.Fprintln(os.Stderr, "go holder: the input has ended, or said quit")
 	os.Exit(0)
 }
 
@@ -64,7 +66,7 @@ func exit(err error) {
 func StartGo(t testing.TB, kind, url string, options ...Option) *Holder {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], url)
-	cmd.Env = append(os.Environ(), serveAs+"="+kind)
+	cmd.Env = append(os.Environ(), serveAs+"="+kind, "GOTRACEBACK=all") // its last words are all that is left of it
 	return start(t, Kind{Name: kind, module: "go"}, cmd, options)
 }
 
@@ -230,7 +232,9 @@ func (s *server) say(e Event) {
 	}
 	s.out.Lock()
 	defer s.out.Unlock()
-	_, _ = os.Stdout.Write(append(line, '\n'))
+	if _, err := os.Stdout.Write(append(line, '\n')); err != nil {
+		fmt.Fprintf(os.Stderr, "go holder: say %s: %v\n", e.Event, err)
+	}
 }
 
 func millis(since time.Time) float64 { return float64(time.Since(since)) / float64(time.Millisecond) }

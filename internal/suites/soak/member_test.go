@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -314,7 +315,13 @@ func memberProcess(in *bufio.Scanner, say func(holders.Event), args map[string]s
 	beat := beating(ctx, &running)
 	say(holders.Event{Event: "ready", Kind: p.Kind, ID: p.ID})
 	failed := make(chan error, 1)
-	running.Go(func() { failed <- p.work(ctx, beat, &quiet, say) })
+	running.Go(func() {
+		err := p.work(ctx, beat, &quiet, say)
+		if err != nil { // its harness waits for a turn that never comes
+			fmt.Fprintln(os.Stderr, "this member does not work:", err)
+		}
+		failed <- err
+	})
 	for in.Scan() {
 		switch strings.TrimSpace(in.Text()) {
 		case "hush":
@@ -328,7 +335,10 @@ func memberProcess(in *bufio.Scanner, say func(holders.Event), args map[string]s
 			return <-failed
 		}
 	}
-	return in.Err()
+	if err := in.Err(); err != nil {
+		return err
+	}
+	return errors.New("the input has ended without a quit")
 }
 
 func dialectOf(old string) legacy.Dialect {

@@ -241,7 +241,7 @@ func (m *process) begin() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if !m.ended[h] && m.r.ctx.Err() == nil {
-			m.r.violate("%s has ended by itself: %s", id, h.Stderr())
+			m.r.violate("%s has ended by itself: %s", id, h.LastWords())
 		}
 	})
 }
