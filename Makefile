@@ -2,8 +2,8 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-# What the full suite uses; see internal/redistest for what each name means.
-SUITES ?= redis,java,python,browser
+# What the full suite uses; see internal/redistest for what each name means, and scripts/suites for what a machine has.
+SUITES ?= $(or $(shell ./scripts/suites),all)
 
 .PHONY: test quick setup check fuzz bench bench-smoke soak faults
 

@@ -6,7 +6,8 @@
 // LOCKMIGRATE_SUITES names, separated by commas, the components that this run is to use: redis, java,
 // python, browser, netns, or all. A test that needs one which is not named is left out and says so; one
 // that is named and missing is a failure. So a plain `go test ./...` passes with nothing but Go, and
-// `make test` cannot pass by leaving something out.
+// `make test` cannot pass by leaving something out: it names all of them, but for netns where the machine
+// does not allow it, which scripts/suites then says.
 package redistest
 
 import (
