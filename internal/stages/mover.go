@@ -24,16 +24,26 @@ var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one
 // Run moves to a stage, and tells wait who blocks each time that somebody does. A namespace that is at
 // the stage already is left as it is: that is how a command whose reply was lost finishes when it is
 // run again.
+//
+// A deadline of ctx ends the wait between two looks: one that has begun is finished, so that the answer always
+// says who was in the way, and no step is left of which nobody knows whether it was made.
 func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) error {
 	epoch := m.Epoch
+	look, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel(context.Cause(ctx))
+		}
+	})()
 	var inTheWay []Blocker
 	givenUp := func() error {
 		return &Waited{Namespace: m.Store.Namespace, To: to, Blockers: inTheWay, Cause: context.Cause(ctx)}
 	}
 	for {
-		view, err := m.Store.Show(ctx)
+		view, err := m.Store.Show(look)
 		switch {
-		case err != nil && ctx.Err() != nil && len(inTheWay) > 0: // the wait ended in the midst of a look
+		case err != nil && ctx.Err() != nil && len(inTheWay) > 0: // interrupted in the midst of a look
 			return givenUp()
 		case err != nil:
 			return err
@@ -49,7 +59,7 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		if d := to - view.Record.Stage; d != 1 && d != -1 {
 			return fmt.Errorf("move namespace %s from %v to %v: %w", m.Store.Namespace, view.Record.Stage, to, ErrNoNeighbour)
 		}
-		blockers, err := m.Store.move(ctx, epoch, to, true, m.Note)
+		blockers, err := m.Store.move(look, epoch, to, true, m.Note)
 		if errors.Is(err, ErrConflict) {
 			continue // somebody moved it in between: perhaps to where we want it
 		}
