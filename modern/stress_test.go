@@ -371,11 +371,16 @@ func TestStressCancelledWaits(t *testing.T) {
 // 10,000 held locks of one Locker are renewed over several TTLs by one goroutine over one connection.
 func TestStressTenThousandHeldLocks(t *testing.T) {
 	s := redistest.Real(t)
+	const n = 10_000
+	// What counts is how often a lock is renewed, not how long that takes: a TTL has to be several times what a round of
+	// renewals costs, which the race detector and a busy machine make from a tenth of a second to several. An acquisition
+	// by itself costs more than a renewal, which travels with a thousand others.
+	round := n * acquiring(t, s, 500)
+	ttl := min(max(6*round, 4*time.Second), time.Minute).Truncate(4 * time.Millisecond)
+	t.Logf("10,000 acquisitions take %v: TTL %v", round.Round(time.Millisecond), ttl)
 	var lost, renewed atomic.Int64
 	locker := newLocker(t, s.Pool(), modern.Options{
-		// On a busy machine, with the race detector, 10,000 renewals take seconds. From 20 s on they share the
-		// line with everything else.
-		TTL: 20 * time.Second,
+		TTL: ttl, ReplyTimeout: ttl / 4, // no shorter patience of the renewals': they share the line with everything else
 		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			switch e.Kind {
 			case lockmigrate.EventLost:
@@ -385,7 +390,6 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 			}
 		}),
 	})
-	const n = 10_000
 	locks := make([]*modern.Lock, n)
 	var all sync.WaitGroup
 	for part := range 20 {
@@ -405,7 +409,7 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 	}
 	goroutines, clients := runtime.NumGoroutine(), clientCount(s)
 	for range 61 { // more than three TTLs
-		time.Sleep(time.Second) // the subject is time passing
+		time.Sleep(ttl / 20) // the subject is time passing
 		assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+8, "whatever the runtime adds, and a batch under way; not one for each lock")
 		assert.LessOrEqual(t, clientCount(s), clients+1)
 	}
@@ -416,6 +420,24 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 	}
 	assert.EqualValues(t, 0, s.Do("DBSIZE"))
+}
+
+// acquiring returns how long one of n acquisitions, one after the other, takes here and now.
+func acquiring(t *testing.T, s *redistest.Server, n int) time.Duration {
+	t.Helper()
+	locker := newLocker(t, s.Pool(), modern.Options{NoRenewal: true})
+	locks := make([]*modern.Lock, n)
+	_, err := locker.TryAcquire(t.Context(), "first") // connects
+	require.NoError(t, err)
+	start := time.Now()
+	for i := range locks {
+		locks[i], err = locker.TryAcquire(t.Context(), "rate"+strconv.Itoa(i))
+		require.NoError(t, err)
+	}
+	took := time.Since(start)
+	locker.Close()
+	s.Do("FLUSHALL")
+	return took / time.Duration(n)
 }
 
 // Renewals go over the same connection as everything else, and come through while so many goroutines use
