@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/holders"
 	"github.com/lockmigrate/lockmigrate/internal/observe"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
 
@@ -224,12 +224,43 @@ func TestFlushedLocks(t *testing.T) {
 }
 
 // TestCleanRun lets fleets of every kind work as they should and wants nothing reported.
+//
+// Two of the dialects do not always: one that takes a vanished key for an expired one sends GETSET when the holder releases
+// between its SETNX and its GET, and clobbers whoever comes in before that; jedis-uuid then finds its own value there and
+// takes the lock over. That is no invention of the observer's. A run in which the server's own log has such a GETSET, as one in
+// some hundred has, and three of seven on a very busy machine had, was not clean, and another takes its place.
 func TestCleanRun(t *testing.T) {
 	redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)
 	t.Parallel()
+	for range 5 {
+		report, clean := workAsTheyShould(t)
+		if !clean {
+			t.Logf("not a clean run: %v", report.Hazards)
+			continue
+		}
+		kinds := map[string]int64{}
+		for _, row := range report.Clients {
+			t.Logf("%s %s %s lease %v poll %v skew %v acquired %d released %d hold %v wait %v", row.Addr, row.Kind, row.Dialect, value(row.LeaseMS), value(row.PollMS), value(row.SkewMS), row.Acquired, row.Released, row.HoldP50MS, row.WaitP50MS)
+			kinds[row.Kind+" "+row.Dialect] += row.Acquired
+		}
+		assert.Empty(t, report.Hazards)
+		assert.Empty(t, report.Overlaps)
+		assert.True(t, report.Complete)
+		assert.Equal(t, map[string]int64{
+			"legacy jedis-ms": 16, "legacy jedis-uuid": 16, "legacy redispy-float": 16, "modern set-nx-px": 8, "redisson redisson": 8, "legacy setnx-uuid": 8,
+		}, kinds)
+		return
+	}
+	t.Error("no clean run in five")
+}
+
+// workAsTheyShould is one run, and tells whether nobody clobbered anybody.
+func workAsTheyShould(t *testing.T) (report observe.Report, clean bool) {
+	t.Helper()
 	s := redistest.Real(t)
+	monitor := s.Monitor()
 	lease, wait := holders.Arg("lease", 30*time.Second), holders.Arg("wait", time.Minute)
-	report := watch(t, s, observe.Options{}, func() {
+	report = watch(t, s, observe.Options{}, func() {
 		turns(t, "lock:a", 8, 2, holders.Start(t, holders.JedisLock, s.URL(), lease, wait), holders.Start(t, holders.Article, s.URL(), lease, wait))
 		turns(t, "lock:b", 8, 2, holders.Start(t, holders.JedisUUID, s.URL(), lease, wait), holders.Start(t, holders.JedisUUID, s.URL(), lease, wait))
 		turns(t, "lock:c", 8, 2, holders.Start(t, holders.RedisPy, s.URL(), lease), holders.Start(t, holders.RedisPy, s.URL(), lease))
@@ -237,29 +268,43 @@ func TestCleanRun(t *testing.T) {
 		turns(t, "lock:e", 4, 2, holders.Start(t, holders.Redisson, s.URL()), holders.Start(t, holders.Redisson, s.URL()))
 		turns(t, "lock:f", 4, 2, holders.Start(t, holders.SetNXUUID, s.URL(), wait), holders.Start(t, holders.SetNXUUID, s.URL(), wait))
 	})
-	kinds := map[string]int64{}
-	dialects := map[string]string{}
-	for _, row := range report.Clients {
-		dialects[row.Addr] = row.Dialect
-		t.Logf("%s %s %s lease %v poll %v skew %v acquired %d released %d hold %v wait %v", row.Addr, row.Kind, row.Dialect, value(row.LeaseMS), value(row.PollMS), value(row.SkewMS), row.Acquired, row.Released, row.HoldP50MS, row.WaitP50MS)
-		kinds[row.Kind+" "+row.Dialect] += row.Acquired
-	}
-	// A reader that takes a vanished key for an expired one sends GETSET when the holder releases between its SETNX and its
-	// GET. If another comes in before that, it is clobbered: that is no invention, it is how these dialects are.
-	for _, e := range report.Events {
-		d, err := protocol.DialectNamed(dialects[e.By.Addr])
-		if e.Hazard == "clobber" && err == nil && d.Missing == protocol.MissingExpired {
-			t.Logf("%s by %s on %s", e.Hazard, d.Name, e.Key)
-			report.Hazards["clobber"]--
+	return report, len(clobbersUnread(monitor.Commands())) == 0
+}
+
+// clobbersUnread counts, by client and key, the GETSETs over a value on a key that the client's last GET had found to be gone.
+func clobbersUnread(commands []redistest.Command) map[string]int {
+	there, gone, found := map[string]bool{}, map[string]bool{}, map[string]int{}
+	for _, c := range commands {
+		if len(c.Words) < 2 {
+			continue
+		}
+		key := c.Words[1]
+		switch of := c.Addr + " " + key; c.Words[0] {
+		case "GET":
+			gone[of] = !there[key]
+		case "GETSET":
+			if gone[of] && there[key] {
+				found[of]++
+			}
+			there[key] = true
+		case "SETNX", "SET":
+			there[key] = true
+		case "DEL":
+			there[key] = false
 		}
 	}
-	if report.Hazards["clobber"] == 0 {
-		delete(report.Hazards, "clobber")
+	return found
+}
+
+func TestClobbersUnread(t *testing.T) {
+	log := func(text string) (commands []redistest.Command) {
+		for _, line := range strings.Split(text, ", ") {
+			words := strings.Fields(line)
+			commands = append(commands, redistest.Command{Addr: words[0], Words: words[1:]})
+		}
+		return commands
 	}
-	assert.Empty(t, report.Hazards)
-	assert.Empty(t, report.Overlaps)
-	assert.True(t, report.Complete)
-	assert.Equal(t, map[string]int64{
-		"legacy jedis-ms": 16, "legacy jedis-uuid": 16, "legacy redispy-float": 16, "modern set-nx-px": 8, "redisson redisson": 8, "legacy setnx-uuid": 8,
-	}, kinds)
+	assert.Equal(t, map[string]int{"b k": 1}, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, a SETNX k, b GETSET k")))
+	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, b GETSET k")), "nobody came in between")
+	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, b GET k, a DEL k, a SETNX k, b GETSET k")), "it read a value")
 }
