@@ -79,9 +79,9 @@ func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *Sentin
 	for range sentinels {
 		s := newServer(t)
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
-sentinel down-after-milliseconds %[1]s 500
+sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000
-`, g.Name, host, port, sentinels/2+1)
+`, g.Name, host, port, sentinels/2+1, downAfter.Milliseconds())
 		g.Sentinels = append(g.Sentinels, s)
 		starting.Go(s.Start)
 	}
@@ -153,8 +153,18 @@ func (g *SentinelGroup) Failover() *Server {
 	return g.AwaitFailover(before)
 }
 
+// downAfter is for how long a server must not have answered for a sentinel to take it to be down.
+const downAfter = 500 * time.Millisecond
+
 // AwaitFailover waits until the sentinels name another master than before, and it is one, with patience for
 // sentinels that are starved of the processor themselves (see startSentinel).
+//
+// Patience alone does not do. A sentinel never promotes a replica that had been without its master for more than
+// ten times downAfter when the sentinel itself saw the master down: both times grow together from then on, so
+// sentinels that were starved for longer in that moment replace nobody, for good. Nor does it promote a replica
+// that it takes to be down, as it does with each that is late by downAfter. So the longer it takes, the longer
+// downAfter becomes, until it is over: a fifth of the time waited, so that ten times it are more than all of it,
+// while the master stays down.
 func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 	g.t.Helper()
 	defer func() {
@@ -174,7 +184,12 @@ func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 			}
 		}
 	}()
+	began, raised := time.Now(), time.Duration(0)
 	Await(g.t, "another master", 2*time.Minute, func() bool {
+		if waited := time.Since(began); waited > raised+10*time.Second {
+			raised = waited
+			g.takeAsDownAfter(waited / 5)
+		}
 		now := g.Master()
 		if now == before {
 			return false
@@ -182,7 +197,16 @@ func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 		role, err := redis.Values(now.Try("ROLE"))
 		return err == nil && text(role[0]) == "master"
 	})
+	if raised > 0 {
+		g.takeAsDownAfter(downAfter)
+	}
 	return g.Master()
+}
+
+func (g *SentinelGroup) takeAsDownAfter(d time.Duration) {
+	for _, s := range g.Sentinels {
+		_, _ = s.Try("SENTINEL", "SET", g.Name, "down-after-milliseconds", d.Milliseconds()) // one may be down itself
+	}
 }
 
 // startSentinel runs the server as a sentinel. The caller holds mu.

@@ -1,9 +1,11 @@
 package redistest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -55,4 +57,28 @@ func TestTLSServer(t *testing.T) {
 	s := TLS(t, NewCertificates(t))
 	s.Do("SET", "k", "v")
 	assert.Equal(t, "v", s.Value("k"))
+}
+
+// Sentinels that were starved of the processor when the master died, and saw late that it had, replace it all the same.
+func TestStarvedSentinels(t *testing.T) {
+	t.Parallel()
+	g := NewSentinels(t, 1, 3)
+	before := g.Master()
+	var thaw []func()
+	for _, s := range g.Sentinels {
+		thaw = append(thaw, s.Freeze())
+	}
+	before.Kill()
+	time.Sleep(12 * downAfter) // the subject: longer than a replica may have been without its master before they see it
+	for _, f := range thaw {
+		f()
+	}
+	if now := g.AwaitFailover(before); now != g.Servers[1] {
+		t.Errorf("%s is the master, not the replica", now.Addr)
+	}
+	for _, s := range g.Sentinels {
+		fields, err := redis.StringMap(s.Try("SENTINEL", "MASTER", g.Name))
+		assert.NoError(t, err)
+		assert.Equal(t, fmt.Sprint(downAfter.Milliseconds()), fields["down-after-milliseconds"])
+	}
 }
