@@ -6,7 +6,8 @@
 //
 // All sentinels are asked at once, and the newest of their answers counts (the highest configuration
 // epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that
-// know better do not answer. Whatever is connected to is
+// know better do not answer, nor the one that leads a failover while that is going on
+// (TestOlderAnswersDoNotLeadBack, TestTheLeaderOfAFailoverNamesTheNewMaster). Whatever is connected to is
 // asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
 // asked again.
 //
@@ -181,15 +182,29 @@ func (o Options) ask(ctx context.Context, sentinel string) (a answer) {
 		return answer{err: err}
 	}
 	defer conn.Close()
-	fields, err := redis.StringMap(redis.DoWithTimeout(conn, askTimeout, "SENTINEL", "MASTER", o.Master))
+	// Two questions, in this order. The sentinel that leads a failover has the new epoch as soon as the replica is
+	// promoted, and until all other replicas follow that one, MASTER still gives the old master's address beside
+	// it: the address comes from the other question, and is no older than the epoch.
+	if err := errors.Join(
+		conn.Send("SENTINEL", "MASTER", o.Master),
+		conn.Send("SENTINEL", "GET-MASTER-ADDR-BY-NAME", o.Master),
+		conn.Flush(),
+	); err != nil {
+		return answer{err: err}
+	}
+	fields, err := redis.StringMap(redis.ReceiveWithTimeout(conn, askTimeout))
+	if err != nil {
+		return answer{err: err}
+	}
+	address, err := redis.Strings(redis.ReceiveWithTimeout(conn, askTimeout))
 	if err != nil {
 		return answer{err: err}
 	}
 	epoch, err := strconv.ParseInt(fields["config-epoch"], 10, 64)
-	if err != nil || fields["ip"] == "" || fields["port"] == "" {
-		return answer{err: errors.New("SENTINEL MASTER: no address, or no epoch")}
+	if err != nil || len(address) != 2 {
+		return answer{err: errors.New("no address of the master, or no epoch")}
 	}
-	return answer{addr: o.Map(net.JoinHostPort(fields["ip"], fields["port"])), epoch: epoch}
+	return answer{addr: o.Map(net.JoinHostPort(address[0], address[1])), epoch: epoch}
 }
 
 // dialMaster refuses a server that is no master. A user who may not ask finds out with the first write.

@@ -110,28 +110,88 @@ func listenedTo(s *redistest.Server) bool {
 	return strings.Contains(list, " sub=1 ")
 }
 
+// fake is a sentinel that says the same all the time: what MASTER tells, and what it names as the address.
+func fake(t *testing.T, inMaster, named string, epoch int) *server.Server {
+	t.Helper()
+	s, err := server.NewServer("127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, args []string) {
+		if strings.EqualFold(args[0], "MASTER") {
+			host, port, _ := net.SplitHostPort(inMaster)
+			c.WriteStrings([]string{"ip", host, "port", port, "config-epoch", strconv.Itoa(epoch)})
+			return
+		}
+		host, port, _ := net.SplitHostPort(named)
+		c.WriteStrings([]string{host, port})
+	}))
+	return s
+}
+
+func finderOf(sentinels ...*server.Server) *finder {
+	o := Options{Master: "m", DialSentinel: topology.Plain(time.Second), Map: topology.AsTold}
+	for _, s := range sentinels {
+		o.Addrs = append(o.Addrs, s.Addr().String())
+	}
+	return &finder{opts: o}
+}
+
+func mastersOf(t *testing.T, f *finder) []string {
+	t.Helper()
+	table, err := f.find(t.Context())
+	require.NoError(t, err)
+	return table.Masters
+}
+
+// The sentinel that leads a failover has the new epoch before it has the new master: until the other replicas
+// follow that one, its SENTINEL MASTER gives the old address beside it. It must not draw with those that have
+// heard of the new master already, nor lead back while it is the only one that answers.
+func TestTheLeaderOfAFailoverNamesTheNewMaster(t *testing.T) {
+	leader := fake(t, "10.0.0.1:1", "10.0.0.2:1", 7)
+	follower := fake(t, "10.0.0.2:1", "10.0.0.2:1", 7)
+	behind := fake(t, "10.0.0.1:1", "10.0.0.1:1", 6)
+	for range 20 { // whose answer comes first is chance
+		assert.Equal(t, []string{"10.0.0.2:1"}, mastersOf(t, finderOf(leader, follower, behind)))
+	}
+	assert.Equal(t, []string{"10.0.0.2:1"}, mastersOf(t, finderOf(leader, behind)))
+}
+
+// A real leader: it is asked all the time while it replaces the master, and one of the replicas is stopped, so
+// that the failover takes long. Once the new epoch has been heard of, the old master is not named any more.
+func TestNoWayBackWithinAFailover(t *testing.T) {
+	g := redistest.NewSentinels(t, 2, 3)
+	f := &finder{opts: Options{Addrs: g.Addrs(), Master: g.Name, DialSentinel: topology.Plain(time.Second), Map: topology.AsTold}}
+	before := g.Master()
+	old, err := f.find(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{before.Addr}, old.Masters)
+	epoch := f.known.epoch
+	thaw := func() {}
+	for _, s := range g.Servers {
+		if s != before {
+			thaw = s.Freeze() // the other one is promoted: this one cannot be made to follow it
+			break
+		}
+	}
+	defer thaw()
+	before.Kill()
+	redistest.Await(t, "a new master", 2*time.Minute, func() bool {
+		_, err := f.find(t.Context())
+		return err == nil && f.known.epoch > epoch
+	})
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		if table, err := f.find(t.Context()); err == nil {
+			require.NotEqual(t, []string{before.Addr}, table.Masters, "epoch %d", f.known.epoch)
+		}
+	}
+}
+
 // While the only sentinel that knows of a failover is silent, the others do not lead back to the old master.
 // When all of them say the same, they were set up anew.
 func TestOlderAnswersDoNotLeadBack(t *testing.T) {
-	fake := func(addr string, epoch int) *server.Server {
-		s, err := server.NewServer("127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(s.Close)
-		host, port, _ := net.SplitHostPort(addr)
-		require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, _ []string) {
-			c.WriteStrings([]string{"ip", host, "port", port, "config-epoch", strconv.Itoa(epoch)})
-		}))
-		return s
-	}
-	leader, behind, other := fake("10.0.0.2:1", 7), fake("10.0.0.1:1", 6), fake("10.0.0.1:1", 6)
-	o := Options{Addrs: []string{behind.Addr().String(), leader.Addr().String(), other.Addr().String()}, Master: "m"}
-	o.DialSentinel, o.Map = topology.Plain(time.Second), topology.AsTold
-	f := &finder{opts: o}
-	masters := func() []string {
-		table, err := f.find(t.Context())
-		require.NoError(t, err)
-		return table.Masters
-	}
+	leader, behind, other := fake(t, "10.0.0.2:1", "10.0.0.2:1", 7), fake(t, "10.0.0.1:1", "10.0.0.1:1", 6), fake(t, "10.0.0.1:1", "10.0.0.1:1", 6)
+	f := finderOf(behind, leader, other)
+	masters := func() []string { return mastersOf(t, f) }
 	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "the newest")
 	leader.Close()
 	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "and no way back")
