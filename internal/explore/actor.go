@@ -248,13 +248,15 @@ func (a *actor) append(b []byte) []byte {
 	return a.session.AppendState(b)
 }
 
+// appendCommand writes what tells a command from others of this model: what a client may say differently from one
+// time to the next. Equal commands do the same to the server.
 func appendCommand(b []byte, c *protocol.Command) []byte {
-	b = append(b, byte(c.Op))
-	for _, s := range [...]string{c.Key, c.Value, c.Old} {
+	b = append(b, byte(c.Op), flag(c.PutBack, 0))
+	for _, s := range [...]string{c.Key, c.Value, c.Old, c.Channel, c.Entry, c.Passed} {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
 	}
-	return binary.AppendVarint(b, int64(c.TTL))
+	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
 }
 
 func flag(b bool, shift uint) byte {
