@@ -132,9 +132,15 @@ func (t *tables) reply(r protocol.Reply) uint32 {
 	return id
 }
 
-// server numbers a server's state as of a tick.
+// server numbers a server's state as of a tick. Expired keys must go first: the number may be found again at an
+// earlier tick, in another run, and there they would live.
 func (t *tables) server(s *server, tick Ticks) uint32 {
 	now := t.model.serverClock(tick)
+	if s.store.Expired(now) {
+		f := s.fork()
+		f.store.Expire(now)
+		s = &f
+	}
 	t.scratch = s.store.AppendState(t.scratch[:0], now)
 	if t.model.Failovers > 0 {
 		t.scratch = append(t.scratch, 'r')

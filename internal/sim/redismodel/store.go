@@ -11,6 +11,7 @@ package redismodel
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -136,6 +137,20 @@ func (s *Store) Lapse(key string) {
 		if s.entries[i].Key == key && s.entries[i].ExpireMS != 0 {
 			s.drop(i)
 			return
+		}
+	}
+}
+
+// Expired tells whether there is a key whose time is over and that nobody has asked for since.
+func (s *Store) Expired(now protocol.Instant) bool {
+	return slices.ContainsFunc(s.entries, func(e Entry) bool { return e.expired(int64(now) / 1e6) })
+}
+
+// Expire removes the keys whose time is over, as Redis does by and by.
+func (s *Store) Expire(now protocol.Instant) {
+	for i := len(s.entries) - 1; i >= 0; i-- {
+		if s.entries[i].expired(int64(now) / 1e6) {
+			s.drop(i)
 		}
 	}
 }
