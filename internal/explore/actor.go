@@ -15,6 +15,7 @@ type actor struct {
 	heard   bool             // it has run, and its reply is on its way
 	reply   protocol.Reply   // ... this one
 	stray   protocol.Command // a command that the client gave up on, and that may still run
+	mail    []protocol.Reply // the messages that may come to it; never changed in place, since forks share it
 	sleeps  bool
 	stepped bool
 	// Ticks. due is the last tick for what is pending or heard, Unbounded if there is none.
@@ -38,6 +39,9 @@ const (
 	strays  // a command given up on runs at last
 	syncs   // the replica catches up
 	failsOver
+	cancels // gives its wait up
+	posted  // the server sends it a message: a part of another's step
+	reads   // the first of its messages; those after it have the acts after this one
 )
 
 func (m *Model) reading(c *Client, a *actor, tick Ticks) session.Reading {
@@ -67,7 +71,7 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 	switch {
 	case s.Phase == session.Idle && int(s.Turn) < c.Turns && tick >= c.From:
 		acts = append(acts, begins)
-	case a.sleeps && tick >= a.wake:
+	case a.sleeps && (tick >= a.wake || c.Restless):
 		acts = append(acts, wakesUp)
 	case s.Phase == session.Holding:
 		acts = append(acts, works)
@@ -75,7 +79,15 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 			acts = append(acts, renews)
 		}
 	}
-	if s.Holds() && c.Crash {
+	if a.sleeps && s.Listens() {
+		for i := range a.mail {
+			acts = append(acts, reads+act(i))
+		}
+		if c.Cancels {
+			acts = append(acts, cancels)
+		}
+	}
+	if s.Holds() && c.Crash || s.Phase == session.Acquiring && c.DiesInLine {
 		acts = append(acts, crashes)
 	}
 	if c.StepBy != 0 && !a.stepped && s.Phase != session.Dead {
@@ -129,6 +141,10 @@ func (m *Model) latest(c *Client, a *actor) Ticks {
 func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 	now := m.reading(c, a, tick)
 	s := &a.session
+	if what >= reads {
+		m.read(c, a, int(what-reads), tick)
+		return
+	}
 	switch what {
 	case begins:
 		m.follow(c, a, s.Acquire(now), tick)
@@ -151,6 +167,9 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 			stray = *s.Sent()
 		}
 		*a = actor{session: *s, stray: stray, stepped: a.stepped}
+	case cancels:
+		a.sleeps = false
+		m.follow(c, a, s.GiveUp(now), tick)
 	case steps:
 		a.stepped = true
 	case givesUp:
@@ -219,6 +238,9 @@ func (m *Model) normalise(c *Client, a *actor) {
 	if !a.pending && !a.heard {
 		a.due = 0
 	}
+	if !s.Listens() {
+		a.mail = nil
+	}
 	if !a.sleeps {
 		a.wake = 0
 	}
@@ -245,6 +267,11 @@ func (a *actor) append(b []byte) []byte {
 		b = append(b, a.reply.Text...)
 		b = append(b, 0)
 	}
+	for _, letter := range a.mail {
+		b = append(b, byte(letter.Kind))
+		b = binary.AppendVarint(binary.AppendVarint(b, letter.Int), letter.Int2)
+	}
+	b = append(b, byte(len(a.mail)))
 	return a.session.AppendState(b)
 }
 

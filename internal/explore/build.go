@@ -55,6 +55,8 @@ func renew(n Ticks) option     { return func(c *Client) { c.Renew = ticks(n) } }
 func turns(n int) option       { return func(c *Client) { c.Turns = n } }
 func putBacks(n int) option    { return func(c *Client) { c.PutBacks = n } }
 func replyLate(n Ticks) option { return func(c *Client) { c.ReplyLate = n } }
+func claimed(n Ticks) option   { return func(c *Client) { c.Claim = ticks(n) } }
+func asksIn(n Ticks) option    { return func(c *Client) { c.MaxSleep = ticks(n) } }
 func stepBy(n Ticks) option    { return func(c *Client) { c.StepBy = n } }
 
 func delayOf(op protocol.Op, n Ticks) option {
@@ -66,6 +68,9 @@ func dialect(d *protocol.Dialect) option {
 func release(r protocol.Release) option { return func(c *Client) { c.Member.Release = r } }
 
 func crash(c *Client)    { c.Crash = true }
+func dies(c *Client)     { c.DiesInLine = true }
+func cancel(c *Client)   { c.Cancels = true }
+func restless(c *Client) { c.Restless = true }
 func staleDel(c *Client) { c.StaleDel = true }
 func noGuard(c *Client)  { c.NoGuard = true }
 func punctual(c *Client) { c.Punctual = true }
@@ -110,6 +115,17 @@ func (m *Model) tolerating(n Ticks, intruder session.Scheme) *Model {
 
 func (m *Model) fencing() *Model {
 	m.Property.Fencing = true
+	return m
+}
+
+func (m *Model) messages() *Model {
+	m.Messages = true
+	return m
+}
+
+// idle bounds the time in which somebody waits and nobody is inside.
+func (m *Model) idle(n Ticks) *Model {
+	m.Property.Idle = n
 	return m
 }
 

@@ -49,7 +49,11 @@ type Model struct {
 	// Failovers is how many times the server may be replaced by its replica, which catches up whenever
 	// it likes.
 	Failovers int
-	Property  Property
+	// Messages makes the server send what its scripts publish. A message comes whenever it likes, as often as it
+	// likes, or never, while its waiter still waits; and which of the clients the server takes for listening,
+	// living, leaving or dead, is anew with each command whatever is worst.
+	Messages bool
+	Property Property
 }
 
 // Client is one client and what it may do.
@@ -59,14 +63,17 @@ type Client struct {
 	Turns int   // how often it may want the lock
 	From  Ticks // it does not want it before
 
-	Delay     Ticks   // the longest time between computing a command and its running
-	DelayOf   []Delay // ... of single commands
-	ReplyLate Ticks   // the longest time between a command's running and its reply
-	Overrun   Ticks   // how long after the lease a holder may still begin its release; negative: before its end
-	StaleDel  bool    // the commands of a release may run after the lease, whatever Delay says
-	Crash     bool    // it may die while it holds the lock
-	Punctual  bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
-	StepBy    Ticks   // its wall clock may be stepped once, by so much
+	Delay      Ticks   // the longest time between computing a command and its running
+	DelayOf    []Delay // ... of single commands
+	ReplyLate  Ticks   // the longest time between a command's running and its reply
+	Overrun    Ticks   // how long after the lease a holder may still begin its release; negative: before its end
+	StaleDel   bool    // the commands of a release may run after the lease, whatever Delay says
+	Crash      bool    // it may die while it holds the lock
+	DiesInLine bool    // it may die while it waits
+	Cancels    bool    // it may give its wait up
+	Restless   bool    // anything may wake it, as client tracking does
+	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
+	StepBy     Ticks   // its wall clock may be stepped once, by so much
 }
 
 // Delay is the longest delay of one command.
@@ -83,8 +90,10 @@ type Property struct {
 	Tolerate Ticks
 	// Intruder, with Tolerate, is the scheme of the later of the two: who came in beside whom.
 	Intruder session.Scheme
-	// Fencing demands that fencing numbers grow from holder to holder.
+	// Fencing demands that fencing numbers grow from holder to holder, of those that ask for them.
 	Fencing bool
+	// Idle is for how many ticks nobody may be inside although somebody waits; 0 does not ask.
+	Idle Ticks
 }
 
 // Pair is two schemes, in any order.

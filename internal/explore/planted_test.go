@@ -58,6 +58,10 @@ func plantedBugs() []planted {
 	renewing := func() *Model {
 		return world(11, L("a", early(2)), L("b", early(2), late(protocol.GetSet, 2)), B("x", grace(2), renew(1))).leftBehind(3)
 	}
+	// The waiter asks often, so that a grant for its former place may be read soon after it has another.
+	earlier := func() *Model {
+		return world(10, M("m", queue, lease(4), claimed(4), turns(2)), M("n", queue, lease(4), claimed(4))).messages()
+	}
 	claim := func(id string) func() *Model {
 		return func() *Model {
 			for _, c := range Claims() {
@@ -105,9 +109,7 @@ func plantedBugs() []planted {
 		})},
 		{"go-renewal-without-compare", func() *Model {
 			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), renew(2), late(protocol.CompareSet, Unbounded)), L("b"), L("c", once, from(5)))
-		}, func(m *Model) {
-			m.Overrides = map[protocol.Op]redismodel.Operation{protocol.CompareSet: redismodel.BlindSet}
-		}},
+		}, override(protocol.CompareSet, redismodel.BlindSet)},
 		{"stage-check-skipped", func() *Model {
 			m := world(10, L("a", goLegacy, release(protocol.ReleaseCompare), late(protocol.GetSet, Unbounded)), L("b", from(6)),
 				B("x", from(2), lease(8), grace(1), settle(1)))
@@ -180,6 +182,45 @@ func plantedBugs() []planted {
 			}
 			return heard
 		})},
+
+		// Locks that are handed from one to the next.
+		{"modern-grant-from-its-message", func() *Model {
+			return world(10, M("m", queue, lease(6), claimed(6), turns(2)), M("n", queue, lease(6), claimed(6))).messages()
+		}, each(func(c *Client) { c.FromReply = true })},
+		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			next.Command.Claim /= 4 // what the server keeps; the waiter believes in four times as much
+			return next
+		})},
+		{"modern-grant-for-an-earlier-place", earlier, reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int2 = 0
+			} else if sent.Op == protocol.Queue {
+				heard.Int3 = 0
+			}
+			return heard
+		})},
+		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, redismodel.GrantAndDelete)},
+		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, redismodel.TakeForGone)},
+		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int = max(heard.Int, 1)
+			}
+			return heard
+		})},
+		{"modern-claim-as-long-as-a-lease", claim("MMM-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},
+		{"modern-wait-given-up-without-a-word", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if next.Command.Op == protocol.QueueRelease && next.Command.Channel != "" {
+				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Released}
+			}
+			return next
+		})},
+		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if next.Command.Op == protocol.QueueRelease {
+				next.Command.Channel = ""
+			}
+			return next
+		})},
+
 		{"modern-beside-legacy-without-a-number", func() *Model {
 			return world(9, L("a", dialect(protocol.RedisObjects)), M("m"))
 		}, func(m *Model) { m.stretch(1); each(func(c *Client) { c.Plain = true })(m) }},
@@ -204,6 +245,11 @@ func step(f func(*session.Session, *protocol.Command, protocol.Reply, protocol.S
 // reply plants a bug in what they hear.
 func reply(f func(*session.Session, *protocol.Command, protocol.Reply) protocol.Reply) func(*Model) {
 	return each(func(c *Client) { c.Mutation = &session.Mutation{Reply: f} })
+}
+
+// override puts a bug into one of the server's scripts.
+func override(op protocol.Op, by redismodel.Operation) func(*Model) {
+	return func(m *Model) { m.Overrides = map[protocol.Op]redismodel.Operation{op: by} }
 }
 
 // swap sends one operation in place of another, and may change what comes back.

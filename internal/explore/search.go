@@ -17,6 +17,7 @@ type node struct {
 	tick   uint8
 	over   uint8  // the age of an overlap, where it is tolerated for a while
 	spent  uint8  // silences and failovers so far
+	idle   uint8  // for how many ticks nobody has been inside although somebody waits
 	fence  uint32 // the greatest fencing number that got in, counted from the Epoch in microseconds
 }
 
@@ -25,6 +26,7 @@ type origin struct {
 	parent uint32
 	act    act
 	client uint8
+	heard  uint8 // the clients that listened, a bit each
 }
 
 // Outcome is what a search found.
@@ -121,7 +123,7 @@ func (s *search) expand(at int) {
 			next := n
 			next.spent++
 			next.actors[i] = t.moved(i, n.actors[i], givesUp, 0, tick)
-			s.enter(at, n, next, i, givesUp)
+			s.enter(n, next, origin{parent: uint32(at), act: givesUp, client: uint8(i)})
 		}
 	}
 	if m.Failovers > 0 {
@@ -135,32 +137,54 @@ func (s *search) expand(at int) {
 // step visits the state after one step of one client.
 func (s *search) step(at int, n node, i int, what act) {
 	t, tick := s.tables, Ticks(n.tick)
-	next := n
 	f := &t.facts[i][n.actors[i]]
+	from := origin{parent: uint32(at), act: what, client: uint8(i)}
 	switch what {
 	case runs:
-		o := t.executed(n.server, f.command, i, f.turn, tick)
-		next.server = o.server
-		next.actors[i] = t.moved(i, n.actors[i], runs, o.reply, tick)
+		s.execute(n, from, f.command)
 	case strays:
-		o := t.executed(n.server, f.stray, i, f.turn, tick)
-		next.server = o.server
-		next.actors[i] = t.moved(i, n.actors[i], strays, 0, tick)
+		s.execute(n, from, f.stray)
 	default:
+		next := n
 		next.actors[i] = t.moved(i, n.actors[i], what, 0, tick)
+		s.enter(n, next, from)
 	}
-	s.enter(at, n, next, i, what)
+}
+
+// execute visits the states after a client's command has run: one, or where the server asks who
+// listens, one for every answer.
+func (s *search) execute(n node, from origin, command uint32) {
+	t, tick, i := s.tables, Ticks(n.tick), int(from.client)
+	turn := t.facts[i][n.actors[i]].turn
+	for all, heard := s.model.audience(), s.model.audience(); ; heard = (heard - 1) & all {
+		o := t.executed(n.server, command, i, turn, heard, tick)
+		next := n
+		next.server = o.server
+		next.actors[i] = t.moved(i, n.actors[i], from.act, o.reply, tick)
+		for _, p := range o.posts {
+			next.actors[p.to] = t.moved(p.to, next.actors[p.to], posted, p.letter, tick)
+		}
+		from.heard = heard
+		s.enter(n, next, from)
+		if heard == 0 || !o.published {
+			return
+		}
+	}
 }
 
 // enter visits a successor, after judging it.
-func (s *search) enter(at int, before, next node, i int, what act) {
+func (s *search) enter(before, next node, from origin) {
+	i := int(from.client)
 	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) {
 		s.culprit = len(s.nodes)
 	}
 	if s.model.Property.Tolerate > 0 {
 		next.over = s.intrusion(&before, &next, i)
 	}
-	s.visit(next, origin{parent: uint32(at), act: what, client: uint8(i)})
+	if s.inside(&next, i) {
+		next.idle = 0
+	}
+	s.visit(next, from)
 }
 
 // intrusion is the age of the overlap that is being watched, from 1; 0 is none.
@@ -191,7 +215,27 @@ func (s *search) pass(at int, n node) {
 			}
 		}
 	}
+	if limit := s.model.Property.Idle; limit > 0 {
+		if next.idle++; !s.idles(&n) {
+			next.idle = 0
+		}
+		if int(next.idle) > limit {
+			s.culprit = len(s.nodes)
+		}
+	}
 	s.visit(next, origin{parent: uint32(at), act: tickPasses})
+}
+
+// idles tells whether somebody waits and nobody is inside.
+func (s *search) idles(n *node) bool {
+	waits := false
+	for i := range s.model.Clients {
+		if s.inside(n, i) {
+			return false
+		}
+		waits = waits || s.tables.facts[i][n.actors[i]].phase == session.Acquiring
+	}
+	return waits
 }
 
 // failover lets the replica catch up, or take over.
@@ -237,7 +281,7 @@ func (s *search) inside(n *node, i int) bool {
 
 // fenceFalls tells whether a client got in with a fencing number that is not above all before.
 func (s *search) fenceFalls(before, next *node, i int) bool {
-	if !s.model.Property.Fencing {
+	if !s.model.Property.Fencing || s.model.Clients[i].Fence == "" {
 		return false
 	}
 	if !s.inside(next, i) || s.inside(before, i) {
@@ -300,7 +344,7 @@ func (s *set) grow(nodes []node) {
 func (n *node) hash() uint64 {
 	const prime = 0x9e3779b97f4a7c15
 	h := uint64(n.server)<<32 | uint64(n.tick)<<24 | uint64(n.over)<<16 | uint64(n.spent)<<8
-	h ^= uint64(n.fence) << 40
+	h ^= uint64(n.fence)<<40 ^ uint64(n.idle)<<56
 	h = (h ^ h>>31) * prime
 	h ^= uint64(n.actors[0])<<32 | uint64(n.actors[1])
 	h = (h ^ h>>29) * prime

@@ -58,9 +58,14 @@ type cause struct {
 	server, command uint32
 	writer          uint32
 	tick            uint8
+	heard           uint8
 }
 
-type outcome struct{ server, reply uint32 }
+type outcome struct {
+	server, reply uint32
+	published     bool // the server asked who listens
+	posts         []post
+}
 
 type age struct {
 	server uint32
@@ -178,15 +183,22 @@ func (t *tables) aged(id uint32, tick Ticks) uint32 {
 }
 
 // executed is the server after a command of a client, and the reply.
-func (t *tables) executed(id, command uint32, client int, turn uint32, tick Ticks) outcome {
-	key := cause{id, command, uint32(client)<<8 | turn, uint8(tick)}
+// heard has a bit for each client that listens to messages.
+func (t *tables) executed(id, command uint32, client int, turn uint32, heard uint8, tick Ticks) outcome {
+	key := cause{id, command, uint32(client)<<8 | turn, uint8(tick), heard}
 	if o, ok := t.effect[key]; ok {
 		return o
 	}
 	s := t.servers[id].fork()
 	c := t.commands[command]
+	o := outcome{}
+	if t.model.Messages {
+		s.store.Listening = func(channel string) int { o.published = true; return t.model.listeners(channel, heard) }
+	}
 	reply := s.store.Exec(t.model.serverClock(tick), uint32(client), 0, &c)
-	o := outcome{t.server(&s, tick), t.reply(reply)}
+	o.posts = t.posts(s.store.Published, heard)
+	s.store.Listening, s.store.Published = nil, nil
+	o.server, o.reply = t.server(&s, tick), t.reply(reply)
 	t.effect[key] = o
 	return o
 }
@@ -204,6 +216,8 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 		t.model.receive(c, &a, t.replies[reply], tick)
 	case strays:
 		a.stray = protocol.Command{}
+	case posted:
+		a.post(t.replies[reply])
 	default:
 		t.model.take(c, &a, what, tick)
 	}

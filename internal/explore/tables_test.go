@@ -19,7 +19,7 @@ func TestExpiredKeysStayGone(t *testing.T) {
 	expired := tables.server(&held, 7)
 	require.Equal(t, expired, tables.server(&server{}, 5))
 	get := tables.command(&protocol.Command{Op: protocol.Get, Key: key})
-	require.Equal(t, protocol.Nil, tables.replies[tables.executed(expired, get, 0, 0, 5).reply].Kind)
+	require.Equal(t, protocol.Nil, tables.replies[tables.executed(expired, get, 0, 0, 0, 5).reply].Kind)
 }
 
 // TestCommandsAreToldApart: a number stands for all that a client may say differently from one time to the next.

@@ -14,6 +14,7 @@ type entry = redismodel.Entry
 var actNames = [...]string{
 	"a tick passes", "begins", "runs", "hears the reply", "wakes up", "ends its work", "begins to renew",
 	"crashes", "has its clock stepped", "gives up waiting", "stray command runs", "replica catches up", "failover",
+	"gives its wait up",
 }
 
 // trace follows the origins back from a node to the beginning, and tells the run forwards.
@@ -35,7 +36,13 @@ func (s *search) trace(at int) []Step {
 func (s *search) describe(before, at int) Step {
 	t, from := s.tables, s.origins[at]
 	n, was := &s.nodes[at], &s.nodes[before]
-	step := Step{Tick: Ticks(n.tick), Client: int(from.client), What: actNames[from.act]}
+	step := Step{Tick: Ticks(n.tick), Client: int(from.client)}
+	if from.act >= reads {
+		letter := t.actors[from.client][was.actors[from.client]].mail[from.act-reads]
+		step.What = sayLetter(&letter)
+	} else {
+		step.What = actNames[from.act]
+	}
 	switch from.act {
 	case tickPasses, syncs, failsOver:
 		step.Client = -1
@@ -47,7 +54,7 @@ func (s *search) describe(before, at int) Step {
 		}
 		step.Ran = true
 		step.Command = t.commands[command]
-		step.Reply = t.replies[t.executed(was.server, command, int(from.client), f.turn, Ticks(n.tick)).reply]
+		step.Reply = t.replies[t.executed(was.server, command, int(from.client), f.turn, from.heard, Ticks(n.tick)).reply]
 		step.What = Say(&step.Command) + " -> " + SayReply(&step.Reply)
 	}
 	for i := range s.model.Clients {

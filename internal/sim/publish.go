@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -30,21 +28,11 @@ func (w *World) publish(delay time.Duration) {
 				continue
 			}
 			n := w.takeOff()
-			w.flights[n] = flight{client: m.number, legs: 1, reply: readMessage(message.Text)}
+			_, reply := session.ReadMessage(message.Text)
+			w.flights[n] = flight{client: m.number, legs: 1, reply: reply}
 			w.schedule(event{at: w.now.Add(max(delay, 1)), client: m.number, kind: told, flight: n, stamp: m.process})
 		}
 	}
-}
-
-// readMessage reads "<token> <ticket> <fence>", a grant; anything else only wakes up.
-func readMessage(text string) protocol.Reply {
-	parts := strings.Fields(text)
-	if len(parts) != 3 {
-		return protocol.Reply{Kind: protocol.Woke}
-	}
-	ticket, _ := strconv.ParseInt(parts[1], 10, 64)
-	fence, _ := strconv.ParseInt(parts[2], 10, 64)
-	return protocol.Reply{Kind: protocol.Granted, Int: fence, Int2: ticket}
 }
 
 // tell gives a client a message, now or when its machine sleeps next.

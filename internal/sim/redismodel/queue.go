@@ -143,11 +143,15 @@ func (c *call) grant() bool {
 			continue
 		}
 		n := c.nextFence()
-		if c.publish(channel, fmt.Sprintf("%s %d %d", token, head.N, n)) > 0 {
+		if c.publish(channel, grantMessage(token, head.N, n)) > 0 {
 			c.write(c.command.Key, token, claim.Milliseconds())
 			return true
 		}
 	}
+}
+
+func grantMessage(token string, ticket, fence int64) string {
+	return fmt.Sprintf("%s %d %d", token, ticket, fence)
 }
 
 func (c *call) publish(channel, message string) int {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -193,8 +194,8 @@ func (s *Session) tryModern() {
 	if s.Member.Queue {
 		s.running = modernQueue
 		s.modernQueue = protocol.ModernQueue{
-			Key: s.Key, Queue: s.queueKey(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.Lease / 3,
-			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, MaxSleep: s.Lease, Tries: 3,
+			Key: s.Key, Queue: s.queueKey(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
+			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, MaxSleep: s.maxSleep(), Tries: 3,
 		}
 		return
 	}
@@ -233,6 +234,10 @@ func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step
 
 // fenceTTL is how long the fencing counter outlives its last use.
 const fenceTTL = 24 * time.Hour
+
+func (s *Session) claim() time.Duration { return cmp.Or(s.Member.Claim, s.Lease/3) }
+
+func (s *Session) maxSleep() time.Duration { return cmp.Or(s.MaxSleep, s.Lease) }
 
 func (s *Session) queueKey() string { return protocol.Beside(s.Key, ":queue") }
 

@@ -130,7 +130,23 @@ func (s *Session) Abandon(now Reading) (protocol.Step, bool) {
 		s.forget()
 		return protocol.Step{}, false
 	}
-	return s.Release(now), true
+	return s.giveUp(now), true
+}
+
+// GiveUp ends a wait for the lock: the client leaves the queue, and gives the key back if that has come meanwhile.
+func (s *Session) GiveUp(now Reading) protocol.Step {
+	s.Ended = Acquiring
+	return s.giveUp(now)
+}
+
+// giveUp begins a release that does not know what there is to give back.
+func (s *Session) giveUp(now Reading) protocol.Step {
+	s.Phase = Releasing
+	s.beginRelease()
+	if s.running == modernRelease && s.Member.Queue && s.Ended == Acquiring {
+		s.modernRelease.Entry, s.modernRelease.Channel, s.modernRelease.Claim = true, s.Channel(), s.claim()
+	}
+	return s.Next(now, protocol.Reply{})
 }
 
 // Crash ends the process: nothing of it remains but what it sent.
@@ -226,7 +242,10 @@ func (s *Session) forget() {
 // extend counts the lock's validity from before the command was sent, as the machine does, unless
 // the ablation asks for the reply.
 func (s *Session) extend(now Reading) {
-	if s.FromReply {
+	switch {
+	case s.FromReply && s.running == modernQueue && s.modernQueue.Handed():
+		s.Deadline = now.Mono.Add(s.claim())
+	case s.FromReply:
 		s.Deadline = now.Mono.Add(s.Lease)
 	}
 }

@@ -1,0 +1,49 @@
+package explore
+
+// grantClaims: token clients whose lock is handed from one to the next. All that is not said otherwise of the
+// messages: they come at any time, in any order, twice or never, and the server may take whomever it likes for
+// listening. A lease of 4 ticks, and a claim as long, so that a message may be read late and still be relied on.
+func grantClaims() []Claim {
+	Q := func(name string, more ...option) Client {
+		return modernClient(name, append([]option{queue, lease(4), claimed(4)}, more...)...)
+	}
+	T := func(name string, more ...option) Client { // for claims about time: it is awake when it should be
+		return modernClient(name, append([]option{queue, lease(6), punctual}, more...)...)
+	}
+	return []Claim{
+		{"MM-grant", "M M", "handed on, commands 1 late, renewal every tick; holders and waiters may crash, waiters may give up", Exclusive, 0,
+			world(9, Q("m", delay(1), renew(1), crash, dies, cancel, turns(2)), Q("n", delay(1), renew(1), crash, dies, cancel)).messages()},
+		{"MM-grant-again", "M M", "a waiter that gave up asks again while messages for its first wait are under way; anything may wake it", Exclusive, 0,
+			world(9, Q("m", cancel, turns(2), restless), Q("n", cancel, turns(2))).messages()},
+		{"MM-grant-unbounded", "M M", "commands unboundedly late", Exclusive, 0,
+			world(8, Q("m", delay(Unbounded), turns(2)), Q("n", delay(Unbounded), cancel)).messages()},
+		{"MM-grant-late-reply", "M M", "replies up to 3 late", Exclusive, 0,
+			world(9, Q("m", replyLate(3), turns(2)), Q("n", replyLate(3))).messages()},
+		{"MM-grant-silent", "M M", "one reply never comes; its command runs, late or never", Exclusive, 0,
+			world(7, Q("m", delay(1), turns(2)), Q("n", delay(1), cancel)).messages().silences(1)},
+		{"MM-grant-fence", "M M", "fencing numbers grow from holder to holder, whether asked for or handed over with the lock", Exclusive, 0,
+			world(9, Q("m", fenced, cancel, turns(2)), Q("n", fenced, cancel)).messages().fencing()},
+		{"MMM-grant", "M M M", "three; one may give up, one may crash while it waits", Exclusive, 0,
+			world(7, Q("m"), Q("n", cancel), Q("o", dies)).messages()},
+		{"MMM-grant-fence-mixed", "M M M", "the same, two with fencing numbers and one that hands the lock on without", Exclusive, 0,
+			world(6, Q("m", fenced), Q("n", turns(2)), Q("o", fenced)).messages().fencing()},
+		{"MMM-grant-poller", "M M M", "a third client only polls, and deletes the key when it leaves", Exclusive, 0,
+			world(7, Q("m"), Q("n", cancel), modernClient("o", lease(4), turns(2))).messages()},
+		{"BMM-grant", "B M M", "a bridge client polls beside two that hand the lock on; it may crash", Exclusive, 0,
+			world(8, bridgeClient("x", lease(4), crash), Q("m"), Q("n")).messages()},
+		{"BMM-grant-queues", "B M M", "the same, and the bridge client stands in its own queue", Exclusive, 0,
+			world(7, bridgeClient("x", lease(4), queue), Q("m"), Q("n")).messages()},
+		{"MM-grant-from-message", "M M", "a claim of 6, counted from when its message was read", Violated, 0,
+			world(10, Q("m", lease(6), claimed(6), fromReply, turns(2)), Q("n", lease(6), claimed(6), fromReply)).messages()},
+
+		// How long nobody is inside although somebody waits. A key lives through the last tick of its TTL.
+		{"MMM-grant-time", "M M M", "a lost grant costs no more than the sleep (2) of the one whom it was for", Exclusive, 0,
+			world(10, T("m", asksIn(2)), T("n", asksIn(2)), T("o", asksIn(2))).messages().idle(2)},
+		{"MMM-grant-time-give-up", "M M M", "one may give up after it was handed the lock: two sleeps (1)", Exclusive, 0,
+			world(10, T("m", asksIn(1)), T("n", asksIn(1), cancel), T("o", asksIn(1))).messages().idle(2)},
+		{"MMM-grant-time-dies", "M M M", "one may crash while it waits: no more than the claim (2) and a sleep (1), and not the lease (6)", Exclusive, 0,
+			world(10, T("m", asksIn(1), claimed(2)), T("n", asksIn(1), claimed(2), dies), T("o", asksIn(1), claimed(2))).messages().idle(4)},
+		{"MMM-grant-time-exact", "M M M", "the same in a tick less", Violated, 0,
+			world(10, T("m", asksIn(1), claimed(2)), T("n", asksIn(1), claimed(2), dies), T("o", asksIn(1), claimed(2))).messages().idle(3)},
+	}
+}
