@@ -123,6 +123,11 @@ func (m *Model) messages() *Model {
 	return m
 }
 
+func (m *Model) overheard() *Model {
+	m.Messages, m.Overheard = true, true
+	return m
+}
+
 // idle bounds the time in which somebody waits and nobody is inside.
 func (m *Model) idle(n Ticks) *Model {
 	m.Property.Idle = n

@@ -60,7 +60,7 @@ func (t *tables) posts(messages []redismodel.Message, heard uint8) []post {
 		token, letter := session.ReadMessage(message.Text)
 		letter.Text = token
 		for i := range t.model.Clients {
-			if heard>>i&1 == 1 && t.model.channel(i) == message.Channel {
+			if (heard>>i&1 == 1 || t.model.Overheard) && t.model.channel(i) == message.Channel {
 				all = append(all, post{i, t.reply(letter)})
 			}
 		}

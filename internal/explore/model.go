@@ -53,7 +53,9 @@ type Model struct {
 	// likes, or never, while its waiter still waits; and which of the clients the server takes for listening,
 	// living, leaving or dead, is anew with each command whatever is worst.
 	Messages bool
-	Property Property
+	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
+	Overheard bool
+	Property  Property
 }
 
 // Client is one client and what it may do.

@@ -154,15 +154,13 @@ func grantMessage(token string, ticket, fence int64) string {
 	return fmt.Sprintf("%s %d %d", token, ticket, fence)
 }
 
+// publish returns how many listen at this server. Others may hear as well, at a replica.
 func (c *call) publish(channel, message string) int {
 	if c.Listening == nil {
 		return 0
 	}
-	n := c.Listening(channel)
-	if n > 0 {
-		c.Published = append(c.Published, Message{channel, message})
-	}
-	return n
+	c.Published = append(c.Published, Message{channel, message})
+	return c.Listening(channel)
 }
 
 // waiters returns the queue in its order.

@@ -26,13 +26,13 @@ type Store struct {
 	Last Effect
 	// Listening tells how many connections listen on a channel; nil means none ever.
 	Listening func(channel string) int
-	// Published holds the messages that the last command sent to somebody.
+	// Published holds the messages that the last command sent.
 	Published []Message
 
 	call call // the command in execution, here so that it need not be allocated
 }
 
-// Message is what PUBLISH delivered.
+// Message is what PUBLISH sent.
 type Message struct{ Channel, Text string }
 
 // Entry is one key.
