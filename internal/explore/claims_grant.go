@@ -29,6 +29,8 @@ func grantClaims() []Claim {
 			world(6, Q("m", fenced), Q("n", turns(2)), Q("o", fenced)).messages().fencing()},
 		{"MMM-grant-poller", "M M M", "a third client only polls, and deletes the key when it leaves", Exclusive, 0,
 			world(7, Q("m"), Q("n", cancel), modernClient("o", lease(4), turns(2))).messages()},
+		{"LMM-grant-share", "L M M", "a legacy client polls, and the hand-overs stop for a tick after four to leave it the key", Exclusive, 0,
+			world(7, legacyClient("a"), Q("m", share(1), turns(2)), Q("n", share(1))).messages()},
 		{"BMM-grant", "B M M", "a bridge client polls beside two that hand the lock on; it may crash", Exclusive, 0,
 			world(8, bridgeClient("x", lease(4), crash), Q("m"), Q("n")).messages()},
 		{"BMM-grant-queues", "B M M", "the same, and the bridge client stands in its own queue", Exclusive, 0,

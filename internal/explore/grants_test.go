@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,5 +41,27 @@ func TestGrantsAreMet(t *testing.T) {
 		if len(c.Model.Clients) > 2 {
 			require.Positive(t, passedOn, c.ID)
 		}
+	}
+}
+
+// TestShareIsMet: the search of the claim about the share sees the legacy client inside while the key is left to it.
+func TestShareIsMet(t *testing.T) {
+	for _, c := range grantClaims() {
+		if c.ID != "LMM-grant-share" {
+			continue
+		}
+		s := search{model: c.Model, tables: newTables(c.Model), limit: DefaultStates}
+		s.run(context.Background())
+		met := 0
+		for i := range s.nodes {
+			n := &s.nodes[i]
+			now := c.Model.serverClock(Ticks(n.tick))
+			pause, ok := s.tables.servers[n.server].store.Look(now, protocol.Beside(key, ":share"))
+			if until, _ := strconv.ParseInt(pause.Value, 10, 64); ok && until > int64(now)/1e6 && s.inside(n, 0) {
+				met++
+			}
+		}
+		t.Logf("%d of %d states", met, len(s.nodes))
+		require.Positive(t, met)
 	}
 }

@@ -181,7 +181,7 @@ func (s *search) enter(before, next node, from origin) {
 	if s.model.Property.Tolerate > 0 {
 		next.over = s.intrusion(&before, &next, i)
 	}
-	if s.inside(&next, i) {
+	if next.idle > 0 && s.inside(&next, i) {
 		next.idle = 0
 	}
 	s.visit(next, from)

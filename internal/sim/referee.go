@@ -50,6 +50,7 @@ func HazardNamed(name string) (Hazard, bool) {
 type Tally struct {
 	Turns        int64 // times that a client wanted the lock
 	Acquisitions int64
+	Entered      [4]int64 // the acquisitions of each scheme
 	Overlaps     int64
 	// Pairs counts the overlaps by the schemes of the earlier and the later holder.
 	Pairs       [4][4]int64
@@ -66,6 +67,9 @@ type Tally struct {
 func (t *Tally) Add(u *Tally) {
 	t.Turns += u.Turns
 	t.Acquisitions += u.Acquisitions
+	for i := range t.Entered {
+		t.Entered[i] += u.Entered[i]
+	}
 	t.Overlaps += u.Overlaps
 	for i := range t.Pairs {
 		for j := range t.Pairs[i] {
@@ -201,6 +205,7 @@ func (r *referee) enters(w *World, m *member) {
 	v := &m.view
 	v.inside, v.entered, v.leaseEnd, v.overran = true, w.now, w.leaseEnd(m), false
 	r.tally.Acquisitions++
+	r.tally.Entered[m.Scheme]++
 	wait := w.now.Sub(v.wanted)
 	r.tally.Waited += wait
 	r.tally.LongestWait = max(r.tally.LongestWait, wait)

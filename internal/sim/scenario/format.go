@@ -86,7 +86,8 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 	for _, d := range []struct {
 		name string
 		d    time.Duration
-	}{{"ahead", c.Offset}, {"renew", c.Renew}, {"grace", c.Grace}, {"settle", c.Settle}} {
+	}{{"ahead", c.Offset}, {"renew", c.Renew}, {"grace", c.Grace}, {"settle", c.Settle},
+		{"claim", c.Claim}, {"max-sleep", c.MaxSleep}, {"share", c.Share}} {
 		if d.d != 0 {
 			fmt.Fprintf(b, " %s=%v", d.name, d.d)
 		}

@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/sim"
+	"github.com/lockmigrate/lockmigrate/internal/sim/session"
 )
 
 // Scenario is a fleet with a seed and what is expected of its run.
@@ -41,7 +42,7 @@ type Scenario struct {
 
 // Expectation compares one count of a run.
 type Expectation struct {
-	What string // overlaps, acquisitions, a hazard's name, or a pair of schemes: legacy-bridge
+	What string // overlaps, acquisitions, those of a scheme: legacy-acquisitions, a hazard's name, or a pair of schemes: legacy+bridge
 	Op   string // = < >
 	N    int64
 }
@@ -75,6 +76,10 @@ func Count(t *sim.Tally, what string) (int64, bool) {
 	}
 	if h, ok := sim.HazardNamed(what); ok {
 		return t.Hazards[h], true
+	}
+	if scheme, ok := strings.CutSuffix(what, "-acquisitions"); ok {
+		s, known := session.SchemeNamed(scheme)
+		return t.Entered[s], known
 	}
 	return pairs(t, what)
 }

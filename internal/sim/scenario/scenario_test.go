@@ -12,6 +12,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/sim"
 	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/sim/session"
 	"github.com/lockmigrate/lockmigrate/internal/sim/story"
 )
 
@@ -63,6 +64,22 @@ func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, l
 		}
 	}
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(kept, "\n")+"\n"), 0o644))
+}
+
+// TestOnlyTheShareLetsAPollerIn: without it, the fleet of old_poller.txt leaves the old client outside from the moment in
+// which two others wait. What it gets, ten seeds together, it gets before.
+func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
+	text, err := os.ReadFile("../../../testdata/scenarios/old_poller.txt")
+	require.NoError(t, err)
+	s, err := scenario.Parse(string(text))
+	require.NoError(t, err)
+	for i := range s.Fleet.Clients {
+		s.Fleet.Clients[i].Share = 0
+	}
+	var w sim.World
+	_, tally := s.Run(&w, nil)
+	require.Less(t, tally.Entered[session.Legacy], int64(20))
+	require.Greater(t, tally.Entered[session.Modern], int64(20000))
 }
 
 // TestEveryHazardIsShown: each name that the documentation uses is reproduced by some scenario.

@@ -112,7 +112,7 @@ func (s *Session) beginRelease() {
 			Key: s.Key, Token: s.Value, Fence: s.Member.Fence, FenceTTL: fenceTTL,
 		}
 		if s.Member.Queue {
-			s.modernRelease.Queue = s.queueKey()
+			s.modernRelease.Queue, s.modernRelease.Share = s.queueKey(), s.Share
 		}
 		if s.stands {
 			s.modernRelease.Entry, s.modernRelease.Held = true, true
@@ -195,7 +195,8 @@ func (s *Session) tryModern() {
 		s.running = modernQueue
 		s.modernQueue = protocol.ModernQueue{
 			Key: s.Key, Queue: s.queueKey(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
-			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, MaxSleep: s.maxSleep(), Tries: 3,
+			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Share: s.Share,
+			MaxSleep: s.maxSleep(), Tries: 3,
 		}
 		return
 	}

@@ -78,6 +78,8 @@ type Member struct {
 	// has spoken; 0 is a third of Lease. MaxSleep is the longest time between two of its questions; 0 is Lease.
 	Claim    time.Duration
 	MaxSleep time.Duration
+	// Share is for how long at a time a modern client that queues leaves the key to clients who only poll; 0 is never.
+	Share time.Duration
 
 	Mutation *Mutation // a planted bug; nil everywhere but in tests
 }
