@@ -50,7 +50,7 @@ func TestShareIsMet(t *testing.T) {
 		if c.ID != "LMM-grant-share" {
 			continue
 		}
-		s := search{model: c.Model, tables: newTables(c.Model), limit: DefaultStates}
+		s := newSearch(c.Model, DefaultStates)
 		s.run(context.Background())
 		met := 0
 		for i := range s.nodes {

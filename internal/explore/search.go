@@ -51,23 +51,27 @@ func Search(ctx context.Context, m *Model, limits Limits) Outcome {
 	if limits.States == 0 {
 		limits.States = DefaultStates
 	}
-	s := search{model: m, tables: newTables(m), limit: limits.States}
+	s := newSearch(m, limits.States)
 	return s.run(ctx)
 }
 
 type search struct {
-	model   *Model
-	tables  *tables
-	limit   int
-	nodes   []node
-	origins []origin
-	seen    set
-	acts    []act
-	culprit int // the node that violates; -1 is none
+	model    *Model
+	tables   *tables
+	audience uint8 // the clients that may listen to messages, a bit each
+	limit    int
+	nodes    []node
+	origins  []origin
+	seen     set
+	acts     []act
+	culprit  int // the node that violates; -1 is none
+}
+
+func newSearch(m *Model, limit int) search {
+	return search{model: m, tables: newTables(m), audience: m.audience(), limit: limit, culprit: -1}
 }
 
 func (s *search) run(ctx context.Context) Outcome {
-	s.culprit = -1
 	s.begin()
 	depth, levelEnd := 0, len(s.nodes)
 	for at := 0; at < len(s.nodes) && s.culprit < 0; at++ {
@@ -156,17 +160,17 @@ func (s *search) step(at int, n node, i int, what act) {
 func (s *search) execute(n node, from origin, command uint32) {
 	t, tick, i := s.tables, Ticks(n.tick), int(from.client)
 	turn := t.facts[i][n.actors[i]].turn
-	for all, heard := s.model.audience(), s.model.audience(); ; heard = (heard - 1) & all {
+	for heard := s.audience; ; heard = (heard - 1) & s.audience {
 		o := t.executed(n.server, command, i, turn, heard, tick)
 		next := n
 		next.server = o.server
 		next.actors[i] = t.moved(i, n.actors[i], from.act, o.reply, tick)
-		for _, p := range o.posts {
+		for _, p := range t.mailings[o.mailing] {
 			next.actors[p.to] = t.moved(p.to, next.actors[p.to], posted, p.letter, tick)
 		}
 		from.heard = heard
 		s.enter(n, next, from)
-		if heard == 0 || !o.published {
+		if heard == 0 || o.mailing == 0 {
 			return
 		}
 	}

@@ -29,6 +29,8 @@ type tables struct {
 	moves  map[move]uint32   // a client's own steps, and its hearing of replies
 	effect map[cause]outcome // what a command does to the server
 	ages   map[age]uint32    // a server whose expired keys are gone
+
+	mailings [][]post
 }
 
 // server is the server and its replica.
@@ -63,8 +65,7 @@ type cause struct {
 
 type outcome struct {
 	server, reply uint32
-	published     bool // the server asked who listens
-	posts         []post
+	mailing       uint32 // what was published, by its number; 0: the server did not even ask who listens
 }
 
 type age struct {
@@ -78,6 +79,7 @@ func newTables(m *Model) *tables {
 		actorID: make([]map[string]uint32, len(m.Clients)), serverID: map[string]uint32{},
 		commandID: map[string]uint32{}, replyID: map[protocol.Reply]uint32{},
 		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{},
+		mailings: [][]post{nil},
 	}
 	for i := range m.Clients {
 		t.actorID[i] = map[string]uint32{}
@@ -191,12 +193,16 @@ func (t *tables) executed(id, command uint32, client int, turn uint32, heard uin
 	}
 	s := t.servers[id].fork()
 	c := t.commands[command]
-	o := outcome{}
+	asked := false
 	if t.model.Messages {
-		s.store.Listening = func(channel string) int { o.published = true; return t.model.listeners(channel, heard) }
+		s.store.Listening = func(channel string) int { asked = true; return t.model.listeners(channel, heard) }
 	}
 	reply := s.store.Exec(t.model.serverClock(tick), uint32(client), 0, &c)
-	o.posts = t.posts(s.store.Published, heard)
+	o := outcome{}
+	if asked {
+		o.mailing = uint32(len(t.mailings))
+		t.mailings = append(t.mailings, t.posts(s.store.Published, heard))
+	}
 	s.store.Listening, s.store.Published = nil, nil
 	o.server, o.reply = t.server(&s, tick), t.reply(reply)
 	t.effect[key] = o
