@@ -29,6 +29,8 @@ func grantClaims() []Claim {
 			world(6, Q("m", fenced), Q("n", turns(2)), Q("o", fenced)).messages().fencing()},
 		{"MMM-grant-poller", "M M M", "a third client only polls, and deletes the key when it leaves", Exclusive, 0,
 			world(7, Q("m"), Q("n", cancel), modernClient("o", lease(4), turns(2))).messages()},
+		{"LMM-grant", "L M M", "a legacy client deletes the key, the first in line takes it past the queue and hands it on; anything may wake it", Exclusive, 0,
+			world(7, legacyClient("a"), Q("m", restless, crash, turns(2)), Q("n", cancel)).messages()},
 		{"LMM-grant-share", "L M M", "a legacy client polls, and the hand-overs stop for a tick after four to leave it the key", Exclusive, 0,
 			world(7, legacyClient("a"), Q("m", share(1), turns(2)), Q("n", share(1))).messages()},
 		{"BMM-grant", "B M M", "a bridge client polls beside two that hand the lock on; it may crash", Exclusive, 0,

@@ -116,7 +116,7 @@ func (s *Session) beginRelease() {
 		}
 		if s.stands {
 			s.modernRelease.Entry, s.modernRelease.Held = true, true
-			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.Lease/3
+			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.claim()
 		}
 	}
 }
