@@ -9,15 +9,19 @@
 -- earlier grant cannot pass for a new one.
 --
 -- grant(key, queue, fence, fencettl) gives the key to the first waiter that still listens, and tells
--- whether there was one; head and heard, where they are given, are a waiter that was taken out of the
--- queue already, and what PUBLISH said about it. PUBLISH returns how many connections received the message: a waiter whose
+-- whether there was one; head, where it is given, is a waiter that was taken out of the queue already.
+-- NUMSUB tells how many connections listen: a waiter whose
 -- process is gone is passed over at once, at no cost in time. One that is stopped but connected costs
 -- its claim. The message goes out before the SET, so that the waiter reads it before the invalidation
 -- that the SET causes, and does not ask the server about what it already knows.
 --
--- In a cluster the number that PUBLISH returns is that of this node's own listeners, while every node
--- passes the message on: nobody is passed over there, and a waiter whose process is gone costs its claim.
--- To take it for gone would be worse than slow: it hears, takes the key for its own, and does not have it.
+-- It is asked before anything is sent, and not PUBLISH afterwards, because both count the listeners of this
+-- server alone, and others hear as well: those at a replica, and those at a master that has become one, whose
+-- connections may outlive that. Whom a message has been sent to cannot be passed over any more: it hears, takes the
+-- key for its own, and does not have it.
+--
+-- In a cluster every node passes the message on: nobody is passed over there, nor where NUMSUB is refused, and a
+-- waiter whose process is gone costs its claim.
 --
 -- next_fence(counter, ttl) draws the next fencing token, 0 when the TTL is '0': then no counter is
 -- wanted and the key stands in its place, since every key of a script must be in one slot.
@@ -46,27 +50,27 @@ local function next_fence(fence, ttl)
   return n
 end
 
-local function reached(heard)
-  if type(heard) ~= 'number' then return false end -- refused: nothing was sent to anybody
-  if heard > 0 then return true end
+local function listens(channel)
+  local there = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  if there[2] ~= 0 then return true end
   local info = redis.pcall('INFO', 'cluster')
   if type(info) == 'string' then return string.find(info, 'cluster_enabled:1', 1, true) ~= nil end
   return not string.find(info.err or '', 'is not supported', 1, true) -- a server without the section is alone
 end
 
-local function grant(key, queue, fence, fencettl, head, heard)
+local function grant(key, queue, fence, fencettl, head)
   while true do
     head = head or redis.pcall('ZPOPMIN', queue)
     if head.err or not head[1] then return false end
     local token, claim, channel = string.match(head[1], '^(%S+) (%d+) (.+)$')
-    if token then
-      heard = heard or redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], next_fence(fence, fencettl)))
-      if reached(heard) then
+    if token and listens(channel) then
+      local heard = redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], next_fence(fence, fencettl)))
+      if type(heard) == 'number' then -- else refused: nothing was sent to anybody
         redis.call('SET', key, token, 'PX', claim)
         return true
       end
     end
-    head, heard = nil, nil
+    head = nil
   end
 end
 

@@ -139,14 +139,12 @@ func (c *call) grant() bool {
 		head := waiters[0]
 		c.unqueue(head.Name)
 		token, claim, channel, ok := parseEntry(head.Name)
-		if !ok {
+		if !ok || c.Listening == nil || c.Listening(channel) == 0 {
 			continue
 		}
-		n := c.nextFence()
-		if c.publish(channel, grantMessage(token, head.N, n)) > 0 {
-			c.write(c.command.Key, token, claim.Milliseconds())
-			return true
-		}
+		c.publish(channel, grantMessage(token, head.N, c.nextFence()))
+		c.write(c.command.Key, token, claim.Milliseconds())
+		return true
 	}
 }
 
