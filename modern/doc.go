@@ -14,7 +14,8 @@
 // # Guarantees
 //
 // G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its
-// TTL (TestExclusion, TestStressHandoffsUnderTrouble, TestFleets in internal/suites/modernfleet).
+// TTL (TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard, TestFleets in
+// internal/suites/modernfleet).
 //
 // G2. The holder's context ends, with a cause that matches ErrLost, no later than a deadline of the
 // process's own monotonic clock, counted from before the last successful renewing command was sent,

@@ -49,6 +49,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channel,
 		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
 		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep, Tries: tries,
+		Whole: l.opts.NoRenewal,
 	}
 	reply, asked := protocol.Reply{}, false
 	var watch waiting.Watch

@@ -151,6 +151,7 @@ type ModernQueue struct {
 	Fence    string
 	FenceTTL time.Duration
 	Share    time.Duration // how long at a time the key is left to clients who only poll; 0: never
+	Whole    bool          // a grant is asked about, which makes a full lease of the claim: nobody renews it
 	MaxSleep time.Duration // the longest time between two questions
 	Tries    int           // how many questions in a row may stay without an answer
 
@@ -195,7 +196,7 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 		return q.ask(now)
 	}
 	if q.at == modernSlept {
-		if reply.Kind == Granted && q.certain(now, reply) {
+		if reply.Kind == Granted && !q.Whole && q.certain(now, reply) {
 			q.deadline, q.fence, q.handed = q.queued.Add(q.Claim), reply.Int, true
 			return done(Acquired)
 		}

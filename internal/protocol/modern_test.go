@@ -91,6 +91,12 @@ func TestModernQueue(t *testing.T) {
 		assert.Equal(t, deadline(13*s), m.Deadline())
 		assert.False(t, m.Handed())
 	})
+	t.Run("nobody will renew it", func(t *testing.T) {
+		m := waiter()
+		m.Whole = true
+		follow(t, m, append(queued, exchange{2100 * time.Millisecond, granted(7, 41), sends(Queue)}, exchange{3 * s, ints(1, 7), done(Acquired)})...)
+		assert.Equal(t, deadline(12100*time.Millisecond), m.Deadline())
+	})
 	t.Run("a late message of an earlier grant", func(t *testing.T) {
 		// The first grant was missed, its claim is over, and we stand in line again: with another ticket.
 		m := waiter()
