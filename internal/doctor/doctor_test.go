@@ -79,6 +79,11 @@ func TestMisconfiguredServers(t *testing.T) {
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-eval", "-evalsha")
 			return "redis://joe:pw@" + s.Addr, doctor.Options{}
 		}, "scripting", doctor.Fail, "NOPERM"},
+		{"no right to count listeners", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-pubsub")
+			return "redis://joe:pw@" + s.Addr, doctor.Options{}
+		}, "rights-channels", doctor.Warn, "NUMSUB"},
 		{"no right to the guard", func(t *testing.T) (string, doctor.Options) {
 			s := redistest.Real(t)
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")

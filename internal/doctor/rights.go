@@ -36,7 +36,8 @@ func rights(ctx context.Context, p *patient) (Verdict, string, string) {
 	for _, c := range [][]any{
 		{"GET", key}, {"SET", key, "v", "NX", "PX", "1000"}, {"DEL", key}, {"PEXPIRE", key, "1000"}, {"PTTL", key}, {"TIME"}, {"TYPE", key},
 		{"EVAL", "return 1", "1", key}, {"EVALSHA", "x", "1", key}, {"SETNX", key, "v"}, {"GETSET", key, "v"}, {"WATCH", key}, {"MULTI"},
-		{"ZADD", key, "1", "m"}, {"ZRANGE", key, "0", "1"},
+		{"ZADD", key, "1", "m"}, {"ZRANGE", key, "0", "1"}, {"ZREM", key, "m"}, {"ZSCORE", key, "m"}, {"ZRANK", key, "m"}, {"ZPOPMIN", key},
+		{"MGET", key}, {"EXISTS", key},
 	} {
 		allowed, known, _ := p.may(ctx, c...)
 		if !known {
@@ -80,6 +81,10 @@ func rightsChannels(ctx context.Context, p *patient) (Verdict, string, string) {
 		if !allowed {
 			return Warn, fmt.Sprintf("user %s may not use %s on %s", p.user, c[0], c[1]), fmt.Sprintf("ACL SETUSER %s &__redis__:invalidate &lockmigrate:*; until then waiters poll", p.user)
 		}
+	}
+	if allowed, _, _ := p.may(ctx, "PUBSUB", "NUMSUB", "lockmigrate:x"); !allowed {
+		return Warn, fmt.Sprintf("user %s may not use PUBSUB NUMSUB", p.user),
+			fmt.Sprintf("ACL SETUSER %s +pubsub|numsub; until then a waiter whose process has died is handed the lock, and keeps it for modern's Claim", p.user)
 	}
 	return Pass, "channels may be used", ""
 }

@@ -84,7 +84,7 @@ func TestLocksRefuseNothingParsed(t *testing.T) {
 
 // leastRights is what SECURITY.md grants to a service.
 const leastRights = "get mget set setnx getset del exists pttl pexpire time eval evalsha zadd zrange zrem zscore zrank hget hset hmget hdel hgetall hlen type zpopmin " +
-	"publish subscribe unsubscribe ping client|id client|tracking client|setname info"
+	"publish pubsub|numsub subscribe unsubscribe ping client|id client|tracking client|setname info"
 
 func TestLeastRights(t *testing.T) {
 	s := redistest.Real(t)

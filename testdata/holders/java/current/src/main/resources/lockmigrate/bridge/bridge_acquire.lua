@@ -78,16 +78,16 @@ if found[2] and after ~= '0' then
   end
 end
 if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and lasted > tonumber(after)) then
-  redis.call('PSETEX', key, ttl, value)
-  redis.call('PSETEX', guard, ttl, value)
+  redis.call('SET', key, value, 'PX', ttl)
+  redis.call('SET', guard, value, 'PX', ttl)
   local due = after ~= '0' and (follows and lasted or 0) > after - gap / 8 and 1 or 0
   if after ~= '0' and (not follows or lasts < gap * 1.125) then
     if not follows then since = string.format('%.0f', moment) end
-    redis.call('PSETEX', KEYS[4], ttl + gap * 2, since .. string.format(' %.0f', moment + gap * 1.25))
+    redis.call('SET', KEYS[4], since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
   end
   if ARGV[6] == '0' then return {1, 0, due} end
   local n = math.max((tonumber(found[1] or '0') or 0) + 1, seconds * 1000000 + micros)
-  redis.call('PSETEX', KEYS[3], ARGV[6], string.format('%.0f', n))
+  redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
   return {1, n, due}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
