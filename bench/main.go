@@ -52,7 +52,7 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	plan := Plan{}
 	flags.IntVar(&plan.Rounds, "rounds", 5, "how often every contestant takes its turn")
-	flags.DurationVar(&plan.Stretch, "stretch", 300*time.Millisecond, "length of a measurement without contention")
+	flags.DurationVar(&plan.Stretch, "stretch", 500*time.Millisecond, "length of a measurement without contention")
 	flags.DurationVar(&plan.Contended, "contended", 1500*time.Millisecond, "length of a measurement with contention")
 	flags.DurationVar(&plan.Idle, "idle", 12*time.Second, "how long waiters are watched that wait")
 	flags.IntVar(&plan.Held, "held", 100_000, "locks held at once by one process")

@@ -252,18 +252,21 @@ func (g goal) judge(r Results) (v value, verdict string) {
 	return v, "yes"
 }
 
-// limits says of every goal that was missed what is in the way.
+// near is how far from its goal a figure may be for chance to decide on which side of it a run ends.
+const near = 0.05
+
+// limits says of every goal that was missed, or only just reached, what is in the way.
 func limits(r Results) string {
 	var b strings.Builder
 	for _, g := range goals {
-		if _, verdict := g.judge(r); verdict == "no" && g.limit != "" {
+		if v, verdict := g.judge(r); g.limit != "" && (verdict == "no" || verdict == "yes" && math.Abs(v.mid/g.bound-1) < near) {
 			fmt.Fprintf(&b, "- %s: %s\n", g.what, g.limit)
 		}
 	}
 	if b.Len() == 0 {
 		return ""
 	}
-	return "\nWhat is in the way where a goal was missed:\n\n" + b.String()
+	return "\nWhat is in the way where a goal was missed, or reached by less than a twentieth:\n\n" + b.String()
 }
 
 func (g goal) row(r Results) string {
