@@ -61,5 +61,9 @@ func (t table) bars(r Results) string {
 
 // ours are the locks of this project.
 func ours(name string) bool {
-	return name == "modern" || name == "modern-unfair" || name == "compat" || name == "legacy" || name == "raw-mux"
+	switch name {
+	case "modern", "modern-plain", "modern-unfair", "compat", "legacy", "raw-mux":
+		return true
+	}
+	return false
 }
