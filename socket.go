@@ -13,7 +13,9 @@ import (
 //		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(lockmigrate.DialContext))
 //	}}
 //
-// See Quiet for what is different about them. TLS goes over it as over any other.
+// See Quiet for what is different about them. TLS goes over it as over any other. redigo's DialConnectTimeout and
+// DialKeepAlive have no effect beside it: connecting takes 30 s at most, or as long as ctx allows, and keep-alives
+// are 5 minutes apart. For other values use a net.Dialer, and Quiet.
 func DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 5 * time.Minute} // as redigo's own
 	conn, err := dialer.DialContext(ctx, network, address)
