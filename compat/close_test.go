@@ -10,29 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
-
-// told collects the keys of which somebody was told that something may be on the server.
-type told struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
-
-func (r *told) note(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.keys[key] = true
-}
-
-// Observe implements lockmigrate.Observer.
-func (r *told) Observe(e lockmigrate.Event) {
-	if e.Kind == lockmigrate.EventLost || errors.Is(e.Err, compat.ErrUnknownOutcome) {
-		r.note(e.Key)
-	}
-}
 
 // Close beside callers in full flight, whose contexts end as well: an attempt under way is finished, or undone, before the
 // connections are closed, and every other one is refused. A key that stays taken is one of which somebody was told. With a
@@ -44,7 +24,7 @@ func TestCloseBesideCallers(t *testing.T) {
 			t.Parallel()
 			for range rounds {
 				s := redistest.Mini(t)
-				seen := &told{keys: map[string]bool{}}
+				seen := &redistest.Told{}
 				l := newLocker(t, s, quick(func(o *compat.Options) {
 					o.Stage, o.Observer, o.YieldAfter = stage, seen, -1
 				}))
@@ -57,12 +37,12 @@ func TestCloseBesideCallers(t *testing.T) {
 							ctx, cancel := context.WithTimeout(t.Context(), rand.N(4*time.Millisecond))
 							k, err := l.Acquire(ctx, key)
 							if errors.Is(err, compat.ErrUnknownOutcome) {
-								seen.note(key)
+								seen.Note(key)
 							}
 							if err == nil {
 								_ = k.Renew(ctx)
 								if k.Release(ctx) != nil {
-									seen.note(key)
+									seen.Note(key)
 								}
 							}
 							cancel()
@@ -74,7 +54,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				over.Store(true)
 				all.Wait()
 				for n := range keys {
-					if key := strconv.Itoa(n); s.Mini.Exists(key) && !seen.keys[key] {
+					if key := strconv.Itoa(n); s.Mini.Exists(key) && !seen.Of(key) {
 						t.Errorf("key %s is taken, and nobody was told", key)
 					}
 				}

@@ -210,7 +210,11 @@ func TestDoHoldsAndGivesBack(t *testing.T) {
 			t.Errorf("Do: %v", err)
 		}
 		func() {
-			defer func() { _ = recover() }()
+			defer func() {
+				if said := recover(); said != "!" {
+					t.Errorf("Do let the panic end as %v", said)
+				}
+			}()
 			_ = l.Do(t.Context(), "orders", func(ctx context.Context) error { panic("!") })
 		}()
 		if s.Value("orders") != "" {

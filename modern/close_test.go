@@ -19,25 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// told collects the keys of which somebody was told that something may be on the server.
-type told struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
-
-func (r *told) note(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.keys[key] = true
-}
-
-// Observe implements lockmigrate.Observer.
-func (r *told) Observe(e lockmigrate.Event) {
-	if e.Kind == lockmigrate.EventLost || errors.Is(e.Err, modern.ErrUnknownOutcome) {
-		r.note(e.Key)
-	}
-}
-
 // Close beside callers in full flight, whose contexts end as well: it is refused work, or work that Close waits for, and a
 // key that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
@@ -49,7 +30,7 @@ func TestCloseBesideCallers(t *testing.T) {
 			t.Parallel()
 			for range rounds {
 				s := redistest.Mini(t)
-				seen := &told{keys: map[string]bool{}}
+				seen := &redistest.Told{}
 				opts.Observer = seen
 				locker := newLocker(t, s.Pool(), opts)
 				var all sync.WaitGroup
@@ -61,10 +42,10 @@ func TestCloseBesideCallers(t *testing.T) {
 							ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
 							lock, err := locker.Acquire(ctx, key)
 							if errors.Is(err, modern.ErrUnknownOutcome) {
-								seen.note(key)
+								seen.Note(key)
 							}
 							if err == nil && lock.Release(ctx) != nil {
-								seen.note(key)
+								seen.Note(key)
 							}
 							cancel()
 						}
@@ -79,7 +60,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				}
 				for n := range keys {
 					if key := strconv.Itoa(n); s.Mini.Exists(key) {
-						assert.True(t, seen.keys[key], "key %s is taken, and nobody was told", key)
+						assert.True(t, seen.Of(key), "key %s is taken, and nobody was told", key)
 					}
 				}
 			}

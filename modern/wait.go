@@ -96,9 +96,6 @@ func (l *Locker) leave(k *Lock) { l.giveBackLater(k, true) }
 func (l *Locker) unqueue(k *Lock) {
 	h := &k.own
 	h.stands.Store(true)
-	if l.closed.Load() {
-		return
-	}
 	l.background.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()

@@ -1,0 +1,39 @@
+package redistest
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/lockmigrate/lockmigrate"
+)
+
+// Told collects the keys of which somebody was told that something may be on the server: as an observer those of
+// losses and unknown outcomes, and what callers Note. The zero value is empty; it is safe for concurrent use.
+type Told struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+// Note adds a key.
+func (r *Told) Note(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keys == nil {
+		r.keys = make(map[string]bool)
+	}
+	r.keys[key] = true
+}
+
+// Of tells whether somebody was told of a key.
+func (r *Told) Of(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keys[key]
+}
+
+// Observe implements lockmigrate.Observer.
+func (r *Told) Observe(e lockmigrate.Event) {
+	if e.Kind == lockmigrate.EventLost || errors.Is(e.Err, lockmigrate.ErrUnknownOutcome) {
+		r.Note(e.Key)
+	}
+}
