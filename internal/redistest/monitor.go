@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +39,12 @@ type Command struct {
 // own tells it where the present ends.
 func (m *Monitor) Commands() []Command {
 	m.t.Helper()
+	return slices.DeleteFunc(m.Everything(), func(c Command) bool { return c.Addr == "lua" })
+}
+
+// Everything returns what ran since the last call, also what scripts ran.
+func (m *Monitor) Everything() []Command {
+	m.t.Helper()
 	marker := fmt.Sprintf("marker-%d", time.Now().UnixNano())
 	m.s.Do("ECHO", marker)
 	var commands []Command
@@ -50,7 +57,7 @@ func (m *Monitor) Commands() []Command {
 		if len(c.Words) == 2 && c.Words[0] == "ECHO" && c.Words[1] == marker {
 			return commands
 		}
-		if c.Addr != "lua" && len(c.Words) > 0 {
+		if len(c.Words) > 0 {
 			commands = append(commands, c)
 		}
 	}
