@@ -192,6 +192,10 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 		}
 		return look{}, failed(key, err)
 	}
+	if now := l.clock.Now(); now.Before(firstExpiry) {
+		p.leave()
+		return look{}, &Error{Op: "acquire", Key: key, Kind: ErrStage, Cause: &cannotRun{errOldClock}}
+	}
 	m := &protocol.LegacyAcquire{
 		Dialect: o.rules(), Key: key, Owner: newUUID(), Lease: o.Lease, Poll: o.Poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}

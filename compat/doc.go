@@ -74,6 +74,11 @@
 // (TestLegacyClientsGetTheirTurns), the first one after YieldAtMost, a bridge client's hold and a gap at the
 // latest, if they look more often than once in YieldFor (TestLegacyClientWhenGapsAreRare).
 //
+// G12. What cannot work fails at once: Ready, and the first Acquire, say that there is no such namespace, that its
+// dialect is another, or which option does not fit its record (TestWhatCannotWorkFailsAtOnce). The record has the
+// same reason, and the operator sees it (TestAMisfitSaysWhy). When the record or the Options are corrected the Locker
+// works (TestAServiceOutlivesACorrectedRecord).
+//
 // # Not guaranteed
 //
 //   - Legacy beside legacy is as weak as it ever was; package legacy lists the hazards.
@@ -133,6 +138,15 @@
 // lease on the server's clock, and the script that acts refuses when it comes later. So when the lease
 // of a silent member and then its longest lock are over, nothing of it is left, however late its
 // commands arrive, and the next stage is safe.
+//
+// A member is a process, and its id is drawn when it starts; Options.Member is only the name in front. A process
+// that follows a crashed one under the same name, as in a StatefulSet, therefore works at once, and what the crashed
+// one may hold goes on counting until it has run out (TestAMemberWithAFixedNameComesBack). Each report carries a
+// bound on the server's clock, so that one which is late, even later than Close, does not count
+// (TestALateReportAfterGoodbye).
+//
+// A member whose Options do not fit the record reports the reason, and acquires nothing. It stands
+// in the way of a step forward, with its reason, and of no step back.
 //
 // The check is by time and not by the record's epoch because a script cannot read the record of another
 // slot: in a Redis Cluster the record and the lock's key are on different nodes. What the choice costs

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -19,17 +22,18 @@ import (
 // a report never leaves out an attempt that has begun. And an attempt is counted until nothing of it
 // can be on the server any more.
 type gate struct {
-	mu      sync.Mutex
-	order   stages.Order
-	opts    *Options // as the record makes them; never changed, only replaced
-	ready   bool     // an order has come, or the stage is fixed
-	fixed   bool
-	until   time.Time // the end of the member's lease on the local monotonic clock
-	why     error     // what went wrong with the last report
-	inUse   [3]int
-	changed context.Context // ends, and is replaced, when an order changes what attempts may do
-	change  context.CancelFunc
-	drained chan struct{} // gets a token when the last use of a stage ends
+	mu       sync.Mutex
+	order    stages.Order
+	opts     *Options // as the record makes them; never changed, only replaced
+	ready    bool     // an order has come, or the stage is fixed
+	fixed    bool
+	until    time.Time // the end of the member's lease on the local monotonic clock
+	why      error     // what went wrong with the last report
+	hopeless bool      // waiting does not mend it: see cannotRun
+	inUse    [3]int
+	changed  context.Context // ends, and is replaced, when an order changes what attempts may do
+	change   context.CancelFunc
+	drained  chan struct{} // gets a token when the last use of a stage ends
 }
 
 // permit is one attempt's, and then one lock's, right to a stage.
@@ -75,6 +79,8 @@ func (g *gate) closed() error {
 	}
 	now := time.Now()
 	switch {
+	case g.hopeless:
+		return &cannotRun{g.why}
 	case !g.ready && g.why != nil:
 		return fmt.Errorf("the stage is not known yet: %w", g.why)
 	case !g.ready:
@@ -92,6 +98,22 @@ var (
 	errNotJoined      = errors.New("this member has not joined its namespace yet")
 	errOtherNamespace = errors.New("the key is not of namespace")
 )
+
+// unfit says that the record and the Locker's options do not go together.
+type unfit struct{ error }
+
+func (u *unfit) Unwrap() error { return u.error }
+
+// cannotRun is the error of a closed gate that no waiting opens: somebody has to change the options or the record.
+// Reports go on, so the Locker works once that is done.
+type cannotRun struct{ error }
+
+func (c *cannotRun) Unwrap() error { return c.error }
+
+func isHopeless(err error) bool {
+	var c *cannotRun
+	return errors.As(err, &c) || errors.Is(err, errOtherNamespace)
+}
 
 // bound returns the last instant of the server's clock at which a command of this member may act.
 func (g *gate) bound() protocol.Instant {
@@ -174,23 +196,56 @@ func (g *gate) obey(o stages.Order, opts Options, until time.Time) (news bool) {
 	defer g.mu.Unlock()
 	news = !g.ready || g.order.Epoch != o.Epoch || g.order.Stage != o.Stage
 	wasClosed := g.closed() != nil
-	g.order, g.opts, g.until, g.why, g.ready = o, &opts, until, nil, true
+	g.order, g.opts, g.until, g.why, g.ready, g.hopeless = o, &opts, until, nil, true, false
 	if news || wasClosed {
-		g.change()
-		g.changed, g.change = context.WithCancel(context.Background())
+		g.announce()
 	}
 	return news
 }
 
-// failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the
-// record is gone or forbids us: then nothing may be acquired from now on.
-func (g *gate) failed(err error, closes bool) {
+// failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the record is gone or
+// does not fit: then nothing may be acquired from now on. A record that never was there is a misspelt namespace,
+// or one that nobody has created, and rights that never were there are missing: waiters get the error at once. What
+// was there and is gone may come back.
+func (g *gate) failed(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.why = err
-	if closes && g.ready {
-		g.until = time.Now()
+	var misfit *unfit
+	gone, fits := errors.Is(err, stages.ErrNoRecord), !errors.As(err, &misfit)
+	before := g.hopeless
+	g.why, g.hopeless = err, !fits || !g.ready && (gone || isRefusal(err))
+	if gone && !g.ready {
+		g.why = fmt.Errorf("%w; correct Options.Namespace, or create it with `lockmigrate stage init`", err)
 	}
+	if (gone || !fits) && g.ready {
+		if now := time.Now(); now.Before(g.until) {
+			g.until = now
+		}
+	}
+	if g.hopeless && !before {
+		g.announce()
+	}
+}
+
+// isRefusal tells that the server answered, and will give the same answer until somebody changes a right, a password
+// or a key.
+func isRefusal(err error) bool {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return false
+	}
+	for _, sign := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", "unknown command", "can't run this command", "can't access"} {
+		if strings.Contains(string(refused), sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// announce wakes those who wait for a change.
+func (g *gate) announce() {
+	g.change()
+	g.changed, g.change = context.WithCancel(context.Background())
 }
 
 // idle tells that nothing of any stage is in use.

@@ -47,7 +47,8 @@ type Locker struct {
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
-// Acquire waits and TryAcquire waits for ReplyTimeout.
+// Acquire waits and TryAcquire waits for ReplyTimeout. What can only be judged with the namespace's record is
+// judged then: Ready tells, and so does the first Acquire.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if pool == nil {
 		return nil, errors.New("compat: a Locker needs a pool")
@@ -115,6 +116,33 @@ func (l *Locker) Close() {
 		}
 		l.pool.Close()
 	})
+}
+
+// Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It
+// returns ErrStage at once, with the reason, when it never will as things are: no namespace has this name, its
+// dialect is another, its record and the Options do not go together, the user may not read or write it. Call it when the service starts. When ctx ends
+// first the error matches ErrStage and the context's cause.
+func (l *Locker) Ready(ctx context.Context) error {
+	refused := func(err error) error {
+		return &Error{Op: "join", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
+	}
+	for {
+		changed := l.gate.wait()
+		err := l.gate.whyClosed()
+		switch {
+		case l.closed.Load():
+			return refused(errClosed)
+		case err == nil:
+			return nil
+		case isHopeless(err):
+			return refused(err)
+		}
+		select {
+		case <-changed.Done():
+		case <-ctx.Done():
+			return refused(errors.Join(err, context.Cause(ctx)))
+		}
+	}
 }
 
 // Stage returns the stage that an Acquire would run now, and its epoch, 0 without a Namespace. ErrStage
@@ -312,7 +340,7 @@ func (l *Locker) enter(ctx context.Context, k *Lock, patient bool) error {
 	for {
 		changed := l.gate.wait()
 		err = l.gate.enter(k.key, &k.permit)
-		if err == nil || errors.Is(err, errOtherNamespace) || !patient && !errors.Is(err, errNotJoined) {
+		if err == nil || isHopeless(err) || !patient && !errors.Is(err, errNotJoined) {
 			return err
 		}
 		select {
@@ -383,13 +411,13 @@ func again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrForeignFormat) || errors.Is(err, ErrStage) && !errors.Is(err, errOtherNamespace)
+	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrForeignFormat) || errors.Is(err, ErrStage) && !isHopeless(err)
 }
 
 // refused is the error of an attempt that did not pass the gate.
 func (l *Locker) refused(ctx context.Context, key string, err error) error {
 	kind := ErrStage
-	if ctx.Err() != nil { // a cancelled wait, which says why it waited
+	if ctx.Err() != nil && !isHopeless(err) { // a cancelled wait, which says why it waited
 		kind = ErrNotAcquired
 		err = errors.Join(&Error{Op: "enter", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}, context.Cause(ctx))
 	}

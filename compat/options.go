@@ -53,7 +53,8 @@ type Options struct {
 	// expired.
 	RenewEvery time.Duration
 
-	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 5 minutes.
+	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 5 minutes, or the
+	// shortest lease of the Namespace's record if that is longer.
 	Lease time.Duration
 
 	// MaxHold ends a lock that has been held for this long: it is not renewed any more. It frees the
@@ -61,7 +62,8 @@ type Options struct {
 	MaxHold time.Duration
 
 	// ShortestLease is the shortest lease of any legacy client of these keys. Longer than it really is
-	// is unsafe. With a Namespace the record's is used if it is shorter. Zero: 10 seconds.
+	// is unsafe. With a Namespace the record's is used if it is shorter. Zero: the record's, or 10 seconds without a
+	// Namespace.
 	ShortestLease time.Duration
 
 	// ClockLag is how far behind the server's clock a legacy client's may be. Zero: 1 second.
@@ -127,8 +129,9 @@ type Options struct {
 	// member falls silent. Zero: 15 seconds.
 	MemberLease time.Duration
 
-	// Member is what this process is called in `lockmigrate stage`. It must be unique in the namespace.
-	// Zero: host, process id and a random part.
+	// Member is what this process is called in `lockmigrate stage`, where a random part follows it. It may be a fixed
+	// name, as in a StatefulSet: the process that follows a crashed one under the same name works at once, and counts
+	// as another member. The crashed one counts until its last lock can no longer be held. Zero: host and process id.
 	Member string
 
 	// Version of the service, for people who look at `lockmigrate stage`.
@@ -152,7 +155,8 @@ type Options struct {
 	ReplyTimeout time.Duration
 }
 
-// Validate tells what is wrong with the options, and why, without changing them.
+// Validate tells what is wrong with the options, and why, without changing them. With a Namespace it refuses what no
+// record can make right; the rest is judged when the Locker joins, see Locker.Ready.
 func (o Options) Validate() error {
 	var wrong []error
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
@@ -187,9 +191,35 @@ func (o Options) Validate() error {
 	if o.PutBacks < 0 || o.PutBacks > 5 {
 		refuse("PutBacks %d: must be from 0 to 5", o.PutBacks)
 	}
-	o = o.withDefaults()
-	wrong = append(wrong, o.relations()...)
-	return errors.Join(wrong...)
+	if o.Namespace != "" {
+		return errors.Join(append(wrong, o.relationsUnderSome()...)...)
+	}
+	return errors.Join(append(wrong, o.withDefaults().relations()...)...)
+}
+
+// relationsUnderSome checks the options of a Locker that a record governs, before the record is known: they are wrong
+// if no record makes them right. under judges by the record itself.
+func (o Options) relationsUnderSome() []error {
+	if o.ShortestLease == 0 { // the longest that the Locker's own lease leaves room for
+		o.ShortestLease = DefaultLease
+		if o.Lease > 0 {
+			o.ShortestLease = o.Lease
+		}
+	}
+	if o.Lease == 0 {
+		o.Lease = max(DefaultLease, o.ShortestLease)
+	}
+	wrong := o.withDefaults().relations()
+	if o.Dialect != (legacy.Dialect{}) {
+		return wrong
+	}
+	for _, d := range legacy.Dialects() {
+		o.Dialect = d
+		if len(o.withDefaults().relations()) == 0 {
+			return nil
+		}
+	}
+	return wrong
 }
 
 // relations checks what must hold between the options for the bridge to be safe. The options have
@@ -275,26 +305,44 @@ func (o Options) longest() time.Duration {
 	return max(o.TTL, o.Lease+2*o.Dialect.Rules().Unit.Resolution())
 }
 
-// under returns the options as a namespace's record makes them, or what forbids it.
-func (o Options) under(r stages.Record) (Options, error) {
+// under returns the options as a namespace's record makes them, or why the two do not go together.
+func (o Options) under(order stages.Order) (Options, error) {
+	r := order.Record
 	dialect, err := ParseDialect(r.Dialect)
 	if err != nil {
 		return o, fmt.Errorf("namespace %s: %w", r.Namespace, err)
 	}
 	if o.Dialect != (legacy.Dialect{}) && o.Dialect.String() != r.Dialect {
-		return o, fmt.Errorf("namespace %s is of dialect %s, the Locker's options say %s", r.Namespace, r.Dialect, o.Dialect)
+		return o, fmt.Errorf("namespace %s is of dialect %s, Options.Dialect says %s", r.Namespace, r.Dialect, o.Dialect)
 	}
 	defaults := o // the record counts before the defaults that follow from it are filled in
 	defaults.Dialect = dialect
 	if o.ShortestLease == 0 || r.Shortest < o.ShortestLease {
 		defaults.ShortestLease = r.Shortest
 	}
+	if o.Lease == 0 {
+		unit := dialect.Rules().Unit.Resolution()
+		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
+	}
 	filled := defaults.withDefaults()
-	if wrong := filled.relations(); len(wrong) > 0 {
+	wrong := filled.relations()
+	if filled.Lease < r.Shortest && filled.ShortestLease < r.Shortest {
+		wrong = append(wrong, fmt.Errorf("a Lease of %v is shorter than the record's shortest lease %v, on which the other members rely", filled.Lease, r.Shortest))
+	}
+	if order.Now.Before(firstExpiry) {
+		wrong = append(wrong, errOldClock)
+	}
+	if len(wrong) > 0 {
 		return o, fmt.Errorf("namespace %s: %w", r.Namespace, errors.Join(wrong...))
 	}
 	return filled, nil
 }
+
+// firstExpiry is the earliest moment that the bridge reads as the expiry of a legacy value.
+var (
+	firstExpiry = protocol.EarliestExpiry.Time().UTC()
+	errOldClock = fmt.Errorf("the server's clock stands before %s: the bridge takes no expiry of that time for one; set the clock", firstExpiry.Format(time.DateOnly))
+)
 
 // dialer finds out how to make connections outside of the pool; nil if there is no way.
 func (o Options) dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {

@@ -25,7 +25,7 @@ func TestAdvanceOnACertificate(t *testing.T) {
 	}
 	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--burst", "0", "--out", file}
 	advance := []string{"stage", "advance", "--namespace", "orders", "--execute", "--certificate", file}
-	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.*", "--shortest-lease", "1s", "--execute")
+	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
 	do(exitDone, verify...) // in stage legacy: a certificate of the wrong epoch
 	do(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
 	assert.Contains(t, do(exitUnsafe, advance...), "an earlier epoch")

@@ -145,7 +145,7 @@ func TestVerifyOverACluster(t *testing.T) {
 	for n := 0; protocol.Slot(name)*3/redistest.Slots == 0; n++ { // its record is not on the first node of the URL
 		name = fmt.Sprint("orders-", n)
 	}
-	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
+	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
 	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--burst", "300ms", "--every", "500ms", "--redis", c.URL()}
 	out, _ := expect(t, exitDone, verify...)
 	assert.Contains(t, out, "of       namespace "+name+", epoch 1")

@@ -37,7 +37,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 	s.Do("SET", "lock:token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
 	s.Do("HSET", "lock:hash", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30:41", "1")
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
-	for _, args := range [][]string{{"init", "--match", "lock:*", "--shortest-lease", "30s"}, {"advance"}} {
+	for _, args := range [][]string{{"init", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "30s"}, {"advance"}} {
 		code, _, stderr := lockmigrateIn(context.Background(), false, append(append([]string{"stage"}, args...), "--namespace", "orders", "--execute", "--redis", s.URL())...)
 		require.Equal(t, exitDone, code, stderr)
 	}
@@ -60,7 +60,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"fence", "--user", "old", "--lock", "lock:x", "--keep", "cache:*"}, {"fence", "--user", "old", "--remove", "--json"}, {"fence", "--watch", "250ms"},
 		{"sweep"}, {"sweep", "--match", "lock:*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--scan-rate", "100000", "--limit", "3", "--journal", filepath.Join(dir, "j")},
 		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "orders", "--json"},
-		{"stage", "init", "--namespace", "other", "--match", "o:*", "--shortest-lease", "30s"},
+		{"stage", "init", "--namespace", "other", "--match", "o:*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
 		{"stage", "advance", "--namespace", "orders", "--force", "why", "--timeout", "1s"}, {"stage", "rollback", "--namespace", "orders"},
 		{"verify", "--for", "300ms", "--burst", "0", "--namespace", "orders"},
 		{"serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--burst", "100ms", "--every", "200ms", "--census-every", "100ms", "--match", "lock:*", "--group", "name", "--lease", "1s"},

@@ -1,18 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
@@ -27,7 +28,8 @@ type stageFlags struct {
 	epoch     int64
 	timeout   time.Duration
 	evidence  string // a file that verify wrote
-	force     string // why to go on without
+	force     string // why to go on without what is asked for
+	wait      bool   // until every member has changed over
 
 	match    []string
 	dialect  string
@@ -42,7 +44,7 @@ func newStageCommand(env *environment) *cobra.Command {
 		Short: "Show and change the stage of a namespace: legacy, bridge, modern",
 		Long: `stage shows which stage a namespace is at, and every service that is a member
 of it: which epoch it runs, when it reported last, and how far its clock is
-from the server's.
+from the server's. A member that cannot run the namespace says why.
 
 A namespace is a set of key patterns that move together. Its record is kept in
 Redis, and every service that uses package compat with this Namespace follows
@@ -56,43 +58,20 @@ time.`,
       --dialect jedis-ms --shortest-lease 30s --execute
   lockmigrate stage --namespace orders
   lockmigrate stage advance --namespace orders --to bridge --execute
-  lockmigrate stage rollback --namespace orders --execute`,
+  lockmigrate stage rollback --namespace orders --execute
+  lockmigrate stage list`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, flags, func(ctx context.Context, store *stages.Store) error {
-				return showStage(ctx, env, store)
+			return withStore(cmd.Context(), env, flags, func(ctx context.Context, at *place) error {
+				return showStage(ctx, env, at.store)
 			})
 		},
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
 	cmd.AddCommand(newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
-		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"))
-	return cmd
-}
-
-func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "init [flags]",
-		Short: "Create the record of a namespace",
-		Long: `init creates the record of a namespace: its key patterns, the dialect of its
-legacy clients and the shortest lease that any of them takes. It prints its
-plan, and writes only with --execute. A namespace that exists already is left
-as it is.`,
-		Example: `  lockmigrate stage init --namespace orders --match 'lock.order.*' \
-      --dialect jedis-ms --shortest-lease 30s --execute`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, store *stages.Store) error {
-				return initStage(ctx, env, store, *flags)
-			})
-		},
-	}
-	f := cmd.Flags()
-	f.StringArrayVar(&flags.match, "match", nil, "a key `PATTERN` of the namespace, in which * and ? are special; repeatable")
-	f.StringVar(&flags.dialect, "dialect", "jedis-ms", "`NAME` of the dialect that the legacy clients speak")
-	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
-	f.StringVar(&flags.begin, "stage", "legacy", "the `STAGE` to begin with: legacy, or bridge where all clients are new")
-	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
+		newStageListCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 
@@ -103,29 +82,41 @@ run out, and says whom it waits for.
 
 Name the stage with --to: then running the command twice is running it once.
 The record knows its members only. Before modern, "lockmigrate verify" must
-have found that no legacy client is left that is not a member.`
+have found that no legacy client is left that is not a member, and no legacy
+value may stand on the keys: at modern nobody takes it over.
+
+After the move members change over with their next report. --wait returns when
+all have. Without --execute nothing is written; exit code 3 says that
+--execute would be refused.`
 	if step < 0 {
 		long = `rollback moves a namespace one stage back: modern to bridge, bridge to legacy.
 A step that members have not taken yet, or only some of them, is undone at
-once; it waits only for what is two stages away from where it leads.`
+once; it waits only for what is two stages away from where it leads.
+
+Back to legacy it is refused while the server's rules deny SETNX or GETSET to
+a user that a member is (see "lockmigrate fence"): the Go services could
+acquire nothing. Forward to modern again needs a new certificate.`
 	}
 	cmd := &cobra.Command{
 		Use: name + " [flags]", Short: short, Long: long,
 		Example: "  lockmigrate stage " + name + " --namespace orders --execute",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, store *stages.Store) error {
-				return moveStage(ctx, env, store, *flags, step)
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return moveStage(ctx, env, at, *flags, step)
 			})
 		},
 	}
 	f := cmd.Flags()
 	if step > 0 {
 		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it")
-		f.StringVar(&flags.force, "force", "", "go to modern without a certificate; the `REASON` is kept in the record")
+		f.StringVar(&flags.force, "force", "", "go to modern without a certificate, or beside legacy values on the keys; the `REASON` is kept in the record")
+	} else {
+		f.StringVar(&flags.force, "force", "", "go to legacy although rules deny it SETNX or GETSET; the `REASON` is kept in the record")
 	}
 	f.StringVar(&flags.to, "to", "", "the `STAGE` to reach; nothing is done if it is reached already")
 	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
 	f.DurationVar(&flags.timeout, "timeout", 0, "give up waiting after this `DURATION`, exit code 4; 0 waits for ever")
+	f.BoolVar(&flags.wait, "wait", false, "return when every member that lives runs the new stage")
 	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
 	return cmd
 }
@@ -133,8 +124,14 @@ once; it waits only for what is two stages away from where it leads.`
 // stageReplyTimeout bounds the wait for one reply.
 const stageReplyTimeout = 5 * time.Second
 
+// place is where a command about a namespace works.
+type place struct {
+	end   *endpoint.Endpoint
+	store *stages.Store
+}
+
 // withStore opens the namespace's store for the time of a command.
-func withStore(ctx context.Context, env *environment, flags stageFlags, run func(context.Context, *stages.Store) error) error {
+func withStore(ctx context.Context, env *environment, flags stageFlags, run func(context.Context, *place) error) error {
 	if err := stages.CheckName(flags.namespace); err != nil {
 		return usageError("choose another --namespace", "%w", err)
 	}
@@ -149,7 +146,7 @@ func withStore(ctx context.Context, env *environment, flags stageFlags, run func
 	}
 	defer pool.Close()
 	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout}
-	return explainStage(run(ctx, store))
+	return explainStage(run(ctx, &place{end, store}))
 }
 
 // explainStage adds a hint to what a store finds.
@@ -160,6 +157,10 @@ func explainStage(err error) error {
 		return err
 	case errors.Is(err, stages.ErrNoRecord):
 		return failedError(`create it with "lockmigrate stage init", or name another with --namespace`, "%w", err)
+	case errors.Is(err, stages.ErrOverlap):
+		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
+	case errors.Is(err, stages.ErrBusy):
+		return inconclusiveError("nothing was changed", "%w", err)
 	case errors.Is(err, stages.ErrConflict):
 		return failedError(`look at it with "lockmigrate stage" and decide again`, "%w", err)
 	case errors.Is(err, stages.ErrNoNeighbour):
@@ -173,63 +174,8 @@ func explainStage(err error) error {
 	}
 }
 
-func initStage(ctx context.Context, env *environment, store *stages.Store, flags stageFlags) error {
-	dialect, err := compat.ParseDialect(flags.dialect)
-	if err != nil {
-		return usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
-	}
-	begin, err := stages.Parse(flags.begin)
-	switch {
-	case err != nil:
-		return usageError("choose legacy or bridge", "%w", err)
-	case begin == stages.Modern:
-		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")
-	}
-	if err := stages.CheckPatterns(flags.match); err != nil {
-		return usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
-	}
-	if flags.shortest <= 0 {
-		return usageError("give --shortest-lease 30s; longer than it really is would be unsafe", "the shortest lease of the legacy clients is missing")
-	}
-	opts := compat.Options{Dialect: dialect, ShortestLease: flags.shortest, Lease: max(flags.shortest, compat.DefaultLease)}
-	if err := opts.Validate(); err != nil {
-		return unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v the default options are unsafe: %w", flags.shortest, err)
-	}
-	record := stages.Record{Namespace: store.Namespace, Stage: begin, Epoch: 1, Patterns: flags.match, Dialect: dialect.String(), Shortest: flags.shortest}
-	if view, err := store.Show(ctx); err == nil {
-		return failedError(`change its stage with "lockmigrate stage advance"`, "namespace %s exists already: stage %v, epoch %d", store.Namespace, view.Record.Stage, view.Record.Epoch)
-	} else if !errors.Is(err, stages.ErrNoRecord) {
-		return err
-	}
-	if err := store.CheckOthers(ctx, record); errors.Is(err, stages.ErrOverlap) {
-		return unsafeError("choose patterns that have no key in common", "%w", err)
-	} else if err != nil {
-		return err
-	}
-	plan := fmt.Sprintf("create namespace %s at stage %v: keys %s, dialect %s, shortest lease %v",
-		store.Namespace, begin, strings.Join(flags.match, " "), dialect, flags.shortest)
-	if !flags.execute {
-		return printPlan(env, plan, record)
-	}
-	if err := store.Init(ctx, record); err != nil {
-		return err
-	}
-	return showStage(ctx, env, store)
-}
-
-// printPlan says what --execute would do.
-func printPlan(env *environment, plan string, record stages.Record) error {
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{
-			"plan": plan, "executed": false, "namespace": record.Namespace, "stage": record.Stage.String(), "epoch": record.Epoch,
-		})
-	}
-	fmt.Fprintf(env.stdout, "plan: %s\n", terminal.Safe(plan))
-	fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
-	return nil
-}
-
-func moveStage(ctx context.Context, env *environment, store *stages.Store, flags stageFlags, step stages.Stage) error {
+func moveStage(ctx context.Context, env *environment, at *place, flags stageFlags, step stages.Stage) error {
+	store := at.store
 	view, err := store.Show(ctx)
 	if err != nil {
 		return err
@@ -246,22 +192,25 @@ func moveStage(ctx context.Context, env *environment, store *stages.Store, flags
 		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", view.Record.Epoch, flags.epoch)
 	case to == from: // reached already: a command that is run again
 		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
-		return showStage(ctx, env, store)
+		return followStage(ctx, env, store, flags)
 	case !to.Valid():
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
 	}
-	note, evidenceErr := restsOn(env.now(), view.Record, to, flags)
+	note, refused := restsOn(env.now(), view.Record, to, flags)
+	refused = both(refused, obstacles(ctx, env, at, view, to, flags))
 	if !flags.execute {
-		if err := planMove(ctx, env, store, view, to); err != nil || evidenceErr == nil || env.global.json {
+		if err := planMove(ctx, env, store, view, to, refused); err != nil {
 			return err
 		}
-		fmt.Fprintf(env.stdout, "first: %v: %s\n", evidenceErr, hintOf(evidenceErr))
-		return nil
+		return refused
 	}
-	if evidenceErr != nil {
-		return evidenceErr
+	if refused != nil {
+		return refused
+	}
+	if note == "" && strings.TrimSpace(flags.force) != "" {
+		note = "forced: " + flags.force
 	}
 	if flags.timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, flags.timeout, errors.New("gave up after --timeout"))
@@ -271,6 +220,11 @@ func moveStage(ctx context.Context, env *environment, store *stages.Store, flags
 	status := env.status()
 	last := ""
 	mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond, Epoch: view.Record.Epoch, Note: note}
+	if strings.TrimSpace(flags.force) == "" {
+		mover.Before = func(ctx context.Context, view stages.View) error { // it may have waited for long since the first look
+			return obstacles(ctx, env, at, view, to, flags)
+		}
+	}
 	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
 		text := blocked(blockers)
 		status.Update(func() string { return text })
@@ -283,7 +237,76 @@ func moveStage(ctx context.Context, env *environment, store *stages.Store, flags
 	if err != nil {
 		return err
 	}
-	return showStage(ctx, env, store)
+	return followStage(ctx, env, store, flags)
+}
+
+// followStage shows the namespace after a move; with --wait, when every member that lives has changed over.
+func followStage(ctx context.Context, env *environment, store *stages.Store, flags stageFlags) error {
+	if flags.wait && flags.execute {
+		status := env.status()
+		mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond}
+		err := mover.Follow(ctx, func(view stages.View) {
+			text := changingOver(view)
+			status.Update(func() string { return text })
+		})
+		status.Clear()
+		var waited *stages.Waited
+		if errors.As(err, &waited) {
+			return inconclusiveError(`the move is made; see "lockmigrate stage" for who changes over`, "namespace %s is at %v: %w", store.Namespace, waited.To, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return showStage(context.WithoutCancel(ctx), env, store)
+}
+
+// changingOver says who does not run the present stage yet, and for how long at most; empty when all do.
+func changingOver(view stages.View) string {
+	late, atMost := view.ChangingOver()
+	if len(late) == 0 {
+		return ""
+	}
+	var names []string
+	for _, m := range late[:min(3, len(late))] {
+		names = append(names, terminal.Safe(m.ID))
+	}
+	if n := len(late) - len(names); n > 0 {
+		names = append(names, fmt.Sprintf("%d more", n))
+	}
+	return fmt.Sprintf("%d of %d members change over with their next report, within %s: %s", len(late), len(view.Members), short(atMost), strings.Join(names, ", "))
+}
+
+// both is one refusal of two.
+func both(a, b error) error {
+	if a == nil || b == nil || !isOwnError(a) || !isOwnError(b) {
+		return cmp.Or(a, b)
+	}
+	return &exitError{exitCode(a), fmt.Errorf("%w (%s); %w", a, hintOf(a), b), hintOf(b)}
+}
+
+// obstacles looks at the server for what forbids a move, apart from the members: legacy values that nobody would
+// take over at modern, rules that keep members from locking at legacy. With --force it only says them.
+func obstacles(ctx context.Context, env *environment, at *place, view stages.View, to stages.Stage, flags stageFlags) error {
+	var refused error
+	switch {
+	case to == stages.Modern:
+		seen, err := lookAt(ctx, at.end, view.Record.Patterns)
+		if err != nil {
+			return err
+		}
+		for _, note := range seen.besides() {
+			fmt.Fprintln(env.stderr, "lockmigrate: "+note)
+		}
+		refused = seen.modernCan(view.Record.Patterns)
+	case to == stages.Legacy:
+		unknown, err := unfenced(ctx, at.end, view)
+		for _, u := range unknown {
+			fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(u))
+		}
+		refused = err
+	}
+	return forceable(env, refused, flags.force)
 }
 
 // oldestCertificate is how long a certificate supports a step: traffic of the day before says little.
@@ -311,26 +334,55 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	return fmt.Sprintf("certificate: none seen in %.0f s until %s", c.WindowSeconds, c.Ended.UTC().Format(time.RFC3339)), nil
 }
 
-// planMove says what a move would do, and who is in the way at the moment.
-func planMove(ctx context.Context, env *environment, store *stages.Store, view stages.View, to stages.Stage) error {
+// planMove says what a move would do, what it costs, who is in the way at the moment, and why it would be refused.
+func planMove(ctx context.Context, env *environment, store *stages.Store, view stages.View, to stages.Stage, refused error) error {
 	blockers, err := store.Move(ctx, view.Record.Epoch, to, false)
 	if err != nil {
 		return err
 	}
 	plan := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, view.Record.Stage, to, view.Record.Epoch, view.Record.Epoch+1)
 	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{
+		doc := map[string]any{
 			"plan": plan, "executed": false, "namespace": store.Namespace, "stage": view.Record.Stage.String(),
-			"epoch": view.Record.Epoch, "blocked_by": blockersJSON(blockers),
-		})
+			"epoch": view.Record.Epoch, "blocked_by": blockersJSON(blockers), "know": whatToKnow(view.Record.Stage, to),
+		}
+		if refused != nil {
+			doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
+		}
+		return json.NewEncoder(env.stdout).Encode(doc)
 	}
 	fmt.Fprintf(env.stdout, "plan: %s\n", plan)
+	for _, text := range whatToKnow(view.Record.Stage, to) {
+		fmt.Fprintf(env.stdout, "know: %s\n", text)
+	}
 	for _, b := range blockers {
 		fmt.Fprintf(env.stdout, "waits: %s\n", terminal.Safe(b.String()))
+	}
+	if refused != nil {
+		fmt.Fprintf(env.stdout, "first: %s: %s\n", terminal.Safe(refused.Error()), terminal.Safe(hintOf(refused)))
+		return nil
 	}
 	fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
 	return nil
 }
+
+// whatToKnow are the consequences of a move that nobody can see from its name.
+func whatToKnow(from, to stages.Stage) []string {
+	switch {
+	case from == stages.Legacy && to == stages.Bridge:
+		return []string{bridgeCosts}
+	case from == stages.Modern && to == stages.Bridge:
+		return []string{"forward to modern again needs a new certificate: the old one speaks for an epoch that is over"}
+	case from == stages.Bridge && to == stages.Legacy:
+		return []string{"Go services send SETNX and GETSET again, and are as weak against moved clocks as the old clients"}
+	case to == stages.Modern:
+		return []string{"from then on nobody takes over what a forgotten legacy client leaves; \"lockmigrate sweep\" removes it"}
+	}
+	return nil
+}
+
+// bridgeCosts is what the old clients pay for the bridge; TestWhatTheBridgeCosts measured the figures of docs/runbook.md.
+const bridgeCosts = "on keys that Go and old clients both wait for, old clients get fewer turns and wait longer: 28 instead of 91 turns, and 3.6 s instead of 1.0 s (95 % of waits) on a very busy key; compat.Options.YieldAfter and YieldAtMost of 1 ms give them their turns back (docs/runbook.md, step 3)"
 
 func blocked(blockers []stages.Blocker) string {
 	text := "waiting: " + terminal.Safe(blockers[0].String())
@@ -360,7 +412,9 @@ type stageJSON struct {
 	Shortest  int64         `json:"shortest_lease_ms"`
 	RestsOn   string        `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []memberJSON  `json:"members"`
-	BlockedBy []blockerJSON `json:"blocked_by"` // of the next advance
+	BlockedBy []blockerJSON `json:"blocked_by"`       // of the next advance
+	Changing  []string      `json:"changing_over"`    // members that live and do not run the stage yet
+	AtMost    int64         `json:"changing_over_ms"` // for how long at most they may act in the stage before
 }
 
 type memberJSON struct {
@@ -375,6 +429,8 @@ type memberJSON struct {
 	Seen    int64  `json:"seen_ms_ago"`
 	Left    int64  `json:"lease_left_ms"` // negative: silent
 	Skew    int64  `json:"skew_ms"`       // positive: ahead of the server
+	User    string `json:"user,omitempty"`
+	Misfit  string `json:"misfit,omitempty"` // why it cannot run the namespace
 }
 
 type blockerJSON struct {
@@ -419,14 +475,23 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	r := view.Record
 	doc := stageJSON{
-		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns,
+		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: slices.Clone(r.Patterns), Changing: []string{},
 		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
+	}
+	late, atMost := view.ChangingOver()
+	for _, m := range late {
+		doc.Changing = append(doc.Changing, m.ID)
+	}
+	doc.AtMost = atMost.Milliseconds()
+	for i, p := range doc.Patterns {
+		doc.Patterns[i] = stages.Escape(p)
 	}
 	for _, m := range view.Members {
 		row := memberJSON{
 			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Version: m.Info.Version, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
+			User: m.Info.User, Misfit: m.Misfit,
 		}
 		if m.Stage.Valid() {
 			row.Stage = m.Stage.String()
@@ -440,7 +505,7 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 	r := view.Record
 	var b strings.Builder
 	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\ndialect    %s, shortest lease %v\n\n",
-		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), terminal.Safe(strings.Join(r.Patterns, " ")), r.Dialect, r.Shortest)
+		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), r.Dialect, r.Shortest)
 	if r.Note != "" {
 		fmt.Fprintf(&b, "rests on   %s\n\n", terminal.Safe(r.Note))
 	}
@@ -457,11 +522,21 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 			return err
 		}
 	}
-	for _, blocker := range blockers {
-		fmt.Fprintf(&b, "\nin the way of %v: %s", r.Stage+1, terminal.Safe(blocker.String()))
+	for _, m := range view.Members {
+		if m.Misfit != "" && m.Lives() {
+			fmt.Fprintf(&b, "\n%s acquires nothing: %s\n", terminal.Safe(m.ID), terminal.Safe(m.Misfit))
+		}
 	}
-	if len(blockers) > 0 {
-		b.WriteByte('\n')
+	late, _ := view.ChangingOver()
+	if text := changingOver(view); text != "" {
+		fmt.Fprintf(&b, "\n%s\n", text)
+	}
+	for _, blocker := range blockers {
+		changes := slices.ContainsFunc(late, func(m stages.Member) bool { return m.ID == blocker.Member })
+		if blocker.Why == "misfit" || blocker.Why == "behind" && changes {
+			continue // it has been said
+		}
+		fmt.Fprintf(&b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -475,7 +550,10 @@ func memberEpoch(m stages.Member) string {
 }
 
 func memberStage(m stages.Member) string {
-	if !m.Stage.Valid() {
+	switch {
+	case m.Misfit != "":
+		return "UNFIT"
+	case !m.Stage.Valid():
 		return "joining"
 	}
 	return m.Stage.String()

@@ -8,6 +8,7 @@ package demo
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -291,6 +292,11 @@ func (s *stage) clean() error {
 		for _, key := range s.leftovers() { // one by one: in a cluster each has a slot of its own
 			if err == nil {
 				_, err = redis.DoContext(conn, ctx, "DEL", key)
+			}
+		}
+		if err == nil && s.store != nil {
+			if _, err = s.store.Delete(ctx, 0, true); err == nil || errors.Is(err, stages.ErrNoRecord) { // its entry in the list
+				err = s.store.Forget(ctx)
 			}
 		}
 	}

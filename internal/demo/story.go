@@ -168,11 +168,7 @@ func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error
 	if err != nil {
 		return err
 	}
-	verb := "advance"
-	if to < view.Record.Stage {
-		verb = "rollback"
-	}
-	s.say("lockmigrate stage %s --to %v --execute", verb, to)
+	s.say("%s", commandFor(s.store.Namespace, view.Record.Stage, to))
 	began, last := time.Now(), ""
 	mover := &stages.Mover{Store: s.store, Look: 20 * time.Millisecond}
 	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
@@ -186,6 +182,19 @@ func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error
 	}
 	s.say("stage %v after %d ms: %s", to, time.Since(began).Milliseconds(), meaning)
 	return nil
+}
+
+// commandFor is the operator's command line for a move. The demo watches its members itself; elsewhere verify
+// writes a certificate, and takes the place of the reason.
+func commandFor(namespace string, from, to stages.Stage) string {
+	verb, evidence := "advance", ""
+	switch {
+	case to < from:
+		verb = "rollback"
+	case to == stages.Modern:
+		evidence = " --force retired" // or --certificate FILE
+	}
+	return fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v%s --execute", verb, namespace, to, evidence)
 }
 
 // leftovers are the keys that a run may leave.

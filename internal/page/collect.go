@@ -310,6 +310,8 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 		switch {
 		case m.Left < 0:
 			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s is silent", m.ID))
+		case m.Misfit != "":
+			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s cannot run the namespace: %s", m.ID, m.Misfit))
 		case m.Epoch < view.Record.Epoch:
 			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s runs epoch %d", m.ID, m.Epoch))
 		}

@@ -39,7 +39,7 @@ func (d *Dialect) BridgeNumber(value string) (n int64, ok bool) {
 // Expiries that the server believes: nothing before September 2001, nothing more than a century ahead.
 // What lies outside is a number in another unit, a thread id, a flag, or a bridge value without its TTL.
 const (
-	earliestExpiry = Instant(1e12) * Instant(time.Millisecond)
+	EarliestExpiry = Instant(1e12) * Instant(time.Millisecond)
 	furthestAhead  = 32e11 * time.Millisecond
 )
 
@@ -63,7 +63,7 @@ func (d *Dialect) ServerExpiry(value string, now Instant) (Instant, bool) {
 		n = math.Ceil(n / 1e6)
 	}
 	ms := floorDiv(int64(now), int64(time.Millisecond))
-	if n < float64(earliestExpiry)/1e6 || n > float64(ms)+float64(furthestAhead)/1e6 {
+	if n < float64(EarliestExpiry)/1e6 || n > float64(ms)+float64(furthestAhead)/1e6 {
 		return 0, false
 	}
 	return Instant(n) * Instant(time.Millisecond), true

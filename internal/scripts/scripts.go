@@ -44,6 +44,11 @@ var (
 	StageLeave = load("stage_leave.lua", 1)
 	StageMove  = load("stage_move.lua", 2, "stage_shared.lua")
 	StageShow  = load("stage_show.lua", 2)
+
+	StageSet    = load("stage_set.lua", 2, "stage_shared.lua")
+	StageDelete = load("stage_delete.lua", 2, "stage_shared.lua")
+	StageClaim  = load("stage_claim.lua", 1)
+	StageList   = load("stage_list.lua", 1)
 )
 
 // Script is one server script.

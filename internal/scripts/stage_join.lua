@@ -12,23 +12,31 @@
 -- ARGV[8]   for how long a lock can outlive its last renewal, in milliseconds
 -- ARGV[9]   how far its clock is ahead of the server's, in milliseconds
 -- ARGV[10]  host, process and version as JSON
--- Reply     {1, now, ends, epoch, stage, patterns, dialect, shortest ms}; {0} there is no record;
---           {-1} a later report has arrived already
+-- ARGV[11]  the last moment at which this report counts; 0 asks for the record only, and writes nothing
+-- ARGV[12]  why it cannot run the record; empty when it can
+-- Reply     {1, now, ends, epoch, stage, patterns, dialect, shortest ms}; {0, now} there is no record;
+--           {-1, now} a later report has arrived already, or the member has left; {-2, now} it came too late;
+--           {2, now, 0, epoch, ...} the record, to one who only asks
 --
 -- Atomic because what a member is told must be on record before it can act on it: stage_move.lua counts
 -- both what a member ran and what it may have begun to run.
 local record = redis.call('HMGET', KEYS[1], 'epoch', 'stage', 'patterns', 'dialect', 'shortest_ms')
-if not record[1] then return {0} end
+if not record[1] then return {0, now} end
+local told = tonumber(record[2])
+local not_after = tonumber(ARGV[11])
+if not_after == 0 then
+  return {2, now, 0, tonumber(record[1]), told, record[3], record[4], tonumber(record[5])}
+end
+if now > not_after then return {-2, now} end
 local ends = now + tonumber(ARGV[3])
 local before = redis.call('HGET', KEYS[2], ARGV[1])
 if before then
   before = cjson.decode(before)
-  if before.seq >= tonumber(ARGV[2]) then return {-1} end
+  if before.left or before.seq >= tonumber(ARGV[2]) then return {-1, now} end
   ends = math.max(ends, before.ends) -- after a step back of the clock, commands may still carry the old end
 else
-  each_member(KEYS[2]) -- forgets those that have run out, so that restarts leave nothing behind
+  each_member(KEYS[2], true) -- forgets those that have run out, so that restarts leave nothing behind
 end
-local told = tonumber(record[2])
 local lo, hi = told, told
 for i = 5, 7 do
   local stage = tonumber(ARGV[i])
@@ -36,6 +44,6 @@ for i = 5, 7 do
 end
 redis.call('HSET', KEYS[2], ARGV[1], cjson.encode({
   seq = tonumber(ARGV[2]), epoch = tonumber(ARGV[4]), stage = tonumber(ARGV[5]), lo = lo, hi = hi,
-  seen = now, ends = ends, longest = tonumber(ARGV[8]), skew = tonumber(ARGV[9]), info = ARGV[10],
+  seen = now, ends = ends, longest = tonumber(ARGV[8]), skew = tonumber(ARGV[9]), info = ARGV[10], why = ARGV[12],
 }))
 return {1, now, ends, tonumber(record[1]), told, record[3], record[4], tonumber(record[5])}

@@ -8,9 +8,8 @@
 -- ARGV[3]  1 changes the record, 0 only tells what would happen
 -- ARGV[4]  what the step rests on, for people: kept in the record until the next step
 -- Reply    {1, epoch, stage}                              moved, or free to move
---          {0, epoch, stage, id, why, ms, stage, ...}     blocked, four elements for each member in the way;
---                                                         why: behind, silent, holds; ms: until it has run
---                                                         out, -1 while it lives
+--          {0, epoch, stage, six elements each ...}       blocked by members; the elements are those of blocker in
+--                                                         stage_shared.lua; why: misfit, behind, silent, holds
 --          {-1, epoch, stage}                             the epoch is another: nothing was done
 --          {-2, 0, 0}                                     there is no record
 --
@@ -21,7 +20,8 @@
 -- range of all members together with the new stage spans two neighbours at most. A member that joins
 -- or reports later is told the new stage. So stages 0 and 2 are never both in use.
 -- Forward, each live member must also run the current epoch and each silent one must have run out, so
--- that a fleet moves in step. Back, the range alone decides: undoing a step may not wait for a member
+-- that a fleet moves in step. A member that lives and cannot run the record is in the way until somebody has
+-- mended or stopped it: it is a service that does not work, and the operator should know. Back, the range alone decides: undoing a step may not wait for a member
 -- that has not even taken it.
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if not epoch then return {-2, 0, 0} end
@@ -31,23 +31,21 @@ if epoch ~= tonumber(ARGV[1]) then return {-1, epoch, stage} end
 if math.abs(target - stage) ~= 1 then return redis.error_reply('STAGE the new stage is no neighbour') end
 
 local blocked = {0, epoch, stage}
-local function block(member, why, ms, which)
-  for _, element in ipairs({member.id, why, ms, which}) do blocked[#blocked + 1] = element end
-end
-local members = each_member(KEYS[2])
+local members = each_member(KEYS[2], ARGV[3] == '1')
 local lowest, highest = target, target
 for _, member in ipairs(members) do
   lowest, highest = math.min(lowest, member.lo), math.max(highest, member.hi)
 end
 for _, member in ipairs(members) do
   local live = now <= member.ends
-  local wait = live and -1 or gone_at(member) - now + 1
   if target > stage and not live then
-    block(member, 'silent', wait, member.stage)
+    blocker(blocked, member, 'silent', member.stage)
+  elseif target > stage and (member.why or '') ~= '' then
+    blocker(blocked, member, 'misfit', member.stage)
   elseif target > stage and (member.epoch ~= epoch or member.stage ~= stage) then
-    block(member, 'behind', wait, member.stage)
+    blocker(blocked, member, 'behind', member.stage)
   elseif highest - member.lo > 1 or member.hi - lowest > 1 then
-    block(member, 'holds', wait, target > stage and member.lo or member.hi)
+    blocker(blocked, member, 'holds', target > stage and member.lo or member.hi)
   end
 end
 if #blocked > 3 then return blocked end

@@ -13,6 +13,11 @@
 --   longest  for how long a lock can outlive its last renewal
 --   skew     how far its clock is ahead of the server's, in milliseconds
 --   info     host, process, version: for people
+--   why      why it cannot run the record; empty when it can
+-- A member is one process: its id is drawn when it starts. A process that follows a crashed one under the
+-- same name is another member, and the crashed one counts until nothing of it can be held.
+-- A member that has said goodbye leaves {seq, left}: until left, the last moment at which a report of it is
+-- taken, the entry keeps late reports out. After that the reports are refused by their own bound.
 -- All times are in milliseconds of the server's clock.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -26,13 +31,14 @@ local function gone_at(member)
   return member.ends + member.longest + slack_ms
 end
 
--- each_member(key): the members that still count; those that have run out are forgotten.
-local function each_member(key)
+-- each_member(key, forget): the members that still count. With forget the entries that have run out are
+-- removed; without, nothing is written.
+local function each_member(key, forget)
   local members, flat = {}, redis.call('HGETALL', key)
   for i = 1, #flat, 2 do
     local member = cjson.decode(flat[i + 1])
-    if now > gone_at(member) then
-      redis.call('HDEL', key, flat[i])
+    if member.left or now > gone_at(member) then
+      if forget and now > (member.left or 0) then redis.call('HDEL', key, flat[i]) end
     else
       member.id = flat[i]
       members[#members + 1] = member
@@ -40,4 +46,21 @@ local function each_member(key)
   end
   table.sort(members, function(a, b) return a.id < b.id end)
   return members
+end
+
+-- blocker(list, member, why, stage): adds a member that is in the way, as six elements: id, why, the
+-- milliseconds until it has run out (-1 while it lives), stage, the milliseconds that its lease still
+-- lasts (negative: it is silent), why it cannot run the record.
+local function blocker(list, member, why, stage)
+  local wait = now <= member.ends and -1 or gone_at(member) - now + 1
+  for _, element in ipairs({member.id, why, wait, stage, member.ends - now, member.why or ''}) do
+    list[#list + 1] = element
+  end
+end
+
+-- only_if_alone(list, key): adds every member that still counts, for changes that no member may see.
+local function only_if_alone(list, key)
+  for _, member in ipairs(each_member(key)) do
+    blocker(list, member, now <= member.ends and 'lives' or 'silent', member.stage)
+  end
 end

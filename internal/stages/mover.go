@@ -16,6 +16,9 @@ type Mover struct {
 	Look  time.Duration // between two tries while somebody blocks
 	Epoch int64         // the epoch to move from; 0: whatever stands now
 	Note  string        // what the step rests on, kept in the record
+
+	// Before, if set, has the last word when no member is in the way: an error of it ends the move.
+	Before func(ctx context.Context, view View) error
 }
 
 // ErrNoNeighbour says that a stage cannot be reached in one step.
@@ -59,6 +62,15 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		if d := to - view.Record.Stage; d != 1 && d != -1 {
 			return fmt.Errorf("move namespace %s from %v to %v: %w", m.Store.Namespace, view.Record.Stage, to, ErrNoNeighbour)
 		}
+		if m.Before != nil {
+			blockers, err := m.Store.move(look, epoch, to, false, "")
+			if err == nil && len(blockers) == 0 {
+				err = m.Before(look, view)
+			}
+			if err != nil && !errors.Is(err, ErrConflict) {
+				return err
+			}
+		}
 		blockers, err := m.Store.move(look, epoch, to, true, m.Note)
 		if errors.Is(err, ErrConflict) {
 			continue // somebody moved it in between: perhaps to where we want it
@@ -74,6 +86,35 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		case <-ctx.Done():
 			timer.Stop()
 			return givenUp()
+		}
+	}
+}
+
+// Follow waits after a move until every member that lives runs the record, and tells wait who does not yet. A member
+// that cannot run it, or is silent, acquires nothing and is not waited for. When ctx ends first the error is a
+// *Waited.
+func (m *Mover) Follow(ctx context.Context, wait func(View)) error {
+	look := context.WithoutCancel(ctx)
+	for {
+		view, err := m.Store.Show(look)
+		if err != nil {
+			return err
+		}
+		late, _ := view.ChangingOver()
+		if len(late) == 0 {
+			return nil
+		}
+		wait(view)
+		timer := time.NewTimer(m.Look)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			waited := &Waited{Namespace: m.Store.Namespace, To: view.Record.Stage, Cause: context.Cause(ctx)}
+			for _, l := range late {
+				waited.Blockers = append(waited.Blockers, Blocker{Member: l.ID, Why: "behind", Wait: -1, Stage: l.Stage, Left: l.Left})
+			}
+			return waited
 		}
 	}
 }

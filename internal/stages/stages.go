@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -120,6 +122,7 @@ type Info struct {
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
 	Version string `json:"version"`
+	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 }
 
 // Member is one process of the fleet as the record knows it.
@@ -134,7 +137,21 @@ type Member struct {
 	Left    time.Duration // of its lease; negative: it is silent
 	Longest time.Duration // for how long a lock of it can outlive its last renewal
 	Skew    time.Duration // of its clock, positive when ahead of the server's
+	Misfit  string        // why it cannot run the record; empty when it can
 }
+
+// NameOf returns what people call a member: its id without the part that is drawn when a process of a fixed name
+// starts.
+func NameOf(id string) string {
+	name, _, _ := strings.Cut(id, "/")
+	return name
+}
+
+// Lives tells that the member's lease lasts: commands of it may act.
+func (m Member) Lives() bool { return m.Left >= 0 }
+
+// Follows tells that the member runs the record as it stands.
+func (m Member) Follows(r Record) bool { return m.Epoch == r.Epoch && m.Stage == r.Stage }
 
 // View is a namespace at one moment.
 type View struct {
@@ -143,27 +160,51 @@ type View struct {
 	Now     time.Time // on the server's clock
 }
 
-// Blocker is a member that stands in the way of a move.
+// ChangingOver returns the members that live and do not run the record as it stands yet, and for how long at
+// most a command of any member may still act in the stage before: until the last of their leases is over. A
+// member that cannot run the record is not among the first: it acquires nothing.
+func (v View) ChangingOver() (members []Member, atMost time.Duration) {
+	for _, m := range v.Members {
+		if m.Lives() && !m.Follows(v.Record) && m.Misfit == "" {
+			members = append(members, m)
+			atMost = max(atMost, m.Left)
+		}
+	}
+	return members, atMost
+}
+
+// Blocker is a member that stands in the way of a change.
 type Blocker struct {
 	Member string
-	Why    string        // behind, silent or holds
+	Why    string        // misfit, behind, silent or holds; lives or silent where no member may be there at all
 	Wait   time.Duration // until it has run out; negative while it lives
 	Stage  Stage         // that it runs, or the stage of what it holds
+	Left   time.Duration // of its lease; negative: it is silent
+	Misfit string        // why it cannot run the record
 }
 
 // String says who blocks and what will end it.
 func (b Blocker) String() string {
 	switch b.Why {
+	case "misfit":
+		return fmt.Sprintf("%s cannot run this namespace: %s; correct or stop it", b.Member, b.Misfit)
 	case "behind":
-		return fmt.Sprintf("%s lives and does not run the current epoch yet", b.Member)
+		return fmt.Sprintf("%s is still on the previous epoch; it takes over the new one with its next report, within %v", b.Member, whole(b.Left))
 	case "silent":
-		return fmt.Sprintf("%s is silent; what it may hold has run out in %v", b.Member, b.Wait)
-	default:
+		return fmt.Sprintf("%s is silent; its last lock expires in %v", b.Member, whole(b.Wait))
+	case "lives":
+		return fmt.Sprintf("%s lives; stop it first", b.Member)
+	default: // holds
 		if b.Wait >= 0 {
-			return fmt.Sprintf("%s is silent and may hold a lock of stage %s for another %v", b.Member, b.Stage, b.Wait)
+			return fmt.Sprintf("%s is silent and may hold a lock of stage %s for another %v", b.Member, b.Stage, whole(b.Wait))
 		}
 		return fmt.Sprintf("%s runs, or holds a lock of, stage %s", b.Member, b.Stage)
 	}
+}
+
+// whole rounds a time up to tenths of a second: it is a bound.
+func whole(d time.Duration) time.Duration {
+	return max(0, (d + 99*time.Millisecond).Truncate(100*time.Millisecond))
 }
 
 // What a Store finds.
@@ -171,6 +212,8 @@ var (
 	ErrNoRecord = errors.New("there is no such namespace")
 	ErrExists   = errors.New("the namespace exists already")
 	ErrConflict = errors.New("the stage has been changed by somebody else")
+	ErrLate     = errors.New("the report came too late to count")
+	ErrBusy     = errors.New("another operator changes this namespace")
 )
 
 // Store reads and changes one namespace.
@@ -200,11 +243,69 @@ func CheckPatterns(patterns []string) error {
 		if strings.Trim(p, "*?") == "" {
 			return fmt.Errorf("pattern %q covers every key of the server", p)
 		}
-		if Match(p, RecordKey("any")) || strings.HasPrefix(p, "lockmigrate:") {
-			return fmt.Errorf("pattern %q covers the keys of the namespaces themselves", p)
+		for _, own := range []string{RecordKey("*"), MembersKey("*"), ListKey} {
+			if Overlap(p, own) {
+				return fmt.Errorf("pattern %q covers the keys of the namespaces themselves", p)
+			}
 		}
 	}
 	return nil
+}
+
+// Escape returns a pattern as text: bytes that are no UTF-8 become \xHH. A pattern has no backslash of its own.
+func Escape(pattern string) string {
+	if utf8.ValidString(pattern) {
+		return pattern
+	}
+	var b strings.Builder
+	for i := 0; i < len(pattern); {
+		r, size := utf8.DecodeRuneInString(pattern[i:])
+		if r == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&b, `\x%02x`, pattern[i])
+		} else {
+			b.WriteString(pattern[i : i+size])
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// Unescape undoes Escape. A backslash that does not begin \xHH stays as it is.
+func Unescape(text string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, `\x`)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		if len(after) >= 2 {
+			if n, err := strconv.ParseUint(after[:2], 16, 8); err == nil {
+				b.WriteByte(byte(n))
+				text = after[2:]
+				continue
+			}
+		}
+		b.WriteString(`\x`)
+		text = after
+	}
+}
+
+func packPatterns(patterns []string) (string, error) {
+	escaped := make([]string, len(patterns))
+	for i, p := range patterns {
+		escaped[i] = Escape(p)
+	}
+	text, err := json.Marshal(escaped)
+	return string(text), err
+}
+
+func unpackPatterns(text string) (patterns []string, err error) {
+	err = json.Unmarshal([]byte(text), &patterns)
+	for i, p := range patterns {
+		patterns[i] = Unescape(p)
+	}
+	return patterns, err
 }
 
 // RecordKey returns the name of a namespace's record.
@@ -212,26 +313,6 @@ func RecordKey(namespace string) string { return "lockmigrate:{" + namespace + "
 
 // MembersKey returns the name of the hash of a namespace's members.
 func MembersKey(namespace string) string { return "lockmigrate:{" + namespace + "}:members" }
-
-// Init creates the record. ErrExists comes with a record that is there already.
-func (s *Store) Init(ctx context.Context, r Record) error {
-	patterns, err := json.Marshal(r.Patterns)
-	if err != nil {
-		return err
-	}
-	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, RecordKey(s.Namespace), MembersKey(s.Namespace),
-		int(r.Stage), patterns, r.Dialect, r.Shortest.Milliseconds()))
-	switch {
-	case err != nil:
-		return fmt.Errorf("create namespace %s: %w", s.Namespace, err)
-	case reply[0] == 0:
-		return fmt.Errorf("create namespace %s: %w (stage %v, epoch %d)", s.Namespace, ErrExists, Stage(reply[2]), reply[1])
-	case reply[0] < 0:
-		return fmt.Errorf("create namespace %s: members of a record that was lost may still hold locks, for up to %v",
-			s.Namespace, time.Duration(reply[1])*time.Millisecond)
-	}
-	return nil
-}
 
 // Report is what a member tells with each refresh of its lease.
 type Report struct {
@@ -245,6 +326,8 @@ type Report struct {
 	Longest time.Duration
 	Skew    time.Duration
 	Info    Info
+	Misfit  string    // why it cannot run the record; empty when it can
+	Bound   time.Time // on the server's clock; a report that arrives later does not count
 }
 
 // Order is what a member is told.
@@ -254,40 +337,61 @@ type Order struct {
 	Ends time.Time // of the lease, on the server's clock
 }
 
-// Join reports and returns the order that stands.
+// Hello asks for the record, without a report: nothing is written. Ends is the zero time.
+func (s *Store) Hello(ctx context.Context) (Order, error) {
+	return s.join(ctx, Report{Bound: time.UnixMilli(0)})
+}
+
+// Join reports and returns the order that stands. ErrLate comes with the server's clock in Order.Now, and so does
+// ErrNoRecord.
 func (s *Store) Join(ctx context.Context, r Report) (Order, error) {
+	if r.Bound.UnixMilli() <= 0 {
+		return Order{}, fmt.Errorf("report to namespace %s: a report needs a bound", s.Namespace)
+	}
+	return s.join(ctx, r)
+}
+
+func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 	info, err := json.Marshal(r.Info)
 	if err != nil {
 		return Order{}, err
 	}
 	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, RecordKey(s.Namespace), MembersKey(s.Namespace),
 		r.ID, r.Seq, r.Lease.Milliseconds(), r.Epoch, int(r.Stage), int(r.Lowest), int(r.Highest),
-		r.Longest.Milliseconds(), r.Skew.Milliseconds(), info))
+		r.Longest.Milliseconds(), r.Skew.Milliseconds(), info, r.Bound.UnixMilli(), r.Misfit))
 	if err != nil {
 		return Order{}, fmt.Errorf("report to namespace %s: %w", s.Namespace, err)
 	}
-	var code int64
-	if row, err = redis.Scan(row, &code); err != nil {
+	var code, now int64
+	if row, err = redis.Scan(row, &code, &now); err != nil {
 		return Order{}, err
 	}
+	clock := Order{Now: time.UnixMilli(now)}
 	switch code {
 	case 0:
-		return Order{}, fmt.Errorf("namespace %s: %w", s.Namespace, ErrNoRecord)
+		return clock, fmt.Errorf("namespace %s: %w", s.Namespace, ErrNoRecord)
 	case -1:
-		return Order{}, fmt.Errorf("namespace %s: a later report of %s has arrived before this one", s.Namespace, r.ID)
+		return clock, fmt.Errorf("report to namespace %s: a later report of this member has arrived already, or it has left", s.Namespace)
+	case -2:
+		return clock, fmt.Errorf("report to namespace %s: %w", s.Namespace, ErrLate)
 	}
-	var now, ends, epoch, stage, shortest int64
+	var ends, epoch, stage, shortest int64
 	var patterns, dialect string
-	if _, err := redis.Scan(row, &now, &ends, &epoch, &stage, &patterns, &dialect, &shortest); err != nil {
+	if _, err := redis.Scan(row, &ends, &epoch, &stage, &patterns, &dialect, &shortest); err != nil {
 		return Order{}, err
 	}
 	record, err := s.record(epoch, stage, 0, patterns, dialect, shortest)
-	return Order{Record: record, Now: time.UnixMilli(now), Ends: time.UnixMilli(ends)}, err
+	clock.Record = record
+	if code == 1 {
+		clock.Ends = time.UnixMilli(ends)
+	}
+	return clock, err
 }
 
-// Leave takes a member that holds nothing off the record.
-func (s *Store) Leave(ctx context.Context, id string, seq int64) error {
-	_, err := s.eval(ctx, scripts.StageLeave, MembersKey(s.Namespace), id, seq)
+// Leave takes a member that holds nothing off the record. Bound is the latest of its reports' bounds: until then
+// a report that is still on its way would bring it back, and is refused.
+func (s *Store) Leave(ctx context.Context, id string, seq int64, bound time.Time) error {
+	_, err := s.eval(ctx, scripts.StageLeave, MembersKey(s.Namespace), id, seq, bound.UnixMilli())
 	return err
 }
 
@@ -303,33 +407,44 @@ func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, n
 	if execute {
 		flag = 1
 	}
-	row, err := redis.Values(s.eval(ctx, scripts.StageMove, RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, int(to), flag, note))
-	if err != nil {
-		return nil, fmt.Errorf("move namespace %s to %v: %w", s.Namespace, to, err)
-	}
-	var code, found, stage int64
-	if row, err = redis.Scan(row, &code, &found, &stage); err != nil {
-		return nil, err
-	}
-	switch code {
-	case 1:
-		return nil, nil
-	case -1:
-		return nil, fmt.Errorf("move namespace %s to %v: %w: it is %v, epoch %d", s.Namespace, to, ErrConflict, Stage(stage), found)
-	case -2:
-		return nil, fmt.Errorf("move namespace %s to %v: %w", s.Namespace, to, ErrNoRecord)
-	}
-	var blockers []Blocker
-	for len(row) > 0 {
-		var b Blocker
-		var wait, stage int64
-		if row, err = redis.Scan(row, &b.Member, &b.Why, &wait, &stage); err != nil {
+	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
+		s.eval(ctx, scripts.StageMove, RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, int(to), flag, note))
+}
+
+// change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
+// cannot be.
+func (s *Store) change(what string) func(any, error) ([]Blocker, error) {
+	return func(reply any, err error) ([]Blocker, error) {
+		row, err := redis.Values(reply, err)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		var code, found, stage int64
+		if row, err = redis.Scan(row, &code, &found, &stage); err != nil {
 			return nil, err
 		}
-		b.Wait, b.Stage = time.Duration(wait)*time.Millisecond, Stage(stage)
-		blockers = append(blockers, b)
+		switch code {
+		case 1:
+			return nil, nil
+		case -1:
+			return nil, fmt.Errorf("%s: %w: it is %v, epoch %d", what, ErrConflict, Stage(stage), found)
+		case -2:
+			return nil, fmt.Errorf("%s: %w", what, ErrNoRecord)
+		case -3:
+			return nil, fmt.Errorf("%s: it took %v too long; nothing was changed", what, time.Duration(found)*time.Millisecond)
+		}
+		var blockers []Blocker
+		for len(row) > 0 {
+			var b Blocker
+			var wait, stage, left int64
+			if row, err = redis.Scan(row, &b.Member, &b.Why, &wait, &stage, &left, &b.Misfit); err != nil {
+				return nil, err
+			}
+			b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, Stage(stage)
+			blockers = append(blockers, b)
+		}
+		return blockers, nil
 	}
-	return blockers, nil
 }
 
 // Show reads the namespace.
@@ -383,17 +498,21 @@ const Slack = time.Second
 
 func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 	var entry struct {
-		Epoch, Stage, Lo, Hi, Seen, Ends, Longest, Skew float64
-		Info                                            string
+		Epoch, Stage, Lo, Hi, Seen, Ends, Longest, Skew, Left float64
+		Info, Why                                             string
 	}
 	if err := json.Unmarshal([]byte(text), &entry); err != nil {
 		return Member{}, false, err
+	}
+	if entry.Left != 0 {
+		return Member{}, true, nil // it has said goodbye
 	}
 	ms := func(f float64) time.Duration { return time.Duration(f) * time.Millisecond }
 	at := func(f float64) time.Time { return time.UnixMilli(int64(f)) }
 	m = Member{
 		ID: id, Epoch: int64(entry.Epoch), Stage: Stage(entry.Stage), Lowest: Stage(entry.Lo), Highest: Stage(entry.Hi),
 		Seen: now.Sub(at(entry.Seen)), Left: at(entry.Ends).Sub(now), Longest: ms(entry.Longest), Skew: ms(entry.Skew),
+		Misfit: entry.Why,
 	}
 	_ = json.Unmarshal([]byte(entry.Info), &m.Info) // for people; a member of another make may say something else
 	return m, m.Left+m.Longest+Slack < 0, nil
@@ -407,7 +526,8 @@ func (s *Store) record(epoch, stage, since int64, patterns, dialect string, shor
 	if !r.Stage.Valid() {
 		return Record{}, fmt.Errorf("namespace %s: stage %d is not known to this version", s.Namespace, stage)
 	}
-	if err := json.Unmarshal([]byte(patterns), &r.Patterns); err != nil {
+	var err error
+	if r.Patterns, err = unpackPatterns(patterns); err != nil {
 		return Record{}, fmt.Errorf("namespace %s: patterns: %w", s.Namespace, err)
 	}
 	return r, nil

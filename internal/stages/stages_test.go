@@ -22,6 +22,9 @@ func newStore(s *redistest.Server) *Store {
 
 var orders = Record{Stage: Legacy, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}
 
+// never is a bound that no test reaches.
+var never = time.Now().AddDate(10, 0, 0)
+
 // fake is a member that does as it is told, without a process.
 type fake struct {
 	t     *testing.T
@@ -32,7 +35,7 @@ type fake struct {
 func newFake(t *testing.T, s *Store, id string) *fake {
 	return &fake{t: t, store: s, Report: Report{
 		ID: id, Lease: time.Minute, Longest: 10 * time.Second, Epoch: -1, Stage: -1, Lowest: -1, Highest: -1,
-		Info: Info{Host: "here", Process: 7, Version: "1.2"},
+		Info: Info{Host: "here", Process: 7, Version: "1.2"}, Bound: never,
 	}}
 }
 
@@ -88,7 +91,7 @@ func TestInit(t *testing.T) {
 		if _, err := store.Show(t.Context()); !errors.Is(err, ErrNoRecord) {
 			t.Errorf("show: %v", err)
 		}
-		if _, err := store.Join(t.Context(), Report{ID: "a", Seq: 1, Lease: time.Second}); !errors.Is(err, ErrNoRecord) {
+		if _, err := store.Join(t.Context(), Report{ID: "a", Seq: 1, Lease: time.Second, Bound: never}); !errors.Is(err, ErrNoRecord) {
 			t.Errorf("join: %v", err)
 		}
 		if _, err := store.Move(t.Context(), 1, Bridge, true); !errors.Is(err, ErrNoRecord) {
@@ -252,14 +255,14 @@ func TestLateReportsChangeNothing(t *testing.T) {
 		if _, err := store.Join(t.Context(), late); err == nil {
 			t.Error("a report that was overtaken was taken")
 		}
-		if err := store.Leave(t.Context(), "a", 1); err != nil {
+		if err := store.Leave(t.Context(), "a", 1, never); err != nil {
 			t.Error(err)
 		}
 		view, _ := store.Show(t.Context())
 		if len(view.Members) != 1 || view.Members[0].Highest != Legacy || view.Members[0].Info.Host != "here" {
 			t.Errorf("members %+v", view.Members)
 		}
-		if err := store.Leave(t.Context(), "a", 3); err != nil {
+		if err := store.Leave(t.Context(), "a", 3, never); err != nil {
 			t.Error(err)
 		}
 		if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
@@ -298,14 +301,37 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 			*fake
 			ends  time.Time
 			locks map[Stage]time.Time // until when a lock of a stage is held at most
+			dead  bool
 		}
 		var actors []*actor
+		lives := 0
 		for i := range 3 {
 			actors = append(actors, &actor{fake: newFake(t, store, fmt.Sprint(i)), locks: map[Stage]time.Time{}})
 		}
 		var log []string
 		for range 160 {
-			a := actors[rng.IntN(len(actors))]
+			a := actors[rng.IntN(3)] // those behind them are dead
+			switch rng.IntN(80) {
+			case 0: // dies, with what it holds, and comes back under the same name
+				dead := *a
+				actors = append(actors, &dead)
+				lives++
+				a.fake = newFake(t, store, fmt.Sprint(strings.Split(a.ID, "/")[0], "/", lives))
+				a.ends, a.locks = time.Time{}, map[Stage]time.Time{}
+				dead.dead = true
+				log = append(log, dead.ID+" dies, "+a.ID+" follows")
+			case 1: // an operator changes what the namespace is
+				view, err := store.Show(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := view.Record
+				to.Shortest += time.Second
+				if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
+					t.Fatal(blockers, err)
+				}
+				log = append(log, "set")
+			}
 			switch rng.IntN(10) {
 			case 0, 1, 7, 8, 9: // reports; one time in four the reply is lost, and it goes on as before
 				a.holds(-1, -1)
@@ -360,7 +386,7 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 			}
 			inUse := map[Stage]bool{}
 			for _, a := range actors {
-				if a.Stage >= 0 && a.ends.After(clock) {
+				if !a.dead && a.Stage >= 0 && a.ends.After(clock) {
 					inUse[a.Stage] = true
 				}
 				for stage, until := range a.locks {

@@ -121,7 +121,7 @@ func (c *crew) silent(id string) {
 		view, err := c.store.Show(c.t.Context())
 		require.NoError(c.t, err)
 		for _, m := range view.Members {
-			if m.ID == id {
+			if stages.NameOf(m.ID) == id {
 				return m.Left < 0
 			}
 		}
@@ -138,7 +138,7 @@ func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool
 	mover := &stages.Mover{Store: c.store, Look: 20 * time.Millisecond}
 	err := mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
 		for _, b := range blockers {
-			waited[b.Member+" "+b.Why] = true
+			waited[stages.NameOf(b.Member)+" "+b.Why] = true
 		}
 	})
 	require.NoError(c.t, err)

@@ -1,0 +1,438 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init [flags]",
+		Short: "Create the record of a namespace",
+		Long: `init creates the record of a namespace: its key patterns, the dialect of its
+legacy clients and the shortest lease that any of them takes. It looks at what
+stands on the keys, and refuses a dialect that the values contradict. It
+prints its plan, and writes only with --execute. A namespace that exists
+already is left as it is: "lockmigrate stage set" corrects it, and
+"lockmigrate stage delete" removes it.
+
+No key may belong to two namespaces. init compares the patterns with every
+namespace of every master, and reserves the keys before it writes.`,
+		Example: `  lockmigrate stage init --namespace orders --match 'lock.order.*' \
+      --dialect jedis-ms --shortest-lease 30s --execute`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return initStage(ctx, env, at, *flags)
+			})
+		},
+	}
+	f := cmd.Flags()
+	describeFlags(cmd, flags)
+	f.StringVar(&flags.begin, "stage", "legacy", "the `STAGE` to begin with: legacy, or bridge where all clients are new")
+	return cmd
+}
+
+// describeFlags are the flags that say what a namespace is.
+func describeFlags(cmd *cobra.Command, flags *stageFlags) {
+	f := cmd.Flags()
+	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special and \xHH is a byte; repeatable`)
+	f.StringVar(&flags.dialect, "dialect", "", "`NAME` of the dialect that the legacy clients speak: jedis-ms, redispy-float ...; \"lockmigrate observe\" tells")
+	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
+	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
+	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+}
+
+// checkedRecord turns what a command line says into a record, or says why there can be no such namespace.
+func checkedRecord(record stages.Record) (stages.Record, error) {
+	for i, p := range record.Patterns {
+		record.Patterns[i] = stages.Unescape(p)
+	}
+	if err := stages.CheckPatterns(record.Patterns); err != nil {
+		return record, usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
+	}
+	if record.Dialect == "" {
+		return record, usageError(`"lockmigrate scan" and "lockmigrate observe" tell which dialect the clients speak`, "--dialect is missing: values of another dialect read as free or as held for ever")
+	}
+	dialect, err := compat.ParseDialect(record.Dialect)
+	if err != nil {
+		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
+	}
+	record.Dialect = dialect.String()
+	switch {
+	case record.Shortest <= 0:
+		return record, usageError("give --shortest-lease 30s; longer than it really is would be unsafe", "the shortest lease of the legacy clients is missing")
+	case record.Shortest%time.Millisecond != 0:
+		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
+	}
+	unit := dialect.Rules().Unit.Resolution()
+	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
+	if err := opts.Validate(); err != nil {
+		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v the default options are unsafe: %w", record.Shortest, err)
+	}
+	return record, nil
+}
+
+func initStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+	begin, err := stages.Parse(flags.begin)
+	switch {
+	case err != nil:
+		return usageError("choose legacy or bridge", "%w", err)
+	case begin == stages.Modern:
+		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")
+	}
+	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match), Dialect: flags.dialect, Shortest: flags.shortest})
+	if err != nil {
+		return err
+	}
+	if view, err := at.store.Show(ctx); err == nil {
+		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
+			"namespace %s exists already: stage %v, epoch %d", at.store.Namespace, view.Record.Stage, view.Record.Epoch)
+	} else if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	if err := at.store.CheckOthers(ctx, record.Patterns); err != nil {
+		return err
+	}
+	seen, err := lookAt(ctx, at.end, record.Patterns)
+	if err != nil {
+		return err
+	}
+	refused := forceable(env, seen.speak(record.Dialect), flags.force)
+	plan := fmt.Sprintf("create namespace %s at stage %v: keys %s, dialect %s, shortest lease %v",
+		at.store.Namespace, begin, shownPatterns(record.Patterns), record.Dialect, record.Shortest)
+	if !flags.execute {
+		if err := printPlan(env, plan, record, seen, nil, refused); err != nil {
+			return err
+		}
+		return refused
+	}
+	if refused != nil {
+		return refused
+	}
+	if strings.TrimSpace(flags.force) != "" {
+		record.Note = "forced: " + flags.force
+	}
+	if err := at.store.Init(ctx, record); err != nil {
+		return err
+	}
+	return showStage(ctx, env, at.store)
+}
+
+// forceable lets --force overrule a refusal: it is said, and does not stand in the way.
+func forceable(env *environment, refused error, force string) error {
+	if refused != nil && isOwnError(refused) && strings.TrimSpace(force) != "" {
+		fmt.Fprintf(env.stderr, "lockmigrate: forced: %s\n", terminal.Safe(refused.Error()))
+		return nil
+	}
+	return refused
+}
+
+func shownPatterns(patterns []string) string {
+	shown := make([]string, len(patterns))
+	for i, p := range patterns {
+		shown[i] = stages.Escape(p)
+	}
+	return terminal.Safe(strings.Join(shown, " "))
+}
+
+// printPlan says what --execute would do, what was seen on the keys, who is in the way, and why it would be refused.
+func printPlan(env *environment, plan string, record stages.Record, seen *keysSeen, blockers []stages.Blocker, refused error) error {
+	if env.global.json {
+		doc := map[string]any{
+			"plan": plan, "executed": false, "namespace": record.Namespace, "stage": record.Stage.String(), "epoch": record.Epoch,
+			"blocked_by": blockersJSON(blockers),
+		}
+		if seen != nil {
+			doc["on_the_keys"] = seen.String()
+		}
+		if refused != nil {
+			doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
+		}
+		return json.NewEncoder(env.stdout).Encode(doc)
+	}
+	fmt.Fprintf(env.stdout, "plan: %s\n", terminal.Safe(plan))
+	if seen != nil {
+		fmt.Fprintf(env.stdout, "on the keys: %s\n", seen)
+	}
+	for _, b := range blockers {
+		fmt.Fprintf(env.stdout, "in the way: %s\n", terminal.Safe(b.String()))
+	}
+	if refused == nil {
+		fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
+	}
+	return nil
+}
+
+func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the namespaces of a server or cluster",
+		Long: `list shows every namespace of every master: stage, epoch, how many members
+live, dialect, and keys. "reserved" means that keys are reserved and there is no record: an init was
+stopped in the middle. Run it again, or free the keys with "lockmigrate stage
+delete".`,
+		Example: "  lockmigrate stage list",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error { return listStages(ctx, env, at) })
+		},
+	}
+}
+
+// listedJSON is one row of `stage list --json`.
+type listedJSON struct {
+	Namespace string   `json:"namespace"`
+	Stage     string   `json:"stage"` // reserved: keys without a record
+	Epoch     int64    `json:"epoch"`
+	Members   int      `json:"members"` // that live
+	Dialect   string   `json:"dialect"`
+	Patterns  []string `json:"patterns"`
+}
+
+func listStages(ctx context.Context, env *environment, at *place) error {
+	all, err := at.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []listedJSON{}
+	for _, one := range all {
+		r := one.View.Record
+		row := listedJSON{Namespace: one.Name, Stage: "reserved", Patterns: []string{}}
+		patterns := one.Reserved
+		if one.Unknown == nil {
+			row.Stage, row.Epoch, row.Dialect, patterns = r.Stage.String(), r.Epoch, r.Dialect, r.Patterns
+			for _, m := range one.View.Members {
+				if m.Lives() {
+					row.Members++
+				}
+			}
+		}
+		for _, p := range patterns {
+			row.Patterns = append(row.Patterns, stages.Escape(p))
+		}
+		rows = append(rows, row)
+	}
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"namespaces": rows})
+	}
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(env.stdout, "no namespaces")
+		return err
+	}
+	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "NAMESPACE\tSTAGE\tEPOCH\tMEMBERS\tDIALECT\tKEYS")
+	for _, r := range rows {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n", r.Namespace, r.Stage, r.Epoch, r.Members, orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
+	}
+	return table.Flush()
+}
+
+func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set [flags]",
+		Short: "Correct what a namespace is: keys, dialect, shortest lease",
+		Long: `set corrects the record of a namespace. What is not given stays. --match gives
+all patterns, not only those that are added. Members take the change over with
+their next report, and the next stage waits until all have. Going to modern
+then needs a certificate of the new epoch.
+
+Another dialect, and patterns that are left out, are refused while there is a
+member: two members that read the record differently could both hold a key.
+Stop the services first. New patterns are refused at stage modern: nobody has
+looked for legacy clients on them. It prints its plan, and writes only with
+--execute.`,
+		Example: `  lockmigrate stage set --namespace orders --shortest-lease 20s --execute
+  lockmigrate stage set --namespace orders --match 'lock.order.*' \
+      --match 'lock.bill.*' --execute`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return setStage(ctx, env, at, *flags)
+			})
+		},
+	}
+	describeFlags(cmd, flags)
+	cmd.Flags().Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	return cmd
+}
+
+func setStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+	view, err := at.store.Show(ctx)
+	if err != nil {
+		return err
+	}
+	from, to := view.Record, view.Record
+	if flags.epoch != 0 && flags.epoch != from.Epoch {
+		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", from.Epoch, flags.epoch)
+	}
+	if len(flags.match) > 0 {
+		to.Patterns = flags.match
+	}
+	if flags.dialect != "" {
+		to.Dialect = flags.dialect
+	}
+	if flags.shortest != 0 {
+		to.Shortest = flags.shortest
+	}
+	to.Patterns = slices.Clone(to.Patterns)
+	if to, err = checkedRecord(to); err != nil {
+		return err
+	}
+	changes := changed(from, to)
+	if len(changes) == 0 {
+		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is so already\n", at.store.Namespace)
+		return showStage(ctx, env, at.store)
+	}
+	if from.Stage == stages.Modern && stages.Widens(from, to) {
+		return unsafeError("roll back to bridge first, or give these keys a namespace of their own", "at stage modern no pattern can be added: nobody has looked for legacy clients on its keys")
+	}
+	seen, err := lookAt(ctx, at.end, to.Patterns)
+	if err != nil {
+		return err
+	}
+	refused := forceable(env, seen.speak(to.Dialect), flags.force)
+	plan := fmt.Sprintf("change namespace %s, stage %v, epoch %d to %d: %s", at.store.Namespace, from.Stage, from.Epoch, from.Epoch+1, strings.Join(changes, ", "))
+	blockers, err := at.store.Set(ctx, from.Epoch, from, to, false)
+	if err != nil {
+		return err
+	}
+	if refused == nil {
+		refused = unlessAlone(blockers)
+	}
+	if !flags.execute {
+		if err := printPlan(env, plan, from, seen, blockers, refused); err != nil {
+			return err
+		}
+		return refused
+	}
+	if refused != nil {
+		return refused
+	}
+	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
+		err = unlessAlone(blockers)
+	}
+	if err != nil {
+		return err
+	}
+	return showStage(ctx, env, at.store)
+}
+
+// changed says what differs between two records.
+func changed(from, to stages.Record) (changes []string) {
+	if stages.Narrows(from, to) || stages.Widens(from, to) {
+		changes = append(changes, fmt.Sprintf("keys %s (now %s)", shownPatterns(to.Patterns), shownPatterns(from.Patterns)))
+	}
+	if from.Dialect != to.Dialect {
+		changes = append(changes, fmt.Sprintf("dialect %s (now %s)", to.Dialect, from.Dialect))
+	}
+	if from.Shortest != to.Shortest {
+		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
+	}
+	return changes
+}
+
+// unlessAlone refuses what no member may see.
+func unlessAlone(blockers []stages.Blocker) error {
+	if len(blockers) == 0 {
+		return nil
+	}
+	return unsafeError("stop the services, wait until the silent ones have run out, and run it again", "members are in the way: %s", blocked(blockers))
+}
+
+func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete [flags]",
+		Short: "Remove the record of a namespace that has no members",
+		Long: `delete removes the record of a namespace and frees its keys for another one.
+What stands on the keys stays. It is refused while the namespace has a member:
+stop the services first. Where an init was stopped in the middle it frees the
+keys that were reserved. It prints its plan, and writes only with --execute.
+
+What remains is the number of the last epoch, in the list of namespaces: a
+certificate of this namespace is of no use to a later one of the same name.`,
+		Example: `  lockmigrate stage delete --namespace orders --execute`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return deleteStage(ctx, env, at, *flags)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+	return cmd
+}
+
+func deleteStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+	view, err := at.store.Show(ctx)
+	if errors.Is(err, stages.ErrNoRecord) {
+		return freeReserved(ctx, env, at, flags, err)
+	}
+	if err != nil {
+		return err
+	}
+	r := view.Record
+	if flags.epoch != 0 && flags.epoch != r.Epoch {
+		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", r.Epoch, flags.epoch)
+	}
+	blockers, err := at.store.Delete(ctx, r.Epoch, false)
+	if err != nil {
+		return err
+	}
+	refused := unlessAlone(blockers)
+	if !flags.execute {
+		plan := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
+		if err := printPlan(env, plan, r, nil, blockers, refused); err != nil {
+			return err
+		}
+		return refused
+	}
+	if refused == nil {
+		if blockers, err = at.store.Delete(ctx, r.Epoch, true); err != nil {
+			return err
+		}
+		refused = unlessAlone(blockers)
+	}
+	if refused != nil {
+		return refused
+	}
+	return deleted(env, at.store.Namespace)
+}
+
+// freeReserved gives up the keys of a namespace without a record, as an init leaves them that was stopped.
+func freeReserved(ctx context.Context, env *environment, at *place, flags stageFlags, noRecord error) error {
+	all, err := at.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(one stages.Listed) bool { return one.Name == at.store.Namespace })
+	if i < 0 {
+		return noRecord
+	}
+	if !flags.execute {
+		plan := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
+		return printPlan(env, plan, stages.Record{Namespace: at.store.Namespace}, nil, nil, nil)
+	}
+	if _, err := at.store.Delete(ctx, 0, true); err != nil {
+		return err
+	}
+	return deleted(env, at.store.Namespace)
+}
+
+func deleted(env *environment, namespace string) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": namespace, "deleted": true})
+	}
+	_, err := fmt.Fprintf(env.stdout, "namespace %s is deleted\n", namespace)
+	return err
+}

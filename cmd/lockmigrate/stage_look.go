@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/fence"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
+)
+
+// keysSeen is what stands on the keys of a namespace at one moment, on every master.
+type keysSeen struct {
+	keys     int64
+	legacy   []legacyValue
+	tokens   int64 // bridge values and tokens
+	endless  int64 // tokens among them without a TTL
+	others   int64 // no lock that is known
+	unread   int64 // that this user may not read
+	complete bool
+	clock    time.Time // the server's
+}
+
+// legacyValue is an expiry on a key.
+type legacyValue struct {
+	key      string
+	form     string   // the dialects that write it, for people; else the name of the form
+	dialects []string // that write this form
+	state    census.State
+	ends     time.Duration // until it is over; negative: since
+	ttl      time.Duration // negative: none
+}
+
+// lookAt goes through the keys that match the patterns. It writes nothing.
+func lookAt(ctx context.Context, end *endpoint.Endpoint, patterns []string) (*keysSeen, error) {
+	seen := &keysSeen{}
+	count := census.New(census.Options{Match: patterns, GhostAfter: time.Minute, Emit: func(row *census.Row) error {
+		seen.add(row)
+		return nil
+	}})
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range masters {
+		conn, err := end.DialRaw(ctx, addr)
+		if err == nil {
+			err = count.Scan(ctx, conn)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the keys of %s: %w", addr, endpoint.Explain(err))
+		}
+	}
+	summary := count.Summary()
+	seen.complete, seen.clock, seen.unread = summary.Complete, summary.Clock, summary.Unread
+	return seen, nil
+}
+
+func (k *keysSeen) add(row *census.Row) {
+	if row.Beside {
+		return // a part of another lock
+	}
+	k.keys++
+	form := strings.Join(row.Dialects, " or ")
+	if form == "" {
+		form = string(row.Format)
+	}
+	switch row.Format {
+	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
+		if row.Format == census.TokenNoTTL && len(row.Dialects) > 0 { // a legacy client's value without an expiry
+			k.legacy = append(k.legacy, legacyValue{key: string(row.Key), form: form, dialects: row.Dialects, state: row.State, ttl: -1})
+			return
+		}
+		if row.Format == census.TokenNoTTL {
+			k.endless++
+		}
+		k.tokens++
+	case census.UnknownFormat:
+		k.others++
+	default: // the forms that carry an expiry, whatever their number
+		v := legacyValue{key: string(row.Key), form: form, dialects: row.Dialects, state: row.State, ttl: time.Duration(row.TTL) * time.Millisecond}
+		if row.HasExpiry {
+			v.ends = row.Expires.Sub(row.Now)
+		}
+		if row.TTL < 0 {
+			v.ttl = -1
+		}
+		k.legacy = append(k.legacy, v)
+	}
+}
+
+// String says what was found, in one line.
+func (k *keysSeen) String() string {
+	if k.keys == 0 {
+		return "no key matches at the moment, so what the clients write could not be compared; lockmigrate observe watches them"
+	}
+	byForm := map[string]int{}
+	held := 0
+	for _, v := range k.legacy {
+		byForm[v.form]++
+		if v.state == census.Held {
+			held++
+		}
+	}
+	text := fmt.Sprintf("%d", k.keys)
+	var parts []string
+	for _, form := range slices.Sorted(maps.Keys(byForm)) {
+		parts = append(parts, fmt.Sprintf("%d %s", byForm[form], form))
+	}
+	if held > 0 {
+		parts = append(parts, fmt.Sprintf("%d of them held", held))
+	}
+	if k.tokens > 0 {
+		parts = append(parts, fmt.Sprintf("%d tokens", k.tokens))
+	}
+	if k.others > 0 {
+		parts = append(parts, fmt.Sprintf("%d that are no known lock", k.others))
+	}
+	return text + ": " + strings.Join(parts, ", ")
+}
+
+// trusted refuses a look that did not see everything.
+func (k *keysSeen) trusted() error {
+	switch {
+	case !k.complete:
+		return unsafeError("run it again, or say with --force REASON why it does not matter", "not all keys could be looked at")
+	case k.unread > 0:
+		return unsafeError("use a user that may read the lock keys, or say with --force REASON why it does not matter", "%d keys could not be read", k.unread)
+	case !k.clock.IsZero() && k.clock.Before(protocol.EarliestExpiry.Time()):
+		return unsafeError("set the server's clock", "the server's clock says %s: the bridge takes no expiry of that time for one", k.clock.UTC().Format(time.DateOnly))
+	}
+	return nil
+}
+
+// speak refuses a dialect that the values on the keys contradict.
+func (k *keysSeen) speak(dialect string) error {
+	if err := k.trusted(); err != nil {
+		return err
+	}
+	var strange []legacyValue
+	byForm := map[string]bool{}
+	for _, v := range k.legacy {
+		if !slices.Contains(v.dialects, dialect) {
+			strange = append(strange, v)
+			byForm[v.form] = true
+		}
+	}
+	if len(strange) == 0 {
+		return nil
+	}
+	forms := slices.Sorted(maps.Keys(byForm))
+	hint := "two dialects on one key do not exclude each other: find out who writes what with \"lockmigrate observe\"; when these values are nobody's any more, say so with --force REASON"
+	if len(forms) == 1 && len(strange) == len(k.legacy) && len(strange[0].dialects) > 0 {
+		hint = fmt.Sprintf("give --dialect %s; when these values are nobody's any more, say so with --force REASON", strange[0].dialects[0])
+	}
+	return unsafeError(hint, "%d of %d legacy values on these keys are not of dialect %s but %s: %s", len(strange), len(k.legacy), dialect, strings.Join(forms, ", "), listKeys(strange, false))
+}
+
+// modernCan refuses stage modern while legacy values stand on the keys: from then on nobody takes them over.
+func (k *keysSeen) modernCan(patterns []string) error {
+	if err := k.trusted(); err != nil {
+		return err
+	}
+	if len(k.legacy) == 0 {
+		return nil
+	}
+	dead := slices.ContainsFunc(k.legacy, func(v legacyValue) bool { return v.state != census.Held })
+	hint := "wait until their holders have released them"
+	if dead {
+		hint = fmt.Sprintf("remove the dead ones with \"lockmigrate sweep%s --ghost-after 1m --execute\", wait for the others", matchFlags(patterns))
+	}
+	what := fmt.Sprintf("legacy values stand on %d keys", len(k.legacy))
+	if len(k.legacy) == 1 {
+		what = "a legacy value stands on 1 key"
+	}
+	return unsafeError(hint+", and run it again; or go with --force REASON", "%s, and at stage modern nobody takes it over: %s", what, listKeys(k.legacy, true))
+}
+
+// besides says what is no reason to refuse stage modern, and still keeps everybody from a key.
+func (k *keysSeen) besides() (notes []string) {
+	if k.endless > 0 {
+		notes = append(notes, fmt.Sprintf("tokens without a TTL stand on keys (%d): one of a dead holder blocks its key for good; \"lockmigrate sweep --tokens\" gives them one", k.endless))
+	}
+	if k.others > 0 {
+		notes = append(notes, fmt.Sprintf("values that are no known lock stand on keys (%d): nobody can lock these; \"lockmigrate scan --all\" lists them", k.others))
+	}
+	return notes
+}
+
+// listKeys names the first few keys.
+func listKeys(values []legacyValue, states bool) string {
+	slices.SortFunc(values, func(a, b legacyValue) int { return strings.Compare(a.key, b.key) })
+	const most = 3
+	var parts []string
+	for _, v := range values[:min(most, len(values))] {
+		text := terminal.Quoted(v.key)
+		switch {
+		case !states:
+		case v.ttl >= 0:
+			text += fmt.Sprintf(" (goes in %s)", short(v.ttl))
+		case v.ends > 0:
+			text += fmt.Sprintf(" (held for another %s)", short(v.ends))
+		case v.ends < 0:
+			text += fmt.Sprintf(" (expired %s ago)", short(-v.ends))
+		default:
+			text += " (no expiry)"
+		}
+		parts = append(parts, text)
+	}
+	text := strings.Join(parts, ", ")
+	if n := len(values) - most; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+// matchFlags are the flags that name a namespace's keys on another command line.
+func matchFlags(patterns []string) string {
+	text := ""
+	for _, p := range patterns {
+		text += " --match '" + stages.Escape(p) + "'"
+	}
+	return text
+}
+
+// unfenced refuses stage legacy while the rules of a server deny SETNX or GETSET to a user that a member is: at that
+// stage Go members send what old clients send. It returns what it could not find out.
+func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (unknown []string, err error) {
+	users, unnamed := membersUsers(view)
+	key := exampleKey(view.Record.Patterns)
+	nodes, err := end.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	denied := map[string]string{} // a user -> where, and what
+	fenced := map[string]bool{}
+	var order []string
+	for _, n := range nodes {
+		conn, err := end.DialNode(ctx, n.Addr)
+		if err != nil {
+			unknown = append(unknown, fmt.Sprintf("%s cannot be asked for its rules: %v", n.Addr, err))
+			continue
+		}
+		if unnamed > 0 && hasRules(ctx, conn) {
+			unknown = append(unknown, fmt.Sprintf("as which user %d members connect is not known: see on %s with \"lockmigrate fence --user NAME --remove\" whether a fence is in their way", unnamed, n.Addr))
+			unnamed = 0
+		}
+		for _, user := range users {
+			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Lock: key, Remove: true})
+			if err != nil {
+				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read: %v", terminal.Quoted(user), n.Addr, err))
+				continue
+			}
+			for _, p := range plans {
+				what := deniedBy(p)
+				if what == "" {
+					continue
+				}
+				if denied[user] == "" {
+					order = append(order, user)
+					denied[user] = fmt.Sprintf("%s denies %s to user %s", n.Addr, what, user)
+				}
+				fenced[user] = fenced[user] || len(p.Command) > 0
+			}
+		}
+		_ = conn.Close()
+	}
+	if len(order) == 0 {
+		return unknown, nil
+	}
+	var where, flags []string
+	for _, user := range order {
+		where = append(where, denied[user])
+		if fenced[user] {
+			flags = append(flags, "--user "+user)
+		}
+	}
+	hint := "give these users the right to SETNX and GETSET; or go with --force REASON"
+	if len(flags) > 0 {
+		hint = fmt.Sprintf("take the fence away first: \"lockmigrate fence %s --remove --execute\"; or go with --force REASON", strings.Join(flags, " "))
+	}
+	return unknown, unsafeError(hint, "at stage legacy the members could acquire nothing: %s", strings.Join(where, "; "))
+}
+
+// deniedBy names what a plan's trials found denied. Where the server cannot try (before 7.0), the rules decide.
+func deniedBy(p fence.Plan) string {
+	var words []string
+	for _, c := range p.Checks {
+		if len(c.Command) == 0 || c.Command[0] != "SETNX" && c.Command[0] != "GETSET" {
+			continue
+		}
+		if c.Now == "denied" || c.Now == "unknown" && len(p.Command) > 0 {
+			words = append(words, c.Command[0])
+		}
+	}
+	return strings.Join(words, " and ")
+}
+
+// membersUsers returns the users that the living members are, and how many of them could not tell.
+func membersUsers(view stages.View) (users []string, unnamed int) {
+	for _, m := range view.Members {
+		switch {
+		case !m.Lives():
+		case m.Info.User == "":
+			unnamed++
+		case !slices.Contains(users, m.Info.User):
+			users = append(users, m.Info.User)
+		}
+	}
+	slices.Sort(users)
+	return users, unnamed
+}
+
+// hasRules tells that the server has an ACL at all.
+func hasRules(ctx context.Context, conn redis.Conn) bool {
+	_, err := redis.DoContext(conn, ctx, "ACL", "WHOAMI")
+	return err == nil || !strings.Contains(strings.ToLower(err.Error()), "unknown command")
+}
+
+// exampleKey is a key that a pattern covers.
+func exampleKey(patterns []string) string {
+	if len(patterns) == 0 {
+		return "lock"
+	}
+	return strings.NewReplacer("*", "x", "?", "x").Replace(patterns[0])
+}

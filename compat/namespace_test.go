@@ -1,0 +1,399 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// namespaceOf creates the namespace orders with a shortest lease.
+func namespaceOf(t testing.TB, s *redistest.Server, shortest time.Duration) *stages.Store {
+	t.Helper()
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+	if err := store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: shortest}); err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// setShortest corrects the shortest lease of a namespace, as an operator does.
+func setShortest(t testing.TB, store *stages.Store, shortest time.Duration) {
+	t.Helper()
+	view, err := store.Show(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := view.Record
+	to.Shortest = shortest
+	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
+		t.Fatal(blockers, err)
+	}
+}
+
+// poolTo is a pool for an address that is not the server's own.
+func poolTo(t testing.TB, addr string) *redis.Pool {
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// within bounds a call that must answer by itself.
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestAMemberWithAFixedNameComesBack: a process that crashed cannot say goodbye, and the one that follows it
+// under the same name, as in a StatefulSet, works at once. What the first one may still hold is waited for.
+func TestAMemberWithAFixedNameComesBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		named := quick(ofOrders, func(o *compat.Options) { o.Member = "pay-0" })
+		link := redistest.NewLink(t, s.Addr)
+		pool := poolTo(t, link.Addr)
+		first, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Close()
+		acquire(t, first, "orders:1")
+		await(t, "several reports of the first", func() bool {
+			view, err := store.Show(t.Context())
+			return err == nil && len(view.Members) == 1 && view.Members[0].Epoch == 1
+		})
+		time.Sleep(time.Second) // it lives for some time: its reports have numbers that grow
+		link.Partition()        // and dies: nothing of it reaches the server any more
+
+		began := time.Now()
+		second := newLocker(t, s, named)
+		k, err := second.Acquire(within(t, 10*time.Second), "orders:2")
+		if err != nil {
+			t.Fatalf("the process that follows: %v", err)
+		}
+		release(t, k)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it worked after %v", took)
+		}
+		view, err := store.Show(t.Context())
+		if err != nil || len(view.Members) != 2 {
+			t.Fatalf("both processes count until the first has run out: %+v, %v", view.Members, err)
+		}
+	})
+}
+
+// TestOptionsAreCheckedAgainstTheRecord: what the record says takes the place of a default before the options
+// are judged, and options that the record makes wrong are refused with the record's value.
+func TestOptionsAreCheckedAgainstTheRecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		namespaceOf(t, s, 3*time.Second)
+		fits, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 5 * time.Second})
+		if err != nil {
+			t.Fatalf("a lease of 5 s beside a record of 3 s: %v", err)
+		}
+		defer fits.Close()
+		k, err := fits.Acquire(within(t, 10*time.Second), "orders:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, k)
+
+		short, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 2 * time.Second})
+		if err != nil {
+			t.Fatalf("without the record nothing is wrong with it: %v", err)
+		}
+		defer short.Close()
+		_, err = short.Acquire(within(t, 10*time.Second), "orders:1")
+		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ShortestLease 3s") {
+			t.Errorf("a lease shorter than the record's shortest: %v", err)
+		}
+	})
+}
+
+// TestWhatCannotWorkFailsAtOnce: a misspelt namespace and a dialect that is not the record's are errors of the
+// first call, not silent waits.
+func TestWhatCannotWorkFailsAtOnce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		namespace(t, s)
+		for name, c := range map[string]struct {
+			change func(*compat.Options)
+			says   string
+		}{
+			"misspelt": {func(o *compat.Options) { o.Namespace = "odrers" }, "namespace odrers: there is no such namespace"},
+			"dialect":  {func(o *compat.Options) { o.Namespace, o.Dialect = "orders", legacy.RedisPyFloat }, "dialect jedis-ms"},
+			"lease": {func(o *compat.Options) {
+				o.Namespace, o.Lease, o.ShortestLease = "orders", 500*time.Millisecond, 400*time.Millisecond
+			}, "Lease of 500ms"},
+		} {
+			l := newLocker(t, s, quick(c.change))
+			for verb, call := range map[string]func(context.Context) error{
+				"Acquire":    func(ctx context.Context) error { _, err := l.Acquire(ctx, "orders:1"); return err },
+				"TryAcquire": func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "orders:1"); return err },
+				"Do": func(ctx context.Context) error {
+					return l.Do(ctx, "orders:1", func(context.Context) error { return nil })
+				},
+			} {
+				err := call(within(t, 10*time.Second))
+				if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%s: %s: %v", name, verb, err)
+				}
+			}
+		}
+	})
+}
+
+// TestALateReportAfterGoodbye: what a member sent before it left, and what arrives after, does not bring it back.
+func TestALateReportAfterGoodbye(t *testing.T) {
+	s := redistest.Real(t)
+	store := namespace(t, s)
+	proxy := redistest.NewProxy(t, s)
+	held := make(chan struct{})
+	joined, arrived := 0, make(chan struct{}, 1)
+	proxy.Before(func(words []string) {
+		if strings.HasPrefix(words[0], "EVAL") && len(words) > 5 && words[3] == stages.RecordKey("orders") {
+			if joined++; joined == 5 {
+				arrived <- struct{}{}
+				<-held // the report is on its way for long
+			}
+		}
+	})
+	l, err := compat.New(poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	l.Close()
+	await(t, "the goodbye", func() bool {
+		view, err := store.Show(t.Context())
+		return err == nil && len(view.Members) == 0
+	})
+	monitor := s.Monitor()
+	close(held)
+	var seen []redistest.Command
+	await(t, "the late report at the server", func() bool {
+		seen = append(seen, monitor.Commands()...)
+		return strings.Contains(fmt.Sprint(seen), stages.RecordKey("orders"))
+	})
+	if view, err := store.Show(t.Context()); err != nil || len(view.Members) != 0 {
+		t.Errorf("the late report brought it back: %+v, %v", view.Members, err)
+	}
+}
+
+// TestAMisfitSaysWhy: a member that cannot run the record tells it, and is in the way of the next stage with its
+// reason until it is corrected; not of the way back.
+func TestAMisfitSaysWhy(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		well := newLocker(t, s, quick(ofOrders))
+		if err := well.Ready(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.RedisPyFloat }))
+		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
+			t.Fatalf("ready: %v", err)
+		}
+		var view stages.View
+		await(t, "the canary's reason in the record", func() bool {
+			view, _ = store.Show(t.Context())
+			return len(view.Members) == 2 && strings.Contains(view.Members[0].Misfit+view.Members[1].Misfit, "Options.Dialect says redispy-float")
+		})
+		var blockers []stages.Blocker
+		await(t, "nobody but the canary in the way", func() bool {
+			blockers, _ = store.Move(t.Context(), view.Record.Epoch, stages.Bridge, true)
+			return len(blockers) == 1
+		})
+		if b := blockers[0]; !strings.HasPrefix(b.Member, "canary/") || b.Why != "misfit" || !strings.Contains(b.String(), "Options.Dialect says redispy-float") {
+			t.Fatalf("in the way: %+v", b)
+		}
+		canary.Close()
+		moveTo(t, store, stages.Bridge)
+		runs(t, well, compat.Bridge)
+
+		again := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
+		_ = again.Ready(within(t, 10*time.Second))
+		moveTo(t, store, stages.Legacy) // the way back is open
+		runs(t, well, compat.Legacy)
+	})
+}
+
+// TestAServiceOutlivesACorrectedRecord: options that did not fit the record work as soon as the record is corrected,
+// and a record that is changed under a member to what it cannot run stops it at once, with the reason.
+func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := namespaceOf(t, s, time.Hour)
+		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
+		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
+			t.Fatalf("a lease of 5 s where the shortest is an hour: %v", err)
+		}
+		setShortest(t, store, time.Second)
+		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
+		k := acquire(t, l, "orders:1")
+		setShortest(t, store, time.Hour)
+		await(t, "the refusal", func() bool {
+			_, err := l.TryAcquire(t.Context(), "orders:2")
+			return errors.Is(err, compat.ErrStage)
+		})
+		if _, err := l.Acquire(within(t, 10*time.Second), "orders:2"); !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it waits for what no waiting mends: %v", err)
+		}
+		release(t, k) // what was taken can be given back
+	})
+}
+
+// TestReady without a Namespace, before the server answers, and after Close.
+func TestReady(t *testing.T) {
+	s := redistest.Real(t)
+	alone := newLocker(t, s, quick())
+	if err := alone.Ready(t.Context()); err != nil {
+		t.Errorf("without a Namespace: %v", err)
+	}
+	namespace(t, s)
+	link := redistest.NewLink(t, s.Addr)
+	link.Partition()
+	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 100 * time.Millisecond }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, compat.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while the server cannot be reached: %v", err)
+	}
+	link.Heal()
+	if err := cut.Ready(within(t, 20*time.Second)); err != nil {
+		t.Errorf("after it can be reached: %v", err)
+	}
+	cut.Close()
+	if err := cut.Ready(t.Context()); !errors.Is(err, compat.ErrStage) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestTheRecordKnowsTheLongestLock: what a member reports bounds every lock that it may take afterwards, also the
+// first ones, and also when the record is changed under it. A stage change that waits for a silent member relies on that.
+func TestTheRecordKnowsTheLongestLock(t *testing.T) {
+	s := redistest.Real(t)
+	store := namespaceOf(t, s, 10*time.Minute)
+	proxy := redistest.NewProxy(t, s)
+	type told struct{ epoch, longest int64 }
+	reports := make(chan told, 1000)
+	proxy.Before(func(words []string) {
+		if strings.HasPrefix(words[0], "EVAL") && len(words) > 16 && words[3] == stages.RecordKey("orders") && words[15] != "0" {
+			epoch, _ := strconv.ParseInt(words[8], 10, 64)
+			longest, _ := strconv.ParseInt(words[12], 10, 64)
+			reports <- told{epoch, longest}
+		}
+	})
+	l, err := compat.New(poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", MemberLease: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Ready(within(t, 10*time.Second)); err != nil {
+		t.Fatalf("the default lease follows the record: %v", err)
+	}
+	release(t, acquire(t, l, "orders:1"))
+	for i, shortest := range []time.Duration{time.Hour, time.Minute} {
+		setShortest(t, store, shortest)
+		await(t, "the new epoch", func() bool { _, e, err := l.Stage(); return err == nil && e == int64(i+2) })
+	}
+	needed := map[int64]int64{-1: (10 * time.Minute).Milliseconds(), 1: (10 * time.Minute).Milliseconds(), 2: time.Hour.Milliseconds(), 3: time.Hour.Milliseconds()}
+	seen := map[int64]bool{}
+	for deadline := time.Now().Add(20 * time.Second); !seen[3] && time.Now().Before(deadline); {
+		r := <-reports
+		seen[r.epoch] = true
+		if r.longest < needed[r.epoch] {
+			t.Errorf("in epoch %d it reports %d ms", r.epoch, r.longest)
+		}
+	}
+	if !seen[-1] || !seen[1] || !seen[2] || !seen[3] {
+		t.Errorf("reports of epochs %v", seen)
+	}
+}
+
+// TestAClockOfTheLastCentury: the bridge would not read what stage legacy writes by such a clock, so nobody writes it.
+func TestAClockOfTheLastCentury(t *testing.T) {
+	s := redistest.Mini(t)
+	s.Mini.SetTime(time.Date(2001, 9, 1, 0, 0, 0, 0, time.UTC))
+	namespace(t, s)
+	for name, l := range map[string]*compat.Locker{
+		"namespace": newLocker(t, s, quick(ofOrders)),
+		"alone":     newLocker(t, s, quick(func(o *compat.Options) { o.Stage = compat.Legacy })),
+	} {
+		_, err := l.Acquire(within(t, 10*time.Second), "orders:1")
+		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "clock stands before 2001-09-09") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if s.Value("orders:1") != "" {
+		t.Error("it wrote a value")
+	}
+}
+
+// TestAServerClockThatJumps: the bound of a report is of the server's clock as it was. When that clock is set, the next
+// report has another bound, and the member goes on.
+func TestAServerClockThatJumps(t *testing.T) {
+	s := redistest.Mini(t)
+	clock := time.Now().Truncate(time.Millisecond)
+	s.Mini.SetTime(clock)
+	store := namespace(t, s)
+	l := newLocker(t, s, quick(ofOrders))
+	if err := l.Ready(within(t, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for _, jump := range []time.Duration{time.Hour, -30 * time.Minute, 24 * time.Hour} {
+		clock = clock.Add(jump)
+		s.Mini.SetTime(clock)
+		await(t, fmt.Sprint("a report after a jump of ", jump), func() bool {
+			view, err := store.Show(t.Context())
+			return err == nil && len(view.Members) == 1 && view.Members[0].Seen == 0
+		})
+		release(t, acquire(t, l, "orders:1"))
+	}
+}
+
+// TestRightsThatWereNeverThere: a user that may not read the record, or not run scripts, is told so by the first call,
+// and works as soon as it has the right.
+func TestRightsThatWereNeverThere(t *testing.T) {
+	s := redistest.Real(t)
+	namespace(t, s)
+	for missing, rules := range map[string][2]string{
+		"the namespace's keys": {"+@all ~orders* &*", "~*"},
+		"EVALSHA":              {"+@all ~* &* -evalsha", "+evalsha"},
+		"HSET":                 {"+@all ~* &* -hset", "+hset"},
+		"the password":         {"+@all ~* &* >other", ">pw"},
+	} {
+		user := []any{"SETUSER", "app", "reset", "on"}
+		if missing != "the password" {
+			user = append(user, ">pw")
+		}
+		for _, r := range strings.Fields(rules[0]) {
+			user = append(user, r)
+		}
+		s.Do("ACL", user...)
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("app"), redis.DialPassword("pw"))
+		}}
+		l, err := compat.New(pool, quick(ofOrders))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
+		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without %s: %v", missing, err)
+		}
+		s.Do("ACL", "SETUSER", "app", rules[1])
+		await(t, "the Locker works with "+missing, func() bool { return l.Ready(t.Context()) == nil })
+		l.Close()
+		_ = pool.Close()
+	}
+}

@@ -1,0 +1,459 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/cluster"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+func record(patterns ...string) Record {
+	return Record{Stage: Legacy, Patterns: patterns, Dialect: "jedis-ms", Shortest: 10 * time.Second}
+}
+
+func named(s *Store, name string) *Store {
+	return &Store{Pool: s.Pool, Namespace: name, ReplyTimeout: s.ReplyTimeout}
+}
+
+// overCluster returns a store of a cluster: its namespaces lie on all masters.
+func overCluster(t *testing.T) *Store {
+	t.Helper()
+	c := redistest.NewCluster(t, 3, 0)
+	pool, err := cluster.New(cluster.Options{Addrs: c.Addrs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return &Store{Pool: pool, Namespace: "orders", ReplyTimeout: 5 * time.Second}
+}
+
+// TestOverlapsAreFoundOnEveryMaster: wherever the record of the other namespace lies, also without the list.
+func TestOverlapsAreFoundOnEveryMaster(t *testing.T) {
+	store := overCluster(t)
+	for _, listed := range []bool{true, false} {
+		for i := range 12 { // names in slots of every master
+			first, second := named(store, fmt.Sprintf("first-%v-%d", listed, i)), named(store, fmt.Sprintf("second-%v-%d", listed, i))
+			prefix := fmt.Sprintf("lock.%v.%d.", listed, i)
+			if err := first.Init(t.Context(), record(prefix+"*")); err != nil {
+				t.Fatal(err)
+			}
+			if !listed {
+				conn, err := store.Pool.GetContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.Do("DEL", ListKey); err != nil {
+					t.Fatal(err)
+				}
+				_ = conn.Close()
+			}
+			if err := second.Init(t.Context(), record(prefix+"order.*")); !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), first.Namespace) {
+				t.Errorf("%s beside %s: %v", second.Namespace, first.Namespace, err)
+			}
+			if _, err := second.Show(t.Context()); !errors.Is(err, ErrNoRecord) {
+				t.Errorf("%s: %v", second.Namespace, err)
+			}
+		}
+	}
+}
+
+// TestOperatorsAtOnce: of those who reserve the same keys at the same moment exactly one gets them, on a server and
+// on a cluster.
+func TestOperatorsAtOnce(t *testing.T) {
+	many := func(t *testing.T, store *Store) {
+		for round := range 10 {
+			var operators sync.WaitGroup
+			results := make([]error, 6)
+			for i := range results {
+				operators.Go(func() {
+					one := named(store, fmt.Sprintf("r%d-%d", round, i))
+					results[i] = one.Init(t.Context(), record(fmt.Sprintf("lock.%d.*", round), fmt.Sprintf("own.%d.%d.*", round, i)))
+				})
+			}
+			operators.Wait()
+			created := 0
+			for i, err := range results {
+				switch {
+				case err == nil:
+					created++
+				case !errors.Is(err, ErrOverlap):
+					t.Errorf("round %d, operator %d: %v", round, i, err)
+				}
+			}
+			if created != 1 {
+				t.Fatalf("round %d: %d namespaces over the same keys: %v", round, created, results)
+			}
+		}
+		all, err := store.List(t.Context())
+		if err != nil || len(all) != 10 {
+			t.Errorf("listed: %+v, %v", all, err)
+		}
+	}
+	t.Run("one server", func(t *testing.T) {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) { many(t, newStore(s)) })
+	})
+	t.Run("cluster", func(t *testing.T) { many(t, overCluster(t)) })
+}
+
+// TestOperatorsDieInTheMiddle: a command that changes what is reserved dies at each of its requests, before or after
+// the server has executed it. Nobody else gets the keys then, and the same command finishes when it is run again.
+func TestOperatorsDieInTheMiddle(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		healthy := newStore(s)
+		wider := record("lock.*", "key.*")
+		for what, do := range map[string]struct {
+			prepare, run func(ctx context.Context, store *Store) error
+			patterns     []string // what must not be given to another
+			done         func(View, error) bool
+		}{
+			"init": {
+				func(context.Context, *Store) error { return nil },
+				func(ctx context.Context, store *Store) error { return store.Init(ctx, orders) }, nil,
+				func(v View, err error) bool { return err == nil && v.Record.Epoch == 1 },
+			},
+			"set": {
+				func(ctx context.Context, store *Store) error { return store.Init(ctx, orders) },
+				func(ctx context.Context, store *Store) error {
+					_, err := store.Set(ctx, 1, orders, wider, true)
+					return err
+				}, []string{"lock.1"},
+				func(v View, err error) bool { return err == nil && len(v.Record.Patterns) == 2 },
+			},
+			"delete": {
+				func(ctx context.Context, store *Store) error { return store.Init(ctx, orders) },
+				func(ctx context.Context, store *Store) error { _, err := store.Delete(ctx, 1, true); return err }, nil,
+				func(v View, err error) bool { return errors.Is(err, ErrNoRecord) },
+			},
+		} {
+			for crash := 1; crash < 20; crash++ {
+				finished := false
+				for _, executed := range []bool{false, true} {
+					s.Do("FLUSHALL")
+					if err := do.prepare(t.Context(), healthy); err != nil {
+						t.Fatal(err)
+					}
+					wire := &crashing{at: crash, executed: executed, addr: s.Addr}
+					err := do.run(t.Context(), &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second})
+					wire.close()
+					if finished = wire.count.Load() < int64(crash); finished {
+						if err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+						break
+					}
+					view, showErr := healthy.Show(t.Context())
+					other := named(healthy, "other").Init(t.Context(), record("lock.1"))
+					covered := showErr == nil && view.Record.Covers("lock.1")
+					if covered && !errors.Is(other, ErrOverlap) {
+						t.Errorf("%s, crash at %d (executed %v): another got the keys: %v", what, crash, executed, other)
+					}
+					if other == nil { // it was free, and is taken now: give it back
+						if _, err := named(healthy, "other").Delete(t.Context(), 1, true); err != nil {
+							t.Fatal(err)
+						}
+					}
+					age(t, s, healthy) // the time of a claim that nobody ends passes
+					view, showErr = healthy.Show(t.Context())
+					if !do.done(view, showErr) {
+						if err := do.run(t.Context(), healthy); err != nil && !(what == "delete" && errors.Is(err, ErrNoRecord)) {
+							t.Errorf("%s, crash at %d (executed %v), run again: %v", what, crash, executed, err)
+						}
+					}
+					if view, showErr = healthy.Show(t.Context()); !do.done(view, showErr) {
+						t.Errorf("%s, crash at %d (executed %v), run again: %+v, %v", what, crash, executed, view.Record, showErr)
+					}
+				}
+				if finished {
+					if crash < 4 {
+						t.Fatalf("%s has only %d requests", what, crash-1)
+					}
+					break
+				}
+			}
+		}
+	})
+}
+
+// age makes the claims of the list as old as nobody's command can be.
+func age(t *testing.T, s *redistest.Server, store *Store) {
+	t.Helper()
+	l, err := store.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, e := range l.entries {
+		e.At -= claimStands.Milliseconds()
+		if err := named(store, name).write(t.Context(), l, &e); err != nil {
+			t.Fatal(err)
+		}
+		if l, err = store.list(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAnotherOperatorAtWork: while a command for a namespace is under way nobody else changes it, and a command that
+// comes too late writes nothing.
+func TestAnotherOperatorAtWork(t *testing.T) {
+	s := redistest.Mini(t)
+	clock := time.Now().Truncate(time.Millisecond)
+	s.Mini.SetTime(clock)
+	store := newStore(s)
+	c, err := store.reserve(t.Context(), orders.Patterns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Init(t.Context(), orders); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "run it again in 15s") {
+		t.Errorf("a second init: %v", err)
+	}
+	if _, err := store.Delete(t.Context(), 1, true); !errors.Is(err, ErrBusy) {
+		t.Errorf("a delete: %v", err)
+	}
+	s.Mini.SetTime(clock.Add(claimStands))
+	if _, err := store.Delete(t.Context(), 1, true); err != nil {
+		t.Errorf("keys that a stopped command has reserved are given up: %v", err)
+	}
+	if err := named(store, "other").Init(t.Context(), orders); err != nil {
+		t.Errorf("and another namespace can have them: %v", err)
+	}
+	if err := c.done(t.Context(), &c.entry); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := store.list(t.Context()); err != nil || len(l.entries["orders"].Patterns) > 0 {
+		t.Errorf("a claim that was over came back: %+v, %v", l.entries, err)
+	}
+}
+
+func TestSetAndDelete(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		set := func(change func(*Record)) ([]Blocker, error) {
+			t.Helper()
+			view, err := store.Show(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			to := view.Record
+			to.Patterns = slices.Clone(to.Patterns)
+			change(&to)
+			planned, planErr := store.Set(t.Context(), view.Record.Epoch, view.Record, to, false)
+			if after, _ := store.Show(t.Context()); after.Record.Epoch != view.Record.Epoch {
+				t.Error("a plan was carried out")
+			}
+			blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true)
+			if len(planned) != len(blockers) || (planErr == nil) != (err == nil) {
+				t.Errorf("planned: %v, %v; done: %v, %v", planned, planErr, blockers, err)
+			}
+			after, showErr := store.Show(t.Context())
+			if showErr != nil {
+				t.Fatal(showErr)
+			}
+			if changed := after.Record.Epoch == view.Record.Epoch+1; changed != (err == nil && len(blockers) == 0) || after.Record.Stage != view.Record.Stage {
+				t.Errorf("%v, %v, and the record is %+v", blockers, err, after.Record)
+			}
+			return blockers, err
+		}
+		free := func(r *Record) { r.Shortest = 5 * time.Second }
+		if blockers, err := set(free); err != nil || len(blockers) > 0 {
+			t.Errorf("a shorter shortest lease: %v, %v", blockers, err)
+		}
+		a := newFake(t, store, "a")
+		a.report()
+		a.report()
+		if blockers, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "key.*"); r.Shortest = 3 * time.Second }); err != nil || len(blockers) > 0 {
+			t.Errorf("more keys beside a member: %v, %v", blockers, err)
+		}
+		if got := move(t, store, Bridge); got != "a:behind" {
+			t.Errorf("a stage change waits until members have taken it over: %q", got)
+		}
+		if order := a.report(); order.Shortest != 3*time.Second || !order.Covers("key.1") {
+			t.Errorf("the member was told %+v", order.Record)
+		}
+		for what, change := range map[string]func(*Record){
+			"another dialect": func(r *Record) { r.Dialect = "redispy-float" },
+			"fewer keys":      func(r *Record) { r.Patterns = []string{"key.*"} },
+		} {
+			if blockers, err := set(change); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
+				t.Errorf("%s beside a member: %v, %v", what, blockers, err)
+			}
+		}
+		if err := named(store, "other").Init(t.Context(), record("bill.*")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "*.order") }); !errors.Is(err, ErrOverlap) {
+			t.Errorf("the keys of another: %v", err)
+		}
+		if err := named(store, "third").Init(t.Context(), record("key.9")); !errors.Is(err, ErrOverlap) {
+			t.Errorf("a key that was added: %v", err)
+		}
+
+		view, _ := store.Show(t.Context())
+		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, true); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
+			t.Errorf("delete beside a member: %v, %v", blockers, err)
+		}
+		if err := store.Leave(t.Context(), "a", 99, never); err != nil {
+			t.Fatal(err)
+		}
+		if blockers, err := set(func(r *Record) { r.Patterns = []string{"key.*"}; r.Dialect = "redispy-float" }); err != nil || len(blockers) > 0 {
+			t.Errorf("without members: %v, %v", blockers, err)
+		}
+		if err := named(store, "third").Init(t.Context(), record("lock.9")); err != nil {
+			t.Errorf("a key that was given up: %v", err)
+		}
+		view, _ = store.Show(t.Context())
+		if _, err := store.Delete(t.Context(), view.Record.Epoch-1, true); !errors.Is(err, ErrConflict) {
+			t.Errorf("delete of another epoch: %v", err)
+		}
+		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, false); err != nil || len(blockers) > 0 {
+			t.Errorf("plan: %v, %v", blockers, err)
+		}
+		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, true); err != nil || len(blockers) > 0 {
+			t.Errorf("delete: %v, %v", blockers, err)
+		}
+		all, err := store.List(t.Context())
+		if err != nil || len(all) != 2 || all[0].Name != "other" || all[1].Name != "third" {
+			t.Errorf("listed: %+v, %v", all, err)
+		}
+		create(t, store2(store, &view))
+		again, err := store.Show(t.Context())
+		if err != nil || again.Record.Epoch <= view.Record.Epoch {
+			t.Errorf("a namespace of the same name begins behind the one before: %+v, %v", again.Record, err)
+		}
+	})
+}
+
+// store2 frees lock.* for the namespace that comes again.
+func store2(store *Store, _ *View) *Store {
+	third := named(store, "third")
+	if _, err := third.Delete(context.Background(), 1, true); err != nil {
+		panic(err)
+	}
+	return store
+}
+
+// TestNothingIsLeftBehind: after delete and forget the server is as before.
+func TestNothingIsLeftBehind(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a := newFake(t, store, "a")
+		a.report()
+		if err := store.Leave(t.Context(), "a", 2, never); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Forget(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Show(t.Context()); err != nil {
+			t.Errorf("forget takes a namespace that stands: %v", err)
+		}
+		if blockers, err := store.Delete(t.Context(), 1, true); err != nil || len(blockers) > 0 {
+			t.Fatal(blockers, err)
+		}
+		if err := store.Forget(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if keys := s.Do("DBSIZE"); keys != int64(0) {
+			t.Errorf("%v keys are left", keys)
+		}
+	})
+}
+
+// TestPatternsOfAnyBytes: a pattern need not be UTF-8, in the record and in the list.
+func TestPatternsOfAnyBytes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		odd := "lock\xff\xfe.é.*"
+		if err := store.Init(t.Context(), record(odd)); err != nil {
+			t.Fatal(err)
+		}
+		order := newFake(t, store, "a").report()
+		if !order.Covers("lock\xff\xfe.é.1") || order.Covers("lock\xff\xfd.é.1") || order.Covers("lock\ufffd\ufffd.é.1") {
+			t.Errorf("a member is told %q", order.Patterns)
+		}
+		if err := named(store, "other").Init(t.Context(), record("lock\xff*")); !errors.Is(err, ErrOverlap) {
+			t.Errorf("its keys again: %v", err)
+		}
+		if err := named(store, "other").Init(t.Context(), record("lock\xfd*")); err != nil {
+			t.Errorf("keys beside it: %v", err)
+		}
+		if Escape(odd) != `lock\xff\xfe.é.*` || Unescape(Escape(odd)) != odd || Unescape(`a\xg1\x4`) != `a\xg1\x4` {
+			t.Errorf("escaped: %q", Escape(odd))
+		}
+	})
+}
+
+// TestTheDeadCountBesideTheirSuccessors: a process that comes back under another id works, and what the one before
+// may hold is waited for.
+func TestTheDeadCountBesideTheirSuccessors(t *testing.T) {
+	s := redistest.Mini(t)
+	store := newStore(s)
+	clock := time.Now().Truncate(time.Millisecond)
+	s.Mini.SetTime(clock)
+	create(t, store)
+	dead, next := newFake(t, store, "pay-0/1"), newFake(t, store, "pay-0/2")
+	dead.report()
+	dead.holds(Legacy, Legacy)
+	dead.report()
+	next.report()
+	next.report()
+	clock = clock.Add(dead.Lease + time.Millisecond)
+	s.Mini.SetTime(clock)
+	next.report()
+	if got := move(t, store, Bridge); got != "pay-0/1:silent" {
+		t.Errorf("in the way: %q", got)
+	}
+	clock = clock.Add(dead.Longest + Slack)
+	s.Mini.SetTime(clock)
+	next.report()
+	if got := move(t, store, Bridge); got != "" {
+		t.Errorf("after the last lock of the dead one: %q", got)
+	}
+}
+
+// TestReportsHaveABound: one that comes after its bound does not count, whether or not its member has left.
+func TestReportsHaveABound(t *testing.T) {
+	s := redistest.Mini(t)
+	store := newStore(s)
+	clock := time.Now().Truncate(time.Millisecond)
+	s.Mini.SetTime(clock)
+	create(t, store)
+	a := newFake(t, store, "a")
+	a.Bound = clock.Add(10 * time.Second)
+	late := a.Report
+	late.Seq = 7
+	if order, err := store.Hello(t.Context()); err != nil || order.Now != clock || order.Stage != Legacy || !order.Ends.IsZero() {
+		t.Errorf("hello: %+v, %v", order, err)
+	}
+	if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
+		t.Error("to ask for the record is no report")
+	}
+	if err := store.Leave(t.Context(), "a", 9, a.Bound); err != nil { // its first report is still on its way
+		t.Fatal(err)
+	}
+	for _, at := range []time.Duration{time.Second, 11 * time.Second, time.Hour} {
+		s.Mini.SetTime(clock.Add(at))
+		order, err := store.Join(t.Context(), late)
+		if err == nil || (at > 10*time.Second) != errors.Is(err, ErrLate) || order.Now != clock.Add(at) {
+			t.Errorf("after %v: %+v, %v", at, order, err)
+		}
+		if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
+			t.Fatalf("after %v it is back: %+v", at, view.Members)
+		}
+		other := newFake(t, store, fmt.Sprint("other", at)) // its joining forgets what has run out
+		other.Lease, other.Longest = time.Millisecond, time.Millisecond
+		other.report()
+		s.Mini.SetTime(clock.Add(at + 5*time.Second))
+	}
+	if left := s.Do("HEXISTS", MembersKey("orders"), "a"); left != int64(0) {
+		t.Error("the goodbye is never forgotten")
+	}
+}
