@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// commandLine is a line of a document that a reader copies.
+var commandLine = regexp.MustCompile(`(?m)^    lockmigrate (.*)$`)
+
+// hasty makes the waits of a document short: nothing else of its lines is changed.
+var hasty = strings.NewReplacer("--for 26h", "--for 4s", "--longest 25h", "--longest 3s", "--shortest-lease 30s", "--shortest-lease 2s", "--for 10m", "--for 1s", "--watch 10m", "--watch 1s")
+
+// TestTheRunbookWorksAsPrinted runs every line of the runbook, in its order, beside Go services that lock and an old
+// client that is switched off where the runbook says so. Only the durations of its waits are shorter.
+func TestTheRunbookWorksAsPrinted(t *testing.T) {
+	s := redistest.Real(t)
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "runbook.md"))
+	require.NoError(t, err)
+	o := operator{t, s.URL()}
+	t.Chdir(t.TempDir()) // orders.json and the journal
+	s.Do("ACL", "SETUSER", "legacy", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
+	var lockers []*compat.Locker
+	lines := commandLine.FindAllStringSubmatch(string(text), -1)
+	assert.Greater(t, len(lines), 20)
+	stages := map[string]string{}
+	for _, m := range lines {
+		line := m[1]
+		words := shellWords(t, hasty.Replace(line))
+		switch {
+		case strings.HasPrefix(line, "stage --namespace"): // step 2 is done
+			for range 2 {
+				lockers = append(lockers, service(t, s.Pool()))
+			}
+			o.reported(2)
+		case strings.HasPrefix(line, "stage delete"):
+			for _, l := range lockers {
+				l.Close()
+			}
+		}
+		stdout, _ := o.runs(exitDone, words...)
+		assert.NotEmpty(t, stdout, line)
+		if strings.HasPrefix(line, "stage advance") || strings.HasPrefix(line, "stage rollback") {
+			if strings.Contains(line, "--execute") {
+				to := words[5]
+				stages[to] = line
+				for _, l := range lockers {
+					stage, _, err := l.Stage()
+					require.NoError(t, err)
+					assert.Equal(t, to, stage.String(), line)
+					require.NoError(t, l.Do(t.Context(), "lock.order.17", func(context.Context) error { return nil }), line)
+				}
+			}
+		}
+	}
+	assert.Len(t, stages, 3, "the lines go to every stage")
+	assert.Empty(t, s.Value("lock.order.9"), "the ghost is gone")
+	stdout, _ := o.runs(exitDone, "stage", "list")
+	assert.Equal(t, "no namespaces\n", stdout)
+}
+
+// TestOtherDocumentsNameCommandsThatExist: the lines of the other documents are accepted by the command line, up to
+// the server that they would go to.
+func TestOtherDocumentsNameCommandsThatExist(t *testing.T) {
+	documents, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	require.NoError(t, err)
+	documents = append(documents, filepath.Join("..", "..", "README.md"))
+	count := 0
+	for _, file := range documents {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range commandLine.FindAllStringSubmatch(string(text), -1) {
+			line, _, _ := strings.Cut(m[1], "  #")
+			if strings.ContainsAny(line, "<>|[") || strings.Contains(line, "...") {
+				continue // a pattern of a line, not a line
+			}
+			words := shellWords(t, line)
+			count++
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, stdout, stderr := lockmigrateIn(ctx, false, append(words, "--help")...)
+			cancel()
+			assert.Contains(t, stdout, "Usage:", "%s: %s: %s", filepath.Base(file), line, stderr)
+			if words[0] == "stage" && len(words) > 1 {
+				code, _, stderr := lockmigrateIn(t.Context(), false, append(words, "--redis", "redis://127.0.0.1:1/0")...)
+				assert.Equal(t, exitFailed, code, "%s: %s: %s", filepath.Base(file), line, stderr)
+			}
+		}
+	}
+	assert.Greater(t, count, 20)
+}
+
+// shellWords splits a line as a shell does, as far as the documents need it.
+func shellWords(t *testing.T, line string) []string {
+	t.Helper()
+	var words []string
+	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
+		end := strings.IndexByte(line+" ", ' ')
+		if open := strings.IndexByte(line, '\''); open >= 0 && open < end {
+			length := strings.IndexByte(line[open+1:], '\'')
+			require.GreaterOrEqual(t, length, 0, line)
+			words = append(words, line[:open]+line[open+1:open+1+length])
+			line = line[open+1+length+1:]
+			continue
+		}
+		words = append(words, line[:end])
+		line = line[min(end, len(line)):]
+	}
+	return words
+}

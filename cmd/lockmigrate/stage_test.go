@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/demo"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// operator runs command lines on one server.
+type operator struct {
+	t   *testing.T
+	url string
+}
+
+// runs wants an exit code, and returns what was printed.
+func (o operator) runs(code int, args ...string) (stdout, stderr string) {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
+	defer cancel()
+	got, stdout, stderr := lockmigrateIn(ctx, false, append(args, "--redis", o.url)...)
+	require.Equal(o.t, code, got, "%q: %s%s", args, stdout, stderr)
+	return stdout, stderr
+}
+
+func (o operator) creates(namespace string, match ...string) {
+	o.t.Helper()
+	args := []string{"stage", "init", "--namespace", namespace, "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute"}
+	for _, m := range match {
+		args = append(args, "--match", m)
+	}
+	o.runs(exitDone, args...)
+}
+
+// service is a Go member of a namespace.
+func service(t *testing.T, pool lockmigrate.Pool, change ...func(*compat.Options)) *compat.Locker {
+	t.Helper()
+	opts := compat.Options{
+		Namespace: "orders", TTL: time.Second, Lease: 2 * time.Second, ClockLag: 50 * time.Millisecond, CommandDelay: 100 * time.Millisecond,
+		MemberLease: 1500 * time.Millisecond, ReplyTimeout: time.Second,
+	}
+	for _, c := range change {
+		c(&opts)
+	}
+	l, err := compat.New(pool, opts)
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, l.Ready(ctx))
+	return l
+}
+
+// reported waits until every member that lives runs the record.
+func (o operator) reported(members int) {
+	o.t.Helper()
+	redistest.Await(o.t, "reports of all members", 20*time.Second, func() bool {
+		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
+		var doc stageJSON
+		require.NoError(o.t, json.Unmarshal([]byte(stdout), &doc))
+		return len(doc.Members) == members && len(doc.Changing) == 0
+	})
+}
+
+// as is a pool for connections of a user.
+func as(t *testing.T, s *redistest.Server, user string) *redis.Pool {
+	t.Helper()
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+	}}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// TestRollbackUnderAFence: at stage legacy Go services need SETNX and GETSET like everybody else. The plan finds the
+// rules that would take them down, and prints the line that removes a fence. A fence for others
+// is in nobody's way.
+func TestRollbackUnderAFence(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	for _, user := range []string{"app", "old"} {
+		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
+	}
+	o.creates("orders", "lock.order.*")
+	l := service(t, as(t, s, "app"))
+	o.reported(1)
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
+
+	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.1", "--execute")
+	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
+
+	o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.1", "--execute")
+	stdout, stderr := o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
+	remove := "lockmigrate fence --user app --remove --execute"
+	assert.Contains(t, stdout, remove)
+	assert.Contains(t, stderr, "denies SETNX and GETSET to user app")
+	assert.Contains(t, stderr, remove)
+	o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute")
+	stdout, _ = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--json")
+	var doc struct{ Refused, Hint string }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	assert.Contains(t, doc.Refused+doc.Hint, remove)
+
+	o.runs(exitDone, strings.Fields(remove)[1:]...)
+	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait", "--execute")
+	require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))
+
+	// Rules that are no fence, and a reason to go on.
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
+	s.Do("ACL", "SETUSER", "app", "-getset")
+	_, stderr = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--execute")
+	assert.Contains(t, stderr, "GETSET to user app")
+	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--force", "it is night", "--execute")
+	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
+	assert.Contains(t, stdout, "forced: it is night")
+}
+
+// TestAfterAMove: who changes over and for how long at most is no failure, and --wait returns when all have.
+func TestAfterAMove(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock.order.*")
+	slow := func(name string) func(*compat.Options) {
+		return func(c *compat.Options) { c.Member, c.MemberLease = name, 6*time.Second }
+	}
+	service(t, s.Pool(), slow("pay"))
+	service(t, s.Pool(), slow("ship"))
+	o.reported(2)
+	stdout, _ := o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	assert.Contains(t, stdout, "2 of 2 members change over with their next report, within ")
+	assert.NotContains(t, stdout, "will wait")
+	_, stderr := o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
+	assert.Contains(t, stderr, "is at bridge already")
+	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
+	assert.NotContains(t, stdout, "change over")
+	assert.Equal(t, 2, strings.Count(stdout, "  bridge  "), stdout)
+
+	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--wait", "--timeout", "1ms", "--execute")
+	assert.Contains(t, stderr, "namespace orders is at legacy")
+	assert.Contains(t, stderr, "the move is made")
+}
+
+// TestGhostsAtTheDoorOfModern: on every master, live and dead ones, with the line that removes the dead.
+func TestGhostsAtTheDoorOfModern(t *testing.T) {
+	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+	check := func(t *testing.T, o operator, set func(key, value string), del func(key string)) {
+		o.creates("orders", "lock.order.*")
+		o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+		for i := range 8 {
+			set(fmt.Sprint("lock.order.dead.", i), at(-3*time.Minute))
+		}
+		set("lock.order.live", at(40*time.Second))
+		set("lock.other", at(-time.Hour))
+		stdout, stderr := o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern")
+		assert.Contains(t, stderr, "legacy values stand on 9 keys")
+		assert.Contains(t, stdout, `lock.order.dead.0 (expired 3`)
+		clear := "lockmigrate sweep --match 'lock.order.*' --ghost-after 1m --execute"
+		assert.Contains(t, stdout, clear)
+
+		words := strings.Fields(strings.ReplaceAll(clear, "'", ""))[1:]
+		o.runs(exitDone, append(words, "--journal", filepath.Join(t.TempDir(), "j"))...)
+		stdout, _ = o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern")
+		assert.Contains(t, stdout, "a legacy value stands on 1 key,")
+		assert.Contains(t, stdout, "held for another")
+		assert.NotContains(t, stdout, "sweep --match")
+		del("lock.order.live")
+		set("lock.order.token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
+		stdout, stderr = o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern") // there is no certificate
+		assert.NotContains(t, stdout, "legacy value")
+		assert.Contains(t, stderr, "tokens without a TTL stand on keys (1)")
+	}
+	t.Run("one server", func(t *testing.T) {
+		s := redistest.Real(t)
+		check(t, operator{t, s.URL()}, func(key, value string) { s.Do("SET", key, value) }, func(key string) { s.Do("DEL", key) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.NewCluster(t, 3, 0)
+		each := func(args ...any) {
+			for _, s := range c.Masters {
+				if _, err := s.Try(args[0].(string), args[1:]...); err == nil {
+					return
+				}
+			}
+			t.Fatalf("nobody takes %q", args)
+		}
+		check(t, operator{t, c.URL()}, func(key, value string) { each("SET", key, value) }, func(key string) { each("DEL", key) })
+	})
+}
+
+// TestOverlapsOverACluster: the command line, wherever the records lie; and the dialect of values on any master.
+func TestOverlapsOverACluster(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	o := operator{t, c.URL()}
+	for i := range 6 {
+		first, second := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		o.creates(first, fmt.Sprintf("lock.%d.*", i))
+		_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", second, "--match", fmt.Sprintf("lock.%d.order", i), "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute")
+		assert.Contains(t, stderr, "of namespace "+first)
+	}
+	stdout, _ := o.runs(exitDone, "stage", "list")
+	assert.Equal(t, 7, strings.Count(stdout, "\n"), stdout)
+	for i := range 6 {
+		key := fmt.Sprintf("key.%d", i)
+		for _, s := range c.Masters {
+			_, _ = s.Try("SET", key, "1700000000.25")
+		}
+		_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", "k", "--match", key, "--dialect", "jedis-ms", "--shortest-lease", "2s")
+		assert.Contains(t, stderr, "give --dialect redispy-float")
+	}
+}
+
+// TestPatternsOfAnyBytesOnTheCommandLine: as bytes, and written as \xHH.
+func TestPatternsOfAnyBytesOnTheCommandLine(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	o.creates("orders", `lock\xff\xfe*`)
+	l := service(t, s.Pool())
+	require.NoError(t, l.Do(t.Context(), "lock\xff\xfe1", func(context.Context) error { return nil }))
+	_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", "other", "--match", "lock\xff*", "--dialect", "jedis-ms", "--shortest-lease", "2s")
+	assert.Contains(t, stderr, "keys of two namespaces")
+	stdout, _ := o.runs(exitDone, "stage", "list")
+	assert.Contains(t, stdout, `lock\xff\xfe*`)
+	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders", "--json")
+	assert.Contains(t, stdout, `lock\\xff\\xfe*`)
+}
+
+// TestForwardBackForwardComplete moves a fleet that works all the while, as an operator does it: each step planned
+// and made, each undone and made again, each command run twice, and the namespace removed at the end.
+func TestForwardBackForwardComplete(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock.order.*")
+	lockers := []*compat.Locker{service(t, s.Pool()), service(t, s.Pool()), service(t, s.Pool())}
+	var inside, turns [3]int64
+	var mu sync.Mutex
+	held := false
+	ctx, stop := context.WithCancel(t.Context())
+	var fleet sync.WaitGroup
+	for i, l := range lockers {
+		fleet.Go(func() {
+			for ctx.Err() == nil {
+				_ = l.Do(ctx, "lock.order.1", func(context.Context) error {
+					mu.Lock()
+					if held {
+						inside[i]++
+					}
+					held = true
+					turns[i]++
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					held = false
+					mu.Unlock()
+					return nil
+				})
+			}
+		})
+	}
+	count := func() (n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		return turns[0] + turns[1] + turns[2]
+	}
+	for _, step := range []string{"advance bridge", "rollback legacy", "advance bridge", "advance modern", "rollback bridge", "rollback legacy", "advance bridge", "advance modern"} {
+		verb, to, _ := strings.Cut(step, " ")
+		args := []string{"stage", verb, "--namespace", "orders", "--to", to}
+		if to == "modern" {
+			args = append(args, "--force", "a test")
+		}
+		o.runs(exitDone, args...)
+		for range 2 {
+			o.runs(exitDone, append(args, "--wait", "--timeout", "30s", "--execute")...)
+		}
+		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
+		var doc stageJSON
+		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+		assert.Equal(t, to, doc.Stage)
+		assert.Empty(t, doc.Changing)
+		for _, m := range doc.Members {
+			assert.Equal(t, to, m.Stage, m.ID)
+		}
+		now := count()
+		redistest.Await(t, "turns at stage "+to, 20*time.Second, func() bool { return count() > now+10 })
+	}
+	o.runs(exitUnsafe, "stage", "delete", "--namespace", "orders", "--execute")
+	stop()
+	fleet.Wait()
+	assert.Zero(t, inside[0]+inside[1]+inside[2], redistest.Violated)
+	for _, l := range lockers {
+		l.Close()
+	}
+	o.runs(exitDone, "stage", "delete", "--namespace", "orders", "--execute")
+	stdout, _ := o.runs(exitDone, "stage", "list")
+	assert.Equal(t, "no namespaces\n", stdout)
+}
+
+// TestPlansWriteNothing: every command that plans leaves every key as it is, to the byte and the TTL, also where it
+// could tidy up, and sends no command that writes, also from its scripts.
+func TestPlansWriteNothing(t *testing.T) {
+	s := redistest.Real(t, "--enable-debug-command", "yes")
+	o := operator{t, s.URL()}
+	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	o.creates("orders", "lock.order.*")
+	o.creates("bills", "lock.bill.*")
+	o.runs(exitDone, "stage", "advance", "--namespace", "bills", "--execute")
+	s.Do("SET", "lock.order.ghost", at(-48*time.Hour))
+	s.Do("SET", "lock.bill.ghost", at(-48*time.Hour))
+	s.Do("SET", "lock.bill.live", at(time.Hour))
+	s.Do("SET", "lock.order.token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
+	for _, namespace := range []string{"orders", "bills"} { // members that have run out, have left, and live
+		for id, entry := range map[string]string{
+			"dead/1": `{"seq":1,"epoch":1,"stage":0,"lo":0,"hi":0,"seen":1,"ends":2,"longest":3,"skew":0,"info":"{}","why":""}`,
+			"left/1": `{"seq":1,"left":5}`,
+			"live/1": `{"seq":1,"epoch":1,"stage":0,"lo":0,"hi":0,"seen":` + at(0) + `,"ends":` + at(time.Hour) + `,"longest":3,"skew":0,"info":"{\"user\":\"old\"}","why":""}`,
+		} {
+			s.Do("HSET", stages.MembersKey(namespace), id, entry)
+		}
+	}
+	monitor := s.Monitor()
+	before := dumpOf(t, s)
+	monitor.Everything()
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "new", "--match", "new.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
+		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
+		{"stage", "init", "--namespace", "new", "--match", "lock.order.1", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
+		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "bills", "--json"}, {"stage", "list"}, {"stage", "list", "--json"},
+		{"stage", "advance", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--wait", "--json"},
+		{"stage", "advance", "--namespace", "bills", "--force", "why", "--to", "modern"},
+		{"stage", "rollback", "--namespace", "bills", "--to", "legacy"}, {"stage", "rollback", "--namespace", "bills", "--json"},
+		{"stage", "set", "--namespace", "orders", "--shortest-lease", "1s"}, {"stage", "set", "--namespace", "orders", "--dialect", "redis-doc"},
+		{"stage", "set", "--namespace", "orders", "--match", "lock.order.*", "--match", "lock.more.*"},
+		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
+		{"sweep", "--match", "lock.*"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json"},
+		{"fence", "--user", "old", "--lock", "lock.order.1"}, {"fence", "--user", "old", "--remove", "--json"},
+	} {
+		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(slices.Clone(args), "--redis", s.URL())...)
+		assert.NotEqual(t, exitUsage, code, "%q: %s", args, stderr)
+		assert.NotEmpty(t, stdout+stderr, "%q", args)
+		sent := monitor.Everything()
+		assert.NotEmpty(t, sent, "%q", args)
+		for _, c := range sent {
+			word := strings.ToUpper(c.Words[0])
+			assert.True(t, slices.Contains(reads, word), "%q sends %q", args, c.Words)
+			for _, change := range changes {
+				assert.False(t, strings.HasPrefix(strings.ToUpper(strings.Join(c.Words, " ")), change), "%q sends %q", args, c.Words)
+			}
+		}
+		assert.Equal(t, before, dumpOf(t, s), "%q changes the data", args)
+		monitor.Everything() // what the look itself has sent
+	}
+}
+
+// dumpOf is every key with its value and TTL, the digest of the whole, and the users.
+func dumpOf(t *testing.T, s *redistest.Server) map[string]string {
+	t.Helper()
+	all := map[string]string{"digest": fmt.Sprint(s.Do("DEBUG", "DIGEST")), "users": fmt.Sprintf("%s", s.Do("ACL", "LIST"))}
+	keys, err := redis.Strings(s.Do("KEYS", "*"), nil)
+	require.NoError(t, err)
+	for _, key := range keys {
+		all[key] = fmt.Sprintf("%q %v", s.Do("DUMP", key), s.Do("PEXPIRETIME", key))
+	}
+	return all
+}
+
+// TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.
+func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	pool := end.Pool()
+	defer pool.Close()
+	var lines []string
+	_, err = demo.Run(t.Context(), demo.Options{Pool: pool, Act: 300 * time.Millisecond, Event: func(e demo.Event) {
+		if rest, found := strings.CutPrefix(e.Text, "lockmigrate "); found {
+			lines = append(lines, rest)
+			o.runs(exitDone, strings.Fields(rest)...)
+		}
+	}})
+	require.NoError(t, err)
+	assert.Len(t, lines, 4)
+}
