@@ -198,6 +198,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
 	}
+	looked := time.Now()
 	note, refused := restsOn(env.now(), view.Record, to, flags)
 	refused = both(refused, obstacles(ctx, env, at, view, to, flags))
 	if !flags.execute {
@@ -221,7 +222,10 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	last := ""
 	mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond, Epoch: view.Record.Epoch, Note: note}
 	if strings.TrimSpace(flags.force) == "" {
-		mover.Before = func(ctx context.Context, view stages.View) error { // it may have waited for long since the first look
+		mover.Before = func(ctx context.Context, view stages.View) error {
+			if time.Since(looked) < freshLook {
+				return nil
+			}
 			return obstacles(ctx, env, at, view, to, flags)
 		}
 	}
@@ -239,6 +243,9 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	}
 	return followStage(ctx, env, store, flags)
 }
+
+// freshLook is for how long a look at keys and rules counts. A move that has waited for members for longer looks again.
+const freshLook = 10 * time.Second
 
 // followStage shows the namespace after a move; with --wait, when every member that lives has changed over.
 func followStage(ctx context.Context, env *environment, store *stages.Store, flags stageFlags) error {
@@ -291,7 +298,7 @@ func obstacles(ctx context.Context, env *environment, at *place, view stages.Vie
 	var refused error
 	switch {
 	case to == stages.Modern:
-		seen, err := lookAt(ctx, at.end, view.Record.Patterns)
+		seen, err := lookAt(ctx, env, at.end, view.Record.Patterns)
 		if err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	if err := at.store.CheckOthers(ctx, record.Patterns); err != nil {
 		return err
 	}
-	seen, err := lookAt(ctx, at.end, record.Patterns)
+	seen, err := lookAt(ctx, env, at.end, record.Patterns)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	if from.Stage == stages.Modern && stages.Widens(from, to) {
 		return unsafeError("roll back to bridge first, or give these keys a namespace of their own", "at stage modern no pattern can be added: nobody has looked for legacy clients on its keys")
 	}
-	seen, err := lookAt(ctx, at.end, to.Patterns)
+	seen, err := lookAt(ctx, env, at.end, to.Patterns)
 	if err != nil {
 		return err
 	}

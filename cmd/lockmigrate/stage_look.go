@@ -40,13 +40,24 @@ type legacyValue struct {
 	ttl      time.Duration // negative: none
 }
 
+// lookRate is how many keys of a server are looked at in a second: a busy one feels more than that (docs/operator.md).
+const lookRate = 50_000
+
 // lookAt goes through the keys that match the patterns. It writes nothing.
-func lookAt(ctx context.Context, end *endpoint.Endpoint, patterns []string) (*keysSeen, error) {
+func lookAt(ctx context.Context, env *environment, end *endpoint.Endpoint, patterns []string) (*keysSeen, error) {
 	seen := &keysSeen{}
-	count := census.New(census.Options{Match: patterns, GhostAfter: time.Minute, Emit: func(row *census.Row) error {
-		seen.add(row)
-		return nil
-	}})
+	status := env.status()
+	defer status.Clear()
+	count := census.New(census.Options{
+		Match: patterns, GhostAfter: time.Minute, Rate: lookRate,
+		Emit: func(row *census.Row) error {
+			seen.add(row)
+			return nil
+		},
+		Progress: func(p census.Progress) {
+			status.Update(func() string { return fmt.Sprintf("stage: looking at the keys, %s so far", thousands(p.Scanned)) })
+		},
+	})
 	masters, err := end.Masters(ctx)
 	if err != nil {
 		return nil, err

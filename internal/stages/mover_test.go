@@ -42,3 +42,78 @@ func TestALookIsFinished(t *testing.T) {
 		}
 	})
 }
+
+// Before has the last word, once nobody is in the way, and not earlier; its error ends the move and nothing is written.
+func TestBeforeHasTheLastWord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a := newFake(t, store, "a")
+		a.report()
+		var order []string
+		refusal := errors.New("something stands on a key")
+		answer := refusal
+		mover := Mover{Store: store, Look: time.Millisecond, Before: func(_ context.Context, view View) error {
+			order = append(order, "before")
+			return answer
+		}}
+		wait := func(View, []Blocker) {
+			order = append(order, "wait")
+			a.report() // the one in the way catches up
+		}
+		if err := mover.Run(t.Context(), Bridge, wait); !errors.Is(err, refusal) {
+			t.Errorf("refused: %v", err)
+		}
+		if view, err := store.Show(t.Context()); err != nil || view.Record.Epoch != 1 {
+			t.Errorf("a move that was refused: %+v, %v", view.Record, err)
+		}
+		answer = nil
+		if err := mover.Run(t.Context(), Bridge, wait); err != nil {
+			t.Error(err)
+		}
+		if len(order) != 3 || order[0] != "wait" || order[1] != "before" || order[2] != "before" {
+			t.Errorf("asked in the order %v", order)
+		}
+	})
+}
+
+// Follow returns when every member that lives runs the record; a silent one and one that cannot run it are not waited for.
+func TestFollowWaitsForThoseWhoAct(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a, unfit, silent := newFake(t, store, "a"), newFake(t, store, "unfit"), newFake(t, store, "silent")
+		unfit.Misfit = "another dialect"
+		silent.Lease = time.Millisecond
+		a.report()
+		unfit.Seq++
+		if _, err := store.Join(t.Context(), unfit.Report); err != nil {
+			t.Fatal(err)
+		}
+		silent.report()
+		time.Sleep(5 * time.Millisecond) // its lease, by the server's clock
+		waits := 0
+		mover := Mover{Store: store, Look: time.Millisecond}
+		err := mover.Follow(t.Context(), func(view View) {
+			waits++
+			if late, atMost := view.ChangingOver(); len(late) != 1 || late[0].ID != "a" || atMost <= 0 || atMost > a.Lease {
+				t.Errorf("changing over: %+v within %v", late, atMost)
+			}
+			a.report()
+		})
+		if err != nil || waits != 1 {
+			t.Errorf("%v after %d waits", err, waits)
+		}
+		a.Epoch, a.Stage = -1, -1
+		a.Seq++
+		if _, err := store.Join(t.Context(), a.Report); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		var waited *Waited
+		if err := mover.Follow(ctx, func(View) {}); !errors.As(err, &waited) || waited.Blockers[0].Member != "a" || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("given up: %v", err)
+		}
+	})
+}

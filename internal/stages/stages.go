@@ -1,9 +1,9 @@
 // Package stages keeps the stage of a namespace in Redis: which keys, which dialect, which stage, and
 // which members run it.
 //
-// Every change is one script, so whoever crashes, and whenever, leaves either the state before or the
-// state after it; both are legal. What makes a state legal is argued where it is enforced, in
-// stage_move.lua and stage_join.lua.
+// Every change of a record is one script, so a crash leaves the state before or the state after it; both are
+// legal. What makes a state legal is argued where it is enforced, in stage_move.lua and stage_join.lua. What keeps
+// the keys of two namespaces apart is argued in list.go.
 package stages
 
 import (
