@@ -262,13 +262,13 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 			continue
 		}
 		if unnamed > 0 && hasRules(ctx, conn) {
-			unknown = append(unknown, fmt.Sprintf("as which user %d members connect is not known: see on %s with \"lockmigrate fence --user NAME --remove\" whether a fence is in their way", unnamed, n.Addr))
+			unknown = append(unknown, fmt.Sprintf("the user of %s is not known, so a fence may keep them from every lock; \"lockmigrate fence --user NAME --remove --execute\" takes it away", counted(int64(unnamed), "member")))
 			unnamed = 0
 		}
 		for _, user := range users {
 			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Lock: key, Remove: true})
 			if err != nil {
-				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read: %v", terminal.Quoted(user), n.Addr, err))
+				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v), so a fence may keep the members from every lock; \"lockmigrate fence --user %s --remove --execute\" takes it away", terminal.Quoted(user), n.Addr, err, user))
 				continue
 			}
 			for _, p := range plans {

@@ -397,3 +397,24 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, lines, 4)
 }
+
+// TestRollbackWhereRulesCannotBeRead: an operator without rights, and members that cannot tell their user, are no
+// reason to stay at night, but the plan says what it could not see.
+func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-acl")
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock.order.*")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
+	service(t, as(t, s, "app"))
+	service(t, as(t, s, "mute"))
+	o.reported(2)
+	_, stderr := o.runs(exitDone, "stage", "rollback", "--namespace", "orders")
+	assert.Contains(t, stderr, "the user of 1 member is not known")
+	assert.NotContains(t, stderr, "cannot be read")
+	weak := operator{t, "redis://mute:pw@" + s.Addr + "/0"}
+	_, stderr = weak.runs(exitDone, "stage", "rollback", "--namespace", "orders")
+	assert.Contains(t, stderr, "the rules of user app on "+s.Addr+" cannot be read")
+	assert.Contains(t, stderr, "lockmigrate fence --user app --remove --execute")
+}
