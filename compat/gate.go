@@ -203,6 +203,16 @@ func (g *gate) obey(o stages.Order, opts Options, until time.Time) (news bool) {
 	return news
 }
 
+// extend lets what is held be renewed until the end of a lease that allows nothing new: the member cannot run the
+// record any more, and the record still counts what it holds.
+func (g *gate) extend(o stages.Order) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ready && o.Ends.After(g.order.Ends) {
+		g.order.Ends = o.Ends
+	}
+}
+
 // failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the record is gone or
 // does not fit: then nothing may be acquired from now on. A record that never was there is a misspelt namespace,
 // or one that nobody has created, and rights that never were there are missing: waiters get the error at once. What

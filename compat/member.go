@@ -135,6 +135,7 @@ func (m *member) report(ctx context.Context) (news bool, err error) {
 	m.note(misfit)
 	switch {
 	case misfit != nil:
+		m.gate.extend(order)
 		return m.why != said, m.failed(ctx, &unfit{misfit})
 	case said != "", opts.longest() > m.longest:
 		// The record says that this member does not run it, or that its locks end sooner. Nothing may be acquired

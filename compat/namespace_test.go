@@ -248,6 +248,21 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 			t.Errorf("it waits for what no waiting mends: %v", err)
 		}
 		release(t, k) // what was taken can be given back
+
+		// A holder finishes its work: its lock is renewed beyond the lease that it was taken under.
+		setShortest(t, store, time.Second)
+		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
+		moveTo(t, store, stages.Bridge)
+		runs(t, l, compat.Bridge)
+		k = acquire(t, l, "orders:1")
+		setShortest(t, store, time.Hour)
+		await(t, "the refusal", func() bool { return l.Ready(t.Context()) != nil })
+		select {
+		case <-k.Context().Done():
+			t.Errorf("a holder lost its lock because the record does not fit any more: %v", context.Cause(k.Context()))
+		case <-time.After(2500 * time.Millisecond): // more than its TTL and its member's lease
+		}
+		release(t, k)
 	})
 }
 
