@@ -10,14 +10,15 @@
 -- Atomic because the last hold must take the key away before another client can find it at zero.
 -- Redisson keeps a latch key so that its own retry of a lost reply is not counted twice; here the
 -- count is read back instead before anything is sent again.
-if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
-  return nil
-end
-local count = redis.call('hincrby', KEYS[1], ARGV[3], -1)
-if count > 0 then
-  redis.call('pexpire', KEYS[1], ARGV[2])
+-- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
+-- is out of memory allows it. Who was to hear of it comes last, and may be refused.
+local count = redis.call('hget', KEYS[1], ARGV[3])
+if not count then return nil end
+if (tonumber(count) or 0) > 1 then
+  redis.pcall('pexpire', KEYS[1], ARGV[2])
+  redis.call('hincrby', KEYS[1], ARGV[3], -1)
   return 0
 end
 redis.call('del', KEYS[1])
-redis.call('publish', KEYS[2], ARGV[1])
+redis.pcall('publish', KEYS[2], ARGV[1])
 return 1
