@@ -14,6 +14,7 @@
 -- Reply    {1, fencing token or 0, 0} taken
 --          {-n, remaining ms, ticket} held by another (-1: no TTL), or free
 --          but left to others for so long; n wait before us
+--          error QUEUE             the queue's key holds something else; nothing was done
 --
 -- Atomic because whoever finds the key free gives it to the head of the queue, not to itself: with
 -- two commands between, a newcomer could pass everybody who waits.
@@ -22,7 +23,8 @@
 -- The key is written after everything that may be refused: an error means that nothing was taken.
 local value = redis.call('GET', KEYS[1])
 if not value and not ARGV[5] then
-  local head = redis.call('EXISTS', KEYS[2]) == 1 and redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  local head = redis.call('EXISTS', KEYS[2]) == 1 and redis.pcall('ZRANGE', KEYS[2], 0, 0)
+  head = head and (head[1] or head.err)
   if not head or head == ARGV[3] then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     if head then redis.pcall('ZREM', KEYS[2], head) end
@@ -37,10 +39,16 @@ if value == ARGV[1] then
   redis.pcall('ZREM', KEYS[2], ARGV[3])
   return {1, fence, 0}
 end
+local function unusable(refusal) -- what stands on the queue's key is no queue, or we may not use it
+  if not string.find(refusal.err, 'WRONGTYPE', 1, true) then return refusal end
+  return redis.error_reply('QUEUE ' .. KEYS[2] .. ' is no sorted set: something else uses the name of the queue')
+end
 local free = 0
 if not value then free = shared(KEYS[4], share) end
 if not value and free == 0 then
-  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)
+  if head.err then return unusable(head) end
+  head = head[1]
   if not head or head == ARGV[3] then
     local fence = next_fence(counter, fencing)
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -49,7 +57,8 @@ if not value and free == 0 then
   end
 end
 -- A place at the end, unless we have one. PEXPIRE comes first: where it is refused, no queue is made.
-local ticket = redis.call('ZSCORE', KEYS[2], ARGV[3])
+local ticket = redis.pcall('ZSCORE', KEYS[2], ARGV[3])
+if type(ticket) == 'table' then return unusable(ticket) end
 local lives = redis.call('PEXPIRE', KEYS[2], ARGV[4])
 if not ticket then
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or '0'

@@ -1,10 +1,11 @@
 -- modern_redisson_release.lua: Redisson's RLock.unlockInner, without its latch for retries.
 --
 -- KEYS[1]  the lock's name
--- KEYS[2]  the channel redisson_lock__channel:{name}, which shares the name's slot
 -- ARGV[1]  the message that wakes waiters: 0
 -- ARGV[2]  the TTL in milliseconds, set anew while holds remain
 -- ARGV[3]  the holder
+-- ARGV[4]  the channel redisson_lock__channel:{name}. It is no key here, as it is in Redisson: then a user would
+--          need a right to a key of that name, and a cluster would want it in the name's slot.
 -- Reply    nil the holder does not hold the lock, 0 holds remain, 1 released and announced
 --
 -- Atomic because the last hold must take the key away before another client can find it at zero.
@@ -20,5 +21,5 @@ if (tonumber(count) or 0) > 1 then
   return 0
 end
 redis.call('del', KEYS[1])
-redis.pcall('publish', KEYS[2], ARGV[1])
+redis.pcall('publish', ARGV[4], ARGV[1])
 return 1
