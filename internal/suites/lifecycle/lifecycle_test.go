@@ -77,7 +77,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{memory: 3}
+	s := &site{memory: 3, crowds: make(chan struct{}, 4)}
 	for range s.memory + 1 {
 		server := redistest.Real(t, "--maxclients", "10000")
 		s.servers = append(s.servers, server)
@@ -101,6 +101,9 @@ func (s *site) all(t *testing.T, k kind, first uint64, n int) int {
 	places := make(chan struct{}, *atOnce)
 	for i := range n {
 		places <- struct{}{}
+		for s.late.most() > 40*time.Millisecond && len(places) > 4 { // more would only make all of them late
+			time.Sleep(5 * time.Millisecond)
+		}
 		open.Go(func() {
 			p := planOf(k, first+uint64(i))
 			r, err := s.start(t.Context(), p)
@@ -150,6 +153,8 @@ func (r *run) act() {
 
 // turns gives the last client a turn while the others take theirs as fast as they can, where the kind is fair.
 func (r *run) turns() {
+	r.site.crowds <- struct{}{}
+	defer func() { <-r.site.crowds }()
 	done := make(chan struct{})
 	var others sync.WaitGroup
 	if r.kind.fair {

@@ -100,7 +100,7 @@ func planOf(k kind, seed uint64) *plan {
 	g := rand.New(rand.NewPCG(seed, h.Sum64()))
 	ms := func(lo, hi int) time.Duration { return time.Duration(lo+g.IntN(hi-lo)) * time.Millisecond }
 	p := &plan{kind: k, seed: seed, key: fmt.Sprintf("%s:%d", k.name, seed), rough: g.IntN(10) < 6}
-	p.terms = terms{ttl: ms(120, 300), reply: 50 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
+	p.terms = terms{ttl: ms(120, 300), reply: 60 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
 	clients := 2 + g.IntN(2)
 	if !p.rough {
 		p.terms.ttl, clients = 4*time.Second, 1

@@ -33,6 +33,7 @@ type site struct {
 	admin   []*redis.Pool
 	memory  int // which server runs out of memory; only strict sequences that know of it run there
 	late    lateness
+	crowds  chan struct{} // bounds how many sequences have a crowd at the key at once
 
 	mu  sync.Mutex
 	out int // how many sequences want it to be out of memory
@@ -492,6 +493,7 @@ func (c *client) give(s step) {
 			break
 		}
 		s.early = false
+		time.Sleep(20 * time.Millisecond << attempt) // a connection that failed is tried again after a pause
 	}
 	c.drop(l)
 }
