@@ -402,7 +402,7 @@ func (c *client) holds(k lock, ctx context.Context) *one {
 	c.mu.Lock()
 	if c.kind.excludes && ctx.Err() == nil {
 		for other := range c.held {
-			if other.c != c && other.ctx.Err() == nil && !other.releasing.Load() && c.now() < other.end() {
+			if other.c != c && other.ctx.Err() == nil && !other.releasing.Load() && c.now() < other.certain() {
 				c.mu.Unlock()
 				c.fail("%s: clients %d and %d hold the lock", redistest.Violated, other.c.id, c.id)
 				c.mu.Lock()
@@ -417,6 +417,15 @@ func (c *client) holds(k lock, ctx context.Context) *one {
 
 // end is when the lock is over if nothing has extended it since, on the run's clock.
 func (l *one) end() time.Duration { return time.Duration(l.good.Load()) + l.span }
+
+// certain is until when the lock is not over in any case: by its own word, or by when a command was sent at the
+// earliest whose reply has come.
+func (l *one) certain() time.Duration {
+	if told, ok := l.lock.(interface{ Expiry() time.Time }); ok {
+		return told.Expiry().Sub(l.c.began)
+	}
+	return l.end() - 2*l.c.terms.reply - l.c.site.late.most()
+}
 
 // watch sees to it that the holder's context is over by its deadline.
 func (l *one) watch() {
