@@ -99,7 +99,7 @@ func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the legacy client did not get in: %v", err)
 			}
-			return k.Value()
+			return k.Token()
 		}
 
 		l := newLocker(t, s, settling())

@@ -338,9 +338,14 @@ func (l *Life) released(outcome driver.Outcome) error {
 	}
 	l.mu.Unlock()
 	switch {
+	case v == protocol.Kept && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
+		l.dispose()
+		l.Lost(renewal.Deadline)
+		l.kind.Gone()
+		return l.Over()
 	case v == protocol.Released, v == protocol.Kept && again:
-		// The key is not ours any more after an earlier release whose reply was lost: that one ran, as far as anybody
-		// can tell before the deadline, and after it the holder was told.
+		// The key is not ours any more after an earlier release whose reply was lost. Before the deadline that is by our
+		// own doing: nobody has taken it from us.
 		l.dispose()
 		if l.end(errGivenBack) {
 			l.observe(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"})
