@@ -15,14 +15,10 @@ import (
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
 func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
 	m := l.bridgeMachine(k)
-	abandoned := func(driver.Outcome) {
-		defer l.background.End()
-		l.giveBack(k, l.mono.Now())
-	}
 	reply := protocol.Reply{}
 	for {
 		began := l.mono.Now()
-		outcome, err := l.advance(ctx, over, m, reply, abandoned)
+		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
 		}

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -51,17 +52,24 @@ type legacyHold struct {
 	key, owner string
 	opts       *Options
 
+	mu sync.Mutex
 	// What stands on the key. After a renewal without an answer it is text or pending.
 	text, pending         string
 	expiry, pendingExpiry protocol.Instant
 }
 
-func (h *legacyHold) alone() bool          { return true }
-func (h *legacyHold) value() string        { return h.text }
+func (h *legacyHold) alone() bool { return true }
+func (h *legacyHold) value() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text
+}
 func (h *legacyHold) span() time.Duration  { return h.opts.Lease }
 func (h *legacyHold) every() time.Duration { return h.opts.Lease / 3 }
 
 func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return &protocol.LegacyRenew{
 		Dialect: h.opts.rules(), Key: h.key, Owner: h.owner, Lease: h.opts.Lease, NotAfter: notAfter,
 		Value: h.text, ValueExpiry: h.expiry, Pending: h.pending, PendingExpiry: h.pendingExpiry,
@@ -69,11 +77,15 @@ func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine {
 }
 
 func (h *legacyHold) renewed(m protocol.Machine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	r := m.(*protocol.LegacyRenew)
 	h.text, h.expiry, h.pending, h.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
 }
 
 func (h *legacyHold) release() protocol.Machine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return &protocol.LegacyRelease{
 		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}

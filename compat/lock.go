@@ -2,7 +2,6 @@ package compat
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,22 +15,18 @@ import (
 // Lock is a lock that we hold, or held. It is renewed and released in the way it was taken, whatever
 // the stage is by then.
 type Lock struct {
-	life     lifetime.Life
-	locker   *Locker
-	permit   permit
-	key      string
-	fence    int64
-	tookOver bool                   // an expired legacy value
-	token    atomic.Pointer[string] // stage Legacy: what stands on the key now
-	hold     hold                   // how it was taken
-	bridge   bridgeHold             // what hold points to in the stages Bridge and Modern: one allocation for both
+	life   lifetime.Life
+	locker *Locker
+	permit permit
+	key    string
+	fence  int64
+	heard  atomic.Pointer[word] // the last answer to a renewal or release; nil: extended
+	hold   hold                 // how it was taken
+	bridge bridgeHold           // what hold points to in the stages Bridge and Modern: one allocation for both
 
-	wait    *wait // of the one who acquires it; nil at a first try
-	patient bool  // who acquires it will wait in the queue if it must
-
-	mu    sync.Mutex
-	heard protocol.Verdict // of the last renewal or release
-	seen  string           // Displaced: what stands on the key
+	wait     *wait // of the one who acquires it; nil at a first try
+	patient  bool  // who acquires it will wait in the queue if it must
+	tookOver bool  // an expired legacy value
 }
 
 var _ lockmigrate.Held = (*Lock)(nil)
@@ -39,7 +34,7 @@ var _ lockmigrate.Held = (*Lock)(nil)
 // newLock prepares an attempt.
 func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	k := &Lock{locker: l, key: key}
-	k.life.Init(&l.lives, (*kept)(k), key, ctx)
+	k.life.Init(&l.lives, (*kept)(k), ctx)
 	return k
 }
 
@@ -51,7 +46,6 @@ func (k *Lock) begin(h hold, fence int64, tookOver bool, began protocol.Instant)
 	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {
 		s.Owner = keptAlone{(*kept)(k)}
-		k.write()
 	}
 	s.Begin(began, began.Add(s.Span))
 }
@@ -61,18 +55,7 @@ func (k *Lock) Key() string { return k.key }
 
 // Token returns what we wrote on the key: nobody else's value in the stages Bridge and Modern.
 func (k *Lock) Token() string {
-	if written := k.token.Load(); written != nil {
-		return *written
-	}
-	return k.bridge.value()
-}
-
-// write notes what a lock of stage Legacy has put on the key.
-func (k *Lock) write() {
-	if k.hold.alone() {
-		text := k.hold.value()
-		k.token.Store(&text)
-	}
+	return k.hold.value()
 }
 
 // Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
@@ -120,12 +103,20 @@ func (k *Lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.mono.At(k.life.Leas
 // kept is what the life of a lock and the renewer see of a Lock.
 type kept Lock
 
+// Key implements lifetime.Kind.
+func (k *kept) Key() string { return k.key }
+
+// Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
+func (k *kept) Acquired(driver.Outcome) {
+	defer k.locker.background.End()
+	k.locker.giveBack((*Lock)(k), k.locker.mono.Now())
+}
+
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, m := k.locker, k.hold.renewal(k.locker.gate.boundNow())
 	settle := func(o driver.Outcome) {
 		k.hold.renewed(m)
-		(*Lock)(k).write()
 		k.hear(o.Step.Verdict, m)
 	}
 	outcome, err := l.runner(l.renewals, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
@@ -148,19 +139,27 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	return outcome, err
 }
 
+// word is an answer that is worth remembering.
+type word struct {
+	verdict protocol.Verdict
+	seen    string // Displaced: what stands on the key
+}
+
 func (k *kept) hear(v protocol.Verdict, m protocol.Machine) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.heard, k.seen = v, seenBy(m)
+	if v == protocol.Renewed {
+		k.heard.Store(nil)
+		return
+	}
+	k.heard.Store(&word{v, seenBy(m)})
 }
 
 // Explain implements lifetime.Kind.
 func (k *kept) Explain(e *Error) {
 	switch {
 	case e.Reason == lockmigrate.ReasonDisplaced:
-		k.mu.Lock()
-		e.Value = k.seen
-		k.mu.Unlock()
+		if heard := k.heard.Load(); heard != nil {
+			e.Value = heard.seen
+		}
 		e.Note = "displaced: after a stale DEL another client may have come in; the key holds " + shown(e.Value)
 	case e.Kind == nil && isLate(e.Cause):
 		e.Kind = ErrStage
@@ -219,9 +218,10 @@ func (k *kept) Lost(why renewal.Loss) {
 }
 
 func (k *kept) lastHeard() protocol.Verdict {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.heard
+	if heard := k.heard.Load(); heard != nil {
+		return heard.verdict
+	}
+	return protocol.Renewed
 }
 
 // keptAlone is the renewer's side of a lock whose renewal writes what the next command must know: that of

@@ -17,6 +17,7 @@ import (
 type Lock struct {
 	life   lifetime.Life
 	locker *Locker
+	key    string
 	owner  string
 
 	mu sync.Mutex
@@ -30,8 +31,8 @@ var _ lockmigrate.Held = (*Lock)(nil)
 // newLock prepares the lease. began is a monotonic reading from before the clock was read for the value,
 // so the local deadline is never later than the lease.
 func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began protocol.Instant) *Lock {
-	k := &Lock{locker: l, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
-	k.life.Init(&l.lives, (*kept)(k), m.Key, ctx)
+	k := &Lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
+	k.life.Init(&l.lives, (*kept)(k), ctx)
 	s := &k.life.Lease
 	s.Owner, s.Span = (*kept)(k), l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
@@ -42,7 +43,7 @@ func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began pr
 }
 
 // Key returns the lock's key.
-func (k *Lock) Key() string { return k.life.Key() }
+func (k *Lock) Key() string { return k.key }
 
 // Token returns what we wrote on the key: the value that was confirmed last.
 func (k *Lock) Token() string {
@@ -78,6 +79,12 @@ func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
 // kept is what the life of a lock and the watch over its deadline see of a Lock.
 type kept Lock
 
+// Key implements lifetime.Kind.
+func (k *kept) Key() string { return k.key }
+
+// Acquired implements lifetime.Kind; a lock is made only when it is acquired.
+func (k *kept) Acquired(driver.Outcome) {}
+
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
@@ -87,7 +94,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 	}
 	k.mu.Lock()
 	m := &protocol.LegacyRenew{
-		Dialect: l.opts.Dialect.Rules(), Key: k.life.Key(), Owner: k.owner, Lease: l.opts.Lease,
+		Dialect: l.opts.Dialect.Rules(), Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
 		Value: k.value, ValueExpiry: k.valueExpiry, Pending: k.pending, PendingExpiry: k.pendingExpiry,
 	}
 	k.mu.Unlock()
@@ -117,7 +124,7 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	}
 	k.mu.Lock()
 	m := &protocol.LegacyRelease{
-		Dialect: rules, Key: k.life.Key(), Policy: l.opts.Release.rule(rules),
+		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
 		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry,
 	}
 	k.mu.Unlock()

@@ -43,7 +43,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		mono:   renewal.NewClock(),
 	}
 	l.lives = lifetime.Locker{
-		Now: l.mono.Now, At: l.mono.At, Seen: opts.Observer, Watch: &renewal.Timers{Now: l.mono.Now},
+		Now: l.mono.Now, At: l.mono.At, Seen: opts.Observer, Watch: renewal.NewTimers(l.mono.Now),
 		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
 	}
 	return l, nil

@@ -44,7 +44,7 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	k.hold = &k.own
 	h := &k.own
 	h.locker, h.first, h.key, h.token, h.count = l, k, key, l.newToken(), 1
-	h.life.Init(&l.lives, h, key, ctx)
+	h.life.Init(&l.lives, h, ctx)
 	if l.opts.Fencing {
 		h.fenceKey = protocol.FenceKey(key)
 	}
@@ -131,6 +131,12 @@ func (h *hold) last() bool {
 }
 
 // What is of this kind alone in the life of a lock.
+
+// Key implements lifetime.Kind.
+func (h *hold) Key() string { return h.key }
+
+// Acquired implements lifetime.Kind: what a caller who has left got is given back, by token.
+func (h *hold) Acquired(o driver.Outcome) { h.locker.abandoned(h.first, o) }
 
 // Renew implements lifetime.Kind.
 func (h *hold) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {

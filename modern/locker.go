@@ -193,7 +193,7 @@ func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 	}
 	m := &k.own.acquire
 	*m = protocol.ModernAcquire{Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL}
-	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
+	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, k.own.life.Left())
 	if err != nil {
 		return nil, l.gaveUp(k, err)
 	}

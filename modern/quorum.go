@@ -294,7 +294,7 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 		k.turns[i] = make(chan struct{})
 		close(k.turns[i])
 	}
-	k.life.Init(&q.lives, (*kept)(k), key, ctx)
+	k.life.Init(&q.lives, (*kept)(k), ctx)
 	q.single.terms(&k.life.Lease, (*kept)(k))
 	sent := q.clock.Now()
 	v, cause := q.poll(ctx, k, func() protocol.Machine {
@@ -468,6 +468,12 @@ func (k *QuorumLock) Release(ctx context.Context) error { return k.life.Release(
 
 // kept is what the life of a lock and the renewer see of a QuorumLock.
 type kept QuorumLock
+
+// Key implements lifetime.Kind.
+func (k *kept) Key() string { return k.key }
+
+// Acquired implements lifetime.Kind; an attempt undoes what it leaves by itself.
+func (k *kept) Acquired(driver.Outcome) {}
 
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {

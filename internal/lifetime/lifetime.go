@@ -57,6 +57,12 @@ type Locker struct {
 // an error beside the verdict Unsure the run goes on in the background, and abandoned is called with its outcome. One of them
 // runs at a time.
 type Kind interface {
+	// Key returns the lock's key.
+	Key() string
+
+	// Acquired is told how an acquisition ended whose caller had left, if Left was handed to it.
+	Acquired(outcome driver.Outcome)
+
 	Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error)
 	Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error)
 
@@ -76,29 +82,97 @@ type Life struct {
 	Lease  renewal.Lease
 	locker *Locker
 	kind   Kind
-	key    string
 	values context.Context
-
-	turn  turn
-	asked protocol.Instant // when the renewal under way began; guarded by turn
+	asked  protocol.Instant     // when the renewal under way began; the turn's
+	left   func(driver.Outcome) // outcome, once it is needed: one allocation for all commands
 
 	mu     sync.Mutex
-	ended  error  // why the holder's context has ended; nil while it has not
-	failed error  // how the last command failed; nil after one that did not
+	turn   turn
 	sent   uint16 // releases that may have run
 	behind bool   // a release goes on behind its caller
 	gone   bool   // nothing of ours is on the server any more
+	ended  error  // why the holder's context has ended; nil while it has not
+	failed error  // how the last command failed; nil after one that did not
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
 // Init prepares a lock on a key for the acquiring context. The Lease's terms are the owner's to set.
-func (l *Life) Init(locker *Locker, kind Kind, key string, values context.Context) {
-	l.locker, l.kind, l.key, l.values = locker, kind, key, values
+func (l *Life) Init(locker *Locker, kind Kind, values context.Context) {
+	l.locker, l.kind, l.values = locker, kind, values
 }
 
-// Key returns the lock's key.
-func (l *Life) Key() string { return l.key }
+// Left returns the function that is told how a command ended whose caller had left.
+func (l *Life) Left() func(driver.Outcome) {
+	if l.left == nil {
+		l.left = l.outcome
+	}
+	return l.left
+}
+
+// outcome tells the one that the command was for. Only acquisitions have no turn.
+func (l *Life) outcome(o driver.Outcome) {
+	l.mu.Lock()
+	turn := l.turn.of
+	l.mu.Unlock()
+	if turn == nobody {
+		l.kind.Acquired(o)
+		return
+	}
+	defer l.locker.Background.End()
+	defer l.unlock()
+	if turn == renewing {
+		_ = l.renewed(o)
+	} else {
+		_ = l.released(o)
+	}
+}
+
+// turn is whose turn it is. It is a mutex whose waiters leave when their contexts end. One goroutine may lock it and another
+// unlock it: a command whose caller has left keeps the turn until its reply. Life's mu guards it.
+type turn struct {
+	freed chan struct{} // closed at the next unlock; nil while nobody waits
+	of    whose
+}
+
+type whose uint8
+
+const (
+	nobody whose = iota
+	renewing
+	releasing
+)
+
+func (l *Life) lock(ctx context.Context, of whose) error {
+	for {
+		l.mu.Lock()
+		if l.turn.of == nobody {
+			l.turn.of = of
+			l.mu.Unlock()
+			return nil
+		}
+		if l.turn.freed == nil {
+			l.turn.freed = make(chan struct{})
+		}
+		freed := l.turn.freed
+		l.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *Life) unlock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn.of = nobody
+	if l.turn.freed != nil {
+		close(l.turn.freed)
+		l.turn.freed = nil
+	}
+}
 
 // Expiry returns the deadline.
 func (l *Life) Expiry() time.Time { return l.locker.At(l.Lease.Until()) }
@@ -137,37 +211,30 @@ func (l *Life) why() error {
 
 // Renew extends the lease to its full length from now.
 func (l *Life) Renew(ctx context.Context) error {
-	if err := l.turn.lock(ctx); err != nil {
+	if err := l.lock(ctx, renewing); err != nil {
 		return l.Fail("renew", nil, err)
 	}
 	if over := l.Over(); over != nil {
-		l.turn.unlock()
+		l.unlock()
 		return over
 	}
 	if !l.locker.Background.Begin() {
-		l.turn.unlock()
+		l.unlock()
 		return l.Fail("renew", nil, ErrClosed)
 	}
 	l.asked = l.locker.Now()
-	outcome, err := l.kind.Renew(ctx, l.renewedBehind)
+	outcome, err := l.kind.Renew(ctx, l.Left())
 	if err != nil && outcome.Step.Verdict == protocol.Unsure { // the turn, too, goes on in the background
 		e := l.Fail("renew", lockmigrate.ErrUnknownOutcome, err)
 		e.Note = "held until the old deadline"
 		return e
 	}
 	defer l.locker.Background.End()
-	defer l.turn.unlock()
+	defer l.unlock()
 	if err != nil {
 		return l.notRenewed(driver.Outcome{Step: outcome.Step, Err: err})
 	}
 	return l.renewed(outcome)
-}
-
-// renewedBehind is told how a renewal ended whose caller had left.
-func (l *Life) renewedBehind(outcome driver.Outcome) {
-	defer l.locker.Background.End()
-	defer l.turn.unlock()
-	_ = l.renewed(outcome)
 }
 
 func (l *Life) renewed(outcome driver.Outcome) error {
@@ -209,10 +276,10 @@ func (l *Life) notRenewed(outcome driver.Outcome) *lockmigrate.Error {
 func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict, error) {
 	bounded, cancel := context.WithTimeout(ctx, 4*l.locker.ReplyTimeout)
 	defer cancel()
-	if err := l.turn.lock(bounded); err != nil {
+	if err := l.lock(bounded, renewing); err != nil {
 		return renewal.Unclear, protocol.Failed, err
 	}
-	defer l.turn.unlock()
+	defer l.unlock()
 	if over := l.Over(); over != nil {
 		return renewal.Unclear, protocol.Failed, over
 	}
@@ -250,11 +317,11 @@ func (l *Life) Release(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return l.releaseBehind(ctx, cause)
 	}
-	if err := l.turn.lock(ctx); err != nil {
+	if err := l.lock(ctx, releasing); err != nil {
 		return l.releaseBehind(ctx, err)
 	}
 	if !l.locker.Background.Begin() {
-		defer l.turn.unlock()
+		defer l.unlock()
 		return l.orLost(l.Fail("release", nil, ErrClosed))
 	}
 	return l.release(ctx)
@@ -269,15 +336,15 @@ func (l *Life) release(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	if gone { // by the release before us
-		l.turn.unlock()
+		l.unlock()
 		l.locker.Background.End()
 		return over
 	}
-	outcome, err := l.kind.Release(ctx, l.releasedBehind)
+	outcome, err := l.kind.Release(ctx, l.Left())
 	switch {
 	case err == nil:
 		defer l.locker.Background.End()
-		defer l.turn.unlock()
+		defer l.unlock()
 		return l.released(outcome)
 	case outcome.Step.Verdict == protocol.Unsure: // the turn, too, goes on in the background
 		e := l.Fail("release", lockmigrate.ErrUnknownOutcome, err)
@@ -287,7 +354,7 @@ func (l *Life) release(ctx context.Context) error {
 		l.mu.Lock()
 		l.sent--
 		l.mu.Unlock()
-		l.turn.unlock()
+		l.unlock()
 		defer l.locker.Background.End()
 		return l.releaseBehind(ctx, err)
 	}
@@ -308,7 +375,7 @@ func (l *Life) releaseBehind(ctx context.Context, cause error) error {
 	if !l.locker.Background.Go(func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.locker.ReplyTimeout)
 		defer cancel()
-		err := l.turn.lock(bounded)
+		err := l.lock(bounded, releasing)
 		l.mu.Lock()
 		l.behind = false
 		l.mu.Unlock()
@@ -320,13 +387,6 @@ func (l *Life) releaseBehind(ctx context.Context, cause error) error {
 		return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
 	}
 	return l.orLost(e)
-}
-
-// releasedBehind is told how a release ended whose caller had left.
-func (l *Life) releasedBehind(outcome driver.Outcome) {
-	defer l.locker.Background.End()
-	defer l.turn.unlock()
-	_ = l.released(outcome)
 }
 
 // released ends the lock as far as the verdict allows.
@@ -494,7 +554,7 @@ func (l *Life) note(failed error) {
 }
 
 func (l *Life) observe(e lockmigrate.Event) {
-	e.Key = l.key
+	e.Key = l.kind.Key()
 	if e.Kind != lockmigrate.EventRenewed {
 		e.Held = l.locker.Now().Sub(l.Lease.Began)
 	}
@@ -503,5 +563,5 @@ func (l *Life) observe(e lockmigrate.Event) {
 
 // Fail makes an error about the lock.
 func (l *Life) Fail(op string, kind, cause error) *lockmigrate.Error {
-	return &lockmigrate.Error{Op: op, Key: l.key, Kind: kind, Cause: cause}
+	return &lockmigrate.Error{Op: op, Key: l.kind.Key(), Kind: kind, Cause: cause}
 }

@@ -27,9 +27,8 @@ type Lease struct {
 	at    protocol.Instant // the earliest of them: the heap's order
 	index int              // in the heap, plus one; 0 when it is not there
 	rests bool             // no renewal is sent any more
-	round *round           // the renewal that is under way
 	why   Loss             // why it is not in the heap any more, if it was lost
-	timer *time.Timer      // where Timers watch it
+	round *round           // the renewal that is under way
 }
 
 // Begin sets when a lease began and until when it lasts.

@@ -8,30 +8,35 @@ import (
 )
 
 // Timers watch the deadlines of leases that nobody renews by itself: one timer a lease, and no goroutine that would have to
-// be closed.
+// be closed. NewTimers makes one.
 type Timers struct {
-	Now func() protocol.Instant // monotonic
+	now func() protocol.Instant // monotonic
 
-	mu sync.Mutex
+	mu  sync.Mutex
+	all map[*Lease]*time.Timer
+}
+
+// NewTimers returns a watch over nothing yet.
+func NewTimers(now func() protocol.Instant) *Timers {
+	return &Timers{now: now, all: make(map[*Lease]*time.Timer)}
 }
 
 // Add takes a lease in.
 func (w *Timers) Add(s *Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.index = 1
-	s.timer = time.AfterFunc(s.Until().Sub(w.Now()), func() { w.ring(s) })
+	w.all[s] = time.AfterFunc(s.Until().Sub(w.now()), func() { w.ring(s) })
 }
 
 // Extend is as Renewer.Extend.
 func (w *Timers) Extend(s *Lease, until protocol.Instant) (why Loss, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.index == 0 || s.Until() <= w.Now() {
-		s.index = 0
+	if w.all[s] == nil || s.Until() <= w.now() {
+		w.drop(s)
 		return Deadline, false
 	}
-	s.extend(until) // a timer that rings early is set once more
+	s.extend(until) // the timer rings at the old deadline, and is set once more
 	return 0, true
 }
 
@@ -42,26 +47,33 @@ func (w *Timers) Rest(*Lease) {}
 func (w *Timers) Remove(s *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	in := s.index != 0
-	if in {
-		s.timer.Stop()
+	return w.drop(s)
+}
+
+// drop is Remove for those who hold mu.
+func (w *Timers) drop(s *Lease) bool {
+	timer := w.all[s]
+	if timer == nil {
+		return false
 	}
-	s.index = 0
-	return in
+	timer.Stop()
+	delete(w.all, s)
+	return true
 }
 
 func (w *Timers) ring(s *Lease) {
 	w.mu.Lock()
-	if s.index == 0 {
+	timer := w.all[s]
+	if timer == nil {
 		w.mu.Unlock()
 		return
 	}
-	if left := s.Until().Sub(w.Now()); left > 0 {
-		s.timer.Reset(left)
+	if left := s.Until().Sub(w.now()); left > 0 {
+		timer.Reset(left)
 		w.mu.Unlock()
 		return
 	}
-	s.index = 0
+	w.drop(s)
 	w.mu.Unlock()
 	s.Owner.Lost(Deadline)
 }
