@@ -21,8 +21,8 @@ type Lock struct {
 	key    string
 	fence  int64
 	heard  atomic.Pointer[word] // the last answer to a renewal or release; nil: extended
-	hold   hold                 // how it was taken
-	bridge bridgeHold           // what hold points to in the stages Bridge and Modern: one allocation for both
+	bridge bridgeHold           // how it was taken in the stages Bridge and Modern: one allocation for both
+	legacy *legacyHold          // in stage Legacy; else nil
 
 	wait     *wait // of the one who acquires it; nil at a first try
 	patient  bool  // who acquires it will wait in the queue if it must
@@ -40,8 +40,9 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 
 // begin sets the lease. began is a reading from before the command that set the key was sent, so that the
 // local deadline is never later than the server's.
-func (k *Lock) begin(h hold, fence int64, tookOver bool, began protocol.Instant) {
-	k.hold, k.fence, k.tookOver = h, fence, tookOver
+func (k *Lock) begin(fence int64, tookOver bool, began protocol.Instant) {
+	h := k.hold()
+	k.fence, k.tookOver = fence, tookOver
 	s := &k.life.Lease
 	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {
@@ -50,12 +51,20 @@ func (k *Lock) begin(h hold, fence int64, tookOver bool, began protocol.Instant)
 	s.Begin(began, began.Add(s.Span))
 }
 
+// hold is how the lock was taken.
+func (k *Lock) hold() hold {
+	if k.legacy != nil {
+		return k.legacy
+	}
+	return &k.bridge
+}
+
 // Key returns the lock's key.
 func (k *Lock) Key() string { return k.key }
 
 // Token returns what we wrote on the key: nobody else's value in the stages Bridge and Modern.
 func (k *Lock) Token() string {
-	return k.hold.value()
+	return k.hold().value()
 }
 
 // Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
@@ -114,9 +123,9 @@ func (k *kept) Acquired(driver.Outcome) {
 
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, k.hold.renewal(k.locker.gate.boundNow())
+	l, m := k.locker, (*Lock)(k).hold().renewal(k.locker.gate.boundNow())
 	settle := func(o driver.Outcome) {
-		k.hold.renewed(m)
+		(*Lock)(k).hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
 	outcome, err := l.runner(l.renewals, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
@@ -131,7 +140,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, k.hold.release()
+	l, m := k.locker, (*Lock)(k).hold().release()
 	outcome, err := l.runner(l.commands, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 	if err == nil && outcome.Step.Verdict == protocol.Displaced {
 		k.hear(protocol.Displaced, m)
@@ -183,12 +192,12 @@ func (k *kept) Gone() { k.permit.leave() }
 
 // Renewal implements renewal.Held: the command that the machine begins with.
 func (k *kept) Renewal() protocol.Command {
-	return k.hold.renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
+	return (*Lock)(k).hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
 }
 
 // Heard implements renewal.Held: what the machine makes of the reply.
 func (k *kept) Heard(reply protocol.Reply) renewal.Answer {
-	m := k.hold.renewal(0)
+	m := (*Lock)(k).hold().renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)
