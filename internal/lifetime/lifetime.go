@@ -227,12 +227,12 @@ func (l *Life) Renew(ctx context.Context) error {
 	if err != nil && outcome.Step.Verdict == protocol.Unsure { // the turn, too, goes on in the background
 		e := l.Fail("renew", lockmigrate.ErrUnknownOutcome, err)
 		e.Note = "held until the old deadline"
-		return e
+		return l.orLost(e)
 	}
 	defer l.locker.Background.End()
 	defer l.unlock()
 	if err != nil {
-		return l.notRenewed(driver.Outcome{Step: outcome.Step, Err: err})
+		return l.orLost(l.notRenewed(driver.Outcome{Step: outcome.Step, Err: err}))
 	}
 	return l.renewed(outcome)
 }
@@ -257,7 +257,7 @@ func (l *Life) renewed(outcome driver.Outcome) error {
 		l.note(outcome.Err)
 		err := l.notRenewed(outcome)
 		l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Took: l.locker.Now().Sub(l.asked), Err: err})
-		return err
+		return l.orLost(err)
 	}
 }
 
@@ -431,7 +431,7 @@ func (l *Life) released(outcome driver.Outcome) error {
 	return l.orLost(e)
 }
 
-// orLost returns the loss of a lock that is lost, which a failed release must not hide; otherwise e.
+// orLost returns the loss of a lock that is lost, which a command that failed must not hide; otherwise e.
 func (l *Life) orLost(e *lockmigrate.Error) error {
 	if over := l.Over(); errors.Is(over, lockmigrate.ErrLost) {
 		return over
