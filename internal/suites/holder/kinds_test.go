@@ -275,6 +275,9 @@ func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 	}
 	s.locker = k.open(t, pools, c)
 	t.Cleanup(s.locker.close)
+	first := s.hold() // the server knows the scripts from now on
+	require.NoError(t, first.Renew(t.Context()))
+	require.NoError(t, first.Release(t.Context()))
 	return s
 }
 
