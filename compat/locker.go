@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -49,10 +50,7 @@ type Locker struct {
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
 // Acquire waits and TryAcquire waits for ReplyTimeout.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("compat: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
 	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}

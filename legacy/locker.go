@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
@@ -30,11 +31,8 @@ type Locker struct {
 
 // New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("legacy: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
 	l := &Locker{

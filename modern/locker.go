@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -56,11 +58,8 @@ type Locker struct {
 
 // New returns a Locker over a server. It sends nothing and starts nothing yet.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("modern: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("modern: %w", err)
 	}
 	dial := opts.dialer(pool)
 	servers, _ := pool.(topology.Servers)

@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/chance"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -104,7 +105,7 @@ func (o QuorumOptions) single() Options {
 // Validate tells what is wrong with the options, without changing them.
 func (o QuorumOptions) Validate() error {
 	err := o.single().Validate()
-	if o.DriftFactor < 0 || o.DriftFactor > 0.5 {
+	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
 	}
 	return err
@@ -117,7 +118,17 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		return nil, errors.New("modern: a Quorum needs pools")
 	}
 	if err := opts.Validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("modern: %w", err)
+	}
+	for i, pool := range pools {
+		if err := limits.Pool(pool); err != nil {
+			return nil, fmt.Errorf("modern: pool %d of the Quorum: %w", i, err)
+		}
+		for j := range i {
+			if limits.Same(pools[j], pool) {
+				return nil, fmt.Errorf("modern: pools %d and %d of the Quorum are one and the same: its servers must be independent", j, i)
+			}
+		}
 	}
 	single := opts.single().withDefaults()
 	opts.TTL, opts.ReplyTimeout, opts.Poll = single.TTL, single.ReplyTimeout, single.Poll
@@ -129,10 +140,7 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	var renewals []renewal.Batcher
-	for i, pool := range pools {
-		if pool == nil {
-			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
-		}
+	for _, pool := range pools {
 		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
 		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
