@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"testing"
@@ -454,10 +455,19 @@ func TestOptions(t *testing.T) {
 		{legacy.Options{Jitter: -1}, "Jitter"},
 		{legacy.Options{ReplyTimeout: -1}, "ReplyTimeout"},
 		{legacy.Options{Release: 9}, "Release"},
+		{legacy.Options{Lease: math.MaxInt64}, "Lease 2562047h47m16.854775807s: at most 87600h0m0s, ten years"},
+		{legacy.Options{Jitter: math.MaxInt64}, "Jitter"},
+		{legacy.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
+		{legacy.Options{Poll: 1}, "Poll 1ns: at least 1ms"},
 	} {
 		assert.ErrorContains(t, c.opts.Validate(), c.want)
-		_, err := legacy.New(&redis.Pool{}, c.opts)
+		_, err := legacy.New(redistest.Mini(t).Pool(), c.opts)
 		assert.ErrorContains(t, err, c.want)
+		assert.ErrorContains(t, err, "legacy: ")
 	}
+	_, err = legacy.New((*redis.Pool)(nil), legacy.Options{})
+	assert.ErrorContains(t, err, "the *redis.Pool is nil")
+	_, err = legacy.New(&redis.Pool{}, legacy.Options{})
+	assert.ErrorContains(t, err, "neither Dial nor DialContext")
 	assert.NoError(t, legacy.Options{}.Validate())
 }
