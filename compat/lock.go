@@ -68,7 +68,8 @@ func (k *Lock) Token() string {
 }
 
 // Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
-// Modern, so that a store can refuse the writes of a holder that was overtaken. 0 in stage Legacy, whose
+// Modern, so that a store can refuse the writes of a holder that was overtaken. That holds while the server
+// keeps the counter; docs/guarantees.md says what holds when it has lost it. 0 in stage Legacy, whose
 // other clients draw none, and with Options.NoFence.
 func (k *Lock) Fence() int64 { return k.fence }
 

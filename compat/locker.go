@@ -262,8 +262,9 @@ func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, 
 }
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, what went
-// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
+// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
+// overlapped another holder's.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -19,6 +20,8 @@ type Lock struct {
 	released atomic.Bool
 	own      hold // what hold points to for the first Lock of a hold: one allocation for both
 }
+
+var _ lockmigrate.Held = (*Lock)(nil)
 
 // hold is what is on the server.
 type hold struct {
@@ -64,7 +67,7 @@ func (k *Lock) Key() string { return k.hold.key }
 // Token returns what makes the lock ours on the server; in layout Redisson, the hash's field.
 func (k *Lock) Token() string { return k.hold.token }
 
-// Fence returns the fencing token: larger than that of every earlier holder of the key. It is 0 without
+// Fence returns the fencing token: larger than that of every earlier holder of the key, as Options.Fencing says. It is 0 without
 // Options.Fencing.
 func (k *Lock) Fence() int64 { return k.hold.fence }
 

@@ -67,9 +67,11 @@ type Options struct {
 	// Layout is how the lock looks on the server. Every client of a key must use the same. Zero: Token.
 	Layout Layout
 
-	// Fencing draws a fencing token with each acquisition, from a counter beside the key: strictly
-	// larger than any before it, so that a store can refuse the writes of a holder that was overtaken.
-	// Acquiring is then a script instead of a SET.
+	// Fencing draws a fencing token with each acquisition, from a counter beside the key, so that a store
+	// can refuse the writes of a holder that was overtaken. A token is larger than all before it while the
+	// server keeps the counter. On a server that has lost it, such as a replica that was promoted too early,
+	// that depends on the clocks of both servers: see docs/guarantees.md. Acquiring is then a script
+	// instead of a SET.
 	Fencing bool
 
 	// FenceTTL is how long the counter outlives its last use; then it starts from the server's clock in

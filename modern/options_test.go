@@ -131,6 +131,29 @@ func TestFencingTokensRise(t *testing.T) {
 	})
 }
 
+// TestFencingTokensWithoutTheirCounter: the server that grants the second lock has never heard of the first one's counter. Its
+// clock alone decides, and a clock that is far behind decides wrongly: docs/guarantees.md says so.
+func TestFencingTokensWithoutTheirCounter(t *testing.T) {
+	s := redistest.NewClocked(t)
+	locker := newLocker(t, s.Pool(), modern.Options{Fencing: true})
+	draw := func() int64 {
+		lock, err := locker.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, lock.Release(t.Context())) }()
+		return lock.Fence()
+	}
+	first := draw()
+	s.Do("FLUSHALL")
+	second := draw()
+	assert.Greater(t, second, first, "the clocks agree")
+
+	s.Step(-time.Hour)
+	third := draw()
+	assert.Greater(t, third, second, "the counter is there")
+	s.Do("FLUSHALL")
+	assert.Less(t, draw(), third, "no counter, and a clock that is behind")
+}
+
 // A waiter that wants a fencing token gets one though the holder that hands over knows of none.
 func TestFencingBesideOthers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
