@@ -210,6 +210,18 @@ func TestOwnerReenters(t *testing.T) {
 	}
 }
 
+// TestTheEmptyIDIsNoOwner: a caller who has no id would share it with all others who have none.
+func TestTheEmptyIDIsNoOwner(t *testing.T) {
+	locker := newLocker(t, redistest.Mini(t).Pool(), modern.Options{})
+	ctx := modern.WithOwner(t.Context(), "")
+	_, ok := modern.Owner(ctx)
+	assert.False(t, ok)
+	_, err := locker.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	_, err = locker.TryAcquire(ctx, key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+}
+
 func TestObserverHearsALocksLife(t *testing.T) {
 	s := redistest.Mini(t)
 	var log bytes.Buffer

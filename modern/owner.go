@@ -13,7 +13,7 @@ type ownerKey struct{}
 // again at once, as another Lock of the same hold, and the key is given back with the last of them.
 // Without an owner every acquisition stands for itself, and acquiring twice waits for oneself.
 //
-// Carry an owner no further than the work that may share its locks: two goroutines with one owner do
+// The empty id is no owner. Carry an owner no further than the work that may share its locks: two goroutines with one owner do
 // not exclude each other.
 func WithOwner(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, id)
@@ -22,7 +22,7 @@ func WithOwner(ctx context.Context, id string) context.Context {
 // Owner returns the owner of a context.
 func Owner(ctx context.Context) (id string, ok bool) {
 	id, ok = ctx.Value(ownerKey{}).(string)
-	return id, ok
+	return id, ok && id != ""
 }
 
 type ownership struct{ key, owner string }

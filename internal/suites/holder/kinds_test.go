@@ -197,6 +197,7 @@ func (c terms) observer() lockmigrate.Observer {
 type counts struct {
 	mu                       sync.Mutex
 	acquired, released, lost int
+	renewed, failed          int
 }
 
 // Observe implements lockmigrate.Observer.
@@ -210,6 +211,10 @@ func (c *counts) Observe(e lockmigrate.Event) {
 		c.released++
 	case lockmigrate.EventLost:
 		c.lost++
+	case lockmigrate.EventRenewed:
+		c.renewed++
+	case lockmigrate.EventFailed:
+		c.failed++
 	}
 }
 

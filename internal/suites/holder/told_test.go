@@ -256,6 +256,42 @@ func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss: the same where the Locker renews by itself.
+func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
+	for _, k := range kinds {
+		if k.name == "legacy" || k.name == "legacy, compared" {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			var silent atomic.Bool
+			s := newScene(t, k, terms{reply: ttl / 3}, true)
+			s.faulty.Fate = func(int, string) redistest.Fate {
+				if silent.Load() {
+					return redistest.LosesReply
+				}
+				return redistest.Passes
+			}
+			lock := s.hold()
+			seen := func() (renewed, failed int) {
+				s.counts.mu.Lock()
+				defer s.counts.mu.Unlock()
+				return s.counts.renewed, s.counts.failed
+			}
+			_, before := seen()
+			silent.Store(true)
+			require.Eventually(t, func() bool { _, failed := seen(); return failed > before }, late, time.Millisecond)
+			silent.Store(false)
+			before, _ = seen()
+			require.Eventually(t, func() bool { renewed, _ := seen(); return renewed > before }, late, time.Millisecond)
+			assert.NoError(t, lock.Context().Err(), "held")
+			assert.NoError(t, lock.Release(t.Context()))
+			assert.True(t, s.free(), "nothing is left")
+			s.balanced()
+		})
+	}
+}
+
 // TestAClosedLockerHandsOutNothing, and the empty key is refused by all.
 func TestAClosedLockerHandsOutNothing(t *testing.T) {
 	each(t, nil, terms{}, func(s *scene) {
