@@ -89,6 +89,7 @@ type Life struct {
 	mu     sync.Mutex
 	turn   turn
 	sent   uint16 // releases that may have run
+	rests  bool   // a release was asked for: nothing renews the lock any more
 	behind bool   // a release goes on behind its caller
 	gone   bool   // nothing of ours is on the server any more
 	ended  error  // why the holder's context has ended; nil while it has not
@@ -308,6 +309,7 @@ func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict
 // release goes on in the background. It may be called again after an error.
 func (l *Life) Release(ctx context.Context) error {
 	l.mu.Lock()
+	l.rests = true
 	gone, over := l.gone, l.why()
 	l.mu.Unlock()
 	if gone {
@@ -324,11 +326,11 @@ func (l *Life) Release(ctx context.Context) error {
 		defer l.unlock()
 		return l.orLost(l.Fail("release", nil, ErrClosed))
 	}
-	return l.release(ctx)
+	return l.release(ctx, false)
 }
 
-// release runs one release. The caller has the turn, and is counted in background.
-func (l *Life) release(ctx context.Context) error {
+// release runs one release, behind its caller or not. It has the turn, and is counted in background.
+func (l *Life) release(ctx context.Context, behind bool) error {
 	l.mu.Lock()
 	gone, over := l.gone, l.why()
 	if !gone {
@@ -342,7 +344,10 @@ func (l *Life) release(ctx context.Context) error {
 	}
 	outcome, err := l.kind.Release(ctx, l.Left())
 	switch {
-	case err == nil:
+	case err == nil, behind && outcome.Step.Verdict == protocol.Failed:
+		if err != nil {
+			outcome.Err = err // there was no connection in all that time; the deadline is watched on
+		}
 		defer l.locker.Background.End()
 		defer l.unlock()
 		return l.released(outcome)
@@ -381,9 +386,12 @@ func (l *Life) releaseBehind(ctx context.Context, cause error) error {
 		l.mu.Unlock()
 		if err == nil {
 			l.locker.Background.Extend()
-			_ = l.release(bounded)
+			_ = l.release(bounded, true)
 		}
 	}) {
+		l.mu.Lock()
+		l.behind = false
+		l.mu.Unlock()
 		return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
 	}
 	return l.orLost(e)
@@ -472,10 +480,10 @@ func (l *Life) Lost(why renewal.Loss) {
 		e.Reason = lockmigrate.ReasonDeadline
 		l.mu.Lock()
 		e.Cause = l.failed
-		given := l.sent > 0
+		rests := l.rests
 		l.mu.Unlock()
 		switch {
-		case given:
+		case rests:
 			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", l.Lease.Span)
 		case l.Lease.Every > 0:
 			e.Note = fmt.Sprintf("no renewal came through for %v", l.Lease.Span)

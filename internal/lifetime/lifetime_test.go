@@ -28,6 +28,7 @@ type fake struct {
 	answers     chan driver.Outcome
 	asked       chan string
 	running     sync.WaitGroup
+	unreachable bool // nothing can be sent
 }
 
 func (f *fake) Key() string                             { return "orders" }
@@ -50,6 +51,9 @@ func (f *fake) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 func (f *fake) run(ctx context.Context, op string, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
 		return outcome(protocol.Failed, err), err
+	}
+	if f.unreachable {
+		return outcome(protocol.Failed, io.ErrNoProgress), io.ErrNoProgress
 	}
 	f.asked <- op
 	select {
@@ -330,6 +334,18 @@ func TestAReleaseOutlivesItsCaller(t *testing.T) {
 		<-b.Life.Context().Done()
 		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
 	}
+}
+
+// TestAReleaseBehindItsCallerIsTriedOnce: where not even a connection is to be had, it gives up, and says so.
+func TestAReleaseBehindItsCallerIsTriedOnce(t *testing.T) {
+	b := newBench(t)
+	b.unreachable = true
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	require.ErrorIs(t, b.Life.Release(ctx), context.Canceled)
+	b.group.Close()
+	assert.Equal(t, []lockmigrate.EventKind{lockmigrate.EventFailed}, b.seen())
+	assert.NoError(t, b.Life.Context().Err(), "the watch goes on")
 }
 
 func TestAfterCloseNothingIsSent(t *testing.T) {
