@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,8 +13,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -45,6 +47,7 @@ type Locker struct {
 	hot     *waiting.Heat
 	threads atomic.Uint64 // layout Redisson: the numbers that stand for threads
 	seen    lockmigrate.Observer
+	lives   lifetime.Locker
 
 	mu    sync.Mutex
 	owned map[ownership]*hold // what owners in contexts hold
@@ -55,11 +58,8 @@ type Locker struct {
 
 // New returns a Locker over a server. It sends nothing and starts nothing yet.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("modern: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("modern: %w", err)
 	}
 	dial := opts.dialer(pool)
 	servers, _ := pool.(topology.Servers)
@@ -90,6 +90,9 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	l.renewer = renewal.New(renewal.Options{
 		Now: l.clock.Now, Lines: []renewal.Batcher{l.renewals(pool, way)}, ReplyTimeout: opts.ReplyTimeout,
 	})
+	l.lives = lifetime.Locker{
+		Now: l.clock.Now, At: l.clock.At, Seen: l.seen, Watch: l.renewer, Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
+	}
 	l.hub = waiting.New(waiting.Options{
 		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.Now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
@@ -157,25 +160,40 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 var errWaitOver = errors.New("Options.Wait is over")
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, what went
-// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
+// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
+// overlapped another holder's.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	return critical.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+}
+
+// refuses tells why nothing can be acquired: for the empty key, which has no companions of its own, and after Close.
+func (l *Locker) refuses(key string) error {
+	switch {
+	case key == "":
+		return &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	case l.closed.Load():
+		return &Error{Op: "acquire", Key: key, Cause: errClosed}
+	}
+	return nil
 }
 
 // attempt is one try: one command when it fails.
 func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
+	if err := l.refuses(key); err != nil {
+		return nil, err
+	}
 	k := l.newLock(ctx, key)
 	if l.opts.Layout == Redisson {
 		return k, l.attemptRedisson(ctx, k)
 	}
 	m := &k.own.acquire
 	*m = protocol.ModernAcquire{Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL}
-	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
+	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, k.own.life.Left())
 	if err != nil {
 		return nil, l.gaveUp(k, err)
 	}
@@ -217,10 +235,14 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	if err == nil && l.opts.Replicas > 0 {
 		err = l.replicated(ctx, k)
 	}
-	if err == nil && l.clock.Now() >= k.own.lease.Until() { // the process was stopped, or the reply took too long
+	if err == nil && l.clock.Now() >= k.own.life.Lease.Until() { // the process was stopped, or the reply took too long
 		failed := k.own.fail("acquire", ErrLost, nil)
-		failed.Note = "the reply came after the TTL"
+		failed.Reason, failed.Note = lockmigrate.ReasonDeadline, "the reply came after the TTL"
 		err = failed
+		l.giveBackLater(k, false)
+	}
+	if err == nil && l.closed.Load() {
+		err = k.own.fail("acquire", nil, errClosed)
 		l.giveBackLater(k, false)
 	}
 	if err != nil {
@@ -235,7 +257,7 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	l.seen.Observe(lockmigrate.Event{
 		Kind: lockmigrate.EventAcquired, Op: "acquire", Key: k.own.key, Fence: k.own.fence, Queued: queued, Handed: k.own.handed, Took: took,
 	})
-	l.renewer.Add(&k.own.lease)
+	l.renewer.Add(&k.own.life.Lease)
 	return k, nil
 }
 
@@ -282,8 +304,7 @@ func (l *Locker) giveBackLater(k *Lock, queued bool) {
 	}
 }
 
-// errClosed is why nothing is sent any more.
-var errClosed = errors.New("the Locker is closed")
+var errClosed = lifetime.ErrClosed
 
 // giveBack removes the token from the key, and from the key's queue if it may stand there. What cannot
 // be confirmed is reported to the observer as an unknown outcome.

@@ -80,17 +80,14 @@ func (l *Locker) countRedisson(ctx context.Context, h *hold) error {
 	case outcome.Step.Verdict == protocol.Acquired:
 		return nil
 	case outcome.Step.Verdict == protocol.Busy:
-		h.lost(nil, "another holds the lock that we thought ours")
-		return h.over()
+		l.renewer.Remove(&h.life.Lease)
+		h.life.LoseTo(protocol.Lost, "acquire")
+		return h.life.Over()
 	case outcome.Step.Verdict == protocol.Unsure:
 		return h.fail("acquire", ErrUnknownOutcome, outcome.Err)
 	default:
 		return h.fail("acquire", nil, outcome.Err)
 	}
-}
-
-func (l *Locker) runRedissonRelease(ctx context.Context, h *hold) (driver.Outcome, error) {
-	return l.runner.Advance(ctx, l.redissonRelease(h), protocol.Reply{}, func(o driver.Outcome) { _ = h.released(o, nil) })
 }
 
 func (l *Locker) giveBackRedisson(k *Lock) error {

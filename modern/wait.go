@@ -23,6 +23,9 @@ const (
 // wait stands in the process's queue, and when it is the front, waits for the key in the way that the
 // options say.
 func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
+	if err := l.refuses(key); err != nil {
+		return nil, err
+	}
 	turn, err := l.hub.Enter(ctx, key)
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
@@ -190,7 +193,7 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 		}
 		return l.gaveUp(k, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		k.own.lease.Begin(k.own.lease.Began, m.Renew.Deadline())
+		k.own.life.Lease.Begin(k.own.life.Lease.Began, m.Renew.Deadline())
 		return nil
 	}
 	if outcome.Step.Verdict != protocol.Busy {
