@@ -354,7 +354,7 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = w.watch.Sleep(either, w.turn, key, next.before, next.old, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil

@@ -65,7 +65,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		switch step := outcome.Step; {
 		case step.Kind == protocol.Sleep:
 			asked = true
-			event, err := watch.Sleep(ctx, turn, k.own.key, m.Before(), m.Old(), step.Sleep)
+			event, err := watch.Sleep(ctx, turn, m.Before(), m.Old(), step.Sleep)
 			if err != nil {
 				l.leave(k)
 				return l.gaveUp(k, err)

@@ -76,6 +76,9 @@ func (l *Line) setup(ctx context.Context, conn redis.Conn) error {
 	err := l.opts.Setup(conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
+		if l.opts.Down != nil {
+			l.opts.Down(conn, err)
+		}
 	}
 	return err
 }
@@ -84,6 +87,6 @@ func (l *Line) setup(ctx context.Context, conn redis.Conn) error {
 func (l *Line) broke(k *link, err error) {
 	l.link.CompareAndSwap(k, nil)
 	if l.opts.Down != nil && !errors.Is(err, ErrClosed) {
-		l.opts.Down(err)
+		l.opts.Down(k.conn, err)
 	}
 }

@@ -296,7 +296,7 @@ func TestBrokenConnection(t *testing.T) {
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
 	l := open(t, "", func(o *Options) {
-		o.Down = func(err error) { downs <- err }
+		o.Down = func(_ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
 	sent := ask(t.Context(), l, "SENT")
@@ -329,7 +329,7 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 	f := newFake()
 	f.rogue = true
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *Options) { o.Down = func(err error) { downs <- err } })
+	l := over(t, f, func(o *Options) { o.Down = func(_ redis.Conn, err error) { downs <- err } })
 	require.NoError(t, l.Connect(t.Context()))
 	f.replies <- "OK"
 	assert.ErrorContains(t, <-downs, "nobody asked")
@@ -340,7 +340,7 @@ func TestIdleConnectionIsPinged(t *testing.T) {
 	downs := make(chan error, 1)
 	l := over(t, f, func(o *Options) {
 		o.Ping, o.ReplyTimeout = 5*time.Millisecond, 20*time.Millisecond
-		o.Down = func(err error) { downs <- err }
+		o.Down = func(_ redis.Conn, err error) { downs <- err }
 	})
 	f.replies <- "PONG"
 	f.replies <- "PONG"

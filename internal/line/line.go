@@ -61,8 +61,8 @@ type Options struct {
 	Now func() protocol.Instant
 	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout.
 	Setup func(conn redis.Conn) error
-	// Down, if set, is called once for each connection that was up and broke. It must not block.
-	Down func(err error)
+	// Down, if set, is called once for each connection that was set up and broke. It must not block.
+	Down func(conn redis.Conn, err error)
 
 	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
 	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
@@ -167,6 +167,16 @@ func (l *Line) Wait() { l.background.Close() }
 func (l *Line) Connect(ctx context.Context) error {
 	_, err := l.connect(ctx)
 	return err
+}
+
+// ConnectTo implements Way.
+func (l *Line) ConnectTo(ctx context.Context, _ string) error { return l.Connect(ctx) }
+
+// Disconnect implements Way.
+func (l *Line) Disconnect(_ string, conn redis.Conn, why error) {
+	if k := l.link.Load(); k != nil && k.conn == conn {
+		k.fail(why)
+	}
 }
 
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
