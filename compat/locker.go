@@ -62,11 +62,12 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
+	dial := opts.dialer(pool)
+	servers, _ := pool.(topology.Servers)
+	pool = topology.Leaving(pool)
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
 	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
 	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
-	dial := opts.dialer(pool)
-	servers, _ := pool.(topology.Servers)
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
 	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {

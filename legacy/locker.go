@@ -12,6 +12,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Locker takes locks on the keys of one fleet.
@@ -31,7 +32,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	opts = opts.withDefaults()
 	return &Locker{
 		opts:   opts,
-		driver: &driver.Driver{Pool: pool, Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
+		driver: &driver.Driver{Pool: topology.Leaving(pool), Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
 	}, nil
 }
 

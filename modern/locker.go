@@ -65,6 +65,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	servers, _ := pool.(topology.Servers)
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
+	pool = topology.Leaving(pool)
 	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
 	l.hot = waiting.NewHeat()
 	if l.seen == nil {

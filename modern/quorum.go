@@ -132,9 +132,10 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		if pool == nil {
 			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
 		}
-		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
+		leaving := topology.Leaving(pool)
+		m := &member{pool: &driver.Driver{Pool: leaving, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
-		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
+		var own renewal.Batcher = &renewal.Pooled{Pool: leaving, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
 			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}

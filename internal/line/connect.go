@@ -83,6 +83,31 @@ func (l *Line) setup(ctx context.Context, conn redis.Conn) error {
 	return err
 }
 
+// leave gives a link up whose server has said that it is the wrong one, and tells whether another command is to
+// go over another link. Where that leads to the same server, the pauses between two of them double.
+func (l *Line) leave(k *link) bool {
+	l.mu.Lock()
+	if l.link.Load() != k {
+		l.mu.Unlock()
+		return !l.closed
+	}
+	const most = 6
+	since := time.Since(l.left)
+	if since > l.opts.Retry<<(most+1) {
+		l.leaves = 0
+	}
+	if l.leaves > 0 && since < l.opts.Retry<<min(l.leaves-1, most) {
+		l.mu.Unlock()
+		return false
+	}
+	l.leaves++
+	l.left = time.Now()
+	l.link.CompareAndSwap(k, nil)
+	l.mu.Unlock()
+	k.retire()
+	return true
+}
+
 // broke is told by a link that it is over.
 func (l *Line) broke(k *link, err error) {
 	l.link.CompareAndSwap(k, nil)

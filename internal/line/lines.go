@@ -80,7 +80,7 @@ func (l *Lines) at(addr string) (*Line, error) {
 	if one == nil {
 		o := l.opts
 		o.Dial = func(ctx context.Context) (redis.Conn, error) { return l.servers.DialAddr(ctx, addr) }
-		o.Setup = nil
+		o.Setup, o.Redirected = nil, true
 		if l.events != nil {
 			o.Setup = func(conn redis.Conn) error { return l.events.Setup(addr, conn) }
 		}

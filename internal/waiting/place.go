@@ -283,8 +283,9 @@ func (h *Hub) setUp(t *tracked, addr string, conn redis.Conn) error {
 		return line.ErrClosed
 	}
 	p := h.place(addr)
-	if before := p.listener; before != nil {
+	if before := p.listener; before != nil { // whoever is watched over the connection beside that asks anew
 		h.background.Go(before.close)
+		h.each(Reset)
 	}
 	p.listener, p.born = l, time.Now()
 	l.begin()
