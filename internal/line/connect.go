@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // connect returns the connection, and makes one when there is none; callers share the attempt.
@@ -20,12 +22,12 @@ func (l *Line) connect(ctx context.Context) (*link, error) {
 		return k, nil
 	}
 	if l.attempt == nil {
-		if l.failures > 0 && time.Now().Before(l.notBefore) {
-			defer l.mu.Unlock()
-			return nil, l.failed
-		}
 		l.attempt = &attempt{done: make(chan struct{})}
-		l.background.Go(l.dial)
+		var pause time.Duration
+		if l.failures > 0 {
+			pause = time.Until(l.notBefore)
+		}
+		l.background.Go(func() { l.dial(pause) })
 	}
 	a := l.attempt
 	l.mu.Unlock()
@@ -37,7 +39,10 @@ func (l *Line) connect(ctx context.Context) (*link, error) {
 	}
 }
 
-func (l *Line) dial() {
+// dial makes an attempt, after a pause where the last one has just failed. Those who need the connection wait for it:
+// the error of the last attempt says nothing about what the next one finds.
+func (l *Line) dial(pause time.Duration) {
+	topology.Sleep(l.life, pause)
 	ctx, cancel := context.WithTimeout(l.life, l.opts.ReplyTimeout)
 	defer cancel()
 	conn, err := l.opts.Dial(ctx)
@@ -56,12 +61,12 @@ func (l *Line) dial() {
 		err = ErrClosed
 	}
 	if err != nil {
-		a.err, l.failed = err, err
-		l.notBefore = time.Now().Add(l.opts.Retry << min(l.failures, 6))
+		a.err = err
+		l.notBefore = time.Now().Add(l.opts.Retry << min(l.failures, 4))
 		l.failures++
 		return
 	}
-	l.failures, l.failed = 0, nil
+	l.failures = 0
 	a.link = newLink(l, conn)
 	a.link.start()
 	l.link.Store(a.link)

@@ -20,8 +20,8 @@
 // still stood in the queue is sent over the next connection, which is made by the next command that
 // needs one. A connection whose server says that it is the wrong one (READONLY after a failover, LOADING ...) is
 // given up as well, since the address may mean another server by now: what was sent on it gets its replies, and the
-// command that was refused is sent once more. After an attempt to connect has failed, commands are refused with its error until Retry has
-// passed, a time that doubles. A connection that nobody has used for Ping is asked whether it lives.
+// command that was refused is sent once more. After an attempt to connect has failed, the next one waits for Retry,
+// a time that doubles, and the commands wait with it. A connection that nobody has used for Ping is asked whether it lives.
 //
 // # Limits
 //
@@ -68,7 +68,7 @@ type Options struct {
 
 	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
 	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
-	Retry        time.Duration // how long the error of a failed attempt to connect stands; doubles up to 64 times that; zero: 10 ms
+	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
 	Bound        int           // how many commands may be without reply; zero: 1024
 	// Redirected leaves it to others to find another server when one says that it is the wrong one.
 	Redirected bool
@@ -96,7 +96,6 @@ type Line struct {
 	mu        sync.Mutex
 	attempt   *attempt // to connect, under way
 	failures  int      // attempts in a row that came to nothing
-	failed    error    // how the last one did
 	notBefore time.Time
 	leaves    int       // connections given up in a row because of what their servers said
 	left      time.Time // when the last one was

@@ -18,6 +18,16 @@ func StreakKey(key string) string { return Beside(key, ":streak") }
 // LineKey returns the name of the queue of those who wait for a bridge lock.
 func LineKey(key string) string { return Beside(key, ":line") }
 
+// RedissonChannel returns the name of the channel on which Redisson's RLock announces a release: the name becomes a
+// hash tag, unless it has a brace already.
+func RedissonChannel(name string) string {
+	const prefix = "redisson_lock__channel:"
+	if strings.Contains(name, "{") {
+		return prefix + name
+	}
+	return prefix + "{" + name + "}"
+}
+
 // Companions are the keys beside a bridge lock's key.
 type Companions struct{ Guard, Fence, Streak, Line string }
 

@@ -24,7 +24,7 @@ var (
 
 	RedissonTake    = load("modern_redisson_take.lua", 1)
 	RedissonExtend  = load("modern_redisson_extend.lua", 1)
-	RedissonRelease = load("modern_redisson_release.lua", 2)
+	RedissonRelease = load("modern_redisson_release.lua", 1)
 
 	BridgeAcquire = load("bridge_acquire.lua", 5, "bridge_shared.lua")
 	BridgeSettle  = load("bridge_settle.lua", 2, "bridge_shared.lua")

@@ -107,7 +107,24 @@ func (l *listener) listen(channels []string) error {
 			return fmt.Errorf("SUBSCRIBE: %w", err)
 		}
 	}
+	for _, c := range channels {
+		if err := l.sharded("SSUBSCRIBE", c); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// sharded subscribes to what is published for one slot of a cluster alone, as Redisson does there, or ends that.
+// Nobody waits for its confirmation: an old server refuses, and so does one that has the slot no more.
+func (l *listener) sharded(name, channel string) error {
+	if l.hub.opts.Servers == nil {
+		return nil
+	}
+	if err := l.conn.Send(name, channel); err != nil {
+		return err
+	}
+	return l.conn.Flush()
 }
 
 // begin starts the reader and the pings. The hub has the listener by then.
@@ -127,16 +144,27 @@ func (l *listener) close() {
 	if l.ping != nil {
 		l.ping.Stop()
 	}
+	l.confirmAll()
+	_ = l.conn.Close()
+}
+
+// confirmAll ends the waiting for confirmations. Called with mu held.
+func (l *listener) confirmAll() {
 	for _, confirmed := range l.awaiting {
 		close(confirmed)
 	}
 	clear(l.awaiting)
-	_ = l.conn.Close()
 }
 
 func (l *listener) read() {
 	for {
 		raw, err := redis.ReceiveWithTimeout(l.conn, 0) // the pings bound the wait
+		if isRefusal(err) { // of a channel: there is nothing to wait for
+			l.mu.Lock()
+			l.confirmAll()
+			l.mu.Unlock()
+			continue
+		}
 		if err != nil {
 			l.hub.deaf(l, fmt.Errorf("listener: %w", err))
 			return
@@ -160,7 +188,7 @@ func (l *listener) dispatch(kind, channel string, payload any) {
 			delete(l.awaiting, channel)
 		}
 		l.mu.Unlock()
-	case kind != "message":
+	case kind != "message" && kind != "smessage":
 	case channel == invalidations:
 		keys, _ := payload.([]any)
 		if keys == nil { // FLUSHALL or FLUSHDB
@@ -243,10 +271,20 @@ func (l *listener) subscribe(channel string) <-chan struct{} {
 		l.awaiting[channel] = confirmed
 	}
 	l.send("SUBSCRIBE", channel)
+	if !l.closed {
+		_ = l.sharded("SSUBSCRIBE", channel)
+	}
 	return confirmed
 }
 
-func (l *listener) unsubscribe(channel string) { l.write("UNSUBSCRIBE", channel) }
+func (l *listener) unsubscribe(channel string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.send("UNSUBSCRIBE", channel)
+	if !l.closed {
+		_ = l.sharded("SUNSUBSCRIBE", channel)
+	}
+}
 
 func (l *listener) write(name string, args ...any) {
 	l.mu.Lock()
