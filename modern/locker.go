@@ -317,13 +317,21 @@ func (l *Locker) notGivenBack(k *Lock, cause error) error {
 // releaseOf returns the machine that gives a hold's key back.
 func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
-		Key: h.key, Token: h.token, Channel: l.channel, Claim: l.opts.Claim, Share: l.opts.Share,
+		Key: h.key, Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim, Share: l.opts.Share,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
 		m.Queue = protocol.Beside(h.key, queueSuffix)
 	}
 	return m
+}
+
+// channelOf returns the channel that a hold's entry in the queue names.
+func (l *Locker) channelOf(h *hold) string {
+	if h.polls {
+		return protocol.Polls
+	}
+	return l.channel
 }
 
 // newToken returns a fresh value for a key.

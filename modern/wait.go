@@ -13,6 +13,8 @@ import (
 const (
 	// maxSleep is the longest that a waiter goes without looking at the key, whatever it was told.
 	maxSleep = 30 * time.Second
+	// soon is how many may stand before a waiter that polls for it to look more often.
+	soon = 4
 	// pause is the first one after a question that stayed without an answer; it grows.
 	pause, longestPause = 50 * time.Millisecond, time.Second
 )
@@ -42,8 +44,11 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 // queue waits in the key's queue on the server.
 func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	turn.Expect(k.own.token)
+	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
+	// of this wait, because its place is bound to what it has said.
+	k.own.polls = turn.Mode() == waiting.Polling
 	m := &protocol.ModernQueue{
-		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channel,
+		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channelOf(&k.own),
 		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
 		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep,
 		Whole: l.opts.NoRenewal,
@@ -70,7 +75,14 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		case step.Kind == protocol.Sleep:
 			asked = true
 			unsettled = m.Unanswered() && (unsettled || outcome.Err != nil)
-			event, err := watch.Sleep(ctx, turn, m.Before(), m.Old(), step.Sleep)
+			sleep := step.Sleep
+			if k.own.polls {
+				sleep = min(sleep, l.opts.Poll)
+				if m.Before() < soon { // it may be given the key in a moment, and keeps the others waiting until it looks
+					sleep = min(sleep, max(l.opts.Poll/10, time.Millisecond))
+				}
+			}
+			event, err := watch.Sleep(ctx, turn, m.Before(), m.Old(), sleep)
 			if err != nil {
 				l.leave(k)
 				return gaveUp(err)
@@ -105,7 +117,7 @@ func (l *Locker) unqueue(k *Lock) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
-			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channel, Claim: l.opts.Claim,
+			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim,
 		}
 		outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 		if err == nil && outcome.Step.Verdict == protocol.Released {

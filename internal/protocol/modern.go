@@ -144,7 +144,7 @@ type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
 	Token    string
-	Channel  string        // where grants to us are published
+	Channel  string        // where grants to us are published, or Polls
 	TTL      time.Duration // of the lock
 	Claim    time.Duration // of a grant
 	QueueTTL time.Duration // of the queue's key: more than twice MaxSleep
@@ -167,6 +167,10 @@ type ModernQueue struct {
 	stands   bool
 	ticket   int64 // our place in the queue; a grant for another one is an old message
 }
+
+// Polls stands for the channel of a waiter that listens on none: it is given the key too, and finds that out when it
+// asks, within its claim.
+const Polls = "-"
 
 // Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
 func (q *ModernQueue) Deadline() Instant { return q.deadline }

@@ -159,7 +159,7 @@ func (l *listener) confirmAll() {
 func (l *listener) read() {
 	for {
 		raw, err := redis.ReceiveWithTimeout(l.conn, 0) // the pings bound the wait
-		if isRefusal(err) { // of a channel: there is nothing to wait for
+		if isRefusal(err) {                             // of a channel: there is nothing to wait for
 			l.mu.Lock()
 			l.confirmAll()
 			l.mu.Unlock()

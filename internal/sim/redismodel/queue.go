@@ -139,7 +139,7 @@ func (c *call) grant() bool {
 		head := waiters[0]
 		c.unqueue(head.Name)
 		token, claim, channel, ok := parseEntry(head.Name)
-		if !ok || c.Listening == nil || c.Listening(channel) == 0 {
+		if !ok || channel != protocol.Polls && (c.Listening == nil || c.Listening(channel) == 0) {
 			continue
 		}
 		c.publish(channel, grantMessage(token, head.N, c.nextFence()))
