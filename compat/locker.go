@@ -59,11 +59,12 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
+	dial := opts.dialer(pool)
+	servers, _ := pool.(topology.Servers)
+	pool = topology.Leaving(pool)
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
 	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
 	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
-	dial := opts.dialer(pool)
-	servers, _ := pool.(topology.Servers)
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
 	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {
@@ -264,7 +265,8 @@ func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
 // lock back on every way out of it, panics included. The error is work's own; without one, it is that of
 // the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's.
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
@@ -357,7 +359,7 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = w.watch.Sleep(either, w.turn, key, next.before, next.old, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil

@@ -135,7 +135,7 @@ type Options struct {
 	// Version of the service, for people who look at `lockmigrate stage`.
 	Version string
 
-	// Dial makes a connection outside of any pool: one for commands, one for renewals, a pair for waiting.
+	// Dial makes a connection outside of any pool: one for commands, one for renewals, a pair for waiting on each master.
 	// They must be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a
 	// *redis.Pool. When there is neither, everything takes connections from the pool, and waiting is by
 	// polling.

@@ -16,6 +16,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Locker takes locks on the keys of one fleet.
@@ -37,7 +38,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	opts = opts.withDefaults()
 	l := &Locker{
 		opts:   opts,
-		driver: &driver.Driver{Pool: pool, Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
+		driver: &driver.Driver{Pool: topology.Leaving(pool), Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
 		mono:   renewal.NewClock(),
 	}
 	l.lives = lifetime.Locker{
@@ -65,15 +66,21 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	patience := l.opts.Wait
 	if patience == 0 {
-		patience = math.MaxInt64
+		return l.observed(ctx, key, math.MaxInt64)
 	}
-	return l.observed(ctx, key, patience)
+	// A server that does not answer must not make it longer: the old code's count of sleeps ends it in any other case.
+	bounded, cancel := context.WithTimeoutCause(ctx, patience+l.opts.Poll, errWaitOver)
+	defer cancel()
+	return l.observed(bounded, key, patience)
 }
+
+var errWaitOver = errors.New("Options.Wait is over")
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
 // lock back on every way out of it, panics included. The error is work's own; without one, it is that of
 // the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's.
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

@@ -471,3 +471,17 @@ func TestOptions(t *testing.T) {
 	assert.ErrorContains(t, err, "neither Dial nor DialContext")
 	assert.NoError(t, legacy.Options{}.Validate())
 }
+
+// Options.Wait bounds an Acquire also where the server does not answer.
+func TestWaitBoundsASilentServer(t *testing.T) {
+	s := redistest.Real(t)
+	l, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute, Wait: 200 * time.Millisecond, ReplyTimeout: 20 * time.Second})
+	require.NoError(t, err)
+	thaw := s.Freeze()
+	start := time.Now()
+	_, err = l.Acquire(t.Context(), "orders")
+	assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+	assert.Less(t, time.Since(start), 10*time.Second)
+	thaw()
+	l.Close()
+}

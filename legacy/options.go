@@ -28,8 +28,8 @@ type Options struct {
 	Lease time.Duration
 
 	// Wait is how long Acquire tries (the article's timeoutMsecs). As in the old code the sleeps count
-	// against it, and an attempt that begins within it is finished; here the time that attempts take
-	// counts too. Zero: as long as the context lasts.
+	// against it, and an attempt that begins within it is finished, within one Poll; here the time that
+	// attempts take counts too. Zero: as long as the context lasts.
 	Wait time.Duration
 
 	// Poll is the sleep between two attempts. Zero: the dialect's own, 100 ms for most. Shorter values

@@ -82,10 +82,14 @@
 // # Connections
 //
 // A Locker connects when it is used: a shared line for the commands of all goroutines and for the
-// renewals, and a pair for waiting, which is closed when nobody has waited for a while. Where ReplyTimeout
+// renewals, and a pair for waiting on each master, which is closed when nobody has waited for a while. Where ReplyTimeout
 // is more than a quarter of TTL, or with Options.Pooled, the renewals have a connection of their own. They
 // are made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
 // See Options.Dial and Options.Pooled for other arrangements.
+//
+// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its
+// connection is then given up, and the command goes out once more over a new one, which leads to the new master where
+// a name or a proxy stands for it by then. A waiter goes on until its context or Options.Wait is over.
 //
 // # Concurrency
 //
@@ -96,7 +100,8 @@
 //
 //   - key: the token, with a TTL. By default a number n with 5*10^18 <= n < 9.2*10^18, which clients of
 //     the old scheme read as an expiry in the far future.
-//   - {key}:queue: those in line, a sorted set of "<token> <claim ms> <channel>" by ticket.
+//   - {key}:queue: those in line, a sorted set of "<token> <claim ms> <channel>" by ticket. The channel is "-" for one
+//     that listens on none.
 //   - {key}:fence: the fencing counter. {key}:share: when hand-overs pause.
 //   - lockmigrate:wake:<locker>: the channel of one Locker: "<token> <ticket> <fence>" is a grant, and
 //     "<token> head" tells a waiter that it is the first in line.

@@ -34,6 +34,7 @@ type hold struct {
 	fence    int64
 	handed   bool
 	stands   atomic.Bool // our entry may still be in the server's queue
+	polls    bool        // that entry is one of a waiter that does not listen
 	owner    ownership   // set where an owner holds it
 	acquire  protocol.ModernAcquire
 	giving   protocol.ModernRelease // one release runs at a time

@@ -65,6 +65,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	servers, _ := pool.(topology.Servers)
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
+	pool = topology.Leaving(pool)
 	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
 	l.hot = waiting.NewHeat()
 	if l.seen == nil {
@@ -134,26 +135,27 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	return l.acquired(ctx, k, start, false, err)
 }
 
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A key of another type, such as
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks under a waiter, or a
+// server that is away for a while, does not end its wait; one that the first attempt meets is its error. A key of another type, such as
 // a lock of another layout, is ErrForeignFormat: whoever holds that will not hand it to us.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
-	if again, ok, err := l.reenter(ctx, key); ok {
-		return again, err
-	}
-	start := l.clock.Now()
-	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.clock.Now) { // else the key is hardly free
-		k, err := l.attempt(ctx, key)
-		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-			return l.acquired(ctx, k, start, false, err)
-		}
-	}
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if l.opts.Wait > 0 {
 		bounded, cancel = context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
 	}
 	defer cancel()
+	if again, ok, err := l.reenter(bounded, key); ok {
+		return again, err
+	}
+	start := l.clock.Now()
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.clock.Now) { // else the key is hardly free
+		k, err := l.attempt(bounded, key)
+		if err == nil || !errors.Is(err, ErrNotAcquired) || bounded.Err() != nil {
+			return l.acquired(bounded, k, start, false, err)
+		}
+	}
 	k, err := l.wait(bounded, key)
-	return l.acquired(ctx, k, start, true, err)
+	return l.acquired(bounded, k, start, true, err)
 }
 
 // errWaitOver ends a wait when Options.Wait does.
@@ -162,7 +164,8 @@ var errWaitOver = errors.New("Options.Wait is over")
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
 // lock back on every way out of it, panics included. The error is work's own; without one, it is that of
 // the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's.
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
@@ -335,13 +338,21 @@ func (l *Locker) notGivenBack(k *Lock, cause error) error {
 // releaseOf returns the machine that gives a hold's key back.
 func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
-		Key: h.key, Token: h.token, Channel: l.channel, Claim: l.opts.Claim, Share: l.opts.Share,
+		Key: h.key, Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim, Share: l.opts.Share,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
 		m.Queue = protocol.Beside(h.key, queueSuffix)
 	}
 	return m
+}
+
+// channelOf returns the channel that a hold's entry in the queue names.
+func (l *Locker) channelOf(h *hold) string {
+	if h.polls {
+		return protocol.Polls
+	}
+	return l.channel
 }
 
 // newToken returns a fresh value for a key.

@@ -42,7 +42,7 @@ type Options struct {
 	// blocks others. Whole milliseconds, at least 10 ms. Zero: 30 s.
 	TTL time.Duration
 
-	// Wait is how long Acquire waits. Zero: as long as its context lasts.
+	// Wait is how long Acquire lasts at most, from its first attempt on. Zero: as long as its context lasts.
 	Wait time.Duration
 
 	// RenewEvery is the time between two renewals. Zero: TTL/3, so that two of them may fail. More than
@@ -108,8 +108,9 @@ type Options struct {
 	// Dial makes a connection outside of any pool: the shared line for commands and renewals, a pair for
 	// waiting, and one for renewals alone with Pooled or a long ReplyTimeout; one each per Locker. They must
 	// be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a *redis.Pool.
-	// When there is neither, every attempt takes a connection from the pool, renewals keep one from the
-	// first lock on, and waiting is by polling.
+	// When there is neither, as with a pool that is wrapped for tracing, every attempt and every batch of renewals
+	// takes a connection from the pool and gives it back, and waiting is by polling: such a waiter gets its turns
+	// too, but the others wait until it looks, every tenth of Poll while it is one of the first four in line.
 	Dial func(ctx context.Context) (redis.Conn, error)
 
 	// Pooled sends the commands of each attempt over a connection of the pool instead of the shared

@@ -141,9 +141,10 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	}
 	var renewals []renewal.Batcher
 	for _, pool := range pools {
-		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
+		leaving := topology.Leaving(pool)
+		m := &member{pool: &driver.Driver{Pool: leaving, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
-		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
+		var own renewal.Batcher = &renewal.Pooled{Pool: leaving, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
 			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}

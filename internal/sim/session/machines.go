@@ -162,7 +162,7 @@ func (s *Session) giveBack() {
 	s.running = redissonRelease
 	s.redissonRelease = protocol.ReleaseRedisson{
 		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
-		Channel: "redisson_lock__channel:{" + s.Key + "}",
+		Channel: protocol.RedissonChannel(s.Key),
 	}
 }
 
