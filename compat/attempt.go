@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
@@ -29,7 +30,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 			}
 			return next, err
 		}
-		if err := sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
+		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
 			l.background.Fork(func() { l.giveBack(k, began) })
 			return look{}, notAcquired(k.key, err)
 		}

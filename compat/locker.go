@@ -357,7 +357,7 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	defer stop()
 	var err error
 	if next.deaf {
-		err = sleep(either, d)
+		err = lifetime.Sleep(either, d)
 	} else {
 		_, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 	}
@@ -471,15 +471,4 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
 	}
 	return out
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -221,12 +221,5 @@ func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
 	if l.opts.Jitter > 0 {
 		d += rand.N(l.opts.Jitter)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return lifetime.Sleep(ctx, d)
 }

@@ -91,12 +91,13 @@ func (o Options) Validate() error {
 		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),
 		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}, limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
 	}
-	if lease := o.lease(); lease%d.Unit.Resolution() != 0 {
-		wrong = append(wrong, fmt.Errorf("Lease %v: dialect %s writes whole units of %v", lease, d.Name, d.Unit.Resolution()))
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Errorf(format, args...))
+		}
 	}
-	if o.Release > ReleaseCompare {
-		wrong = append(wrong, fmt.Errorf("Release %d: no such policy", o.Release))
-	}
+	refuse(o.lease()%d.Unit.Resolution() != 0, "Lease %v: dialect %s writes whole units of %v", o.lease(), d.Name, d.Unit.Resolution())
+	refuse(o.Release > ReleaseCompare, "Release %d: no such policy", o.Release)
 	return errors.Join(wrong...)
 }
 

@@ -213,7 +213,7 @@ func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
-		if sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
+		if lifetime.Sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
 			err = notInTime(key, last, context.Cause(ctx))
 			q.concluded(nil, err, start)
 			return nil, err
@@ -241,17 +241,6 @@ func notInTime(key string, last, cause error) error {
 		return e
 	}
 	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Do is as Locker.Do.

@@ -4,7 +4,9 @@ package holder
 
 import (
 	"context"
+	"flag"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "12") // most of the time goes by in waiting for deadlines; the command line still decides
 	redistest.Main(leaks{m}, redistest.Redis)
 }
 
@@ -61,6 +64,7 @@ type terms struct {
 	maxHold time.Duration // legacy locks have none
 	counted *counts
 	reply   time.Duration // of the replies; zero: half of ttl
+	ttl     time.Duration // zero: ttl
 }
 
 // kind is a way to lock.
@@ -88,7 +92,7 @@ var kinds = []kind{
 
 func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-		l, err := legacy.New(pools[0], legacy.Options{Lease: ttl, Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
+		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 	}
@@ -97,11 +101,11 @@ func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Poo
 func openCompat(stage compat.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := compat.Options{
-			Stage: stage, TTL: ttl, Lease: ttl, ShortestLease: ttl, RenewEvery: ttl / 5, ClockLag: 50 * time.Millisecond,
+			Stage: stage, TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), RenewEvery: c.lease() / 5, ClockLag: 50 * time.Millisecond,
 			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer(),
 		}
 		if c.fixed {
-			o.RenewEvery = ttl * 9 / 10
+			o.RenewEvery = c.lease() * 9 / 10
 		}
 		l, err := compat.New(pools[0], o)
 		require.NoError(t, err)
@@ -112,7 +116,7 @@ func openCompat(stage compat.Stage) func(*testing.T, []lockmigrate.Pool, terms) 
 func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := o
-		o.TTL, o.MaxHold, o.NoRenewal, o.ReplyTimeout, o.Observer = ttl, c.maxHold, c.fixed, c.timeout(), c.observer()
+		o.TTL, o.MaxHold, o.NoRenewal, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.fixed, c.timeout(), c.observer()
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
@@ -122,7 +126,7 @@ func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) lo
 // openOwned gives the second Lock of an owner's hold: the first is released before.
 func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 	l, err := modern.New(pools[0], modern.Options{
-		TTL: ttl, MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
+		TTL: c.lease(), MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
 	inner := func(ctx context.Context, key string) (*modern.Lock, error) {
@@ -155,7 +159,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 
 func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 	q, err := modern.NewQuorum(pools, modern.QuorumOptions{
-		TTL: ttl, MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
+		TTL: c.lease(), MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
 	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
@@ -177,6 +181,13 @@ func lockerOf[L lock](
 		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
 		close:   end,
 	}
+}
+
+func (c terms) lease() time.Duration {
+	if c.ttl != 0 {
+		return c.ttl
+	}
+	return ttl
 }
 
 func (c terms) timeout() time.Duration {
@@ -230,7 +241,7 @@ type scene struct {
 	kind   kind
 	server *redistest.Server
 	link   *redistest.Link
-	faulty *redistest.Faulty // the pool, if the test asked for one that loses replies
+	fate   atomic.Uint32 // of each command, where the pools can lose them
 	counts *counts
 	locker
 }
@@ -265,15 +276,7 @@ func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 		}}
 		t.Cleanup(func() { _ = pool.Close() })
 		if faulty {
-			if s.faulty == nil {
-				s.faulty = &redistest.Faulty{Pool: pool}
-			}
-			pools = append(pools, &redistest.Faulty{Pool: pool, Fate: func(n int, command string) redistest.Fate {
-				if f := s.faulty.Fate; f != nil {
-					return f(n, command)
-				}
-				return redistest.Passes
-			}})
+			pools = append(pools, &redistest.Faulty{Pool: pool, Fate: func(int, string) redistest.Fate { return redistest.Fate(s.fate.Load()) }})
 			continue
 		}
 		pools = append(pools, pool)

@@ -3,7 +3,6 @@ package holder
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -195,16 +194,9 @@ func TestAReleaseThatRanIsNoLoss(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
 			lock := s.hold()
-			var silent atomic.Bool
-			silent.Store(true)
-			s.faulty.Fate = func(int, string) redistest.Fate {
-				if silent.Load() {
-					return redistest.LosesReply
-				}
-				return redistest.Passes
-			}
+			s.fate.Store(uint32(redistest.LosesReply))
 			require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
-			silent.Store(false)
+			s.fate.Store(uint32(redistest.Passes))
 			assert.NoError(t, lock.Context().Err(), "nobody knows yet")
 			assert.NoError(t, lock.Release(t.Context()))
 			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
@@ -231,18 +223,11 @@ func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 					t.Parallel()
 					s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
 					lock := s.hold()
-					var silent atomic.Bool
-					silent.Store(true)
-					s.faulty.Fate = func(int, string) redistest.Fate {
-						if silent.Load() {
-							return fate
-						}
-						return redistest.Passes
-					}
+					s.fate.Store(uint32(fate))
 					err := lock.Renew(t.Context())
 					require.Error(t, err)
 					assert.NotErrorIs(t, err, lockmigrate.ErrLost)
-					silent.Store(false)
+					s.fate.Store(uint32(redistest.Passes))
 					if renews {
 						assert.NoError(t, lock.Renew(t.Context()))
 					}
@@ -264,14 +249,7 @@ func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 		}
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			var silent atomic.Bool
-			s := newScene(t, k, terms{reply: ttl / 3}, true)
-			s.faulty.Fate = func(int, string) redistest.Fate {
-				if silent.Load() {
-					return redistest.LosesReply
-				}
-				return redistest.Passes
-			}
+			s := newScene(t, k, terms{reply: ttl / 3, ttl: 4 * ttl}, true)
 			lock := s.hold()
 			seen := func() (renewed, failed int) {
 				s.counts.mu.Lock()
@@ -279,9 +257,9 @@ func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 				return s.counts.renewed, s.counts.failed
 			}
 			_, before := seen()
-			silent.Store(true)
+			s.fate.Store(uint32(redistest.LosesReply))
 			require.Eventually(t, func() bool { _, failed := seen(); return failed > before }, late, time.Millisecond)
-			silent.Store(false)
+			s.fate.Store(uint32(redistest.Passes))
 			before, _ = seen()
 			require.Eventually(t, func() bool { renewed, _ := seen(); return renewed > before }, late, time.Millisecond)
 			assert.NoError(t, lock.Context().Err(), "held")
