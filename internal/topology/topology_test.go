@@ -136,3 +136,26 @@ func TestTable(t *testing.T) {
 	assert.Equal(t, "x:1", Single("x:1").at(7))
 	assert.True(t, strings.Contains(notServed("k").Error(), `"k"`))
 }
+
+// Where any master will do, one that has just led nowhere is not chosen: it may hang, and the others do not.
+func TestAnyMasterIsOneThatAnswers(t *testing.T) {
+	f := NewFleet(Options{Find: func(context.Context, []string) (*Table, error) {
+		table := NewTable()
+		table.Assign(0, 8191, "a:1")
+		table.Assign(8192, slots-1, "b:1")
+		return table, nil
+	}})
+	defer f.Close()
+	anyMaster := func() string {
+		addr, err := f.Locate(t.Context(), "")
+		assert.NoError(t, err)
+		return addr
+	}
+	assert.Equal(t, "a:1", anyMaster())
+	f.Stale("a:1")
+	assert.Equal(t, "b:1", anyMaster())
+	f.Stale("b:1")
+	assert.Equal(t, "a:1", anyMaster(), "it is longer ago there")
+	f.suspect["a:1"], f.suspect["b:1"] = time.Now().Add(-2*suspectFor), time.Now().Add(-2*suspectFor)
+	assert.Equal(t, "a:1", anyMaster())
+}
