@@ -20,10 +20,10 @@ import (
 // What a sequence may cost at most, beside what its locks say. The machine may be busy: each bound has the
 // lateness of timers on top.
 const (
-	slack      = 300 * time.Millisecond // of a context's end behind its deadline
-	staysFor   = time.Second            // of what is on the server behind the TTL
-	freeWait   = 5 * time.Second        // of one who waits for a key that is free
-	returnsIn  = 3 * time.Second        // of a call whose context is over, and of Close
+	slack      = time.Second     // of a context's end behind its deadline
+	staysFor   = time.Second     // of what is on the server behind the TTL
+	freeWait   = 5 * time.Second // of one who waits for a key that is free
+	returnsIn  = 3 * time.Second // of a call whose context is over, and of Close
 	grantClaim = 200 * time.Millisecond
 )
 
