@@ -76,7 +76,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{memory: 3, crowds: make(chan struct{}, 4)}
+	s := &site{memory: 3, crowds: make(chan struct{}, 8)}
 	for range s.memory + 1 {
 		server := redistest.Real(t, "--maxclients", "10000")
 		s.servers = append(s.servers, server)
@@ -150,45 +150,56 @@ func (r *run) act() {
 	r.note("closed")
 }
 
-// turns gives the last client a turn while the others take theirs as fast as they can, where the kind is fair.
+// turns gives each client a turn while the others take theirs as fast as they can, where the kind is fair.
 func (r *run) turns() {
 	r.site.crowds <- struct{}{}
 	defer func() { <-r.site.crowds }()
-	done := make(chan struct{})
-	var others sync.WaitGroup
-	if r.kind.fair {
-		for _, c := range r.members[:len(r.members)-1] {
-			others.Go(func() {
-				for {
-					select {
-					case <-done:
-						return
-					default:
-						c.turn(2 * time.Second)
-					}
-				}
-			})
+	for _, c := range r.members {
+		if !r.turnOf(c) {
+			return
 		}
 	}
-	c := r.members[len(r.members)-1]
-	start := time.Now()
-	bound := r.terms.ttl + freeWait
-	if !r.rough && !r.unsettled() {
-		bound = freeWait
+}
+
+func (r *run) turnOf(c *client) bool {
+	done := make(chan struct{})
+	var others sync.WaitGroup
+	for _, other := range r.members {
+		if other == c || !r.kind.fair {
+			continue
+		}
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					other.turn(2*time.Second, 2*time.Millisecond) // so that the next one stands in line by then
+				}
+			}
+		})
 	}
-	for !c.turn(bound) {
-		if took := time.Since(start); took > bound {
+	defer others.Wait()
+	defer close(done)
+	start := time.Now()
+	bound := func() time.Duration {
+		if !r.rough && !r.unsettled() { // nothing may be on the server, so that the TTL is no reason to wait
+			return r.terms.ttl/2 + r.site.late.most()
+		}
+		return r.terms.ttl + freeWait + r.site.late.most()
+	}
+	for !c.turn(bound(), 0) {
+		if took := time.Since(start); took > bound() {
 			r.fail("client %d: did not get the lock for %v, with nothing in the way of anybody", c.id, took)
-			break
+			return false
 		}
 		time.Sleep(poll)
 	}
-	close(done)
-	others.Wait()
+	return true
 }
 
-// turn takes the lock once more and gives it back.
-func (c *client) turn(bound time.Duration) bool {
+// turn takes the lock once more, holds it for a moment, and gives it back.
+func (c *client) turn(bound, moment time.Duration) bool {
 	ctx, cancel := c.context(step{}, bound)
 	defer cancel()
 	k, err := c.locker.Acquire(ctx, c.key)
@@ -198,6 +209,7 @@ func (c *client) turn(bound time.Duration) bool {
 	}
 	l := c.holds(k, k.Context())
 	c.lock = l
+	time.Sleep(moment)
 	c.give(step{})
 	return true
 }

@@ -45,6 +45,7 @@ const (
 	next
 	partition
 	halfOpen
+	stall
 	refuse
 	hang
 	cut
@@ -53,7 +54,7 @@ const (
 	memoryOut
 )
 
-var actions = [...]string{"acquire", "try", "do", "inner do", "hold", "renew", "release", "reopen", "next", "partition", "half-open",
+var actions = [...]string{"acquire", "try", "do", "inner do", "hold", "renew", "release", "reopen", "next", "partition", "half-open", "stall",
 	"refuse connections", "hang connections", "cut", "heal", "rights", "out of memory"}
 
 func (s step) String() string {
@@ -84,7 +85,7 @@ func (p *plan) String() string {
 }
 
 // needless are rights without which every lock can be given back.
-var needless = []string{"-time", "-info", "-pubsub", "-publish", "resetchannels", "-zadd", "-zrange", "-@dangerous", "-exists", "-mget", "-zpopmin", "-hincrby"}
+var needless = []string{"-time", "-time", "-time", "-time", "-info", "-pubsub", "-publish", "resetchannels", "-zadd", "-zrange", "-@dangerous", "-exists", "-mget", "-zpopmin", "-hincrby"}
 
 var refusals = []string{
 	"OOM command not allowed when used memory > 'maxmemory'.",
@@ -106,8 +107,17 @@ func planOf(k kind, seed uint64) *plan {
 		p.terms.ttl, clients = 4*time.Second, 1
 		p.memory = k.servers == 0 && !k.namespace && g.IntN(3) == 0 // a member of a namespace cannot even report then
 	}
-	for range clients {
+	crowded := p.rough && clients == 3 && g.IntN(2) == 0 // somebody holds the lock for long while the others come and go
+	for i := range clients {
 		var steps []step
+		if crowded && i == 0 {
+			steps = append(steps, step{do: acquire, d: ms(100, 300)}, step{do: hold, d: ms(100, 300)}, step{do: release})
+		} else if crowded {
+			steps = append(steps, step{do: hold, d: ms(2, 20)}, step{do: try, d: ms(1, 60)})
+			if g.IntN(2) == 0 {
+				steps = append(steps, left(ms)...)
+			}
+		}
 		for range 2 + g.IntN(2) {
 			steps = p.round(g, steps, ms)
 		}
@@ -127,6 +137,9 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 		} else {
 			steps = append(steps, p.strictFault(g, ms))
 		}
+	}
+	if p.rough && g.IntN(8) == 0 {
+		steps = append(steps, left(ms)...)
 	}
 	fault()
 	early := g.IntN(5) == 0
@@ -173,6 +186,11 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 	return steps
 }
 
+// left is a wait that has ended before anybody could listen for it.
+func left(ms func(lo, hi int) time.Duration) []step {
+	return []step{{do: hang}, {do: acquire, d: ms(5, 50)}, {do: hold, d: ms(60, 100)}, {do: heal}}
+}
+
 func (p *plan) roughFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step {
 	switch g.IntN(9) {
 	case 0:
@@ -212,7 +230,9 @@ func (p *plan) strictFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step
 	if p.memory {
 		return step{do: memoryOut}
 	}
-	switch g.IntN(5) {
+	switch g.IntN(6) {
+	case 5:
+		return step{do: stall, d: ms(60, 400)}
 	case 0:
 		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{LateReply: p.terms.reply * time.Duration(1+g.IntN(4))}}
 	case 1:

@@ -293,6 +293,15 @@ func (c *client) step(s step) {
 		route.Partition()
 	case halfOpen:
 		route.HalfOpen()
+	case stall: // commands run, and no reply comes for a while
+		for _, route := range c.routes {
+			route.HalfOpen()
+		}
+		time.AfterFunc(s.d, func() {
+			for _, route := range c.routes {
+				route.Heal()
+			}
+		})
 	case refuse:
 		route.Refuse(false)
 	case hang:
