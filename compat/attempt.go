@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
@@ -15,14 +16,10 @@ import (
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
 func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
 	m := l.bridgeMachine(k)
-	abandoned := func(driver.Outcome) {
-		defer l.background.End()
-		l.giveBack(k, l.mono.Now())
-	}
 	reply := protocol.Reply{}
 	for {
 		began := l.mono.Now()
-		outcome, err := l.advance(ctx, over, m, reply, abandoned)
+		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
 		}
@@ -33,7 +30,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 			}
 			return next, err
 		}
-		if err := sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
+		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
 			l.background.Fork(func() { l.giveBack(k, began) })
 			return look{}, notAcquired(k.key, err)
 		}
@@ -78,7 +75,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		if k.wait != nil {
 			k.wait.listed = false
 		}
-		k.begin(&k.bridge, m.FenceToken(), m.TookOver(), began)
+		k.begin(m.FenceToken(), m.TookOver(), began)
 		return look{}, nil
 	}
 	seen, wait := m.Seen()
@@ -220,8 +217,8 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 			l.background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
-		h := &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
-		k.begin(h, 0, false, began)
+		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
+		k.begin(0, false, began)
 		return look{}, nil
 	case protocol.Foreign:
 		p.leave()

@@ -130,10 +130,11 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	table   *Table
-	stale   string        // an address that led nowhere
-	wanted  bool          // a table must be asked for before anybody is told an address
-	finding chan struct{} // closed when the attempt that is under way is over
-	again   bool          // another attempt is to follow it
+	stale   string               // an address that led nowhere
+	suspect map[string]time.Time // when an address has last led nowhere
+	wanted  bool                 // a table must be asked for before anybody is told an address
+	finding chan struct{}        // closed when the attempt that is under way is over
+	again   bool                 // another attempt is to follow it
 	findErr error
 	found   time.Time
 	pools   map[string]*redis.Pool
@@ -205,13 +206,32 @@ func (f *Fleet) Locate(ctx context.Context, key string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if key == "" {
-		return table.Masters[0], nil
+		return f.anyOf(table), nil
 	}
 	if addr := table.at(protocol.Slot(key)); addr != "" {
 		return addr, nil
 	}
 	f.wanted = true
 	return "", notServed(key)
+}
+
+// suspectFor is for how long a master that led nowhere is not chosen where any will do.
+const suspectFor = 10 * time.Second
+
+// anyOf returns the first master that has not led nowhere lately, or the one of which that is the longest ago. The
+// caller holds mu.
+func (f *Fleet) anyOf(table *Table) string {
+	best := table.Masters[0]
+	for _, addr := range table.Masters {
+		failed, suspected := f.suspect[addr]
+		if !suspected || time.Since(failed) > suspectFor {
+			return addr
+		}
+		if failed.Before(f.suspect[best]) {
+			best = addr
+		}
+	}
+	return best
 }
 
 // Moved implements Servers.
@@ -228,6 +248,10 @@ func (f *Fleet) Stale(addr string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stale, f.wanted = addr, true
+	if f.suspect == nil {
+		f.suspect = make(map[string]time.Time)
+	}
+	f.suspect[addr] = time.Now()
 }
 
 // Refresh has the table asked for anew now, whether or not anybody waits for an address: connections to
@@ -326,6 +350,11 @@ func (f *Fleet) known() []string {
 
 // forget closes the pools of servers that serve nothing any more. The caller holds mu.
 func (f *Fleet) forget() {
+	for addr := range f.suspect {
+		if !slices.Contains(f.table.Masters, addr) {
+			delete(f.suspect, addr)
+		}
+	}
 	for addr, p := range f.pools {
 		if !slices.Contains(f.table.Masters, addr) {
 			delete(f.pools, addr)

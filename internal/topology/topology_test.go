@@ -30,13 +30,18 @@ func TestRead(t *testing.T) {
 		"LOADING Redis is loading":       {Later, 0, ""},
 		"MASTERDOWN Link":                {Later, 0, ""},
 		"READONLY You can't write":       {Demoted, 0, ""},
-		"MOVED 16384 a:1":                {Answer, 0, ""},
-		"MOVED -1 a:1":                   {Answer, 0, ""},
-		"MOVED 1 a":                      {Answer, 0, ""},
-		"MOVED 1 a:99999":                {Answer, 0, ""},
-		"MOVED":                          {Answer, 0, ""},
-		"ERR MOVED 1 a:1":                {Answer, 0, ""},
-		"":                               {Answer, 0, ""},
+		// A script's, before Redis 7 and from 7 on.
+		"ERR Error running script (call to f_2a): @user_script:7: @user_script: 7: -READONLY You can't write": {Demoted, 0, ""},
+		"READONLY You can't write against a read only replica. script: 2a, on @user_script:1.":                {Demoted, 0, ""},
+		"ERR Error running script (call to f_2a): @user_script:7: wrong type":                                 {Answer, 0, ""},
+
+		"MOVED 16384 a:1": {Answer, 0, ""},
+		"MOVED -1 a:1":    {Answer, 0, ""},
+		"MOVED 1 a":       {Answer, 0, ""},
+		"MOVED 1 a:99999": {Answer, 0, ""},
+		"MOVED":           {Answer, 0, ""},
+		"ERR MOVED 1 a:1": {Answer, 0, ""},
+		"":                {Answer, 0, ""},
 	} {
 		r, slot, addr := Read(reply)
 		assert.Equal(t, want.r, r, reply)
@@ -130,4 +135,27 @@ func TestTable(t *testing.T) {
 	assert.Equal(t, "c:1", table.at(0))
 	assert.Equal(t, "x:1", Single("x:1").at(7))
 	assert.True(t, strings.Contains(notServed("k").Error(), `"k"`))
+}
+
+// Where any master will do, one that has just led nowhere is not chosen: it may hang, and the others do not.
+func TestAnyMasterIsOneThatAnswers(t *testing.T) {
+	f := NewFleet(Options{Find: func(context.Context, []string) (*Table, error) {
+		table := NewTable()
+		table.Assign(0, 8191, "a:1")
+		table.Assign(8192, slots-1, "b:1")
+		return table, nil
+	}})
+	defer f.Close()
+	anyMaster := func() string {
+		addr, err := f.Locate(t.Context(), "")
+		assert.NoError(t, err)
+		return addr
+	}
+	assert.Equal(t, "a:1", anyMaster())
+	f.Stale("a:1")
+	assert.Equal(t, "b:1", anyMaster())
+	f.Stale("b:1")
+	assert.Equal(t, "a:1", anyMaster(), "it is longer ago there")
+	f.suspect["a:1"], f.suspect["b:1"] = time.Now().Add(-2*suspectFor), time.Now().Add(-2*suspectFor)
+	assert.Equal(t, "a:1", anyMaster())
 }
