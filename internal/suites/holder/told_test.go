@@ -192,7 +192,7 @@ func TestAReleaseThatRanIsNoLoss(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
+			s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
 			lock := s.hold()
 			s.fate.Store(uint32(redistest.LosesReply))
 			require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
@@ -221,7 +221,7 @@ func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 				}
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
+					s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
 					lock := s.hold()
 					s.fate.Store(uint32(fate))
 					err := lock.Renew(t.Context())
