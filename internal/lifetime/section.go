@@ -14,16 +14,19 @@ type Held interface {
 	Release(ctx context.Context) error
 }
 
+// grace is how long a release may keep its caller after ctx has ended. A server that answers needs less; with one that does
+// not, the release goes on in the background.
+const grace = 250 * time.Millisecond
+
 // Section runs work with a context that ends when ctx or the lock does. It releases the lock on every way out, panics
-// included. The release may take as long as patience, even when ctx is over.
+// included. The release may take as long as patience, and 250 ms from when ctx has ended. After that it goes on in the
+// background.
 //
 // The error is work's own; without one, it is the error of the release. A loss is never left out: if the lock was lost before
 // it was released, errors.Is(err, ErrLost) holds whatever work returned.
 func Section(ctx context.Context, lock Held, patience time.Duration, work func(ctx context.Context) error) (err error) {
 	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		released := lock.Release(bounded)
+		released := release(ctx, lock, patience)
 		switch {
 		case err == nil:
 			err = released
@@ -41,4 +44,18 @@ func Section(ctx context.Context, lock Held, patience time.Duration, work func(c
 	stop := context.AfterFunc(lock.Context(), func() { cancel(context.Cause(lock.Context())) })
 	defer stop()
 	return work(held)
+}
+
+func release(ctx context.Context, lock Held, patience time.Duration) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if ctx.Done() == nil {
+		return lock.Release(bounded)
+	}
+	leaving, leave := context.WithCancelCause(bounded)
+	defer leave(nil)
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(grace, func() { leave(context.Cause(ctx)) })
+	})()
+	return lock.Release(leaving)
 }
