@@ -264,8 +264,8 @@ func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
 // lock back on every way out of it, panics included. The error is work's own; without one, it is that of
 // the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's. When ctx is over, Do returns within 250 ms of the end of work, whatever the
-// server does; the release goes on in the background.
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

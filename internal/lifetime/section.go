@@ -8,25 +8,30 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
+// promptly is how long a release may take when the caller's context is over.
+const promptly = 250 * time.Millisecond
+
+var errHurry = errors.New("the context is over, and the release is still without an answer")
+
 // Held is a lock that we hold.
 type Held interface {
 	Context() context.Context // ends when the lock does
 	Release(ctx context.Context) error
 }
 
-// grace is how long a release may keep its caller after ctx has ended. A server that answers needs less; with one that does
-// not, the release goes on in the background.
-const grace = 250 * time.Millisecond
-
 // Section runs work with a context that ends when ctx or the lock does. It releases the lock on every way out, panics
-// included. The release may take as long as patience, and 250 ms from when ctx has ended. After that it goes on in the
-// background.
+// included. The release may take as long as patience, and no longer than promptly once ctx is over: a caller who does not
+// want to wait any more is not kept by a server that does not answer. A release that goes on behind it is an unknown outcome.
 //
 // The error is work's own; without one, it is the error of the release. A loss is never left out: if the lock was lost before
 // it was released, errors.Is(err, ErrLost) holds whatever work returned.
 func Section(ctx context.Context, lock Held, patience time.Duration, work func(ctx context.Context) error) (err error) {
 	defer func() {
-		released := release(ctx, lock, patience)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		bounded, hurry := context.WithCancelCause(bounded)
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(promptly, func() { hurry(errHurry) }) })()
+		released := lock.Release(bounded)
 		switch {
 		case err == nil:
 			err = released
@@ -44,18 +49,4 @@ func Section(ctx context.Context, lock Held, patience time.Duration, work func(c
 	stop := context.AfterFunc(lock.Context(), func() { cancel(context.Cause(lock.Context())) })
 	defer stop()
 	return work(held)
-}
-
-func release(ctx context.Context, lock Held, patience time.Duration) error {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	if ctx.Done() == nil {
-		return lock.Release(bounded)
-	}
-	leaving, leave := context.WithCancelCause(bounded)
-	defer leave(nil)
-	defer context.AfterFunc(ctx, func() {
-		time.AfterFunc(grace, func() { leave(context.Cause(ctx)) })
-	})()
-	return lock.Release(leaving)
 }
