@@ -288,3 +288,24 @@ func TestAClosedLockerHandsOutNothing(t *testing.T) {
 		s.balanced()
 	})
 }
+
+// TestCloseWaitsForReleases: a release that is under way when the Locker is closed comes to its end, and is no loss.
+func TestCloseWaitsForReleases(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 20 * time.Second}, func(s *scene) {
+		k := s.hold()
+		s.link.HalfOpen()
+		released, closed := make(chan error, 1), make(chan struct{})
+		go func() { released <- k.Release(s.Context()) }()
+		require.Eventually(s, s.free, late, time.Millisecond, "it has run, and its reply is held up")
+		go func() {
+			s.locker.close()
+			close(closed)
+		}()
+		time.Sleep(50 * time.Millisecond) // Close does whatever it does before it waits
+		s.link.Heal()
+		assert.NoError(s, <-released)
+		assert.ErrorIs(s, context.Cause(k.Context()), lockmigrate.ErrReleased)
+		<-closed
+		s.balanced()
+	})
+}
