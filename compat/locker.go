@@ -105,8 +105,8 @@ func (l *Locker) Close() {
 	l.closing.Do(func() {
 		l.closed.Store(true)
 		l.stop()
+		l.background.Close() // before the renewer: a lock whose release is under way is not lost
 		l.renewer.Close()
-		l.background.Close()
 		if l.member != nil {
 			l.member.leave()
 		}

@@ -112,8 +112,8 @@ func (l *Locker) Close() {
 	if l.closed.Swap(true) {
 		return
 	}
+	l.background.Close() // before the renewer: a lock whose release is under way is not lost
 	l.renewer.Close()
-	l.background.Close()
 	l.hub.Close()
 	if l.line != nil {
 		l.line.Close()

@@ -176,8 +176,8 @@ func (q *Quorum) Close() {
 	if q.closed.Swap(true) {
 		return
 	}
+	q.background.Close() // as in Locker.Close
 	q.renewer.Close()
-	q.background.Close()
 	for _, m := range q.members {
 		if m.line != nil {
 			m.line.Close()

@@ -15,6 +15,7 @@ func releaseClaims() []Claim {
 	stale := func(r protocol.Release, more ...option) *Model {
 		return world(10, L("a", append(more, staleDel, release(r))...), L("b"), L("c"))
 	}
+	compared := release(protocol.ReleaseCompare)
 	return []Claim{
 		{"release-blind", "L L L", "DEL, whatever is there; late", Violated, 0, stale(protocol.ReleaseBlind)},
 		{"release-unexpired", "L L L", "DEL if the own lease is unexpired when the release begins; late", Violated, 0, stale(protocol.ReleaseUnexpired)},
@@ -23,6 +24,8 @@ func releaseClaims() []Claim {
 		{"release-compare", "L L L", "compare and delete in one script; late", Exclusive, 0, stale(protocol.ReleaseCompare, goLegacy)},
 		{"go-legacy", "L L L", "a Go client among old ones: compare and delete, its own deadline, late", Exclusive, 0,
 			world(9, L("a", goLegacy, staleDel, release(protocol.ReleaseCompare)), L("b", goLegacy, staleDel, release(protocol.ReleaseCompare)), L("c"))},
+		{"go-legacy-silent", "L L", "a Go client renews, late, and two replies are lost: it goes by both values", Exclusive, 0,
+			world(9, L("a", goLegacy, renew(1), once, delayOf(protocol.CompareSet, 1), compared), L("b", goLegacy, once, compared)).silences(3)},
 	}
 }
 

@@ -409,3 +409,29 @@ func TestSection(t *testing.T) {
 		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
 	})
 }
+
+// TestSectionLeavesWithItsContext: a server that does not answer keeps nobody whose context is over, before the release or
+// during it.
+func TestSectionLeavesWithItsContext(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		b := newBench(t)
+		ctx, leave := context.WithCancel(t.Context())
+		b.running.Go(func() {
+			<-b.asked
+			leave()
+		})
+		start := time.Now()
+		err := Section(ctx, &b.Life, time.Hour, func(context.Context) error {
+			if before {
+				leave()
+			}
+			return nil
+		})
+		assert.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
+		assert.Less(t, time.Since(start), time.Minute)
+		assert.NoError(t, b.Life.Context().Err(), "nobody knows yet")
+		b.answers <- outcome(protocol.Released, nil)
+		<-b.Life.Context().Done()
+		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
+	}
+}

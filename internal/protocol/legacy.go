@@ -449,12 +449,11 @@ func (r *LegacyRenew) Expiry() Instant { return r.expiry }
 func (r *LegacyRenew) Next(now Instant, reply Reply) Step {
 	switch r.at {
 	case renewBegin:
-		r.next, r.expiry = r.Dialect.Expiry(now, r.Lease, r.Owner)
 		if r.Pending != "" {
 			r.at = renewSettles
 			return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.Pending, NotAfter: r.NotAfter})
 		}
-		return r.ask()
+		return r.ask(now)
 	case renewSettles:
 		switch reply.Kind {
 		case Fault:
@@ -463,7 +462,7 @@ func (r *LegacyRenew) Next(now Instant, reply Reply) Step {
 			return done(Unsure)
 		}
 		r.Value, r.ValueExpiry, r.Pending = r.Pending, r.PendingExpiry, ""
-		return r.ask()
+		return r.ask(now)
 	case renewAsked:
 		switch {
 		case reply.Kind == Fault:
@@ -483,7 +482,8 @@ func (r *LegacyRenew) Next(now Instant, reply Reply) Step {
 }
 
 // ask sends the renewal. Whatever ends the run from here on, the key may hold the new value.
-func (r *LegacyRenew) ask() Step {
+func (r *LegacyRenew) ask(now Instant) Step {
+	r.next, r.expiry = r.Dialect.Expiry(now, r.Lease, r.Owner)
 	r.at, r.Pending, r.PendingExpiry = renewAsked, r.next, r.expiry
 	return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.next, NotAfter: r.NotAfter})
 }

@@ -147,7 +147,9 @@ func (s *Session) won() {
 // prolonged takes over what the renewing machine knows.
 func (s *Session) prolonged() {
 	switch s.running {
-	case legacyRenew, bridgeRenew:
+	case legacyRenew: // the new value was computed after that
+		s.Deadline = s.began.Add(s.Lease)
+	case bridgeRenew:
 		s.Deadline = s.asked.Add(s.Lease)
 	case modernRenew:
 		s.Deadline = s.modernRenew.Deadline()

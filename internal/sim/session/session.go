@@ -52,6 +52,7 @@ type Session struct {
 	Ended Phase // the phase that the last verdict ended
 
 	asked   protocol.Instant // monotonic, before the command under way was sent
+	began   protocol.Instant // monotonic, before the first command of the renewal under way
 	sent    protocol.Command // the command under way
 	running machineKind
 	guard   string // the guard's name, once asked for
@@ -117,7 +118,7 @@ func (s *Session) Acquire(now Reading) protocol.Step {
 
 // Renew begins a renewal; the lock stays believed in while it runs.
 func (s *Session) Renew(now Reading) protocol.Step {
-	s.Phase = Renewing
+	s.Phase, s.began = Renewing, now.Mono
 	s.beginRenew()
 	return s.Next(now, protocol.Reply{})
 }

@@ -15,6 +15,9 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.Bounded() {
 		b = binary.AppendVarint(b, int64(s.Deadline))
 		b = binary.AppendVarint(b, int64(s.asked))
+		if s.running == legacyRenew {
+			b = binary.AppendVarint(b, int64(s.began))
+		}
 	}
 	b = append(b, byte(len(s.Value)))
 	b = append(b, s.Value...)

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "12") // most of the time goes by in waiting for deadlines; the command line still decides
+	_ = flag.Set("test.parallel", "10") // most of the time goes by in waiting for deadlines; the command line still decides
 	redistest.Main(leaks{m}, redistest.Redis)
 }
 
@@ -40,7 +40,7 @@ func (l leaks) Run() int {
 const (
 	key = "lock.orders"
 	// ttl is short, because most tests wait for a deadline; it is long beside a reply.
-	ttl = 700 * time.Millisecond
+	ttl = 1500 * time.Millisecond
 )
 
 // lock is what the locks of all kinds can do.

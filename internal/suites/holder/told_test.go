@@ -192,7 +192,7 @@ func TestAReleaseThatRanIsNoLoss(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
+			s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
 			lock := s.hold()
 			s.fate.Store(uint32(redistest.LosesReply))
 			require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
@@ -221,7 +221,7 @@ func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
 				}
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					s := newScene(t, k, terms{fixed: true, reply: ttl / 3}, true)
+					s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
 					lock := s.hold()
 					s.fate.Store(uint32(fate))
 					err := lock.Renew(t.Context())
@@ -285,6 +285,27 @@ func TestAClosedLockerHandsOutNothing(t *testing.T) {
 		_, err = s.acquire(s.Context(), "another")
 		assert.ErrorContains(s, err, "the Locker is closed")
 		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
+		s.balanced()
+	})
+}
+
+// TestCloseWaitsForReleases: a release that is under way when the Locker is closed comes to its end, and is no loss.
+func TestCloseWaitsForReleases(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 20 * time.Second}, func(s *scene) {
+		k := s.hold()
+		s.link.HalfOpen()
+		released, closed := make(chan error, 1), make(chan struct{})
+		go func() { released <- k.Release(s.Context()) }()
+		require.Eventually(s, s.free, late, time.Millisecond, "it has run, and its reply is held up")
+		go func() {
+			s.locker.close()
+			close(closed)
+		}()
+		time.Sleep(50 * time.Millisecond) // Close does whatever it does before it waits
+		s.link.Heal()
+		assert.NoError(s, <-released)
+		assert.ErrorIs(s, context.Cause(k.Context()), lockmigrate.ErrReleased)
+		<-closed
 		s.balanced()
 	})
 }
