@@ -146,7 +146,19 @@ func TestVerifyOverACluster(t *testing.T) {
 		name = fmt.Sprint("orders-", n)
 	}
 	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
-	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--burst", "300ms", "--every", "500ms", "--redis", c.URL()}
+	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--longest", "2s", "--monitor", "--redis", c.URL()}
+	// Another application locks as modern clients do, and asks the wrong master first.
+	first := start(t, append(verify, "--json")...)
+	wrong, right := c.Masters[0].Conn(), c.Masters[1].Conn()
+	code := first.during(func() {
+		_, err := wrong.Do("SET", ownedBy(c, 1), "token", "NX", "PX", 10)
+		assert.ErrorContains(t, err, "MOVED")
+		_, err = right.Do("SET", ownedBy(c, 1), "token", "NX", "PX", 10)
+		assert.NoError(t, err)
+	})
+	require.Equal(t, exitDone, code, first.out.String()+first.diagnostics.String())
+	assert.Contains(t, first.out.String(), "were sent to another node")
+
 	out, _ := expect(t, exitDone, verify...)
 	assert.Contains(t, out, "of       namespace "+name+", epoch 1")
 	for _, s := range c.Masters {
@@ -157,7 +169,7 @@ func TestVerifyOverACluster(t *testing.T) {
 	r := start(t, "verify", "--for", "3s", "--match", "lock:*", "--burst", "3s", "--every", "3s", "--json", "--redis", c.URL())
 	old := c.Masters[2].Conn()
 	from := addrOf(t, old)
-	code := r.during(func() {
+	code = r.during(func() {
 		_, _ = old.Do("SETNX", ownedBy(c, 2), inMS(time.Minute))
 		_, _ = old.Do("DEL", ownedBy(c, 2))
 	})

@@ -1,0 +1,101 @@
+package verify
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// fakeTap is a MONITOR that shows nothing by itself.
+func fakeTap(t *testing.T) *tap {
+	client, server := net.Pipe()
+	t.Cleanup(func() { _ = server.Close() })
+	over := make(chan struct{})
+	close(over)
+	return &tap{conn: client, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
+}
+
+func fakeMaster(t *testing.T) *master {
+	m := &master{q: &inquiry{}, addr: "a:1", tap: fakeTap(t), facts: Master{Commands: make([]Command, taking)}}
+	for i, name := range Taking {
+		m.facts.Commands[i].Name = name
+	}
+	return m
+}
+
+// TestMonitorEndsOnABusyServer has a server whose main thread is busy for a while, and for too long.
+func TestMonitorEndsOnABusyServer(t *testing.T) {
+	m := fakeMaster(t)
+	at := time.Unix(1_700_000_000, 0)
+	second := func(load float64) {
+		now := reading{at: at, cpu: m.last.cpu + load}
+		if !m.last.at.IsZero() {
+			m.watchLoad(now)
+		}
+		m.last, at = now, at.Add(time.Second)
+	}
+	for _, load := range []float64{0.5, 0.95, 0.95, 0.5, 0.95, 0.95} {
+		second(load)
+	}
+	assert.NotNil(t, m.tap, "busy for two seconds at a time")
+	second(0.95)
+	assert.Nil(t, m.tap, "busy for three seconds")
+	assert.Len(t, m.facts.WatchBreaks, 1)
+	assert.Greater(t, time.Until(m.retry), coolPause/2)
+}
+
+// TestSettle accounts for intervals whose marks have come, will come, and will never come.
+func TestSettle(t *testing.T) {
+	at := time.Now()
+	look := func(m *master, mark string, setnx int64, age time.Duration) {
+		l := look{mark: mark, at: at.Add(-age), tap: m.tap}
+		l.stats[0].calls = setnx
+		m.looks = append(m.looks, l)
+	}
+	shown := func(m *master, mark string, setnx int64) {
+		var c counts
+		c.lines[0] = setnx
+		m.tap.marks[mark] = c
+	}
+	m := fakeMaster(t)
+	setnx := &m.facts.Commands[0]
+	look(m, "1", 100, 0)
+	look(m, "2", 104, 0)
+	shown(m, "1", 7)
+	m.settle(false)
+	assert.Zero(t, setnx.Run, "the second mark may still come")
+	shown(m, "2", 11)
+	m.settle(false)
+	assert.Equal(t, Command{Name: "setnx", Run: 4, Watched: 4}, *setnx)
+
+	look(m, "3", 106, 0)
+	shown(m, "3", 12) // one less than the server counted
+	m.settle(false)
+	assert.Equal(t, Command{Name: "setnx", Run: 6, Watched: 5, Unmatched: 1}, *setnx)
+
+	look(m, "4", 109, catchUp+time.Second)
+	m.settle(false)
+	assert.Nil(t, m.tap, "MONITOR is too far behind: it ends")
+	assert.Equal(t, Command{Name: "setnx", Run: 9, Watched: 5, Unmatched: 1}, *setnx)
+	assert.EqualValues(t, 4, setnx.Unwatched())
+
+	m.tap = fakeTap(t)
+	look(m, "5", 110, 0)
+	shown(m, "5", 0)
+	m.settle(false)
+	assert.EqualValues(t, 5, setnx.Unwatched(), "MONITOR came back in between")
+	look(m, "6", 120, 0)
+	m.settle(true)
+	assert.EqualValues(t, 15, setnx.Unwatched(), "at the end a mark that has not come never will")
+
+	m = fakeMaster(t)
+	setnx = &m.facts.Commands[0]
+	look(m, "1", 100, 0)
+	shown(m, "1", 0)
+	look(m, "2", 3, 0) // after a reset
+	shown(m, "2", 3)
+	m.settle(false)
+	assert.Equal(t, Command{Name: "setnx", Unmatched: 3}, *setnx, "a count that fell is not what MONITOR showed")
+}
