@@ -395,9 +395,11 @@ func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protoco
 	return v, nil
 }
 
-// undo removes the token from every server, also from those that seemed not to have it.
+// undo removes the token from every server, also from those that seemed not to have it. Where it cannot confirm that on so
+// many that they may keep others out, the observer is told.
 func (q *Quorum) undo(k *QuorumLock) {
 	var all sync.WaitGroup
+	outcomes := make([]driver.Outcome, len(q.members))
 	for i, m := range q.members {
 		before, done := k.turn(i)
 		all.Go(func() {
@@ -405,10 +407,23 @@ func (q *Quorum) undo(k *QuorumLock) {
 			<-before
 			ctx, cancel := context.WithTimeout(context.Background(), 2*q.opts.ReplyTimeout)
 			defer cancel()
-			_, _ = m.runner.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+			outcomes[i], _ = m.runner.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
 		})
 	}
 	all.Wait()
+	var causes []error
+	for _, o := range outcomes {
+		if v := o.Step.Verdict; v != protocol.Released && v != protocol.Kept {
+			causes = append(causes, o.Err)
+		}
+	}
+	if len(causes) <= len(q.members)-q.majority() {
+		return
+	}
+	q.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &Error{
+		Op: "acquire", Key: k.key, Kind: ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
+		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.members)),
+	}})
 }
 
 func (q *Quorum) newToken() string {

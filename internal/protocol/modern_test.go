@@ -240,6 +240,18 @@ func TestRedissonMachines(t *testing.T) {
 		exchange{0, silence, done(Unsure)})
 	follow(t, take(), exchange{0, begins, sends(RedissonTake)}, exchange{0, silence, sends(RedissonCount)}, exchange{0, silence, done(Unsure)})
 
+	for _, m := range []Machine{take(), &ReleaseRedisson{}} { // a refusal says nothing about a command before it
+		first := RedissonTake
+		if _, ok := m.(*ReleaseRedisson); ok {
+			first = RedissonRelease
+		}
+		follow(t, m, exchange{0, begins, sends(first)}, exchange{0, silence, sends(RedissonCount)}, exchange{0, refusal, done(Unsure)})
+	}
+	again := take()
+	follow(t, again, exchange{0, begins, sends(RedissonTake)}, exchange{0, silence, sends(RedissonCount)}, exchange{0, nothing, sends(RedissonTake)},
+		exchange{0, refusal, done(Unsure)})
+	follow(t, take(), exchange{0, begins, sends(RedissonTake)}, exchange{0, refusal, done(Failed)})
+
 	give := func(remaining int) *ReleaseRedisson { return &ReleaseRedisson{Remaining: remaining} }
 	follow(t, give(0), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(1), done(Released)})
 	follow(t, give(1), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(0), done(Released)})

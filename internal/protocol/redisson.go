@@ -81,7 +81,7 @@ func (a *AcquireRedisson) Next(now Instant, reply Reply) Step {
 		if wrongType(reply) {
 			return done(Foreign)
 		}
-		if reply.withinScript() {
+		if reply.withinScript() || a.at == modernAskedAgain || a.tries > 1 { // it says nothing about the command whose reply was lost
 			return done(Unsure)
 		}
 		return done(Failed)
@@ -123,7 +123,7 @@ func (r *ReleaseRedisson) Next(_ Instant, reply Reply) Step {
 	case reply.Kind == Silence && r.tries < 2 && r.at == modernAsked:
 		r.at = modernAskedAgain
 		return send(Command{Op: RedissonCount, Key: r.Key, Value: r.Holder})
-	case reply.Kind == Silence:
+	case reply.Kind == Silence, reply.Kind == Fault && (r.at == modernAskedAgain || r.tries > 1):
 		return done(Unsure)
 	case reply.Kind == Fault:
 		return done(Failed)

@@ -38,7 +38,7 @@ import (
 )
 
 var (
-	sequences = flag.Int("sequences", 200, "how many sequences of each kind")
+	sequences = flag.Int("sequences", 100, "how many sequences of each kind")
 	from      = flag.Uint64("from", 1, "the seed of the first one; 0: from the clock")
 	only      = flag.Uint64("seed", 0, "the one seed to run; 0: all")
 	ofKind    = flag.String("kind", "", "the kinds to run, separated by commas; empty: all")

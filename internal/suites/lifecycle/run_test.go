@@ -394,13 +394,19 @@ func (c *client) take(s step) {
 	c.back("acquire", ctx, start)
 	if err != nil {
 		c.note("client %d: not acquired: %v", c.id, err)
-		if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
-			c.unknown.Store(true)
-		}
+		c.left(err)
 		return
 	}
 	c.lock = c.holds(k, k.Context())
 	c.note("client %d: acquired", c.id)
+}
+
+// left notes whether something of an acquisition may have stayed on the server. In the old scheme that is so whenever
+// its caller did not wait for the reply: a value on the key may be another client's, so it is not given back.
+func (c *client) left(err error) {
+	if errors.Is(err, lockmigrate.ErrUnknownOutcome) || c.kind.old && errors.Is(err, context.DeadlineExceeded) {
+		c.unknown.Store(true)
+	}
 }
 
 // holds notes that the client holds the lock, looks that nobody else does, and watches its deadline.
@@ -572,8 +578,8 @@ func (c *client) doWork(s step) {
 		return ctx.Err()
 	})
 	c.back("do", ctx, start)
-	if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
-		c.unknown.Store(true)
+	if c.left(err); inside && err != nil {
+		c.unknown.Store(true) // nobody can release once more what Do could not
 	}
 	if err != nil {
 		c.note("client %d: do: %v, inside %v, cause %v", c.id, err, inside, cause)
