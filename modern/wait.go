@@ -95,8 +95,9 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 				l.unqueue(k)
 			}
 			return nil
-		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err):
-			// There was no connection to be had. The machine counts that as a question without an answer.
+		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err), driver.Elsewhere(outcome.Err):
+			// There was no connection to be had, or none to the right server. The machine counts that as a question
+			// without an answer.
 			reply = protocol.Reply{Kind: protocol.Silence}
 		default:
 			return l.waitFailed(ctx, k, outcome, asked)
@@ -188,7 +189,7 @@ func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try f
 			silent, unsettled = 0, false
 		case outcome.Step.Verdict != protocol.Foreign && !driver.Refused(outcome.Err):
 			silent++
-			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure
+			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure && !driver.Elsewhere(outcome.Err)
 			found.left = min(time.Duration(silent)*pause, longestPause)
 		default:
 			if unsettled {
