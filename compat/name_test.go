@@ -33,46 +33,43 @@ type handsOut interface {
 	GetContext(ctx context.Context) (redis.Conn, error)
 }
 
+type acquireFunc func(ctx context.Context, key string) (held, error)
+
+func modernOf(opts modern.Options) func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
+	opts.TTL = 3 * time.Second
+	return func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
+		l, err := modern.New(pool, opts)
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+	}
+}
+
+// kinds opens a Locker of each kind, which the end of the test closes.
+var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
+	"modern":          modernOf(modern.Options{}),
+	"modern fenced":   modernOf(modern.Options{Fencing: true}),
+	"modern unfair":   modernOf(modern.Options{Unfair: true}),
+	"modern redisson": modernOf(modern.Options{Layout: modern.Redisson}),
+	"modern pooled":   modernOf(modern.Options{Pooled: true}),
+	"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
+		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, YieldAfter: -1})
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+	},
+	"legacy": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
+		l, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+	},
+}
+
 // A name stands for a master, and then for the replica that was promoted in its place, as behind DNS or in a managed
 // service; the old master lives on as a replica, and no connection breaks. The locks go over to the new master by
 // themselves: what is held stays held, who waits gets its turn, and nothing fails for longer than the change takes.
 func TestANameThatMovesToAnotherMaster(t *testing.T) {
-	type locker struct {
-		acquire func(ctx context.Context, key string) (held, error)
-		close   func()
-	}
-	kinds := map[string]func(pool lockmigrate.Pool) locker{
-		"modern": func(pool lockmigrate.Pool) locker {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-		"modern unfair": func(pool lockmigrate.Pool) locker {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Unfair: true})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-		"modern redisson": func(pool lockmigrate.Pool) locker {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Layout: modern.Redisson})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-		"modern pooled": func(pool lockmigrate.Pool) locker {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Pooled: true})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-		"bridge": func(pool lockmigrate.Pool) locker {
-			l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-		"legacy": func(pool lockmigrate.Pool) locker {
-			l, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
-			require.NoError(t, err)
-			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
-		},
-	}
 	for name, open := range kinds {
 		for _, handingOut := range []bool{false, true} {
 			title := name
@@ -103,17 +100,16 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				for _, c := range conns {
 					require.NoError(t, c.Close())
 				}
-				l := open(pool)
-				defer l.close()
+				acquire := open(t, pool)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
-				kept, err := l.acquire(ctx, "kept")
+				kept, err := acquire(ctx, "kept")
 				require.NoError(t, err)
-				wanted, err := l.acquire(ctx, "wanted")
+				wanted, err := acquire(ctx, "wanted")
 				require.NoError(t, err)
 				waiting := make(chan error, 1)
 				go func() {
-					k, err := l.acquire(ctx, "wanted")
+					k, err := acquire(ctx, "wanted")
 					if err == nil {
 						err = k.Release(ctx)
 					}
@@ -127,7 +123,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 
 				failures := 0
 				for i := range 60 {
-					k, err := l.acquire(ctx, fmt.Sprint("k", i))
+					k, err := acquire(ctx, fmt.Sprint("k", i))
 					if err == nil {
 						err = k.Release(ctx)
 					}

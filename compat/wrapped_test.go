@@ -11,38 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-func tokenLockers(t *testing.T) map[string]func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
-	return map[string]func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error){
-		"modern": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second})
-			require.NoError(t, err)
-			t.Cleanup(l.Close)
-			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-		},
-		"modern fenced": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
-			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Fencing: true})
-			require.NoError(t, err)
-			t.Cleanup(l.Close)
-			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-		},
-		"bridge": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
-			l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, YieldAfter: -1})
-			require.NoError(t, err)
-			t.Cleanup(l.Close)
-			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-		},
-	}
-}
+// fair are the kinds of lock that wait in the order of their coming.
+var fair = []string{"modern", "modern fenced", "bridge"}
 
 // Who can only poll, because the pool is wrapped and cannot dial, gets its turn beside those who are told: the queue
 // gives it the key too, and it finds out when it looks.
 func TestAWrappedPoolGetsItsTurns(t *testing.T) {
-	for name, open := range tokenLockers(t) {
+	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			var turns [4]atomic.Int64
@@ -55,7 +33,7 @@ func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 				if i == 0 {
 					pool = wrapped{s.Pool()}
 				}
-				acquire := open(pool)
+				acquire := kinds[name](t, pool)
 				go func() {
 					defer func() { done <- struct{}{} }()
 					for ctx.Err() == nil {
@@ -83,14 +61,14 @@ func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 // A pool that has one connection and cannot dial is enough for a lock that is held for several renewals, and for
 // others meanwhile: nothing keeps the connection between two commands.
 func TestAPoolOfOneConnection(t *testing.T) {
-	for name, open := range tokenLockers(t) {
+	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
 				return redis.DialContext(ctx, "tcp", s.Addr)
 			}}
 			defer pool.Close()
-			acquire := open(wrapped{pool})
+			acquire := kinds[name](t, wrapped{pool})
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			kept, err := acquire(ctx, "kept")

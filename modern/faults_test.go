@@ -580,3 +580,36 @@ func TestDoComesBackWhenItsContextIsOver(t *testing.T) {
 	assert.Error(t, err)
 	assert.Less(t, took, 5*time.Second)
 }
+
+// The connections for waiting cannot be made, and no attempt ends by itself: who waits asks over the line, which lives.
+func TestADialThatHangsHoldsUpNoWaiter(t *testing.T) {
+	s := redistest.Real(t)
+	pool := s.Pool()
+	var dials atomic.Int32
+	waiter := newLocker(t, pool, modern.Options{ReplyTimeout: 10 * time.Second, Dial: func(ctx context.Context) (redis.Conn, error) {
+		if dials.Add(1) > 1 {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		return pool.DialContext(ctx)
+	}})
+	holder := newLocker(t, s.Pool(), modern.Options{})
+	held, err := holder.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		k, err := waiter.Acquire(t.Context(), key)
+		if err == nil {
+			err = k.Release(t.Context())
+		}
+		got <- err
+	}()
+	redistest.Await(t, "a waiter in line", 4*time.Second, func() bool {
+		n, _ := redis.Int(s.Try("ZCARD", "{"+key+"}:queue"))
+		return n == 1
+	})
+	released := time.Now()
+	require.NoError(t, held.Release(t.Context()))
+	require.NoError(t, <-got)
+	assert.Less(t, time.Since(released), 4*time.Second)
+}

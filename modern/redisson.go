@@ -43,10 +43,10 @@ func (l *Locker) competeRedisson(ctx context.Context, turn *waiting.Turn, k *Loc
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(k.own.key)); err != nil {
 		return l.gaveUp(k, err)
 	}
-	return l.contend(ctx, turn, k, func() (driver.Outcome, error, contention) {
+	return l.contend(ctx, turn, k, func() (driver.Outcome, contention, error) {
 		m := l.redissonAcquire(&k.own, 1)
 		outcome, err := l.runRedissonAcquire(ctx, turn, k, m)
-		return outcome, err, contention{left: m.Left(), until: m.Deadline()}
+		return outcome, contention{left: m.Left(), until: m.Deadline()}, err
 	})
 }
 

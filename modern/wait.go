@@ -98,8 +98,9 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 				l.unqueue(k)
 			}
 			return nil
-		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err):
-			// There was no connection to be had. The machine counts that as a question without an answer.
+		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err), driver.Elsewhere(outcome.Err):
+			// There was no connection to be had, or none to the right server. The machine counts that as a question
+			// without an answer.
 			reply = protocol.Reply{Kind: protocol.Silence}
 		default:
 			return l.waitFailed(ctx, k, outcome, asked)
@@ -151,12 +152,12 @@ func (l *Locker) waitFailed(ctx context.Context, k *Lock, outcome driver.Outcome
 
 // compete waits to be woken and tries again, with everybody else who was woken.
 func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error {
-	return l.contend(ctx, turn, k, func() (driver.Outcome, error, contention) {
+	return l.contend(ctx, turn, k, func() (driver.Outcome, contention, error) {
 		m := &protocol.ModernAcquire{
 			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
 		outcome, err := turn.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		return outcome, err, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}
+		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, err
 	})
 }
 
@@ -169,7 +170,7 @@ type contention struct {
 
 // contend tries again and again, until the lock is ours, ctx ends or the server refuses. A connection that breaks, or a
 // server that is away for a while, is no reason to lose one's place: whoever has the lock may release it at any time.
-func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try func() (driver.Outcome, error, contention)) error {
+func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try func() (driver.Outcome, contention, error)) error {
 	unsettled := false // a question that stayed without an answer may have taken the key
 	gaveUp := func(err error) error {
 		if unsettled {
@@ -179,7 +180,7 @@ func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try f
 		return l.gaveUp(k, err)
 	}
 	for silent := 0; ; {
-		outcome, err, found := try()
+		outcome, found, err := try()
 		if err != nil {
 			return gaveUp(err)
 		}
@@ -191,7 +192,7 @@ func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try f
 			silent, unsettled = 0, false
 		case outcome.Step.Verdict != protocol.Foreign && !driver.Refused(outcome.Err):
 			silent++
-			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure
+			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure && !driver.Elsewhere(outcome.Err)
 			found.left = min(time.Duration(silent)*pause, longestPause)
 		default:
 			if unsettled {

@@ -13,7 +13,8 @@
 //
 // The pool listens for +switch-master on a connection to each sentinel. When one is heard it asks all of
 // them, turns to the new master, and drops the idle connections to the old one, without waiting for an error:
-// a master that hangs, or that only the sentinels cannot reach, is not asked any further.
+// a master that hangs, or that only the sentinels cannot reach, is not asked any further, and those who wait for locks
+// listen to the new one.
 //
 // A command that has certainly not run is tried again while the sentinels fail over, for as long as
 // Options.Patience; one whose reply was lost is never repeated here: the lock settles what became of it.

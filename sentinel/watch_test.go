@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // book counts the open connections to each server.
@@ -232,4 +233,51 @@ func TestClosingEndsTheWatch(t *testing.T) {
 	require.NoError(t, pool.Close())
 	_, err = pool.Masters(t.Context())
 	assert.Error(t, err)
+}
+
+// Who waits for a lock while the sentinels replace a master that hangs is told of the lock's release at the new one:
+// its connections to the old one would tell it nothing.
+func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
+	g := redistest.NewSentinels(t, 1, 3)
+	pool := newPool(t, g)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	newLocker := func() *modern.Locker {
+		l, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute})
+		require.NoError(t, err)
+		t.Cleanup(l.Close)
+		return l
+	}
+	holder, waiter := newLocker(), newLocker()
+	held, err := holder.Acquire(ctx, "orders")
+	require.NoError(t, err)
+	before := g.Master()
+	got := make(chan error, 1)
+	go func() {
+		k, err := waiter.Acquire(ctx, "orders")
+		if err == nil {
+			err = k.Release(ctx)
+		}
+		got <- err
+	}()
+	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
+		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
+		return n == 1 && waiter.Waiting() == "tracking"
+	})
+	acknowledged, err := redis.Int(before.Conn().Do("WAIT", 1, 30_000))
+	require.NoError(t, err)
+	require.Equal(t, 1, acknowledged, "the replica is in step")
+	time.Sleep(time.Second) // the waiter has nothing to ask any more
+
+	before.Signal(syscall.SIGSTOP)
+	defer before.Signal(syscall.SIGCONT)
+	after := g.AwaitFailover(before)
+	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
+		masters, err := pool.Masters(ctx)
+		return err == nil && masters[0] == after.Addr
+	})
+	require.NoError(t, held.Release(ctx))
+	released := time.Now()
+	require.NoError(t, <-got)
+	assert.Less(t, time.Since(released), 8*time.Second)
 }

@@ -163,6 +163,12 @@ func closeConn(conn redis.Conn) {
 	}
 }
 
+// Elsewhere tells that an error is the word of the wrong server: nothing has run there.
+func Elsewhere(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && topology.Elsewhere(string(refused))
+}
+
 // Refused tells that an error is the server's own word on a command, and not a failure to reach the right server.
 func Refused(err error) bool {
 	var refused redis.Error

@@ -41,7 +41,7 @@ func BenchmarkDo(b *testing.B) {
 		_, err := l.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: key, Value: token})
 		return err
 	}
-	for _, callers := range []int{1, 8, 64} {
+	for _, callers := range []int{1, 2, 4, 8, 16, 32, 64} {
 		for _, way := range []struct {
 			name string
 			pair func(key, token string) error

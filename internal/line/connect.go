@@ -88,6 +88,14 @@ func (l *Line) setup(ctx context.Context, conn redis.Conn) error {
 	return err
 }
 
+// abandon gives the present link up, if there is one.
+func (l *Line) abandon() {
+	if k := l.link.Load(); k != nil {
+		l.link.CompareAndSwap(k, nil)
+		k.retire()
+	}
+}
+
 // leave gives a link up whose server has said that it is the wrong one, and tells whether another command is to
 // go over another link. Where that leads to the same server, the pauses between two of them double.
 func (l *Line) leave(k *link) bool {

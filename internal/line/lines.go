@@ -51,6 +51,7 @@ type Lines struct {
 	finishing int
 	quiet     sync.Cond
 	closed    bool
+	stop      func() // ends the hearing of masters that are none any more
 
 	background background.Group
 }
@@ -66,7 +67,18 @@ type Events interface {
 func NewLines(servers topology.Servers, opts Options, events Events) *Lines {
 	l := &Lines{servers: servers, opts: opts.withDefaults(), events: events, lines: make(map[string]*Line)}
 	l.quiet.L = &l.mu
+	l.stop = servers.Gone(l.gone)
 	return l
+}
+
+// gone gives the connection to a master up that is none any more. Nothing else may ever tell: it may hang.
+func (l *Lines) gone(addr string) {
+	l.mu.Lock()
+	one := l.lines[addr]
+	l.mu.Unlock()
+	if one != nil {
+		one.abandon()
+	}
 }
 
 // at returns the line to a server.
@@ -127,6 +139,7 @@ func (l *Lines) Disconnect(addr string, conn redis.Conn, why error) {
 
 // Close breaks the connections off. Whatever is under way gets Silence.
 func (l *Lines) Close() {
+	l.stop()
 	l.mu.Lock()
 	l.closed = true
 	l.quiet.Broadcast()
@@ -148,6 +161,7 @@ func (l *Lines) Wait() {
 func (l *Lines) Shutdown(ctx context.Context) {
 	stop := context.AfterFunc(ctx, l.Close)
 	defer stop()
+	defer l.stop()
 	l.mu.Lock()
 	for l.finishing > 0 && !l.closed {
 		l.quiet.Wait()

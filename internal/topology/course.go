@@ -28,6 +28,9 @@ type Servers interface {
 	Stale(addr string)
 	// Patience is for how long a command that has certainly not run is tried again.
 	Patience() time.Duration
+	// Gone has a function told of each master that is none any more, until stop is called: connections to it lead
+	// nowhere, though they may be open. It is called without any lock of the Servers.
+	Gone(tell func(addr string)) (stop func())
 }
 
 // NotRun says that a command has certainly not run, and why.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -138,6 +139,7 @@ type Fleet struct {
 	findErr error
 	found   time.Time
 	pools   map[string]*redis.Pool
+	told    map[*func(addr string)]bool // of masters that are none any more
 	closed  bool
 
 	background sync.WaitGroup
@@ -315,19 +317,48 @@ func (f *Fleet) find() {
 		err = errors.New("no server serves anything")
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.findErr = err
+	var gone []string
 	if err != nil {
 		f.findErr = fmt.Errorf("find the servers: %w", err)
 		f.wanted = true
 	} else {
+		if f.table != nil {
+			for _, addr := range f.table.Masters {
+				if !slices.Contains(table.Masters, addr) {
+					gone = append(gone, addr)
+				}
+			}
+		}
 		f.table, f.found = table, time.Now()
 		f.forget()
 	}
+	told := slices.Collect(maps.Keys(f.told))
 	close(f.finding)
 	f.finding = nil
 	if f.again && !f.closed {
 		f.ask()
+	}
+	f.mu.Unlock()
+	for _, addr := range gone {
+		for _, tell := range told {
+			(*tell)(addr)
+		}
+	}
+}
+
+// Gone implements Servers.
+func (f *Fleet) Gone(tell func(addr string)) (stop func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.told == nil {
+		f.told = make(map[*func(addr string)]bool)
+	}
+	f.told[&tell] = true
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.told, &tell)
 	}
 }
 

@@ -83,6 +83,7 @@ func (l *loop) Address(told string) string { return told }
 func (l *loop) Moved(int, string)          {}
 func (l *loop) Stale(string)               {}
 func (l *loop) Patience() time.Duration    { return 50 * time.Millisecond }
+func (l *loop) Gone(func(string)) func()   { return func() {} }
 
 func TestRedirectionsInACircleEnd(t *testing.T) {
 	l := &loop{}

@@ -91,6 +91,9 @@ func (h *Hub) look(why error) {
 	h.setMode(mode, why)
 }
 
+// listenPatience is how long a waiter waits to be listened for before it asks. A connection takes a few round trips.
+const listenPatience = 100 * time.Millisecond
+
 // listen makes sure that a queue is listened for, or has tried to as far as patience goes: what it cannot have
 // now it gets later, and a Reset tells. A connection that cannot be made holds nobody up, because there is another
 // way to ask.
@@ -108,7 +111,7 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 		return nil
 	}
 	h.mu.Unlock()
-	patience, cancel := context.WithTimeout(ctx, h.opts.Poll)
+	patience, cancel := context.WithTimeout(ctx, listenPatience)
 	defer cancel()
 	addr := ""
 	if h.opts.Servers != nil {
