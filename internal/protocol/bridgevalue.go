@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 	"strings"
@@ -91,6 +92,11 @@ func (d *Dialect) serverNumber(value string) (string, bool) {
 		ok = ok && owner != ""
 	case MaybeQuoted:
 		number = unquote(value)
+	case FSTLong:
+		ok = len(value) == len(fstHead)+8 && strings.HasPrefix(value, fstHead)
+		if ok {
+			number = strconv.FormatUint(binary.LittleEndian.Uint64([]byte(value[len(fstHead):])), 10)
+		}
 	}
 	if d.Unit == FloatSeconds {
 		before, after, _ := strings.Cut(number, ".")

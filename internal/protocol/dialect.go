@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -141,17 +142,38 @@ var (
 		Win: OldIsExpired, Missing: MissingFails, OnForeign: ForeignThrows, Release: ReleaseNever,
 		Poll: 100 * time.Millisecond, Unique: true,
 	}
+	JBoot = &Dialect{
+		Name: "jboot", Letter: "V", Unit: Milliseconds, Extra: 1, Syntax: JavaLong, Layout: FSTLong,
+		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseBlind,
+		Poll: 100 * time.Millisecond,
+	}
 )
 
-// Dialects lists them in the order of the survey.
-func Dialects() []*Dialect {
-	return []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjects, SecPIDThread, ServiceStack, UnixNano}
+var dialects = []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjects, SecPIDThread, ServiceStack, UnixNano, JBoot}
+
+// Dialects lists them: of those that write the same, the likelier comes first.
+func Dialects() []*Dialect { return slices.Clone(dialects) }
+
+// BlindSet is the name of clients that overwrite a key which they have just read, with SET or SETEX and no
+// condition: the QueueLock of node-resque, celery_once 1.x. It is no dialect.
+const BlindSet = "blind-set"
+
+// Refused says why nothing can share a key with clients of this name; empty for all other names.
+func Refused(name string) string {
+	if strings.EqualFold(name, BlindSet) {
+		return "its clients overwrite a key with SET or SETEX after they have read it: two that read at the same time both enter, " +
+			"and no value on the key stops them; move these clients to other keys, or off them, first"
+	}
+	return ""
 }
 
 // DialectNamed finds one by its name or letter.
 func DialectNamed(name string) (*Dialect, error) {
 	var names []string
-	for _, d := range Dialects() {
+	if why := Refused(name); why != "" {
+		return nil, fmt.Errorf("nothing can share a key with %s: %s", BlindSet, why)
+	}
+	for _, d := range dialects {
 		if strings.EqualFold(name, d.Name) || strings.EqualFold(name, d.Letter) {
 			return d, nil
 		}
