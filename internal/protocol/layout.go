@@ -71,6 +71,35 @@ func (l Layout) split(value string) (number string, ok bool) {
 	}
 }
 
+// strict returns the number's text from a value that has exactly the form in which clients write it.
+func (l Layout) strict(value string) (number string, ok bool) {
+	switch l {
+	case UUIDColonNumber:
+		owner, number, ok := strings.Cut(value, ":")
+		groups := strings.Split(owner, "-")
+		ok = ok && len(groups) == 5
+		for _, g := range groups {
+			ok = ok && g != "" && strings.Trim(g, "0123456789abcdefABCDEF") == ""
+		}
+		return number, ok
+	case NumberDashOwner:
+		parts := strings.SplitN(value, "-", 3)
+		return parts[0], len(parts) == 3 && parts[1] != "" && parts[2] != ""
+	case NumberColonOwner:
+		number, owner, ok := strings.Cut(value, ":")
+		return number, ok && owner != ""
+	case MaybeQuoted:
+		return unquote(value), true
+	case FSTLong:
+		if len(value) != len(fstHead)+8 || !strings.HasPrefix(value, fstHead) {
+			return "", false
+		}
+		return strconv.FormatUint(binary.LittleEndian.Uint64([]byte(value[len(fstHead):])), 10), true
+	default:
+		return value, true
+	}
+}
+
 // head is the text before the first separator: what a reader that takes prefixes looks at.
 func (l Layout) head(value string) string {
 	separator := ""
