@@ -81,7 +81,6 @@ func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
 	h.c.ttl = e.TTL
 	if l.Lua() {
 		h.at = l.At
-		return
 	}
 	if f := o.family(lk.family); h.bySetNX && !h.expiring {
 		h.expiring = true
@@ -192,6 +191,9 @@ func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
 		v = vote{Legacy, setnxOther}
 	case s.kind == Unknown:
 		v = vote{Unknown, setnxOther}
+	}
+	if s.quantum == time.Second && e.TTL == 0 && recognise.BlindSetName(e.Key) {
+		c.blindNames = true
 	}
 	c.votes[v]++
 }

@@ -133,16 +133,17 @@ type client struct {
 	watched     keyID
 	ttl         time.Duration // of the tokens that it sets
 
-	sent      map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
-	wins      int64             // acquisitions by SETNX or SET NX without a TTL
-	expired   int64             // those that an EXPIRE followed
-	failures  int64             // tries that found the key taken
-	readAfter int64             // failed tries after which it read the value
-	blindSets int64             // SETs of an expiry on a key that it had just read
-	timeToken *protocol.Dialect // of the times that it wrote by SET NX with a TTL
-	pause     samples           // from the GET to the GETSET or SET of a takeover
-	pauseMost time.Duration
-	got       got
+	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
+	wins       int64             // acquisitions by SETNX or SET NX without a TTL
+	expired    int64             // those that an EXPIRE followed
+	failures   int64             // tries that found the key taken
+	readAfter  int64             // failed tries after which it read the value
+	blindSets  int64             // SETs of an expiry on a key that it had just read
+	blindNames bool              // it writes seconds on keys that are named as blind setters name them
+	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
+	pause      samples           // from the GET to the GETSET or SET of a takeover
+	pauseMost  time.Duration
+	got        got
 }
 
 // got is the last GET of a connection.

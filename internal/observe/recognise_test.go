@@ -141,6 +141,12 @@ func TestSetNXAndExpire(t *testing.T) {
 		tp.run("3.3.3.3:1", "SETNX", "lock_net", "1")
 		tp.run("3.3.3.3:1", "EXPIRE", "lock_net", "15")
 		tp.run("3.3.3.3:1", "DEL", "lock_net")
+		tp.run("7.7.7.7:1", "EVALSHA", "abc", "1", "lock:lua", token, "2000") // as redis-py 2.10.6 does by default
+		tp.run("lua", "SETNX", "lock:lua", token)
+		tp.run("lua", "PEXPIRE", "lock:lua", "2000")
+		tp.run("7.7.7.7:1", "EVALSHA", "def", "1", "lock:lua", token)
+		tp.run("lua", "GET", "lock:lua")
+		tp.run("lua", "DEL", "lock:lua")
 		tp.run("4.4.4.4:1", "SETNX", "lock:article", token)
 		tp.run("4.4.4.4:1", "DEL", "lock:article")
 		tp.run("5.5.5.5:1", "SETNX", "lock_flag", "1")
@@ -149,7 +155,7 @@ func TestSetNXAndExpire(t *testing.T) {
 	}
 	r := tp.report()
 	for addr, want := range map[string]string{
-		"1.1.1.1:1": "modern setnx-expire", "2.2.2.2:1": "modern setnx-expire", "3.3.3.3:1": "modern setnx-expire",
+		"1.1.1.1:1": "modern setnx-expire", "2.2.2.2:1": "modern setnx-expire", "3.3.3.3:1": "modern setnx-expire", "7.7.7.7:1": "modern setnx-expire",
 		"4.4.4.4:1": "legacy setnx-uuid", "5.5.5.5:1": "legacy setnx", "6.6.6.6:1": "unknown setnx",
 	} {
 		row := rowOf(t, r, addr)
@@ -226,6 +232,20 @@ func TestBlindSetters(t *testing.T) {
 		}
 		assert.EqualValues(t, 1, r.Hazards["blind-set"])
 		assert.EqualValues(t, 2, r.LegacySets)
+	})
+	t.Run("node-resque, never in each other's way", func(t *testing.T) {
+		tp := newTape(Options{})
+		for _, key := range []string{"resque:lock:job:q:[1]", "lock:order"} {
+			addr := key[:8] + ":1"
+			for range 3 {
+				tp.run(addr, "SETNX", key, tp.sec(4*time.Second))
+				tp.run(addr, "EXPIRE", key, "3")
+				tp.run(addr, "DEL", key)
+			}
+		}
+		r := tp.report()
+		assert.Equal(t, "blind-set", rowOf(t, r, "resque:l:1").Dialect, "by the key's name")
+		assert.Equal(t, "redis-doc", rowOf(t, r, "lock:ord:1").Dialect, "nothing tells")
 	})
 	t.Run("a holder that renews, and a cache, are none", func(t *testing.T) {
 		tp := newTape(Options{})

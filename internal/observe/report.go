@@ -269,6 +269,8 @@ func (c *client) leading() vote {
 		}
 	}
 	switch {
+	case best.dialect == protocol.RedisDoc.Name && c.blindNames && c.sent["GETSET"] == 0 && c.expires():
+		return vote{Legacy, blindSet} // the QueueLock of node-resque, which has not had to take a key over
 	case best.dialect == setNXPX && c.timeToken != nil && c.readAfter > 0: // a time that others read
 		return vote{Legacy, c.timeToken.Name}
 	case best.dialect == setnxUUID || best.dialect == setnxOther:
