@@ -172,6 +172,9 @@ func parties(all map[pair]*sums) []*party {
 	}
 	for _, p := range out {
 		p.sum, p.off = p.sums.estimate()
+		if p.direct {
+			p.off += time.Millisecond // the TTL was cut to whole milliseconds
+		}
 		p.sum -= p.client.extra(p.sums.of)
 	}
 	slices.SortFunc(out, func(a, b *party) int { // maps have no order, results must
