@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	aUUID = "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a"
-	hex32 = "6b1e0b0c6f0c4a8b9d0a0f1e2d3c4b5a"
+	fstFormat = Format("fst-expiry-ms")
+	aUUID     = "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a"
+	hex32     = "6b1e0b0c6f0c4a8b9d0a0f1e2d3c4b5a"
 )
 
 // noon is the server's clock in these tests.
@@ -111,9 +112,9 @@ func TestClassify(t *testing.T) {
 		{"date", "2026-03-01", none, UnknownFormat, UnknownState, None},
 		{"k", ms(minute) + "|" + aUUID, 60_000, UnknownFormat, UnknownState, Medium},
 
-		{"jboot", fst(minute), none, FSTExpiryMS, Held, High},
-		{"jboot", fst(-minute), none, FSTExpiryMS, Expired, High},
-		{"lock:jboot", fst(-2 * time.Hour), none, FSTExpiryMS, Ghost, High},
+		{"jboot", fst(minute), none, fstFormat, Held, High},
+		{"jboot", fst(-minute), none, fstFormat, Expired, High},
+		{"lock:jboot", fst(-2 * time.Hour), none, fstFormat, Ghost, High},
 		{"lock:k", "\xf6\x82\x01", none, UnknownFormat, UnknownState, Medium}, // binary, no known lock
 		{"lock:k", "\xac\xed\x00\x05t\x00\x01x", 9000, UnknownFormat, UnknownState, Medium},
 		{"k", "\xac\xed\x00\x05t\x00\x01x", 9000, UnknownFormat, UnknownState, None},

@@ -37,7 +37,7 @@ import (
 // Format is the form of a lock's value; the names are those of the command line.
 type Format string
 
-// The formats.
+// The formats that have a name here. Those of the dialects stand in the table of dialects.
 const (
 	ExpiryMS      Format = "expiry-ms"
 	ExpiryS       Format = "expiry-s"
@@ -45,8 +45,7 @@ const (
 	ExpiryNS      Format = "expiry-ns"
 	UUIDExpiryMS  Format = "uuid-expiry-ms"
 	SecPIDThread  Format = "sec-pid-thread"
-	FSTExpiryMS   Format = "fst-expiry-ms" // a serialized Java Long: dialect jboot
-	BlindSet      Format = "blind-set"     // a time on a key that, by its name, belongs to clients which overwrite a holder
+	BlindSet      Format = "blind-set" // a time on a key that, by its name, belongs to clients which overwrite a holder
 	Bridge        Format = "bridge"
 	Token         Format = "token"
 	TokenNoTTL    Format = "token-no-ttl"
