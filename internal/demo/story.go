@@ -191,7 +191,10 @@ func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error
 // leftovers are the keys that a run may leave.
 func (s *stage) leftovers() []any {
 	key := s.key()
-	keys := []any{key, protocol.GuardKey(key), protocol.FenceKey(key), protocol.StreakKey(key), protocol.LineKey(key)}
+	keys := []any{key}
+	for _, k := range protocol.CompanionNames(key) {
+		keys = append(keys, k)
+	}
 	if s.store != nil {
 		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace))
 	}

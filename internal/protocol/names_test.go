@@ -64,6 +64,9 @@ func TestOwner(t *testing.T) {
 		keys = append(keys, string(key))
 	}
 	for _, key := range keys {
+		if len(CompanionNames(key)) != len(names) {
+			t.Errorf("%q: %q", key, CompanionNames(key))
+		}
 		for _, of := range names {
 			if owner, role, ok := Owner([]byte(of(key))); !ok || owner != key || role == "" {
 				t.Errorf("%q belongs to %q (%s), %v; want %q", of(key), owner, role, ok, key)
