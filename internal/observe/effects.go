@@ -403,8 +403,12 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 		return
 	}
 	h := lk.holder
+	mine := h != nil && o.same(h.c, c) && !c.attempt(lk.id).failed
+	if blind && mine && h.c != c { // another connection of its pool, or another client of its host
+		mine = c.got.there && string(c.got.value) == h.value
+	}
 	switch {
-	case h != nil && (o.same(h.c, c) && !c.attempt(lk.id).failed || h.value == e.Value && !blind):
+	case mine || h != nil && h.value == e.Value && !blind:
 		h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s // renewed
 	case !l.Lua() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2

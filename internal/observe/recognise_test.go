@@ -233,6 +233,17 @@ func TestBlindSetters(t *testing.T) {
 		assert.EqualValues(t, 1, r.Hazards["blind-set"])
 		assert.EqualValues(t, 2, r.LegacySets)
 	})
+	t.Run("two on one host", func(t *testing.T) {
+		tp := newTape(Options{Group: ByHost})
+		tp.run("1.1.1.1:1", "GET", "qo_add_a-1")
+		tp.run("1.1.1.1:2", "GET", "qo_add_a-1")
+		tp.run("1.1.1.1:1", "SETEX", "qo_add_a-1", "60", tp.sec(time.Minute))
+		tp.run("1.1.1.1:2", "SETEX", "qo_add_a-1", "60", tp.sec(time.Minute))
+		r := tp.report()
+		require.Len(t, r.Clients, 1)
+		assert.EqualValues(t, 2, r.Clients[0].Acquired)
+		assert.Equal(t, map[string]int64{"SETEX": 2}, r.Clients[0].Sent)
+	})
 	t.Run("node-resque, never in each other's way", func(t *testing.T) {
 		tp := newTape(Options{})
 		for _, key := range []string{"resque:lock:job:q:[1]", "lock:order"} {
@@ -400,4 +411,70 @@ func TestWholeSeconds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWholeSecondsAtRandom: fleets of three to six clients, less than half of them with a wrong clock, a lease from
+// a second to an hour, one value each or many, some held up on their way. Of the leases one in a hundred may be
+// wrong, of the error bars one in two hundred.
+func TestWholeSecondsAtRandom(t *testing.T) {
+	s := time.Second
+	bad, total, badLease, fleets := 0, 0, 0, 0
+	for seed := range uint64(600) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		n := 3 + rng.IntN(4)
+		wrong := rng.IntN((n-1)/2 + 1)
+		lease := []time.Duration{1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300, 600, 3600}[rng.IntN(13)] * s
+		var w value
+		switch rng.IntN(3) {
+		case 0:
+			w = floorSeconds(1)
+		case 1:
+			w = roundSeconds
+		default:
+			w = func(c protocol.Instant, l time.Duration) string { return floorSeconds(0)(c, l) + ".0" }
+		}
+		tp := newTape(Options{})
+		off := map[string]time.Duration{}
+		turns := 1 + rng.IntN(30)
+		for i := range n {
+			addr := fmt.Sprintf("10.0.0.%d:1", i)
+			if i < wrong {
+				off[addr] = time.Duration(rng.Int64N(int64(60*s))) - 30*s
+			} else {
+				off[addr] = time.Duration(rng.Int64N(int64(10 * time.Millisecond)))
+			}
+		}
+		for range turns {
+			for i := range n {
+				addr := fmt.Sprintf("10.0.0.%d:1", i)
+				tp.wait(time.Duration(rng.Int64N(int64(2 * s))))
+				d := time.Duration(rng.Int64N(int64(2 * time.Millisecond)))
+				if rng.IntN(20) == 0 {
+					d = time.Duration(rng.Int64N(int64(200 * time.Millisecond)))
+				}
+				tp.run(addr, "SETNX", "lock:x", w(tp.at.Add(time.Millisecond-d+off[addr]), lease))
+				tp.wait(time.Millisecond)
+				tp.run(addr, "GET", "lock:x")
+				tp.run(addr, "DEL", "lock:x")
+			}
+		}
+		r := tp.report()
+		fleets++
+		lb := false
+		for _, row := range r.Clients {
+			total++
+			if *row.LeaseMS != ms(lease) {
+				lb = true
+			}
+			if math.Abs(*row.SkewMS-ms(off[row.Addr])) > *row.SkewErrorMS {
+				bad++
+			}
+		}
+		if lb {
+			badLease++
+		}
+	}
+	t.Logf("of %d error bars %d do not hold; of %d leases %d are wrong", total, bad, fleets, badLease)
+	assert.LessOrEqual(t, 200*bad, total)
+	assert.LessOrEqual(t, 100*badLease, fleets)
 }

@@ -83,7 +83,7 @@ const (
 type board struct {
 	mu       sync.Mutex
 	state    State
-	acquired map[string]int64 // at the last point
+	acquired map[string]int64         // at the last point
 	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
