@@ -89,11 +89,6 @@ func TestMisconfiguredServers(t *testing.T) {
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")
 			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
 		}, "rights-keys", doctor.Fail, "guard"},
-		{"no right to what gives polling clients a pause", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "~{lock:*}:guard", "~{lock:*}:fence", "&*", "+@all")
-			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
-		}, "rights-keys", doctor.Fail, ":share"},
 		{"a command renamed away", func(t *testing.T) (string, doctor.Options) {
 			return redistest.Real(t, "--rename-command", "GETSET", "").URL(), doctor.Options{}
 		}, "commands", doctor.Fail, "GETSET"},

@@ -57,7 +57,7 @@ func rights(ctx context.Context, p *patient) (Verdict, string, string) {
 func rightsKeys(ctx context.Context, p *patient) (Verdict, string, string) {
 	key := p.lockName()
 	var denied []string
-	for _, k := range protocol.CompanionNames(key) {
+	for _, k := range []string{protocol.GuardKey(key), protocol.FenceKey(key)} {
 		allowed, known, _ := p.may(ctx, "SET", k, "v")
 		if !known {
 			return skip("ACL DRYRUN is refused, or the server is older than 7.0")
