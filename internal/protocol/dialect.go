@@ -170,7 +170,7 @@ var unshareable = []struct {
 }{
 	{[]string{BlindSet},
 		"its clients overwrite the key with SET or SETEX after they have read it, so two that read at the same time both enter, " +
-			"and no value on the key stops them: move these clients to other keys first"},
+			"and no value stops them: nothing can share a key with them, so move these clients to other keys first"},
 	{[]string{"t", "ms|uuid", "ms-pipe-uuid"},
 		"its clients send GETSET on every failure, so any value on the key, a bridge value too, is destroyed on first contention"},
 	{[]string{"e2", "redis-objects-forever"},
