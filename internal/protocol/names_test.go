@@ -13,14 +13,7 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 		}
 	}
 	keys := []string{"a", "{a}", "{a}b", "a}b", "{}a", "a{", "{a", "a{}{b}", "{{a}}", "a{b}c{d}", "}{", "\x00"}
-	rng := rand.New(rand.NewPCG(3, 4))
-	for range 300 {
-		key := make([]byte, 1+rng.IntN(6))
-		for i := range key {
-			key[i] = "ab{}:"[rng.IntN(5)]
-		}
-		keys = append(keys, string(key))
-	}
+	keys = append(keys, braced()...)
 	names := map[string]string{}
 	for _, key := range keys {
 		for _, name := range []string{GuardKey(key), FenceKey(key)} {
@@ -55,14 +48,7 @@ func TestOwner(t *testing.T) {
 		t.Fatalf("%d roles, %d functions", len(companionRoles), len(names))
 	}
 	keys := []string{"orders", "a:b", "{7}orders", "x{tag}y", "a}b", "{}a", "a:guard", "lock", "{a", "a:", "a::", "}{", "lock.\x00\xff"}
-	rng := rand.New(rand.NewPCG(5, 6))
-	for range 300 {
-		key := make([]byte, 1+rng.IntN(6))
-		for i := range key {
-			key[i] = "ab{}:"[rng.IntN(5)]
-		}
-		keys = append(keys, string(key))
-	}
+	keys = append(keys, braced()...)
 	for _, key := range keys {
 		if len(CompanionNames(key)) != len(names) {
 			t.Errorf("%q: %q", key, CompanionNames(key))
@@ -78,4 +64,17 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%q is said to belong to %q", name, owner)
 		}
 	}
+}
+
+// braced returns short keys of letters, braces and colons.
+func braced() (keys []string) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		key := make([]byte, 1+rng.IntN(6))
+		for i := range key {
+			key[i] = "ab{}:"[rng.IntN(5)]
+		}
+		keys = append(keys, string(key))
+	}
+	return keys
 }
