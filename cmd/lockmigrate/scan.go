@@ -206,6 +206,10 @@ func (s *scanJSON) row(r *census.Row) error {
 		b = append(b, `,"dialects":["`...)
 		b = append(append(b, strings.Join(r.Dialects, `","`)...), `"]`...)
 	}
+	if len(r.Perhaps) > 0 {
+		b = append(b, `,"perhaps":["`...)
+		b = append(append(b, strings.Join(r.Perhaps, `","`)...), `"]`...)
+	}
 	b = terminal.AppendJSON(append(b, `,"state":`...), string(r.State))
 	if r.HasExpiry {
 		b = append(b, `,"expires_at":"`...)

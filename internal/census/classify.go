@@ -191,7 +191,7 @@ func (j Judge) endsByTTL(k *Look, v recognise.Value, past time.Duration) (Findin
 	if off > sameEnd {
 		return Finding{}, false
 	}
-	f := j.withTTL(k, Finding{Format: Token, State: Held, Confidence: Low})
+	f := j.withTTL(k, Finding{Format: Token, State: Held, Confidence: Low, Perhaps: names(v.Dialects)})
 	switch {
 	case j.named(k):
 		f.Confidence = High

@@ -169,6 +169,16 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+// A time beside its TTL may also be of a legacy client that sets one: the finding says whose it could be.
+func TestClassifySaysWhoElseItMayBe(t *testing.T) {
+	judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour}
+	f := judge.Classify(&Look{Key: []byte("lock:spring"), Type: "string", Value: []byte(ms(time.Minute)), TTL: 60_000})
+	assert.Equal(t, []string{"jedis-ms", "servicestack"}, f.Perhaps)
+	assert.Empty(t, f.Dialects)
+	f = judge.Classify(&Look{Key: []byte("lock:k"), Type: "string", Value: []byte(aUUID), TTL: 60_000})
+	assert.Empty(t, f.Perhaps)
+}
+
 func TestClassifyTellsTheExpiry(t *testing.T) {
 	judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour}
 	for value, want := range map[string]time.Time{

@@ -11,7 +11,8 @@
 // # States
 //
 //   - held: takes the lock from everybody else. An expiry that has not passed, a token with a TTL; also a
-//     token without TTL, since nobody else gets the lock until it is deleted.
+//     token without TTL, since nobody else gets the lock until it is deleted. A time in whole milliseconds or
+//     seconds counts as a token where the key's TTL ends within two minutes of it: its writers live by the TTL.
 //   - expired: an expiry that has passed by the server's clock; the next legacy client to come takes it over.
 //   - ghost: nobody holds it and nothing will remove it: an expiry that passed longer ago than GhostAfter, so
 //     that nobody has wanted the lock since; a bridge value, a Redisson hash or a reentrant hash without the
@@ -115,6 +116,7 @@ type Finding struct {
 	Confidence Confidence
 	Beside     bool     // a key that accompanies a lock, and is none itself
 	Dialects   []string // which dialects write this, the likelier first; shared, not to be changed
+	Perhaps    []string // of a token that is a time: dialects whose clients write the same, and may set a TTL too; shared
 	Note       string
 }
 

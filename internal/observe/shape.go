@@ -25,7 +25,7 @@ const (
 	hashUID     = "hash-uid"        // a hash with a TTL
 	ours        = "lockmigrate"     // our own scripts
 	setnxOther  = "setnx"           // SETNX of something that no lock is known to write
-	unlisted    = "unlisted-expiry" // an expiry in a form that no dialect of ours has
+	unlisted    = "other-expiry"    // an expiry in a form that no dialect of ours has
 	blindSet    = protocol.BlindSet // SET or SETEX over a key that it had just read
 )
 
