@@ -78,7 +78,9 @@ func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
 	if h == nil || !l.Lua() && !o.same(h.c, c) {
 		return
 	}
-	h.c.ttl = e.TTL
+	if l.Lua() || h.bySetNX || h.c.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
+		h.c.ttl = e.TTL
+	}
 	if l.Lua() {
 		h.at = l.At
 	}

@@ -108,7 +108,14 @@ func TestTimeAsAToken(t *testing.T) {
 		tp.run("4.4.4.4:1", "DEL", "lock:machinery")
 		tp.wait(777 * time.Millisecond)
 	}
+	ns := func(d time.Duration) string { return strconv.FormatInt(int64(tp.at.Add(d)), 10) }
+	tp.run("5.5.5.5:1", "SET", "lock:nano", ns(-time.Second), "PX", "400", "NX") // a takeover by machinery, whose EXPIRE rounds up
+	tp.run("4.4.4.4:1", "SET", "lock:nano", ns(5*time.Second), "PX", "5000", "NX")
+	tp.run("4.4.4.4:1", "GET", "lock:nano")
+	tp.run("4.4.4.4:1", "GETSET", "lock:nano", ns(5*time.Second))
+	tp.run("4.4.4.4:1", "EXPIRE", "lock:nano", "6")
 	r := tp.report()
+	assert.EqualValues(t, 5000, *rowOf(t, r, "4.4.4.4:1").LeaseMS)
 	for addr, skew := range map[string]float64{"1.1.1.1:1": -3000, "2.2.2.2:1": 0} {
 		row := rowOf(t, r, addr)
 		assert.Equal(t, "modern set-nx-px", row.Kind+" "+row.Dialect)
