@@ -308,6 +308,10 @@ func TestEveryDialect(t *testing.T) {
 					t.Errorf("renew: %v", err)
 				}
 				release(t, k)
+				dead, _ := d.Rules().Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
+					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[d.Rules().Layout])
+				s.Do("SET", key, dead) // of a client that has crashed
+				release(t, acquire(t, bridge, key))
 				release(t, acquire(t, bridge, key))
 				plain.Close()
 			})

@@ -170,7 +170,8 @@ func (k *kept) Explain(e *Error) {
 		if heard := k.heard.Load(); heard != nil {
 			e.Value = heard.seen
 		}
-		e.Note = "displaced: after a stale DEL another client may have come in; the key holds " + shown(e.Value)
+		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.
+		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + shown(e.Value)
 	case e.Kind == nil && isLate(e.Cause):
 		e.Kind = ErrStage
 	}

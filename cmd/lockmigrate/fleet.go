@@ -11,6 +11,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/sim"
 	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/sim/session"
+	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
 
 // readScenario reads a fleet from a file.
@@ -124,6 +125,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		seen := &p.Clients[i]
 		scheme, known := session.SchemeNamed(seen.Kind)
 		if !known {
+			fmt.Fprintf(env.stderr, "lockmigrate: left out: %s: no scheme here plays clients of kind %s\n", terminal.Quoted(seen.Name), terminal.Quoted(seen.Kind))
 			continue
 		}
 		c := sim.Client{Member: session.Member{
@@ -137,7 +139,8 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		if d, err := protocol.DialectNamed(seen.Dialect); err == nil {
 			c.Dialect = d
 		} else if seen.Kind == "legacy" && seen.Dialect != "" {
-			continue // SETNX of a token without TTL: no expiry to simulate
+			fmt.Fprintf(env.stderr, "lockmigrate: left out: %s: no scheme here plays clients of kind %s, dialect %s\n", terminal.Quoted(seen.Name), seen.Kind, terminal.Quoted(seen.Dialect))
+			continue
 		}
 		c.Member.Release = c.Dialect.Release
 		hold := min(flags.hold, c.Lease/2)

@@ -54,6 +54,9 @@ A legacy value is the client's own now + lease. The sum is measured; the two are
 apart by the fleet: a lease is shared, an offset belongs to a host. Where every clock of
 a fleet is wrong alike that fails: then say --lease.
 
+Some clients set a key that they have just read, without a condition. They are named
+blind-set, and nothing can share a key with them.
+
 --from FILE reads what "redis-cli monitor" wrote to a file.`,
 		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
   lockmigrate observe --for 10m --group host --profile fleet.json

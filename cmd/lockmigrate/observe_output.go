@@ -189,11 +189,28 @@ func details(b *strings.Builder, r observe.Report) {
 		fmt.Fprintf(b, "ghost           %s: expired at %s, nobody took it over\n", terminal.Quoted(g.Key), clock(g.ExpiredAt))
 	}
 	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
+	pauses(b, r)
 	for _, c := range r.Clients {
 		if c.LeaseFrom == "round" {
 			b.WriteString("\n? only one client uses these keys: its lease is the nearest that people write down; say --lease to be sure\n")
 			return
 		}
+	}
+}
+
+// pauses tells the longest time from a GET to the GETSET or SET that followed from it, and whose it was.
+func pauses(b *strings.Builder, r observe.Report) {
+	var seen int64
+	var worst observe.Row
+	for _, c := range r.Clients {
+		seen += c.Pauses
+		if c.PauseMaxMS > worst.PauseMaxMS {
+			worst = c
+		}
+	}
+	if seen > 0 {
+		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; compat.Options.CommandDelay must be longer\n",
+			span(worst.PauseMaxMS), count(seen), terminal.Quoted(worst.Addr))
 	}
 }
 

@@ -42,6 +42,10 @@ A lock key carries no label, so every row has a confidence. Rows below
 --confidence are only counted; keys that a --match pattern chooses are listed
 whatever they hold.
 
+A time beside a TTL that ends at about the same moment is a token: its writers
+live by the TTL. One look cannot tell whether they also overwrite each other
+(blind-set): lockmigrate observe can.
+
 States: held (an expiry to come, a token), expired (the next legacy client
 takes it over), ghost (expired longer ago than --ghost-after, or without the
 TTL that its writers always set: nobody holds it and nothing will remove it),
@@ -201,6 +205,10 @@ func (s *scanJSON) row(r *census.Row) error {
 	if len(r.Dialects) > 0 {
 		b = append(b, `,"dialects":["`...)
 		b = append(append(b, strings.Join(r.Dialects, `","`)...), `"]`...)
+	}
+	if len(r.Perhaps) > 0 {
+		b = append(b, `,"perhaps":["`...)
+		b = append(append(b, strings.Join(r.Perhaps, `","`)...), `"]`...)
 	}
 	b = terminal.AppendJSON(append(b, `,"state":`...), string(r.State))
 	if r.HasExpiry {

@@ -227,7 +227,7 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 		return code, stdout + stderr
 	}
 	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--shortest-lease", "1s", "--execute"},
+		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
 		{"stage", "advance", "--namespace", "orders", "--execute"},
 	} {
 		code, text := do(args...)

@@ -11,7 +11,8 @@
 // # States
 //
 //   - held: takes the lock from everybody else. An expiry that has not passed, a token with a TTL; also a
-//     token without TTL, since nobody else gets the lock until it is deleted.
+//     token without TTL, since nobody else gets the lock until it is deleted. A time in whole milliseconds or
+//     seconds counts as a token where the key's TTL ends within two minutes of it: its writers live by the TTL.
 //   - expired: an expiry that has passed by the server's clock; the next legacy client to come takes it over.
 //   - ghost: nobody holds it and nothing will remove it: an expiry that passed longer ago than GhostAfter, so
 //     that nobody has wanted the lock since; a bridge value, a Redisson hash or a reentrant hash without the
@@ -31,12 +32,13 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/recognise"
 )
 
 // Format is the form of a lock's value; the names are those of the command line.
 type Format string
 
-// The formats.
+// The formats that have a name here. Those of the dialects stand in the table of dialects.
 const (
 	ExpiryMS      Format = "expiry-ms"
 	ExpiryS       Format = "expiry-s"
@@ -44,6 +46,7 @@ const (
 	ExpiryNS      Format = "expiry-ns"
 	UUIDExpiryMS  Format = "uuid-expiry-ms"
 	SecPIDThread  Format = "sec-pid-thread"
+	BlindSet      Format = "blind-set" // a time on a key that, by its name, belongs to clients which overwrite a holder
 	Bridge        Format = "bridge"
 	Token         Format = "token"
 	TokenNoTTL    Format = "token-no-ttl"
@@ -99,7 +102,7 @@ type Field struct{ Name, Value []byte }
 
 const (
 	// Peek is how much of a value is read. No lock value is known that is as long.
-	Peek = 128
+	Peek = recognise.Longest
 	// MaxFields is how many fields a lock's hash has at most: Redisson's read-write lock has a mode and a holder.
 	MaxFields = 2
 )
@@ -113,6 +116,7 @@ type Finding struct {
 	Confidence Confidence
 	Beside     bool     // a key that accompanies a lock, and is none itself
 	Dialects   []string // which dialects write this, the likelier first; shared, not to be changed
+	Perhaps    []string // of a token that is a time: dialects whose clients write the same, and may set a TTL too; shared
 	Note       string
 }
 

@@ -200,7 +200,10 @@ func commandFor(namespace string, from, to stages.Stage) string {
 // leftovers are the keys that a run may leave.
 func (s *stage) leftovers() []any {
 	key := s.key()
-	keys := []any{key, protocol.GuardKey(key), protocol.FenceKey(key), protocol.StreakKey(key), protocol.LineKey(key)}
+	keys := []any{key}
+	for _, k := range protocol.CompanionNames(key) {
+		keys = append(keys, k)
+	}
 	if s.store != nil {
 		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace))
 	}

@@ -30,7 +30,6 @@ func open(t testing.TB, addr string, change func(*Options)) *Line {
 		change(&o)
 	}
 	l := New(o)
-	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
 
@@ -580,4 +579,40 @@ func TestAllocations(t *testing.T) {
 		assert.NoError(t, err)
 	})
 	assert.LessOrEqual(t, n, 5.0)
+}
+
+// silent is a machine that asks several times, whatever becomes of its questions.
+type silent struct {
+	asks int
+	next atomic.Int32 // calls of Next; two goroutines in it at once are the fault
+	busy atomic.Bool
+}
+
+func (m *silent) Next(_ protocol.Instant, _ protocol.Reply) protocol.Step {
+	if !m.busy.CompareAndSwap(false, true) {
+		panic("two runs of one machine")
+	}
+	defer m.busy.Store(false)
+	if int(m.next.Add(1)) > m.asks {
+		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}
+	}
+	return protocol.Step{Kind: protocol.Send, Command: protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "v"}}
+}
+
+// A run whose caller has left may outlast the time that it is given. It is told once, when the machine has ended.
+func TestRunThatOutlastsItsBoundIsToldOnce(t *testing.T) {
+	l := over(t, nil, func(o *Options) {
+		o.ReplyTimeout = 20 * time.Millisecond
+		o.Dial = func(context.Context) (redis.Conn, error) { return newFake(), nil }
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &silent{asks: 12} // each question takes a ReplyTimeout, and a bound is four
+	told := make(chan int32, 16)
+	time.AfterFunc(5*time.Millisecond, cancel)
+	_, err := l.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { told <- m.next.Load() })
+	require.ErrorIs(t, err, context.Canceled)
+	assert.EqualValues(t, m.asks+1, <-told, "told when the machine has ended")
+	l.Close()
+	l.Wait()
+	assert.Empty(t, told, "told once")
 }

@@ -307,8 +307,11 @@ func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abando
 		if one != nil {
 			reply, last = l.settle(bounded, one)
 		}
-		out, _ := l.advance(bounded, m, reply, true, last, func(driver.Outcome) {})
-		abandoned(out)
+		// Where bounded ends too, the run goes on in a finish of its own, which tells abandoned when it has ended: the machine
+		// is that one's then.
+		if out, err := l.advance(bounded, m, reply, true, last, abandoned); err == nil {
+			abandoned(out)
+		}
 	})
 }
 

@@ -13,8 +13,17 @@
 // # What follows from a legacy value
 //
 // A legacy value is the client's own now + lease + extra, and MONITOR stamps the command with the server's
-// clock. So value - extra - stamp = offset + lease - delay, with delay >= 0: the largest of many samples is
-// the closest to offset + lease. Clocks tells the two apart; see there for what it assumes.
+// clock. So value - extra - stamp = offset + lease - delay - rounding, with delay >= 0: the largest of many
+// samples is the closest to offset + lease. Clocks tells the two apart; see there for what it assumes. Where the
+// command sets a TTL too, the TTL is the lease, and what is left is the offset. In dialects of whole seconds
+// the spread of the samples bounds what rounding has taken; whether a language cuts or rounds is told by the fleet,
+// and the error bar is never below half a second.
+//
+// # What a client is
+//
+// What its commands make it look like, unless what it does says better: an EXPIRE after each SETNX makes a
+// lock that lives by its TTL (setnx-expire); a SET over a key that it had just read makes a client that
+// overwrites others (blind-set); a time that SET NX writes with a TTL is a token until its client reads one.
 //
 // # What it cannot know
 //

@@ -31,7 +31,7 @@ func WriteMetrics(w io.Writer, s State) error {
 	}
 	m.family("lockmigrate_overlaps_total", "counter", "Times that two held one lock while MONITOR ran.")
 	m.sample("lockmigrate_overlaps_total", float64(s.Overlaps))
-	m.family("lockmigrate_client_skew_seconds", "gauge", "A legacy client's clock less the server's.")
+	m.family("lockmigrate_client_skew_seconds", "gauge", "A client's clock less the server's.")
 	for _, c := range s.Clients {
 		if c.SkewMS != nil {
 			m.sample("lockmigrate_client_skew_seconds", *c.SkewMS/1000, "addr", c.Addr, "name", c.Name, "dialect", c.Dialect)

@@ -83,15 +83,15 @@ const (
 type board struct {
 	mu       sync.Mutex
 	state    State
-	acquired map[string]int64 // at the last point
-	clients  map[string]observe.Row
+	acquired map[string]int64         // at the last point
+	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
 func newBoard(server string) *board {
 	return &board{
 		state: State{Server: server, Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{},
 			Locks: Locks{ByFormat: map[string]int64{}, ByState: map[string]int64{}}},
-		acquired: map[string]int64{}, clients: map[string]observe.Row{},
+		acquired: map[string]int64{}, clients: map[string][]observe.Row{},
 	}
 }
 
@@ -106,7 +106,7 @@ func (b *board) read() State {
 	s.Series = append([]Point{}, s.Series...)
 	s.Clients = []observe.Row{}
 	for _, id := range slices.Sorted(maps.Keys(b.clients)) {
-		s.Clients = append(s.Clients, b.clients[id])
+		s.Clients = append(s.Clients, b.clients[id]...)
 	}
 	return s
 }
@@ -145,9 +145,12 @@ func (b *board) rows(rows []observe.Row) {
 	if len(b.clients)+len(rows) > maxRows {
 		clear(b.clients)
 	}
+	for _, r := range rows { // what an earlier burst said of these is over
+		delete(b.clients, r.Addr)
+	}
 	for _, r := range rows {
-		if len(b.clients) < maxRows {
-			b.clients[r.Addr] = r
+		if len(b.clients) < maxRows || b.clients[r.Addr] != nil {
+			b.clients[r.Addr] = append(b.clients[r.Addr], r)
 		}
 	}
 }

@@ -23,15 +23,17 @@ type Profile struct {
 
 // Client is one member, or Count members alike.
 type Client struct {
-	Name        string     `json:"name"` // an address, a host or a CLIENT SETNAME
-	Kind        string     `json:"kind"` // legacy, bridge, modern, redisson, unknown
-	Dialect     string     `json:"dialect,omitempty"`
-	Count       int        `json:"count"`
-	Keys        []string   `json:"keys,omitempty"`     // the kinds of keys that it locks, the most frequent first; ids are #
-	LeaseMS     float64    `json:"lease_ms,omitempty"` // 0: not known
-	PollMS      float64    `json:"poll_ms,omitempty"`  // 0: it never had to wait
-	SkewMS      float64    `json:"skew_ms"`            // its clock less the server's
-	SkewErrorMS float64    `json:"skew_error_ms"`      // 0 with SkewKnown unset
+	Name    string   `json:"name"` // an address, a host or a CLIENT SETNAME
+	Kind    string   `json:"kind"` // legacy, bridge, modern, redisson, unknown
+	Dialect string   `json:"dialect,omitempty"`
+	Count   int      `json:"count"`
+	Keys    []string `json:"keys,omitempty"`     // the kinds of keys that it locks, the most frequent first; ids are #
+	LeaseMS float64  `json:"lease_ms,omitempty"` // 0: not known
+	PollMS  float64  `json:"poll_ms,omitempty"`  // 0: it never had to wait
+	// PauseMS is the longest time from its GET of an expired value to the GETSET of its takeover; 0: none was seen.
+	PauseMS     float64    `json:"takeover_pause_max_ms,omitempty"`
+	SkewMS      float64    `json:"skew_ms"`       // its clock less the server's
+	SkewErrorMS float64    `json:"skew_error_ms"` // 0 with SkewKnown unset
 	SkewKnown   bool       `json:"skew_known"`
 	PerSecond   float64    `json:"acquired_per_second"`
 	HoldMS      []Quantile `json:"hold_ms,omitempty"`
@@ -71,7 +73,7 @@ func (p Profile) Validate() error {
 	}
 	for i, c := range p.Clients {
 		bad := func(what string) error { return fmt.Errorf("profile: client %d (%q): %s", i, c.Name, what) }
-		for _, n := range []float64{c.LeaseMS, c.PollMS, c.SkewErrorMS, c.PerSecond} {
+		for _, n := range []float64{c.LeaseMS, c.PollMS, c.PauseMS, c.SkewErrorMS, c.PerSecond} {
 			if n < 0 || math.IsInf(n, 0) || math.IsNaN(n) {
 				return bad("a number is negative or none")
 			}

@@ -214,7 +214,7 @@ func expiryOf(key, value string, now protocol.Instant) (dialect string, ok bool)
 	}
 	judge := census.Judge{Now: now, GhostAfter: time.Hour, Chosen: true}
 	f := judge.Classify(&census.Look{Key: []byte(key), Type: "string", Value: []byte(value), TTL: census.NoTTL})
-	if !legacyFormat(f.Format) {
+	if !f.Format.Legacy() {
 		return "", false
 	}
 	return dialectOf(f), true

@@ -64,7 +64,7 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, why []str
 func valueOf(r *census.Row) (value, bool) {
 	v := value{ttl: r.TTL != census.NoTTL}
 	switch {
-	case legacyFormat(r.Format):
+	case r.Format.Legacy():
 		v.expires, v.held, v.dialect = fmt.Sprint(int64(r.Expires)), r.State == census.Held, dialectOf(r.Finding)
 	case r.Type == "string" && !v.ttl && r.Format != census.Bridge:
 		v.held = true
@@ -72,14 +72,6 @@ func valueOf(r *census.Row) (value, bool) {
 		return v, false
 	}
 	return v, true
-}
-
-func legacyFormat(f census.Format) bool {
-	switch f {
-	case census.ExpiryMS, census.ExpiryS, census.ExpiryFloatS, census.ExpiryNS, census.UUIDExpiryMS, census.SecPIDThread:
-		return true
-	}
-	return false
 }
 
 // compareValues tells what the values of the start and of the end show: the keys that looked held, and what was
