@@ -66,7 +66,6 @@ type situation struct {
 	locks  int    // how many of the keys, from the first, make the lock taken
 	ours   string // what these keys hold while the lock is ours
 	trial  string // a script: with these rights alone the job can be done; ARGV: ours, and how many of KEYS are of the lock
-	listen string // a channel that somebody listens on
 }
 
 // obstacle is what may be in a script's way.

@@ -37,7 +37,7 @@ var (
 	GatedSetNX      = load("gated_setnx.lua", 2, "bridge_shared.lua")
 	GatedGetSet     = load("gated_getset.lua", 2, "bridge_shared.lua")
 	GatedSet        = load("gated_set.lua", 2, "bridge_shared.lua")
-	GatedCompareSet = load("gated_compare_set.lua", 1, "bridge_shared.lua")
+	GatedCompareSet = load("gated_compare_set.lua", 1, "bridge_shared.lua", "compare_set.lua")
 
 	StageInit  = load("stage_init.lua", 2, "stage_shared.lua")
 	StageJoin  = load("stage_join.lua", 2, "stage_shared.lua")
