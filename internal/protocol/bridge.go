@@ -99,6 +99,7 @@ type BridgeAcquire struct {
 	wait    time.Duration // when to look again; negative: unknown
 	first   bool          // nobody stands before us in the queue
 	verdict Verdict       // of a withdrawal under way
+	bare    bool          // which names the lock's own keys alone: the keys beside it were refused
 	puts    int
 }
 
@@ -189,7 +190,7 @@ func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	case a.at == bridgeDrops:
 		return a.dropped(reply)
 	case reply.Kind == Fault:
-		return a.refused()
+		return a.refused(reply)
 	case a.at == bridgeTakes:
 		return a.taken(reply)
 	default:
@@ -289,21 +290,25 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 }
 
 // refused deals with a server that refuses: nothing of ours may stay behind.
-func (a *BridgeAcquire) refused() Step {
-	if a.at == bridgeTakes && !a.again {
-		return done(Failed) // a refused script has changed nothing
+func (a *BridgeAcquire) refused(reply Reply) Step {
+	if a.at == bridgeTakes && !a.again && !reply.withinScript() {
+		return done(Failed) // the script has not begun, or it says that it has changed nothing
 	}
 	return a.drop(Failed)
 }
 
 // drop gives back what may be ours and ends with the verdict.
 func (a *BridgeAcquire) drop(v Verdict) Step {
-	a.at, a.again, a.verdict = bridgeDrops, false, v
+	a.at, a.again, a.bare, a.verdict = bridgeDrops, false, false, v
 	return send(a.command(BridgeDrop))
 }
 
 func (a *BridgeAcquire) dropped(reply Reply) Step {
-	if reply.Kind == Fault {
+	switch {
+	case reply.Kind == Fault && !a.bare:
+		a.bare = true
+		return send(a.command(BridgeDrop))
+	case reply.Kind == Fault:
 		return done(Unsure)
 	}
 	return done(a.verdict)
@@ -335,6 +340,9 @@ func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 func (a *BridgeAcquire) command(op Op) Command {
 	c := Command{Op: op, Key: a.Key, Guard: a.Guard, Value: a.Value}
 	c.TTL = a.TTL
+	if op == BridgeDrop && a.bare {
+		return c
+	}
 	if op == BridgeDrop {
 		return a.Place.on(a.Courtesy.on(c))
 	}
@@ -428,7 +436,8 @@ func (r *BridgeRenew) ask(now Instant) Step {
 //	          another's value on the key    Displaced: as at a renewal; the guard is gone
 //	          nothing was ours              Kept: the lock had been lost before
 //
-// A reply that does not come is asked for once more; "nothing was ours" is then our own doing.
+// A reply that does not come is asked for once more; "nothing was ours" is then our own doing. A refusal is
+// followed by a release that names no key but these two: where a key beside them is denied, it frees the lock.
 type BridgeRelease struct {
 	Key      string
 	Guard    string
@@ -440,6 +449,7 @@ type BridgeRelease struct {
 
 	asked bool
 	again bool
+	bare  bool // the keys beside the lock's own were refused
 	seen  string
 }
 
@@ -454,6 +464,9 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
 	case reply.Kind == Silence && !r.again:
 		r.again = true
+		return r.ask(false)
+	case reply.Kind == Fault && !r.bare:
+		r.bare = true
 		return r.ask(false)
 	case reply.Kind == Silence, reply.Kind == Fault && r.again:
 		return done(Unsure)
@@ -472,7 +485,10 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 }
 
 func (r *BridgeRelease) ask(brief bool) Step {
-	return send(r.Place.on(r.Courtesy.on(Command{
-		Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Brief: brief,
-	})))
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL}
+	if r.bare {
+		return send(c)
+	}
+	c.Brief = brief
+	return send(r.Place.on(r.Courtesy.on(c)))
 }

@@ -136,7 +136,9 @@ func TestBridgeRenewAndReleaseSteps(t *testing.T) {
 		{[]Reply{silence, code(1)}, "extend extend RENEWED", "drop drop RELEASED"},
 		{[]Reply{silence, code(0)}, "extend extend LOST", "drop drop RELEASED"},
 		{[]Reply{silence, silence}, "extend extend UNSURE", "drop drop UNSURE"},
-		{[]Reply{fault}, "extend FAILED", "drop FAILED"},
+		{[]Reply{fault, fault}, "extend FAILED", "drop drop FAILED"},
+		{[]Reply{fault, code(1)}, "extend FAILED", "drop drop RELEASED"},
+		{[]Reply{silence, fault, fault}, "extend extend UNSURE", "drop drop drop UNSURE"},
 	} {
 		if got := playBridge(&BridgeRenew{}, c.replies...); got != c.renew {
 			t.Errorf("renew: got %s, want %s", got, c.renew)

@@ -80,7 +80,7 @@ func (a *ModernAcquire) Left() time.Duration { return a.left }
 func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 	switch reply.Kind {
 	case Fault:
-		if a.at == modernAskedAgain { // it says nothing about the command whose reply was lost
+		if a.at == modernAskedAgain || reply.withinScript() { // the first says nothing about the command whose reply was lost
 			return done(Unsure)
 		}
 		return done(Failed)
@@ -223,6 +223,8 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 		return sleep(min(q.MaxSleep, time.Duration(q.silences)*100*time.Millisecond))
 	case reply.Kind == Fault && wrongType(reply):
 		return done(Foreign)
+	case reply.Kind == Fault && reply.withinScript():
+		return done(Unsure)
 	case reply.Kind == Fault:
 		return done(Failed)
 	case reply.is(1):
@@ -332,6 +334,9 @@ func (r *ModernRenew) Next(now Instant, reply Reply) Step {
 // deleting it. A reply that does not come is asked for once more; then the key may stay taken until
 // the lease ends by itself.
 //
+// A refusal where the key has a queue is followed by a plain compare-and-delete. That needs no right but to
+// the lock's own key, so it frees the lock where the keys beside it are denied.
+//
 // With Entry set it also leaves the queue: that is how a wait ends that was given up, whether or not
 // the key has been granted to it meanwhile; and with Held, how a lock ends whose entry still stands there.
 type ModernRelease struct {
@@ -358,6 +363,9 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 		return r.ask(modernAsked)
 	case reply.Kind == Silence && r.at == modernAsked:
 		return r.ask(modernAskedAgain)
+	case reply.Kind == Fault && r.Queue != "":
+		r.Queue, r.Native = "", ""
+		return r.ask(r.at)
 	case reply.Kind == Silence, reply.Kind == Fault && r.at == modernAskedAgain:
 		return done(Unsure)
 	case reply.Kind == Fault:
@@ -384,6 +392,11 @@ func (r *ModernRelease) ask(next modernState) Step {
 	}
 	return send(c)
 }
+
+// withinScript tells that the error is of a script that had begun: servers name the line then. What it had
+// written before is unknown. The project's scripts write what takes a lock last, and fail before that; this is
+// for servers that fail in other places.
+func (r Reply) withinScript() bool { return strings.Contains(r.Text, "user_script") }
 
 // wrongType tells that the key is of another type; older servers wrap the words of a script's error.
 func wrongType(reply Reply) bool { return strings.Contains(reply.Text, "WRONGTYPE") }

@@ -157,8 +157,12 @@ func TestModernQueue(t *testing.T) {
 		wrong := Reply{Kind: Fault, Text: "ERR Error running script: @user_script: 20: WRONGTYPE Operation against a key"}
 		follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, wrong, done(Foreign)})
 		follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, refusal, done(Failed)})
+		follow(t, waiter(), exchange{0, begins, sends(Queue)}, exchange{0, broken, done(Unsure)})
 	})
 }
+
+// broken is the error of a script that had begun.
+var broken = Reply{Kind: Fault, Text: "ERR The user executing the script can't run this command or subcommand script: 0a, on @user_script:7."}
 
 func TestModernRenewAndRelease(t *testing.T) {
 	const s = time.Second
@@ -178,7 +182,6 @@ func TestModernRenewAndRelease(t *testing.T) {
 			{[]Reply{ints(1)}, Released},
 			{[]Reply{ints(2)}, Released},
 			{[]Reply{ints(0)}, Kept},
-			{[]Reply{refusal}, Failed},
 			{[]Reply{silence, ints(0)}, Released}, // by our doing, or by the end of the lease
 			{[]Reply{silence, ints(1)}, Released},
 			{[]Reply{silence, silence}, Unsure},
@@ -193,6 +196,20 @@ func TestModernRenewAndRelease(t *testing.T) {
 			}
 			follow(t, &m, exchanges...)
 		}
+	}
+	for op, m := range map[Op]ModernRelease{CompareDel: {}, NativeDel: {Native: "DELEX"}} {
+		follow(t, &m, exchange{0, begins, sends(op)}, exchange{0, refusal, done(Failed)})
+	}
+	for _, c := range []struct {
+		reply Reply
+		want  Verdict
+	}{{ints(1), Released}, {ints(0), Kept}, {refusal, Failed}, {silence, 0}} { // a key beside the lock's may be denied
+		m := &ModernRelease{Queue: "q"}
+		want := done(c.want)
+		if c.want == 0 {
+			want = sends(CompareDel)
+		}
+		follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, refusal, sends(CompareDel)}, exchange{0, c.reply, want})
 	}
 	m := &ModernRelease{Queue: "q", Entry: true}
 	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(Released)})

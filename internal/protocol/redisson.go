@@ -81,6 +81,9 @@ func (a *AcquireRedisson) Next(now Instant, reply Reply) Step {
 		if wrongType(reply) {
 			return done(Foreign)
 		}
+		if reply.withinScript() {
+			return done(Unsure)
+		}
 		return done(Failed)
 	case a.at == modernAskedAgain && reply.Kind == Text && reply.Text == strconv.Itoa(a.Holds):
 		return done(Acquired)

@@ -54,13 +54,13 @@ func (r *ModernRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *ModernRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.Entry, r.Held, r.Wanted))
+	b = append(b, byte(r.at), flags(r.Entry, r.Held, r.Wanted, r.Queue == ""))
 	return appendTexts(b, r.Token)
 }
 
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), flags(a.again, a.took, a.first, a.Quiet), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = append(b, byte(a.at), flags(a.again, a.took, a.first, a.Quiet, a.bare), byte(a.settles), byte(a.puts), byte(a.verdict))
 	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.asked), time.Duration(a.fence), a.wait)
 	return appendTexts(b, a.Value, a.seen, a.Passed)
 }
@@ -74,7 +74,7 @@ func (r *BridgeRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *BridgeRelease) AppendState(b []byte) []byte {
-	b = append(b, flags(r.asked, r.again))
+	b = append(b, flags(r.asked, r.again, r.bare))
 	b = appendTimes(b, time.Duration(r.Taken))
 	return appendTexts(b, r.Value, r.seen)
 }

@@ -19,33 +19,36 @@
 -- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
 -- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
 -- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
+-- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
+-- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[4]) then return refuse() end
 
 local function anew()
-  look()
-  if ARGV[5] ~= '0' then
-    redis.call('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[5]), 'PX', ttl + ARGV[5])
+  if ARGV[5] ~= '0' and pcall(look) then
+    redis.pcall('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[5]), 'PX', ttl + ARGV[5])
   end
 end
 
-local code = 1
-local found = redis.call('MGET', key, guard)
+local code, missing = 1, nil
+local found = redis.pcall('MGET', key, guard)
 if found[1] ~= value or found[2] ~= value then
   local owner, seen = text(guard), text(key)
-  if owner == value and seen then
+  if owner == value and seen and seen ~= value then
     anew()
     return {-1, 0, 0, seen}
   end
   if owner ~= value and (owner or seen ~= value) then return {0} end
-  code = 2
+  missing = not seen and key or not owner and guard
+  if missing then code = 2 end
 end
-redis.call('SET', key, value, 'PX', ttl)
-redis.call('SET', guard, value, 'PX', ttl)
-if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
+if missing ~= key then redis.call('PEXPIRE', key, ttl) end
+if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end
+if missing then redis.call('SET', missing, value, 'PX', ttl) end
+if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[3], ARGV[3]) end
 if code == 2 then
   anew()
 elseif ARGV[5] ~= '0' then
-  redis.call('PEXPIRE', KEYS[4], ttl + ARGV[5])
+  redis.pcall('PEXPIRE', KEYS[4], ttl + ARGV[5])
 end
 return {code}

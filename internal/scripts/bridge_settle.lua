@@ -18,6 +18,7 @@
 --
 -- Atomic because the answer must be true of key and guard at one moment, and because a value may be
 -- put back only over the one that was looked at.
+-- The guard is extended first: a server that is out of memory allows the SET after that.
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
@@ -39,6 +40,6 @@ elseif seen then
     code = 3
   end
 end
-redis.call('SET', key, value, 'PX', ttl)
-redis.call('SET', guard, value, 'PX', ttl)
+redis.call('PEXPIRE', guard, ttl)
+if code == 1 then redis.call('PEXPIRE', key, ttl) else redis.call('SET', key, value, 'PX', ttl) end
 return {code, 0, 0, code == 1 and '' or seen or ''}

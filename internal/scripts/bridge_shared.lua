@@ -57,10 +57,12 @@ end
 
 -- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
 -- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
--- keys must be in one slot.
+-- keys must be in one slot. A counter that is no whole number up to 9e15 is not one of ours: it counts as none.
 local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  last = tonumber(string.match(last or '', '^%d+$') or 0)
+  if last > 9e15 then last = 0 end
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end
@@ -68,8 +70,10 @@ end
 -- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
 -- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
 local function text(key)
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return nil, kind end
-  if kind ~= 'string' then return kind, kind end
-  return redis.call('GET', key), kind
+  local value = redis.pcall('GET', key)
+  if not value then return nil, 'none' end
+  if type(value) == 'string' then return value, 'string' end
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end -- refused: the script is over
+  local kind = redis.pcall('TYPE', key).ok or 'no string'
+  return kind, kind
 end

@@ -6,7 +6,7 @@
 --
 -- Atomic because between a GET and a DEL the lease can end and another client can take the lock: the
 -- DEL would then remove the successor's (the hazard "stale-delete").
-if redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1]) == ARGV[1] then
+if redis.pcall('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end
 return 0

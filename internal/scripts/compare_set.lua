@@ -7,13 +7,15 @@
 --
 -- Atomic because a successor may have taken the lock over since we last looked: a blind SET or GETSET
 -- would overwrite its lease (the hazard "clobber").
-if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
-end
+-- A server that is out of memory refuses a SET, but not after a PEXPIRE or a PERSIST in the same script.
+-- They change nothing here and may be refused. So a holder keeps its lock there.
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 then -- 0 is less than a millisecond, not none
+  redis.pcall('PEXPIRE', KEYS[1], math.max(ttl, 1))
   redis.call('SET', KEYS[1], ARGV[2], 'PX', math.max(ttl, 1))
 else
+  redis.pcall('PERSIST', KEYS[1])
   redis.call('SET', KEYS[1], ARGV[2])
 end
 return 1

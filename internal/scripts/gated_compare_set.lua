@@ -10,6 +10,13 @@
 -- Atomic because a successor may have taken the lock over, and because the lease of a legacy lock must
 -- not be renewed by a member that the namespace has given up waiting for.
 if late(ARGV[3]) then return refuse() end
-if text(KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl >= 0 then -- 0 is less than a millisecond, not none
+  redis.pcall('PEXPIRE', KEYS[1], math.max(ttl, 1)) -- for a server that is out of memory: see compare_set.lua
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', math.max(ttl, 1))
+else
+  redis.pcall('PERSIST', KEYS[1])
+  redis.call('SET', KEYS[1], ARGV[2])
+end
 return 1

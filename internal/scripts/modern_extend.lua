@@ -10,7 +10,8 @@
 -- Atomic because between a GET and a PEXPIRE the lease can end: we would then extend a successor's.
 -- The counter's TTL is moved along, so that a lock held for longer than that still finds it.
 if redis.pcall('GET', KEYS[1]) == ARGV[1] then
-  if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[3]) end
-  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  local extended = redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[2], ARGV[3]) end -- refused or not, the lock is extended
+  return extended
 end
 return 0

@@ -9,7 +9,8 @@
 -- earlier grant cannot pass for a new one.
 --
 -- grant(key, queue, fence, fencettl) gives the key to the first waiter that still listens, and tells
--- whether there was one; head, where it is given, is a waiter that was taken out of the queue already.
+-- whether there was one; head, where it is given, is a waiter that was taken out of the queue already; own
+-- is a token that it does not pass over and gives nothing to: it is the caller's turn.
 -- NUMSUB tells how many connections listen: a waiter whose
 -- process is gone is passed over at once, at no cost in time. One that is stopped but connected costs
 -- its claim. The message goes out before the SET, so that the waiter reads it before the invalidation
@@ -23,9 +24,6 @@
 -- In a cluster every node passes the message on: nobody is passed over there, nor where NUMSUB is refused, and a
 -- waiter whose process is gone costs its claim.
 --
--- next_fence(counter, ttl) draws the next fencing token, 0 when the TTL is '0': then no counter is
--- wanted and the key stands in its place, since every key of a script must be in one slot.
---
 -- first(queue) tells the first waiter that it is.
 --
 -- shared(state, ms) tells for how many more ms the key is left to others; pause(queue, state, ms), for
@@ -35,36 +33,34 @@
 -- is the time, on the server's clock in ms, when the present run of hand-overs began, or will begin
 -- after the pause; it expires when there is no contention.
 --
--- Everything but the key's own commands is called with pcall: whatever has become of the queue or of
--- the right to publish, a release must still free the key.
-local function after(last)
-  local now = redis.call('TIME')
-  return math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
-end
-
-local function next_fence(fence, ttl)
-  if ttl == '0' then return 0 end
-  local last = redis.pcall('GET', fence) -- whatever stands there, the key is ours already
-  local n = after(type(last) == 'string' and tonumber(last) or 0)
-  redis.call('SET', fence, string.format('%.0f', n), 'PX', ttl)
-  return n
-end
-
+-- Everything but the key's own commands is called with pcall: whatever has become of the queue, of the
+-- counter, of the share's state or of the right to publish, a release must still free the key.
+-- include modern_fence.lua
 local function listens(channel)
   local there = redis.pcall('PUBSUB', 'NUMSUB', channel)
   if there[2] ~= 0 then return true end
   local info = redis.pcall('INFO', 'cluster')
   if type(info) == 'string' then return string.find(info, 'cluster_enabled:1', 1, true) ~= nil end
-  return not string.find(info.err or '', 'is not supported', 1, true) -- a server without the section is alone
+  if string.find(info.err or '', 'is not supported', 1, true) then return false end -- a server without the section is alone
+  info = redis.pcall('CLUSTER', 'INFO') -- a user without dangerous commands may ask this
+  return not string.find(info.err or '', 'support disabled', 1, true)
 end
 
-local function grant(key, queue, fence, fencettl, head)
+local function grant(key, queue, fence, fencettl, head, own)
   while true do
     head = head or redis.pcall('ZPOPMIN', queue)
     if head.err or not head[1] then return false end
     local token, claim, channel = string.match(head[1], '^(%S+) (%d+) (.+)$')
+    if token == own and own then return false end
     if token and listens(channel) then
-      local heard = redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], next_fence(fence, fencettl)))
+      local drawn, n = pcall(next_fence, fence, fencettl)
+      -- Whoever is told must get the key. So the right to set it is asked for first, by a SET that sets
+      -- nothing: the key is there. (One who gives its own token has asked already; there it is not.)
+      if not drawn or not own and redis.pcall('SET', key, token, 'NX') then -- it has to find the key free, and ask
+        redis.pcall('ZADD', queue, head[2], head[1])
+        return false
+      end
+      local heard = redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', token, head[2], n))
       if type(heard) == 'number' then -- else refused: nothing was sent to anybody
         redis.call('SET', key, token, 'PX', claim)
         return true
@@ -81,23 +77,30 @@ local function first(queue)
   return token
 end
 
+-- run(state): what the state says; nil also for what is no number of ours.
+local function run(state)
+  local began = redis.pcall('GET', state)
+  return type(began) == 'string' and #began < 16 and string.match(began, '^%d+$') and tonumber(began) or nil
+end
+
 local function shared(state, ms)
   if ms == '0' then return 0 end
-  local began = redis.call('GET', state)
+  local began = run(state)
   if not began then return 0 end
   local now = redis.call('TIME')
-  return math.max(0, tonumber(began) - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))
+  return math.max(0, began - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))
 end
 
 local function pause(queue, state, ms)
-  if ms == '0' or redis.call('EXISTS', queue) == 0 then return false end
-  local share, time = tonumber(ms), redis.call('TIME')
+  if ms == '0' or redis.pcall('EXISTS', queue) ~= 1 then return false end
+  local share, time = tonumber(ms), redis.pcall('TIME')
+  if time.err then return false end
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  local began = redis.call('GET', state)
-  if began and now - tonumber(began) >= 4 * share then
-    redis.call('SET', state, string.format('%.0f', now + share), 'PX', 7 * share)
+  local began = run(state)
+  if began and now - began >= 4 * share then
+    redis.pcall('SET', state, string.format('%.0f', now + share), 'PX', 7 * share)
     return true
   end
-  if not began then redis.call('SET', state, string.format('%.0f', now), 'PX', 7 * share) end
+  if not began then redis.pcall('SET', state, string.format('%.0f', now), 'PX', 7 * share) end
   return false
 end

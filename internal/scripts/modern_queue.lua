@@ -14,57 +14,68 @@
 -- Reply    {1, fencing token or 0, 0} taken
 --          {-n, remaining ms, ticket} held by another (-1: no TTL), or free
 --          but left to others for so long; n wait before us
+--          error QUEUE             the queue's key holds something else; nothing was done
 --
 -- Atomic because whoever finds the key free gives it to the head of the queue, not to itself: with
 -- two commands between, a newcomer could pass everybody who waits.
 -- GET comes first: over a connection with tracking on, it is what makes the server tell us of the
 -- next change to this key, and of no other.
+-- The key is written after everything that may be refused: an error means that nothing was taken.
 local value = redis.call('GET', KEYS[1])
 if not value and not ARGV[5] then
-  local head = redis.call('ZPOPMIN', KEYS[2])
-  if not head[1] or head[1] == ARGV[3] then
+  local head = redis.call('EXISTS', KEYS[2]) == 1 and redis.pcall('ZRANGE', KEYS[2], 0, 0)
+  head = head and (head[1] or head.err)
+  if not head or head == ARGV[3] then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    if head then redis.pcall('ZREM', KEYS[2], head) end
     return {1, 0, 0}
   end
-  redis.call('ZADD', KEYS[2], head[2], head[1]) -- somebody else's turn
 end
 -- include modern_grant.lua
 local counter, fencing, share = KEYS[3] or KEYS[1], ARGV[5] or '0', ARGV[6] or '0'
 if value == ARGV[1] then
+  local fence = next_fence(counter, fencing)
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('ZREM', KEYS[2], ARGV[3])
-  return {1, next_fence(counter, fencing), 0}
+  redis.pcall('ZREM', KEYS[2], ARGV[3])
+  return {1, fence, 0}
+end
+local function unusable(refusal) -- what stands on the queue's key is no queue, or we may not use it
+  if not string.find(refusal.err, 'WRONGTYPE', 1, true) then return refusal end
+  return redis.error_reply('QUEUE ' .. KEYS[2] .. ' is no sorted set: something else uses the name of the queue')
 end
 local free = 0
 if not value then free = shared(KEYS[4], share) end
 if not value and free == 0 then
-  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  local head = redis.pcall('ZRANGE', KEYS[2], 0, 0)
+  if head.err then return unusable(head) end
+  head = head[1]
   if not head or head == ARGV[3] then
-    if head then redis.call('ZREM', KEYS[2], head) end
+    local fence = next_fence(counter, fencing)
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return {1, next_fence(counter, fencing), 0}
+    if head then redis.pcall('ZREM', KEYS[2], head) end
+    return {1, fence, 0}
   end
 end
-local function line_up() -- at the end, unless we have a place; returns the ticket
-  local ticket = redis.call('ZSCORE', KEYS[2], ARGV[3])
-  if not ticket then
-    local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or '0'
-    ticket = string.format('%.0f', after(tonumber(last)))
-    redis.call('ZADD', KEYS[2], ticket, ARGV[3])
-  end
-  redis.call('PEXPIRE', KEYS[2], ARGV[4])
-  return tonumber(ticket)
+-- A place at the end, unless we have one. PEXPIRE comes first: where it is refused, no queue is made.
+local ticket = redis.pcall('ZSCORE', KEYS[2], ARGV[3])
+if type(ticket) == 'table' then return unusable(ticket) end
+local lives = redis.call('PEXPIRE', KEYS[2], ARGV[4])
+if not ticket then
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or '0'
+  ticket = string.format('%.0f', after(tonumber(last)))
+  redis.call('ZADD', KEYS[2], ticket, ARGV[3])
+  if lives == 0 then redis.call('PEXPIRE', KEYS[2], ARGV[4]) end
 end
-local ticket = line_up()
-if not value and free == 0 then
-  if not grant(KEYS[1], KEYS[2], counter, fencing) then -- nobody in line listens, nor do we: but we ask
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return {1, next_fence(counter, fencing), 0}
-  end
-  if redis.call('GET', KEYS[1]) == ARGV[1] then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return {1, next_fence(counter, fencing), 0}
-  end
-  ticket = line_up() -- we may have been passed over
+local before = redis.call('ZRANK', KEYS[2], ARGV[3])
+if value or free > 0 then
+  return {-before, free > 0 and free or redis.call('PTTL', KEYS[1]), tonumber(ticket)}
 end
-return {-redis.call('ZRANK', KEYS[2], ARGV[3]), free > 0 and free or redis.call('PTTL', KEYS[1]), ticket}
+redis.call('SET', KEYS[1], ARGV[1], 'XX', 'PX', ARGV[2]) -- sets nothing: it asks for the right that a grant needs
+if not grant(KEYS[1], KEYS[2], counter, fencing, nil, ARGV[1]) then -- our turn: nobody before us listens
+  local fence = next_fence(counter, fencing)
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {1, fence, 0}
+end
+local left = redis.pcall('PTTL', KEYS[1])
+local rank = redis.pcall('ZRANK', KEYS[2], ARGV[3])
+return {-(tonumber(rank) or before), tonumber(left) or 1000, tonumber(ticket)}

@@ -1,23 +1,25 @@
 -- modern_redisson_release.lua: Redisson's RLock.unlockInner, without its latch for retries.
 --
 -- KEYS[1]  the lock's name
--- KEYS[2]  the channel redisson_lock__channel:{name}, which shares the name's slot
 -- ARGV[1]  the message that wakes waiters: 0
 -- ARGV[2]  the TTL in milliseconds, set anew while holds remain
 -- ARGV[3]  the holder
+-- ARGV[4]  the channel redisson_lock__channel:{name}. It is no key here, as it is in Redisson: then a user would
+--          need a right to a key of that name, and a cluster would want it in the name's slot.
 -- Reply    nil the holder does not hold the lock, 0 holds remain, 1 released and announced
 --
 -- Atomic because the last hold must take the key away before another client can find it at zero.
 -- Redisson keeps a latch key so that its own retry of a lost reply is not counted twice; here the
 -- count is read back instead before anything is sent again.
-if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
-  return nil
-end
-local count = redis.call('hincrby', KEYS[1], ARGV[3], -1)
-if count > 0 then
-  redis.call('pexpire', KEYS[1], ARGV[2])
+-- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
+-- is out of memory allows it. Who was to hear of it comes last, and may be refused.
+local count = redis.call('hget', KEYS[1], ARGV[3])
+if not count then return nil end
+if (tonumber(count) or 0) > 1 then
+  redis.pcall('pexpire', KEYS[1], ARGV[2])
+  redis.call('hincrby', KEYS[1], ARGV[3], -1)
   return 0
 end
 redis.call('del', KEYS[1])
-redis.call('publish', KEYS[2], ARGV[1])
+redis.pcall('publish', ARGV[4], ARGV[1])
 return 1

@@ -7,9 +7,11 @@
 --
 -- The key is a hash of one field, the holder, whose value is the hold count. Atomic because the
 -- EXISTS, the count and the TTL are three commands.
+-- pexpire comes first, also where there is no key yet: where it is refused, no lock without a TTL is made.
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+  local lives = redis.call('pexpire', KEYS[1], ARGV[1])
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
-  redis.call('pexpire', KEYS[1], ARGV[1])
+  if lives == 0 then redis.call('pexpire', KEYS[1], ARGV[1]) end
   return nil
 end
 return redis.call('pttl', KEYS[1])

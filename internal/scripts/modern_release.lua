@@ -16,13 +16,15 @@
 -- Atomic because between a GET and a DEL the lease can end and a successor take the key, and because
 -- a key that was free between two holders could be taken by whoever comes along: to every other
 -- client the key is simply held, by one token and then by the next.
+-- The SET with NX, as in modern_grant.lua, sets nothing: it asks for the right to hand the key on before
+-- anybody is told.
 local popped
 if not ARGV[2] then
   if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
   popped = redis.pcall('ZPOPMIN', KEYS[2])
   if popped.err or not popped[1] then return redis.call('DEL', KEYS[1]) end
   local token, claim, channel = string.match(popped[1], '^(%S+) (%d+) (.+)$')
-  if token and (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0 then
+  if token and (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0 and not redis.pcall('SET', KEYS[1], token, 'NX') then
     local heard = redis.pcall('PUBLISH', channel, token .. ' ' .. popped[2] .. ' 0')
     if type(heard) == 'number' then
       redis.call('SET', KEYS[1], token, 'PX', claim)

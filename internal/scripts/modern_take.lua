@@ -10,13 +10,17 @@
 -- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter
 -- never goes back while it lives; when it has expired, the server's clock in microseconds is far
 -- ahead of every count that a lock per microsecond could have reached.
--- SET comes first: a key of any type that another holds makes it fail without a WRONGTYPE error.
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return {1, next_fence(KEYS[2], ARGV[3]), 0}
-end
+-- GET comes by pcall: a key of any type that another holds is held, without a WRONGTYPE error.
+-- The key is written last: where the clock or the counter is refused, nothing is taken.
 local value = redis.pcall('GET', KEYS[1])
+if not value then
+  local fence = next_fence(KEYS[2], ARGV[3])
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {1, fence, 0}
+end
 if value == ARGV[1] then
+  local fence = next_fence(KEYS[2], ARGV[3])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, next_fence(KEYS[2], ARGV[3]), 0}
+  return {1, fence, 0}
 end
 return {0, redis.call('PTTL', KEYS[1]), 0}

@@ -17,14 +17,14 @@ var (
 	CompareDel = load("compare_del.lua", 1)
 	CompareSet = load("compare_set.lua", 1)
 
-	ModernTake    = load("modern_take.lua", 2, "modern_grant.lua")
+	ModernTake    = load("modern_take.lua", 2, "modern_fence.lua")
 	ModernExtend  = load("modern_extend.lua", 2)
-	ModernQueue   = load("modern_queue.lua", 4, "modern_grant.lua")
-	ModernRelease = load("modern_release.lua", 4, "modern_grant.lua")
+	ModernQueue   = load("modern_queue.lua", 4, "modern_fence.lua", "modern_grant.lua")
+	ModernRelease = load("modern_release.lua", 4, "modern_fence.lua", "modern_grant.lua")
 
 	RedissonTake    = load("modern_redisson_take.lua", 1)
 	RedissonExtend  = load("modern_redisson_extend.lua", 1)
-	RedissonRelease = load("modern_redisson_release.lua", 2)
+	RedissonRelease = load("modern_redisson_release.lua", 1)
 
 	BridgeAcquire = load("bridge_acquire.lua", 5, "bridge_shared.lua")
 	BridgeSettle  = load("bridge_settle.lua", 2, "bridge_shared.lua")

@@ -38,7 +38,7 @@ func modernRequest(c protocol.Command) (Request, error) {
 	case protocol.RedissonExtend:
 		return script(scripts.RedissonExtend, c.Key, c.TTL.Milliseconds(), c.Value)
 	case protocol.RedissonRelease:
-		return script(scripts.RedissonRelease, c.Key, c.Channel, "0", c.TTL.Milliseconds(), c.Value)
+		return script(scripts.RedissonRelease, c.Key, "0", c.TTL.Milliseconds(), c.Value, c.Channel)
 	case protocol.RedissonCount:
 		return plain("HGET", c.Key, c.Value)
 	case protocol.Unqueue:

@@ -119,8 +119,7 @@ func compareDel(c *call) protocol.Reply {
 	return integer(1)
 }
 
-// compareSet keeps the TTL that the key has. Without a bound it is set anew in whole milliseconds, at
-// least one.
+// compareSet keeps the TTL that the key has, in whole milliseconds, at least one.
 func compareSet(c *call) protocol.Reply {
 	if c.late() {
 		return fault(refusal)
@@ -129,7 +128,7 @@ func compareSet(c *call) protocol.Reply {
 		return integer(0)
 	}
 	ttl := int64(keepTTL)
-	if c.pttl(c.command.Key) == 0 && c.command.NotAfter == 0 {
+	if c.pttl(c.command.Key) == 0 {
 		ttl = 1
 	}
 	c.write(c.command.Key, c.command.Value, ttl)

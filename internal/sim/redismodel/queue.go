@@ -33,23 +33,13 @@ func enqueue(c *call) protocol.Reply {
 		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
 		return integers(1, c.nextFence(), 0)
 	}
-	lineUp := func() {
-		if c.place(me) < 0 {
-			c.enter(me)
-		}
-		c.expire(cmd.Queue, cmd.QueueTTL)
+	if c.place(me) < 0 {
+		c.enter(me)
 	}
-	lineUp()
-	if free {
-		if !c.grant() {
-			c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
-			return integers(1, c.nextFence(), 0)
-		}
-		if c.holds(cmd.Key, cmd.Value) {
-			c.expire(cmd.Key, cmd.TTL)
-			return integers(1, c.nextFence(), 0)
-		}
-		lineUp()
+	c.expire(cmd.Queue, cmd.QueueTTL)
+	if free && !c.grant(cmd.Value) {
+		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
+		return integers(1, c.nextFence(), 0)
 	}
 	at := c.place(me)
 	if left == 0 {
@@ -63,12 +53,21 @@ func (c *call) shared() int64 {
 	if c.command.Share < time.Millisecond {
 		return 0
 	}
-	i := c.find(c.shareKey())
-	if i < 0 {
+	began, ok := c.run()
+	if !ok {
 		return 0
 	}
-	began, _ := strconv.ParseInt(c.entries[i].Value, 10, 64)
 	return max(0, began-c.ms)
+}
+
+// run is run of modern_grant.lua: what the share's state says.
+func (c *call) run() (began int64, ok bool) {
+	i := c.find(c.shareKey())
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) >= 16 {
+		return 0, false
+	}
+	began, err := strconv.ParseInt(c.entries[i].Value, 10, 64)
+	return began, err == nil && began >= 0
 }
 
 // pause is pause of modern_grant.lua: whether the hand-overs stop for a while now.
@@ -77,12 +76,11 @@ func (c *call) pause() bool {
 	if share == 0 || c.find(c.command.Queue) < 0 {
 		return false
 	}
-	i := c.find(c.shareKey())
-	if i < 0 {
+	began, ok := c.run()
+	if !ok {
 		c.write(c.shareKey(), strconv.FormatInt(c.ms, 10), 7*share)
 		return false
 	}
-	began, _ := strconv.ParseInt(c.entries[i].Value, 10, 64)
 	if c.ms-began < 4*share {
 		return false
 	}
@@ -105,7 +103,7 @@ func queueRelease(c *call) protocol.Reply {
 		c.remove(cmd.Key)
 		c.tellFirst()
 		return integer(1)
-	case c.grant():
+	case c.grant(""):
 		return integer(2)
 	default:
 		c.remove(cmd.Key)
@@ -129,8 +127,9 @@ func (c *call) tellFirst() {
 	}
 }
 
-// grant gives the key to the first waiter that still listens, and tells whether there was one.
-func (c *call) grant() bool {
+// grant gives the key to the first waiter that still listens, and tells whether there was one. Own is the
+// token of a caller that stands in the queue: it is not passed over, and is given nothing.
+func (c *call) grant(own string) bool {
 	for {
 		waiters := c.waiters()
 		if len(waiters) == 0 {
@@ -139,6 +138,9 @@ func (c *call) grant() bool {
 		head := waiters[0]
 		c.unqueue(head.Name)
 		token, claim, channel, ok := parseEntry(head.Name)
+		if ok && token == own {
+			return false
+		}
 		if !ok || c.Listening == nil || c.Listening(channel) == 0 {
 			continue
 		}

@@ -34,14 +34,14 @@ func extend(c *call) protocol.Reply {
 	if !c.holds(c.command.Key, c.command.Value) {
 		return integer(0)
 	}
+	c.expire(c.command.Key, c.command.TTL)
 	if c.command.Fence != "" && c.command.FenceTTL > 0 {
 		c.expire(c.command.Fence, c.command.FenceTTL)
 	}
-	c.expire(c.command.Key, c.command.TTL)
 	return integer(1)
 }
 
-// nextFence is next_fence of modern_grant.lua: never the same twice, never less than the server's
+// nextFence is next_fence of modern_fence.lua: never the same twice, never less than the server's
 // clock in microseconds.
 func (c *call) nextFence() int64 {
 	if c.command.Fence == "" || c.command.FenceTTL == 0 {
@@ -51,12 +51,18 @@ func (c *call) nextFence() int64 {
 	if i := c.find(c.command.Fence); i >= 0 {
 		last, _ = strconv.ParseInt(c.entries[i].Value, 10, 64)
 	}
+	if last < 0 || last > mostFence {
+		last = 0
+	}
 	n := c.after(last)
 	c.write(c.command.Fence, strconv.FormatInt(n, 10), c.command.FenceTTL.Milliseconds())
 	return n
 }
 
-// after is after of modern_grant.lua.
+// mostFence is the largest count that the scripts believe; what is above it is no counter of theirs.
+const mostFence = 9e15
+
+// after is after of modern_fence.lua.
 func (c *call) after(last int64) int64 { return max(last+1, int64(c.now)/1000) }
 
 func integers(a, b, d int64) protocol.Reply {

@@ -1,0 +1,513 @@
+package scripts_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// TestScriptsFailClean runs every script in every situation against every obstacle on a real server, and
+// compares the data before and after. It holds every script to this:
+//
+//   - A script that answers with an error has not taken the lock.
+//   - A script that says it took the lock did so completely.
+//   - No script leaves a key without a TTL, except where its success does so by design.
+//   - A script that gives back frees the lock wherever this user may read and delete its keys on this server.
+//   - A script that extends does so wherever this user may read the keys and set their TTL, or their value.
+//
+// The commands that are denied are read from the scripts themselves, and the scripts come from scripts.All: a new
+// script fails here until it has a situation.
+func TestScriptsFailClean(t *testing.T) {
+	b := newObstacleBench(t)
+	covered := map[string]bool{}
+	for _, s := range situations() {
+		covered[s.script.Name] = true
+		t.Run(s.script.Name+"/"+s.name, func(t *testing.T) {
+			want := b.run(t, s, nil)
+			if s.code != "" {
+				require.Equal(t, s.code, want.code, "the situation is not what its name says: %+v", want)
+			}
+			single := obstaclesOf(s)
+			for _, o := range single {
+				b.judge(t, s, want, o)
+			}
+			g := rand.New(rand.NewPCG(1, uint64(len(s.name))))
+			for range 60 {
+				b.judge(t, s, want, single[g.IntN(len(single))], single[g.IntN(len(single))])
+			}
+		})
+	}
+	for _, s := range scripts.All() {
+		require.True(t, covered[s.Name], "%s has no situation in this test", s.Name)
+	}
+}
+
+// situation is one call of one script, on data that lead it down one of its paths.
+type situation struct {
+	script *scripts.Script
+	name   string
+	code   string   // what the reply begins with where nothing is in the way; empty: not checked
+	before []string // commands
+	keys   []string
+	args   []any
+	locks  int    // how many of the keys, from the first, make the lock taken
+	ours   string // what these keys hold while the lock is ours
+	trial  string // a script: with these rights alone the job can be done; ARGV: ours, and how many of KEYS are of the lock
+	listen string // a channel that somebody listens on
+}
+
+// obstacle is what may be in a script's way.
+type obstacle struct {
+	name string
+	acl  []string   // rules for the user that calls
+	data [][]any    // commands that change the data before the call
+	put  [][]string // CONFIG SET and the like, before the call
+	back [][]string // and after it
+}
+
+var called = regexp.MustCompile(`redis\.p?call\('(\w+)'`)
+
+func obstaclesOf(s situation) []obstacle {
+	var all []obstacle
+	commands := []string{}
+	for _, m := range called.FindAllStringSubmatch(s.script.Source, -1) {
+		if c := strings.ToLower(m[1]); !slices.Contains(commands, c) {
+			commands = append(commands, c)
+		}
+	}
+	for _, c := range commands {
+		all = append(all, obstacle{name: "no " + c, acl: []string{"-" + c}})
+	}
+	distinct := slices.Compact(slices.Clone(s.keys))
+	for i, key := range distinct {
+		only := func(mode, name string) obstacle {
+			rules := []string{"resetkeys"}
+			for _, other := range distinct {
+				if other != key {
+					rules = append(rules, "~"+other)
+				}
+			}
+			if mode != "" {
+				rules = append(rules, "%"+mode+"~"+key)
+			}
+			return obstacle{name: name + " " + key, acl: rules}
+		}
+		all = append(all, only("", "no right to"), only("R", "no right to write"), only("W", "no right to read"))
+		if i == 0 && s.locks == 0 {
+			continue
+		}
+		for _, value := range [][]any{{"HSET", key, "f", "v"}, {"RPUSH", key, "v"}, {"ZADD", key, "inf", "v"}, {"SET", key, "x"}, {"SET", key, "9e99"},
+			{"SET", key, "nan"}, {"SET", key, "9223372036854775807"}, {"SET", key, ""}, {"SET", key, "99999999999999999999 99999999999999999999"}} {
+			all = append(all, obstacle{name: fmt.Sprintf("%v", value), data: [][]any{{"DEL", key}, value, {"PEXPIRE", key, 50_000}}})
+		}
+	}
+	for _, key := range distinct {
+		all = append(all, obstacle{name: "may set only " + key, acl: []string{"-set", "(+set ~" + key + ")"}})
+	}
+	server := func(name string, put, back []string) obstacle {
+		return obstacle{name: name, put: [][]string{put}, back: [][]string{back}}
+	}
+	return append(all,
+		obstacle{name: "no channel", acl: []string{"resetchannels"}},
+		obstacle{name: "no dangerous commands", acl: []string{"-@dangerous"}},
+		server("out of memory", []string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}),
+		server("too few replicas", []string{"CONFIG", "SET", "min-replicas-to-write", "1"}, []string{"CONFIG", "SET", "min-replicas-to-write", "0"}),
+		server("a replica", []string{"REPLICAOF", "127.0.0.1", "1"}, []string{"REPLICAOF", "NO", "ONE"}),
+	)
+}
+
+type obstacleBench struct {
+	s             *redistest.Server
+	admin, tester redis.Conn
+	listener      redis.PubSubConn
+}
+
+func newObstacleBench(t *testing.T) *obstacleBench {
+	s := redistest.Real(t)
+	b := &obstacleBench{s: s, admin: s.Conn()}
+	b.user(t)
+	listening, err := redis.DialContext(context.Background(), "tcp", s.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listening.Close() })
+	b.listener = redis.PubSubConn{Conn: listening}
+	require.NoError(t, b.listener.Subscribe("heard"))
+	b.listener.Receive()
+	return b
+}
+
+func (b *obstacleBench) user(t *testing.T, rules ...string) {
+	args := []any{"SETUSER", "tester", "reset", "on", "nopass", "~*", "&*", "+@all"}
+	for _, r := range rules {
+		args = append(args, r)
+	}
+	_, err := b.admin.Do("ACL", args...)
+	require.NoError(t, err, "%v", rules)
+	if b.tester != nil && b.tester.Err() == nil {
+		return
+	}
+	b.tester = b.s.Conn()
+	_, err = b.tester.Do("AUTH", "tester", "any")
+	require.NoError(t, err)
+}
+
+// outcome is what a call left, and said.
+type outcome struct {
+	code          string // the reply's first element, or the first word of the error
+	err           error
+	before, after map[string]entry
+	possible      bool // with the same rights on the same server the job could be done
+}
+
+type entry struct {
+	value string
+	ttl   int64
+}
+
+// run puts the obstacles, calls the script, and takes the obstacles away.
+func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) outcome {
+	t.Helper()
+	do := func(args ...any) {
+		_, err := b.admin.Do(args[0].(string), args[1:]...)
+		require.NoError(t, err, "%v", args)
+	}
+	do("FLUSHALL")
+	for _, line := range s.before {
+		do(words(line)...)
+	}
+	var rules []string
+	for _, o := range obstacles {
+		for _, command := range o.data {
+			do(command...)
+		}
+		rules = append(rules, o.acl...)
+	}
+	b.user(t, rules...)
+	for _, o := range obstacles {
+		for _, command := range o.put {
+			do(boxed(command)...)
+		}
+	}
+	out := outcome{before: b.dump(t)}
+	args := append(boxed(s.keys), s.args...)
+	reply, err := b.tester.Do("EVAL", append([]any{s.script.Source, len(s.keys)}, args...)...)
+	out.err = err
+	switch v := reply.(type) {
+	case []any:
+		out.code = fmt.Sprint(v[0])
+	case []byte:
+		out.code = string(v)
+	default:
+		out.code = fmt.Sprint(v)
+	}
+	if err != nil {
+		out.code, _, _ = strings.Cut(err.Error(), " ")
+	}
+	out.after = b.dump(t)
+	if s.trial != "" {
+		_, err := b.tester.Do("EVAL", append(append([]any{s.trial, len(s.keys)}, boxed(s.keys)...), s.ours, s.locks)...)
+		out.possible = err == nil
+	}
+	for _, o := range obstacles {
+		for _, command := range o.back {
+			do(boxed(command)...)
+		}
+	}
+	return out
+}
+
+func (b *obstacleBench) dump(t *testing.T) map[string]entry {
+	t.Helper()
+	keys, err := redis.Strings(b.admin.Do("KEYS", "*"))
+	require.NoError(t, err)
+	all := map[string]entry{}
+	for _, key := range keys {
+		require.NoError(t, b.admin.Send("DUMP", key))
+		require.NoError(t, b.admin.Send("GET", key))
+		require.NoError(t, b.admin.Send("PTTL", key))
+		require.NoError(t, b.admin.Flush())
+		dumped, err := redis.String(b.admin.Receive())
+		if err != nil {
+			dumped = ""
+		}
+		plain, err := redis.String(b.admin.Receive())
+		if err != nil {
+			plain = dumped
+		}
+		ttl, err := redis.Int64(b.admin.Receive())
+		require.NoError(t, err)
+		if dumped != "" {
+			all[key] = entry{plain, ttl}
+		}
+	}
+	return all
+}
+
+// judge runs the script against the obstacles and compares.
+func (b *obstacleBench) judge(t *testing.T, s situation, want outcome, obstacles ...obstacle) {
+	t.Helper()
+	got := b.run(t, s, obstacles)
+	var names []string
+	touched := false // the situation is another one
+	for _, o := range obstacles {
+		names = append(names, o.name)
+		for _, d := range o.data {
+			touched = touched || slices.Contains(s.keys[:s.locks], d[1].(string))
+		}
+	}
+	fail := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("%s: %s\nreply  %s %v\nbefore %v\nafter  %v", strings.Join(names, " and "), fmt.Sprintf(format, args...), got.code, got.err, got.before, got.after)
+	}
+	if got.err != nil && !errors.As(got.err, new(redis.Error)) {
+		fail("the connection broke")
+		return
+	}
+	succeeded := got.err == nil && got.code == want.code
+	for key, now := range got.after {
+		was, there := got.before[key]
+		byDesign := got.err == nil && (succeeded || touched) && want.after[key].ttl == -1
+		if now.ttl == -1 && (!there || was.ttl != -1) && !byDesign {
+			fail("%s has no TTL", key)
+		}
+	}
+	code, _ := strconv.Atoi(got.code)
+	whole := got.err == nil && (code > 0 || got.code == "<nil>") // says that the lock is ours: all keys must say so
+	for _, key := range s.keys[:s.locks] {
+		whole = whole && strings.Contains(got.after[key].value, s.ours) && got.after[key].ttl > 0
+	}
+	for _, key := range s.keys[:s.locks] {
+		now, there := got.after[key]
+		was, before := got.before[key]
+		meant, taken := want.after[key]
+		unchanged := before && now.value == was.value
+		granted := got.err == nil && now.value != s.ours && now.ttl > 0
+		switch {
+		case !there, now.ttl == 0 || now.ttl == 1: // gone, or as good as gone
+			if succeeded && !touched && taken {
+				fail("said %s, and %s is gone", got.code, key)
+			}
+		case got.err != nil && !unchanged:
+			fail("%s was written", key)
+		case got.err != nil || touched || whole:
+		case succeeded && code > 0 && (!taken || (now.value == s.ours) != (meant.value == s.ours) || (now.ttl == -1) != (meant.ttl == -1)):
+			fail("said %s, but %s is not what it is then: %v", got.code, key, meant)
+		case !succeeded && !unchanged && !granted:
+			fail("said %s, but %s was written", got.code, key)
+		}
+	}
+	if s.trial != "" && got.possible && !touched && !succeeded {
+		if got.err != nil {
+			fail("it can be done with these rights, and was not")
+			return
+		}
+		for _, key := range s.keys[:s.locks] {
+			if got.after[key].value == s.ours {
+				fail("%s is still ours", key)
+			}
+		}
+	}
+}
+
+func words(line string) []any { return boxed(strings.Fields(line)) }
+
+func boxed(list []string) []any {
+	all := make([]any, len(list))
+	for i, w := range list {
+		all[i] = strings.ReplaceAll(w, "_", " ")
+	}
+	return all
+}
+
+// What is enough to give back, to extend, and to write another value: a script has no right to want more.
+const (
+	mayFree  = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('DEL', k) end return 1`
+	mayKeep  = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('PEXPIRE', k, 10000) end return 1`
+	mayPut   = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('PTTL', k); redis.pcall('PERSIST', k); redis.call('SET', k, ARGV[1]) end return 1`
+	mayHFree = `redis.call('HGET', KEYS[1], ARGV[1]); redis.call('DEL', KEYS[1]); return 1`
+	mayHKeep = `redis.call('HEXISTS', KEYS[1], ARGV[1]); redis.call('PEXPIRE', KEYS[1], 10000); return 1`
+)
+
+func situations() []situation {
+	const (
+		key, guard, fence, streak = "lock", "{lock}:guard", "{lock}:fence", "{lock}:streak"
+		line, queue, share        = "{lock}:line", "{lock}:queue", "{lock}:share"
+		ours, theirs              = "5123456789012345678", "6123456789012345678"
+		ttl, gap, long            = 10_000, 600, 60_000
+		record, members           = "record", "{record}:members"
+	)
+	ms := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMilli(), 10) }
+	later, past := ms(time.Hour), ms(-time.Hour)
+	set := func(key, value string) string { return "SET " + key + " " + value + " PX 20000" }
+	held := []string{set(key, ours), set(guard, ours)}
+	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
+	kept := []string{set(streak, ms(time.Second)+"_"+later), set(fence, "1700000000000000")}
+
+	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
+		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, 100, gap, 3000, 1000}
+		for _, f := range change {
+			args = f(args)
+		}
+		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
+			keys: []string{key, guard, fence, streak, line}, args: args, locks: 2, ours: ours}
+	}
+	queued := func(args []any) []any { return append(args, "me heard", long, "", 1) }
+	bounded := func(args []any) []any { args[6] = later; return args }
+	refused := func(args []any) []any { args[2] = -1; return args }
+	release := func(name, code string, before []string, args ...any) situation {
+		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
+			keys: []string{key, guard, streak, line}, args: append([]any{ours, gap, ttl}, args...), locks: 2, ours: ours, trial: mayFree}
+	}
+	renew := func(name, code string, before []string) situation {
+		s := situation{script: scripts.BridgeRenew, name: name, code: code, before: before,
+			keys: []string{key, guard, fence, streak}, args: []any{ours, ttl, long, later, gap}, locks: 2, ours: ours}
+		if code == "1" {
+			s.trial = `redis.call('TIME') ` + mayKeep
+		}
+		return s
+	}
+	settle := func(name, code, putBack string, before ...string) situation {
+		s := situation{script: scripts.BridgeSettle, name: name, code: code, before: before,
+			keys: []string{key, guard}, args: []any{ours, ttl, 1000, "ms", "plain", putBack, later}, locks: 2, ours: ours}
+		if code == "1" {
+			s.trial = `redis.call('TIME') ` + mayKeep
+		}
+		return s
+	}
+	take := func(name, code string, counter string, counterTTL int, before ...string) situation {
+		return situation{script: scripts.ModernTake, name: name, code: code, before: before,
+			keys: []string{key, counter}, args: []any{ours, ttl, counterTTL}, locks: 1, ours: ours}
+	}
+	const me, next, gone = ours + " 1000 heard", theirs + "_1000_heard", theirs + "_1000_nobody"
+	enqueue := func(name, code string, plain bool, before ...string) situation {
+		s := situation{script: scripts.ModernQueue, name: name, code: code, before: before,
+			keys: []string{key, queue}, args: []any{ours, ttl, me, long}, locks: 1, ours: ours}
+		if !plain {
+			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, 200)
+		}
+		return s
+	}
+	mine := strings.ReplaceAll(me, " ", "_")
+	giveBack := func(name, code string, plain bool, before ...string) situation {
+		s := situation{script: scripts.ModernRelease, name: name, code: code, before: with([]string{set(key, ours)}, before),
+			keys: []string{key, queue}, args: []any{ours}, locks: 1, ours: ours, trial: mayFree}
+		if !plain {
+			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, me, 200)
+		}
+		return s
+	}
+	one := func(script *scripts.Script, name, code, trial string, before []string, keys []string, args ...any) situation {
+		return situation{script: script, name: name, code: code, before: before, keys: keys, args: args, locks: 1, ours: ours, trial: trial}
+	}
+	hash := []string{"HSET lock " + ours + " 1", "PEXPIRE lock 20000"}
+	twice := []string{"HSET lock " + ours + " 2", "PEXPIRE lock 20000"}
+	channel := "redisson_lock__channel:{lock}"
+	other := func(script *scripts.Script, name, code string, before []string, keys []string, args ...any) situation {
+		return situation{script: script, name: name, code: code, before: before, keys: keys, args: args}
+	}
+	member := `{"seq":1,"epoch":1,"stage":-1,"lo":0,"hi":0,"seen":1,"ends":` + later + `,"longest":1000,"skew":0,"info":"{}"}`
+	recorded := []string{"HSET record epoch 1 stage 0 since 1 patterns [] dialect jedis-ms shortest_ms 30000", "HSET {record}:members m " + member}
+	report := []any{"n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}"}
+
+	return []situation{
+		acquire("free", "1", nil),
+		acquire("free, kept before", "1", kept),
+		acquire("free, in the queue", "1", []string{"ZADD " + line + " 1 me_heard 2 other_heard"}, queued),
+		acquire("free, bounded", "1", nil, bounded),
+		acquire("another's turn", "0", []string{"ZADD " + line + " 1 other_heard"}, queued),
+		acquire("held by a bridge holder", "0", []string{set(key, theirs), set(guard, theirs)}, queued),
+		acquire("held by a legacy client", "0", []string{"SET lock " + later, set(streak, past+"_"+later)}, queued),
+		acquire("an expired legacy value", "2", []string{"SET lock " + past}),
+		acquire("an expired legacy value, in the queue", "2", with([]string{"SET lock " + past}, kept), queued),
+		acquire("a ghost", "-2", []string{"SET lock " + past}, refused),
+		acquire("ours already", "3", held),
+		acquire("the guard ours already, the key of a legacy client", "0", []string{set(guard, ours), "SET lock " + later}),
+
+		release("held", "1", held, 0),
+		release("held for a moment", "1", with(held, kept), 1),
+		release("held, somebody waits", "1", with(held, kept, []string{"ZADD " + line + " 1 next_heard"}), 0),
+		release("held, our entry still there", "1", with(held, []string{"ZADD " + line + " 1 me_heard 2 next_nobody"}), 0, "me heard"),
+		release("the key is gone", "2", []string{set(guard, ours)}, 0),
+		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0),
+
+		renew("held", "1", with(held, kept)),
+		renew("the key is gone", "2", []string{set(guard, ours)}),
+		renew("the guard is gone", "2", []string{set(key, ours)}),
+		renew("displaced", "-1", []string{set(guard, ours), "SET lock " + later}),
+
+		settle("ours", "1", "0", held...),
+		settle("gone", "2", "0", set(guard, ours)),
+		settle("expired again", "2", "0", set(guard, ours), "SET lock "+past),
+		settle("overwritten, put back", "3", "1", set(guard, ours), "SET lock "+later),
+		settle("overwritten, withdrawn", "-1", "0", set(guard, ours), "SET lock "+later),
+
+		take("free", "1", fence, long),
+		take("free, counted before", "1", fence, long, set(fence, "1700000000000000")),
+		take("free, no counter", "1", key, 0),
+		take("ours already", "1", fence, long, set(key, ours)),
+		take("held", "0", fence, long, set(key, theirs)),
+
+		one(scripts.ModernExtend, "held", "1", mayKeep, []string{set(key, ours), set(fence, "1700000000000000")}, []string{key, fence}, ours, ttl, long),
+		one(scripts.ModernExtend, "lost", "0", "", []string{set(key, theirs)}, []string{key, fence}, ours, ttl, long),
+
+		enqueue("free", "1", true),
+		enqueue("free, our turn", "1", true, "ZADD "+queue+" 1 "+mine),
+		enqueue("free, the turn of another", "0", true, "ZADD "+queue+" 1 "+next),
+		enqueue("free, the turn of one who is gone", "1", true, "ZADD "+queue+" 1 "+gone),
+		enqueue("held", "0", true, set(key, theirs)),
+		enqueue("held, in line already", "0", true, set(key, theirs), "ZADD "+queue+" 1 "+mine, "PEXPIRE "+queue+" 20000"),
+		enqueue("ours already", "1", true, set(key, ours), "ZADD "+queue+" 1 "+mine),
+		enqueue("free, counted", "1", false),
+		enqueue("free, our turn, counted", "1", false, "ZADD "+queue+" 1 "+mine, set(fence, "1700000000000000")),
+		enqueue("free, the turn of another, counted", "0", false, "ZADD "+queue+" 1 "+next, "PEXPIRE "+queue+" 20000"),
+		enqueue("ours already, counted", "1", false, set(key, ours), "ZADD "+queue+" 1 "+mine, "PEXPIRE "+queue+" 20000"),
+		enqueue("left to others", "0", false, set(share, later)),
+		enqueue("held, counted", "0", false, set(key, theirs)),
+
+		giveBack("alone", "1", true),
+		giveBack("somebody waits", "2", true, "ZADD "+queue+" 1 "+next),
+		giveBack("one who is gone waits", "1", true, "ZADD "+queue+" 1 "+gone),
+		giveBack("garbage waits", "1", true, "ZADD "+queue+" 1 garbage"),
+		giveBack("alone, counted", "1", false),
+		giveBack("somebody waits, counted", "2", false, "ZADD "+queue+" 1 "+mine+" 2 "+next, set(fence, "1700000000000000")),
+		giveBack("the share of others", "1", false, "ZADD "+queue+" 1 "+next, set(share, past)),
+		giveBack("the share of others, garbage", "2", false, "ZADD "+queue+" 1 "+next, set(share, "garbage")),
+
+		one(scripts.RedissonTake, "free", "<nil>", "", nil, []string{key}, ttl, ours),
+		one(scripts.RedissonTake, "once more", "<nil>", "", hash, []string{key}, ttl, ours),
+		one(scripts.RedissonExtend, "held", "1", mayHKeep, hash, []string{key}, ttl, ours),
+		one(scripts.RedissonRelease, "the last hold", "1", mayHFree, hash, []string{key}, "0", ttl, ours, channel),
+		one(scripts.RedissonRelease, "one of two", "0", "", twice, []string{key}, "0", ttl, ours, channel),
+
+		one(scripts.CompareDel, "held", "1", mayFree, []string{"SET lock " + ours}, []string{key}, ours),
+		one(scripts.CompareDel, "held, with a TTL", "1", mayFree, []string{set(key, ours)}, []string{key}, ours),
+		one(scripts.CompareSet, "held", "1", mayPut, []string{"SET lock " + ours}, []string{key}, ours, later),
+		one(scripts.CompareSet, "held, with a TTL", "1", mayPut, []string{set(key, ours)}, []string{key}, ours, later),
+		one(scripts.GatedCompareSet, "held", "1", "", []string{"SET lock " + ours}, []string{key}, ours, later, later),
+		one(scripts.GatedCompareSet, "held, with a TTL", "1", "", []string{set(key, ours)}, []string{key}, ours, later, later),
+		one(scripts.GatedSetNX, "free", "1", "", nil, []string{key, guard}, ours, later),
+		one(scripts.GatedGetSet, "expired", past, "", []string{"SET lock " + past}, []string{key, guard}, ours, later),
+		one(scripts.GatedSet, "expired", "OK", "", []string{"SET lock " + past}, []string{key, guard}, ours, later),
+		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
+		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
+
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000),
+		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
+		other(scripts.StageLeave, "known", "1", recorded, []string{members}, "m", 2),
+		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
+		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
+		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
+	}
+}
