@@ -18,6 +18,6 @@ for _, member in ipairs(each_member(KEYS[2])) do
   wait = math.max(wait, gone_at(member) - now + 1)
 end
 if wait > 0 then return {-1, wait, 0} end
-redis.call('HSET', KEYS[1], 'epoch', 1, 'stage', ARGV[1], 'since', string.format('%.0f', now),
+redis.call('HMSET', KEYS[1], 'epoch', 1, 'stage', ARGV[1], 'since', string.format('%.0f', now),
   'patterns', ARGV[2], 'dialect', ARGV[3], 'shortest_ms', ARGV[4])
 return {1, 1, tonumber(ARGV[1])}

@@ -52,5 +52,5 @@ for _, member in ipairs(members) do
 end
 if #blocked > 3 then return blocked end
 if ARGV[3] ~= '1' then return {1, epoch, stage} end
-redis.call('HSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
+redis.call('HMSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
 return {1, epoch + 1, target}
