@@ -34,15 +34,47 @@ var (
 	ErrReleased = errors.New("lock already released")
 )
 
+// Reason says why a lock was lost. Each Error that matches ErrLost has one.
+type Reason uint8
+
+const (
+	// ReasonDeadline: the lease ended. No renewal and no release was confirmed in time, or nobody renewed
+	// the lock. Error.Cause is the error of the last command that failed, nil if none did.
+	ReasonDeadline Reason = iota + 1
+
+	// ReasonMaxHold: the lock was held for longer than Options.MaxHold.
+	ReasonMaxHold
+
+	// ReasonTaken: the server says that the key is not ours any more.
+	ReasonTaken
+
+	// ReasonDisplaced: another client's value stands on the key while our guard is still there.
+	// Error.Value is that value.
+	ReasonDisplaced
+
+	// ReasonClosed: the Locker was closed while the lock was held.
+	ReasonClosed
+)
+
+// String returns the reason's name; empty for none.
+func (r Reason) String() string {
+	names := [...]string{"", "deadline", "max-hold", "taken", "displaced", "closed"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return "unknown"
+}
+
 // Error says which operation failed on which key, and what was seen.
 type Error struct {
-	Op    string    // acquire, renew, release ...
-	Key   string    // the lock's key
-	Kind  error     // one of the errors above; nil for a plain failure of connection or server
-	Cause error     // what stands behind it: the context's cause, the server's words, an I/O error
-	Value string    // the foreign value that was seen, if that is what this is about
-	Until time.Time // when an unknown outcome has passed at the latest; zero if it is not known
-	Note  string    // what happened, or what to do, in a few words
+	Op     string    // acquire, renew, release ...
+	Key    string    // the lock's key
+	Kind   error     // one of the errors above; nil for a plain failure of connection or server
+	Reason Reason    // why the lock was lost; zero unless Kind is ErrLost
+	Cause  error     // what stands behind it: the context's cause, the server's words, an I/O error
+	Value  string    // the foreign value that was seen, if that is what this is about
+	Until  time.Time // when an unknown outcome has passed at the latest; zero if it is not known
+	Note   string    // what happened, or what to do, in a few words
 }
 
 // Error writes everything on one line; keys and values are quoted and cut to a readable length.

@@ -21,7 +21,8 @@ type quietConn struct {
 	net.Conn
 	raw         syscall.RawConn
 	read, write transfer
-	bounded     atomic.Bool // a read has, or had, a deadline
+	deadlines   sync.Mutex  // held while one is set
+	bounded     atomic.Bool // a read has, or may have, a deadline
 }
 
 // transfer is one direction; rest, done and err are those of a call, which holds mu.
@@ -52,6 +53,7 @@ func quiet(conn net.Conn) net.Conn {
 		return conn
 	}
 	q := &quietConn{Conn: conn, raw: raw}
+	q.bounded.Store(true) // conn may have a deadline already, which nobody can ask it for
 	q.read.op, q.read.trap, q.read.ready, q.read.step = "read", syscall.SYS_READ, raw.Read, q.read.once
 	q.write.op, q.write.trap, q.write.ready, q.write.step = "write", syscall.SYS_WRITE, raw.Write, q.write.all
 	return q
@@ -66,12 +68,17 @@ func (q *quietConn) SetReadDeadline(t time.Time) error {
 	if t.IsZero() && !q.bounded.Load() {
 		return nil
 	}
-	q.bounded.Store(true)
-	return q.Conn.SetReadDeadline(t)
+	q.deadlines.Lock()
+	defer q.deadlines.Unlock()
+	err := q.Conn.SetReadDeadline(t)
+	q.bounded.Store(err != nil || !t.IsZero())
+	return err
 }
 
 // SetDeadline implements net.Conn.
 func (q *quietConn) SetDeadline(t time.Time) error {
+	q.deadlines.Lock()
+	defer q.deadlines.Unlock()
 	q.bounded.Store(true)
 	return q.Conn.SetDeadline(t)
 }

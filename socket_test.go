@@ -202,6 +202,28 @@ func TestQuietReadsOnAfterADeadline(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
+// TestQuietClearsADeadlineThatWasThereBefore: the connection below got it before it was wrapped.
+func TestQuietClearsADeadlineThatWasThereBefore(t *testing.T) {
+	for name, set := range map[string]func(net.Conn) error{
+		"read": func(c net.Conn) error { return c.SetReadDeadline(time.Now().Add(-time.Second)) },
+		"both": func(c net.Conn) error { return c.SetDeadline(time.Now().Add(-time.Second)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, other := pair(t, "tcp", func(c net.Conn) net.Conn { return c })
+			require.NoError(t, set(conn))
+			quiet := lockmigrate.Quiet(conn)
+			_, err := quiet.Read(make([]byte, 1))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it counts until it is taken away")
+			require.NoError(t, quiet.SetReadDeadline(time.Time{}))
+			_, err = other.Write([]byte("x"))
+			require.NoError(t, err)
+			n, err := quiet.Read(make([]byte, 10))
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		})
+	}
+}
+
 func TestQuietLeavesOtherConnectionsAlone(t *testing.T) {
 	one, other := net.Pipe()
 	defer one.Close()

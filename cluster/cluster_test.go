@@ -294,3 +294,77 @@ func TestOptions(t *testing.T) {
 	_, err = New(Options{Addrs: []string{"nothing"}})
 	assert.Error(t, err)
 }
+
+// Any one master hangs; those who wait for locks of the others are handed them at once, whether they began to wait
+// before that or after.
+func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0, "--cluster-node-timeout", "60000")
+	pool := newPool(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	keyOn := func(m *redistest.Server, name string) string {
+		for i := 0; ; i++ {
+			if key := fmt.Sprint(name, i); c.Owner(protocol.Slot(key)) == m {
+				return key
+			}
+		}
+	}
+	for name, open := range map[string]func() locker{
+		"modern": func() locker {
+			l, err := modern.New(pool, modern.Options{})
+			require.NoError(t, err)
+			return modernLocker{l}
+		},
+		"bridge": func() locker {
+			l, err := compat.New(pool, compat.Options{})
+			require.NoError(t, err)
+			return compatLocker{l}
+		},
+	} {
+		for i, hung := range c.Masters {
+			t.Run(fmt.Sprint(name, " master ", i), func(t *testing.T) {
+				holder, waiter := open(), open()
+				defer holder.Close()
+				defer waiter.Close()
+				handed := func(key string, when string, freeze func() func()) {
+					t.Helper()
+					held, err := holder.acquire(ctx, key)
+					require.NoError(t, err)
+					var at time.Time
+					got := make(chan error, 1)
+					go func() {
+						k, err := waiter.acquire(ctx, key)
+						at = time.Now()
+						if err == nil {
+							err = k.Release(ctx)
+						}
+						got <- err
+					}()
+					redistest.Await(t, "it stands in the queue", time.Minute, func() bool {
+						for _, s := range c.Masters {
+							if s == hung && when != "before" {
+								continue
+							}
+							names, _ := redis.Strings(s.Do("KEYS", "*"+key+"*"), nil)
+							if len(names) > 1 {
+								return true
+							}
+						}
+						return false
+					})
+					thaw := freeze()
+					defer thaw()
+					start := time.Now()
+					require.NoError(t, held.Release(ctx))
+					require.NoError(t, <-got)
+					assert.Less(t, at.Sub(start), time.Second, "it waits since %s the master hung", when)
+				}
+				other := c.Masters[(i+1)%3]
+				handed(keyOn(other, fmt.Sprint(name, i, "before")), "before", hung.Freeze)
+				thaw := hung.Freeze()
+				defer thaw()
+				handed(keyOn(other, fmt.Sprint(name, i, "after")), "after", func() func() { return func() {} })
+			})
+		}
+	}
+}

@@ -15,14 +15,10 @@ import (
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
 func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
 	m := l.bridgeMachine(k)
-	abandoned := func(driver.Outcome) {
-		defer l.background.End()
-		l.giveBack(k, l.mono.Now())
-	}
 	reply := protocol.Reply{}
 	for {
 		began := l.mono.Now()
-		outcome, err := l.advance(ctx, over, m, reply, abandoned)
+		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
 		}
@@ -78,7 +74,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		if k.wait != nil {
 			k.wait.listed = false
 		}
-		k.begin(&k.bridge, m.FenceToken(), m.TookOver(), began)
+		k.begin(m.FenceToken(), m.TookOver(), began)
 		return look{}, nil
 	}
 	seen, wait := m.Seen()
@@ -216,8 +212,8 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 			l.background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
-		h := &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
-		k.begin(h, 0, false, began)
+		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
+		k.begin(0, false, began)
 		return look{}, nil
 	case protocol.Foreign:
 		p.leave()

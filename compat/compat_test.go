@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -341,6 +343,20 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{Stage: 7}, "no such stage"},
 		{compat.Options{Stage: compat.Legacy, Namespace: "orders"}, "the stage is the record's"},
 		{compat.Options{Namespace: "a b"}, "a namespace's name"},
+		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},
+		{compat.Options{YieldAfter: math.MaxInt64}, "ten years"},
+		{compat.Options{YieldAfter: -1}, ""},
+		{compat.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
+		{compat.Options{FenceTTL: time.Millisecond}, "FenceTTL 1ms: must be whole milliseconds, at least twice TTL 10s"},
+		{compat.Options{FenceTTL: time.Millisecond, NoFence: true}, ""},
+		{compat.Options{Stage: compat.Modern, TTL: 20 * 24 * time.Hour}, ""},
+	}
+	for want, pool := range map[string]lockmigrate.Pool{
+		"needs a pool": nil, "the *redis.Pool is nil": (*redis.Pool)(nil), "neither Dial nor DialContext": &redis.Pool{},
+	} {
+		if _, err := compat.New(pool, compat.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a pool that is none: %v, want %q", err, want)
+		}
 	}
 	for _, c := range cases {
 		err := c.o.Validate()

@@ -39,7 +39,9 @@
 //
 // G3. The holder's context ends, with a cause that matches ErrLost, no later than the server's TTL can,
 // by a monotonic deadline that counts from before the command that set it was sent, whether or not any
-// reply ever comes (TestHolderWithoutAServerIsTold).
+// reply ever comes (TestHolderWithoutAServerIsTold). A release that fails, or whose caller leaves, changes
+// nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
+// TestDoNeverHidesTheLoss in internal/suites/holder).
 //
 // G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so: a clobber after a
 // takeover makes the bridge withdraw (TestClobberWhileSettling,
@@ -61,8 +63,9 @@
 // G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
 // (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
-// G9. Fence is larger than that of every earlier bridge or modern holder of the key
-// (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire).
+// G9. Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
+// the counter (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire); on one that has
+// lost it, if its clock has not fallen behind: see docs/guarantees.md.
 //
 // G10. A cancelled Acquire returns at once and leaves nothing behind (TestCancelledAcquireLeavesNothing);
 // a missing reply is settled by asking again with a value that is nobody else's, and reported as

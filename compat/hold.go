@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -14,15 +15,14 @@ type hold interface {
 	every() time.Duration // between two renewals
 	alone() bool          // its renewal is no matter of one command
 	renewal(notAfter protocol.Instant) protocol.Machine
-	renewed(m protocol.Machine) // by a machine that renewal returned
+	renewed(m protocol.Machine) // takes over what a machine that renewal returned has left on the key
 	release() protocol.Machine  // only one of them is under way
 }
 
 // bridgeHold is a lock of the stages Bridge and Modern.
 type bridgeHold struct {
 	acquire protocol.BridgeAcquire // says what the lock's keys are
-	giving  protocol.BridgeRelease // the first release; a further one has its own
-	given   bool
+	giving  protocol.BridgeRelease // one release runs at a time
 	opts    *Options
 }
 
@@ -41,12 +41,7 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 }
 
 func (h *bridgeHold) release() protocol.Machine {
-	m := &h.giving
-	if h.given { // an earlier one may still be under way
-		m = new(protocol.BridgeRelease)
-	}
-	h.given = true
-	a := &h.acquire
+	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked()}
 	return m
 }
@@ -54,30 +49,45 @@ func (h *bridgeHold) release() protocol.Machine {
 // legacyHold is a lock of stage Legacy. It is given back by compare-and-delete, so that it never
 // deletes a successor's key.
 type legacyHold struct {
-	key, owner, text string
-	expiry           protocol.Instant
-	opts             *Options
+	key, owner string
+	opts       *Options
+
+	mu sync.Mutex
+	// What stands on the key. After a renewal without an answer it is text or pending.
+	text, pending         string
+	expiry, pendingExpiry protocol.Instant
 }
 
-func (h *legacyHold) alone() bool          { return true }
-func (h *legacyHold) value() string        { return h.text }
+func (h *legacyHold) alone() bool { return true }
+func (h *legacyHold) value() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text
+}
 func (h *legacyHold) span() time.Duration  { return h.opts.Lease }
 func (h *legacyHold) every() time.Duration { return h.opts.Lease / 3 }
 
 func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return &protocol.LegacyRenew{
-		Dialect: h.opts.rules(), Key: h.key, Owner: h.owner, Lease: h.opts.Lease, Value: h.text, NotAfter: notAfter,
+		Dialect: h.opts.rules(), Key: h.key, Owner: h.owner, Lease: h.opts.Lease, NotAfter: notAfter,
+		Value: h.text, ValueExpiry: h.expiry, Pending: h.pending, PendingExpiry: h.pendingExpiry,
 	}
 }
 
 func (h *legacyHold) renewed(m protocol.Machine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	r := m.(*protocol.LegacyRenew)
-	h.text, h.expiry = r.Written(), r.Expiry()
+	h.text, h.expiry, h.pending, h.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
 }
 
 func (h *legacyHold) release() protocol.Machine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return &protocol.LegacyRelease{
-		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Expiry: h.expiry,
+		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -38,7 +39,7 @@ type Locker struct {
 	hot      *waiting.Heat
 	channel  string // where this Locker is told that it is its turn
 	seen     lockmigrate.Observer
-	settled  func(driver.Outcome) // what becomes of a run whose caller has left and which leaves nothing behind
+	lives    lifetime.Locker
 
 	stop       context.CancelFunc
 	background background.Group
@@ -49,24 +50,21 @@ type Locker struct {
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
 // Acquire waits and TryAcquire waits for ReplyTimeout.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("compat: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
 	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
 	l.hot = waiting.NewHeat()
 	l.channel = "lockmigrate:wake:" + newUUID()
-	l.settled = func(driver.Outcome) { l.background.End() }
 	if l.seen = opts.Observer; l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
+	dial := opts.dialer(pool)
+	servers, _ := pool.(topology.Servers)
+	pool = topology.Leaving(pool)
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
 	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
 	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
-	dial := opts.dialer(pool)
-	servers, _ := pool.(topology.Servers)
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
 	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {
@@ -75,6 +73,9 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		renewals = l.renewals
 	}
 	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
+	l.lives = lifetime.Locker{
+		Now: l.mono.Now, At: l.mono.At, Seen: l.seen, Watch: l.renewer, Background: &l.background, ReplyTimeout: l.opts.ReplyTimeout,
+	}
 	l.hub = waiting.New(waiting.Options{
 		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now, Channel: l.channel,
 		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
@@ -141,7 +142,7 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 
 func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if key == "" {
-		return nil, errEmptyKey
+		return nil, failed(key, lifetime.ErrEmptyKey)
 	}
 	k := l.newLock(ctx, key)
 	if err := l.enter(ctx, k, false); err != nil {
@@ -165,7 +166,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 
 func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bool, err error) {
 	if key == "" {
-		return nil, false, errEmptyKey
+		return nil, false, failed(key, lifetime.ErrEmptyKey)
 	}
 	if l.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
@@ -256,23 +257,27 @@ func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, 
 		e.Kind = lockmigrate.EventFailed
 	}
 	l.seen.Observe(e)
+	if err == nil {
+		l.renewer.Add(&lock.life.Lease)
+	}
 }
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, what went
-// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
+// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	return critical.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
 }
 
 var (
 	errWaitOver = errors.New("Options.Wait is over")
-	errClosed   = errors.New("the Locker is closed")
-	errEmptyKey = errors.New("compat: the empty key has no guard of its own")
+	errClosed   = lifetime.ErrClosed
 )
 
 // longestWait bounds the time between two looks at a key: the last resort when a message got lost.
@@ -354,7 +359,7 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	if next.deaf {
 		err = sleep(either, d)
 	} else {
-		_, err = w.watch.Sleep(either, w.turn, key, next.before, next.old, max(d, time.Millisecond))
+		_, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 	}
 	if errors.Is(err, errChanged) {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -27,7 +28,7 @@ const (
 )
 
 // Options of a Locker. The zero value is a bridge lock of ten seconds, renewed as long as it is held,
-// beside clients of dialect jedis-ms whose leases are ten seconds or longer.
+// beside clients of dialect jedis-ms whose leases are ten seconds or longer. No duration may be longer than ten years.
 type Options struct {
 	// Namespace names the record in Redis that says which stage to run, see `lockmigrate stage`. The
 	// Locker becomes a member of it and follows it. Zero: none, Stage stays as it is.
@@ -134,7 +135,7 @@ type Options struct {
 	// Version of the service, for people who look at `lockmigrate stage`.
 	Version string
 
-	// Dial makes a connection outside of any pool: one for commands, one for renewals, a pair for waiting.
+	// Dial makes a connection outside of any pool: one for commands, one for renewals, a pair for waiting on each master.
 	// They must be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a
 	// *redis.Pool. When there is neither, everything takes connections from the pool, and waiting is by
 	// polling.
@@ -157,20 +158,19 @@ func (o Options) Validate() error {
 	var wrong []error
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 
-	for _, f := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"TTL", o.TTL}, {"RenewEvery", o.RenewEvery}, {"Lease", o.Lease}, {"MaxHold", o.MaxHold},
-		{"ShortestLease", o.ShortestLease}, {"ClockLag", o.ClockLag}, {"CommandDelay", o.CommandDelay},
-		{"Grace", o.Grace}, {"Settle", o.Settle}, {"Wait", o.Wait}, {"Poll", o.Poll}, {"FenceTTL", o.FenceTTL},
-		{"YieldFor", o.YieldFor}, {"YieldAtMost", o.YieldAtMost}, {"MemberLease", o.MemberLease}, {"ReplyTimeout", o.ReplyTimeout},
-	} {
-		if f.value < 0 {
-			refuse("%s %v: must not be negative", f.name, f.value)
-		}
-	}
-	if len(wrong) > 0 {
+	wrong = append(wrong, limits.Durations(
+		limits.Option{Name: "TTL", Value: o.TTL}, limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "MaxHold", Value: o.MaxHold},
+		limits.Option{Name: "ShortestLease", Value: o.ShortestLease}, limits.Option{Name: "ClockLag", Value: o.ClockLag},
+		limits.Option{Name: "CommandDelay", Value: o.CommandDelay}, limits.Option{Name: "Grace", Value: o.Grace},
+		limits.Option{Name: "Settle", Value: o.Settle}, limits.Option{Name: "Wait", Value: o.Wait},
+		limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "YieldAfter", Value: max(o.YieldAfter, 0)},
+		limits.Option{Name: "YieldFor", Value: o.YieldFor}, limits.Option{Name: "YieldAtMost", Value: o.YieldAtMost},
+		limits.Option{Name: "MemberLease", Value: o.MemberLease},
+	), limits.Periods(
+		limits.Option{Name: "RenewEvery", Value: o.RenewEvery}, limits.Option{Name: "Poll", Value: o.Poll},
+		limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout},
+	))
+	if errors.Join(wrong...) != nil {
 		return errors.Join(wrong...)
 	}
 	if o.Stage > Modern {
@@ -207,6 +207,9 @@ func (o Options) relations() []error {
 	}
 	if o.TTL < 10*time.Millisecond || o.TTL%time.Millisecond != 0 {
 		refuse("TTL %v: must be whole milliseconds, at least 10", o.TTL)
+	}
+	if !o.NoFence && (o.FenceTTL < 2*o.TTL || o.FenceTTL%time.Millisecond != 0) {
+		refuse("FenceTTL %v: must be whole milliseconds, at least twice TTL %v; the counter must outlive the lock", o.FenceTTL, o.TTL)
 	}
 	if o.Lease%rules.Unit.Resolution() != 0 {
 		refuse("Lease %v: dialect %s writes whole units of %v", o.Lease, rules.Name, rules.Unit.Resolution())
@@ -264,7 +267,7 @@ func (o Options) withDefaults() Options {
 	fill(&o.YieldFor, poll+poll/5)
 	fill(&o.YieldAfter, 5*o.YieldFor)
 	fill(&o.YieldAtMost, 8*max(o.YieldAfter, 0))
-	fill(&o.FenceTTL, DefaultFenceTTL)
+	fill(&o.FenceTTL, max(DefaultFenceTTL, 2*o.TTL))
 	fill(&o.MemberLease, DefaultMemberLease)
 	fill(&o.ReplyTimeout, DefaultReplyTimeout)
 	return o

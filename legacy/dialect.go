@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -102,8 +103,13 @@ func (c Custom) Dialect() (Dialect, error) {
 		return Dialect{}, errors.New("a dialect needs a Name")
 	case (c.Format == nil) != (c.Parse == nil):
 		return Dialect{}, fmt.Errorf("dialect %s: Format and Parse must be set together", c.Name)
-	case c.Extra < 0 || c.Unit > Nanoseconds || c.Win > WinIfOldIsExpired || c.Poll < 0:
-		return Dialect{}, fmt.Errorf("dialect %s: a field is out of its range", c.Name)
+	case c.Unit > Nanoseconds || c.Win > WinIfOldIsExpired:
+		return Dialect{}, fmt.Errorf("dialect %s: no such Unit or Win", c.Name)
+	case c.Extra < 0 || c.Extra > 1_000_000:
+		return Dialect{}, fmt.Errorf("dialect %s: Extra %d: must be from 0 to 1,000,000", c.Name, c.Extra)
+	}
+	if err := limits.Periods(limits.Option{Name: "Poll", Value: c.Poll}); err != nil {
+		return Dialect{}, fmt.Errorf("dialect %s: %w", c.Name, err)
 	}
 	rules := &protocol.Dialect{
 		Name: c.Name, Unit: protocol.Unit(c.Unit), Extra: int64(c.Extra), AtOrBefore: c.AtOrBefore,

@@ -49,7 +49,7 @@ func TestCustomDialectIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*legacy.Custom){
 		"Name":          func(c *legacy.Custom) { c.Name = "" },
 		"set together":  func(c *legacy.Custom) { c.Parse = nil },
-		"range":         func(c *legacy.Custom) { c.Extra = -1 },
+		"must be":       func(c *legacy.Custom) { c.Extra = -1 },
 		"does not read": func(c *legacy.Custom) { c.Parse = func(string) (string, bool) { return "", false } },
 	} {
 		c := predis()

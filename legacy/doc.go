@@ -23,7 +23,9 @@
 //
 // G4. The holder's context ends, with a cause that matches ErrLost, no later than the lease does, by
 // the holder's own clock at the acquisition and a monotonic timer from then on
-// (TestContextEndsWithTheLease).
+// (TestContextEndsWithTheLease). A release that fails, or whose caller leaves, changes nothing about that.
+// Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
+// TestDoNeverHidesTheLoss in internal/suites/holder).
 //
 // G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server
 // does. A lock that arrives after its caller has left is given back (TestCancelledAcquireLeavesNothing).
@@ -31,6 +33,9 @@
 // G6. An acquisition is reported only when it is certain. Where a reply is missing and the key cannot
 // prove whose the value on it is, the error is ErrUnknownOutcome and says until when the key may stay
 // taken (TestLostReplies).
+//
+// G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept
+// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/suites/holder).
 //
 // # Not guaranteed
 //

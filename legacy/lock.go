@@ -3,183 +3,163 @@ package legacy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
 // Lock is a lock that we hold, or held.
 type Lock struct {
+	life   lifetime.Life
 	locker *Locker
 	key    string
 	owner  string
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	began  time.Time
 
-	over   sync.Once
-	mu     sync.Mutex // held through Renew and Release, so that they do not cross
-	value  string
-	expiry time.Time
-	timer  *time.Timer
-	ended  bool
+	mu sync.Mutex
+	// What stands on the key. After a renewal without an answer it is the value or the pending one.
+	value, pending             string
+	valueExpiry, pendingExpiry protocol.Instant // on the Locker's clock
 }
 
-// newLock starts the lease. began is a monotonic reading from before the clock was read for the value,
+var _ lockmigrate.Held = (*Lock)(nil)
+
+// newLock prepares the lease. began is a monotonic reading from before the clock was read for the value,
 // so the local deadline is never later than the lease.
-func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began time.Time) *Lock {
-	k := &Lock{locker: l, key: m.Key, owner: m.Owner, began: began, value: m.Value(), expiry: m.Expiry().Time()}
-	// The holder's context keeps the caller's values; its end is the lease's, not that of the wait.
-	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began protocol.Instant) *Lock {
+	k := &Lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
+	k.life.Init(&l.lives, (*kept)(k), ctx)
+	s := &k.life.Lease
+	s.Owner, s.Span = (*kept)(k), l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
-	left := min(time.Until(began.Add(l.opts.Lease)), k.expiry.Sub(l.opts.Clock.Now()))
-	k.timer = time.AfterFunc(left, k.leaseEnded)
+	left := m.Expiry().Time().Sub(l.opts.Clock.Now())
+	s.Begin(began, min(began.Add(l.opts.Lease), l.mono.Now().Add(left)))
 	return k
 }
 
 // Key returns the lock's key.
 func (k *Lock) Key() string { return k.key }
 
-// Value returns what we wrote on the key last.
-func (k *Lock) Value() string {
+// Token returns what we wrote on the key: the value that was confirmed last.
+func (k *Lock) Token() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.value
 }
 
-// Expiry returns the end of the lease on the Locker's clock.
-func (k *Lock) Expiry() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.expiry
-}
+// Fence returns 0: the old scheme has no fencing tokens.
+func (k *Lock) Fence() int64 { return 0 }
+
+// Expiry returns until when the lock is certainly ours if it is not renewed any more. It is a deadline of
+// this process's monotonic clock, and at most one of the dialect's units earlier than the expiry on the key.
+func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
 
 // Context returns a context with the values of the one that acquired the lock. It ends when the lease
 // does or when the lock turns out to be lost, with a cause that matches ErrLost, or when the lock is
-// released, with ErrReleased.
-func (k *Lock) Context() context.Context { return k.ctx }
+// released, with ErrReleased. A release that failed changes nothing about that.
+func (k *Lock) Context() context.Context { return k.life.Context() }
 
 // Renew moves the lease to a full Options.Lease from now, if the key still holds our value. ErrLost
-// means that it does not: another has taken the lock over, or a stale DEL has removed it. After any
-// other error the lock is held as before, until its Expiry.
-func (k *Lock) Renew(ctx context.Context) error {
-	if err := k.locker.syncClock(ctx); err != nil {
-		return k.fail("renew", nil, err)
+// means that it does not, because another has taken the lock over or a stale DEL has removed it, or that
+// the reply came after Expiry. After any other error the lock is held as before, until its Expiry.
+func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
+
+// Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the
+// lease was over or the key not ours any more. After another error the release may be tried again;
+// what cannot be released ends with the lease, and so does the holder's context.
+//
+// When ctx ends before the reply, or has ended before, the release goes on in the background.
+func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+
+// kept is what the life of a lock and the watch over its deadline see of a Lock.
+type kept Lock
+
+// Key implements lifetime.Kind.
+func (k *kept) Key() string { return k.key }
+
+// Acquired implements lifetime.Kind; a lock is made only when it is acquired.
+func (k *kept) Acquired(driver.Outcome) {}
+
+// Renew implements lifetime.Kind.
+func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	l := k.locker
+	if err := l.syncClock(ctx); err != nil {
+		failed := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Failed}, Err: err}
+		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if cause := context.Cause(k.ctx); cause != nil {
-		return cause
+	m := &protocol.LegacyRenew{
+		Dialect: l.opts.Dialect.Rules(), Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
+		Value: k.value, ValueExpiry: k.valueExpiry, Pending: k.pending, PendingExpiry: k.pendingExpiry,
 	}
-	machine := &protocol.LegacyRenew{
-		Dialect: k.locker.opts.Dialect.Rules(), Key: k.key, Owner: k.owner, Lease: k.locker.opts.Lease, Value: k.value,
-	}
-	began := time.Now()
-	outcome, err := k.locker.driver.Advance(ctx, machine, protocol.Reply{}, func(driver.Outcome) {})
-	if err != nil {
-		outcome.Err = err
-	}
-	switch outcome.Step.Verdict {
-	case protocol.Renewed:
-		k.value, k.expiry = machine.Written(), machine.Expiry().Time()
-		k.timer.Reset(time.Until(began.Add(k.locker.opts.Lease)))
-		k.observe(lockmigrate.EventRenewed, "renew", time.Since(began), nil)
-		return context.Cause(k.ctx) // the old lease may have ended meanwhile, and the holder been told
-	case protocol.Lost:
-		lost := k.fail("renew", ErrLost, nil)
-		k.end(lost)
-		return lost
-	case protocol.Failed:
-		err = k.fail("renew", nil, outcome.Err)
-	default:
-		err = k.unsureRenewal(outcome.Err)
-	}
-	k.observe(lockmigrate.EventFailed, "renew", time.Since(began), err)
-	return err
-}
-
-// Release gives the lock back as Options.Release says. ErrLost means that the lease was over or the key
-// not ours any more, and that nothing was deleted. After another error the release may be tried again;
-// what cannot be released ends with the lease.
-func (k *Lock) Release(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.ended {
-		if cause := context.Cause(k.ctx); cause != nil {
-			return cause
-		}
-	}
-	rules := k.locker.opts.Dialect.Rules()
-	machine := &protocol.LegacyRelease{
-		Dialect: rules, Key: k.key, Policy: k.locker.opts.Release.rule(rules),
-		Value: k.value, Expiry: protocol.InstantOf(k.expiry),
-	}
-	outcome, err := k.locker.driver.Advance(ctx, machine, protocol.Reply{}, func(driver.Outcome) {})
-	if err != nil {
-		outcome.Err = err
-	}
-	switch outcome.Step.Verdict {
-	case protocol.Released:
-		k.end(k.fail("release", ErrReleased, nil))
-		return nil
-	case protocol.Kept:
-		if machine.Policy == protocol.ReleaseNever {
-			k.end(k.fail("release", ErrReleased, nil))
-			return nil
-		}
-		lost := k.fail("release", ErrLost, nil)
-		k.end(lost)
-		return lost
-	case protocol.Failed:
-		err = k.fail("release", nil, outcome.Err)
-	default:
-		err = k.fail("release", ErrUnknownOutcome, outcome.Err)
-	}
-	k.observe(lockmigrate.EventFailed, "release", 0, err)
-	return err
-}
-
-// leaseEnded is the timer's: the lease is over and nobody has renewed or released.
-func (k *Lock) leaseEnded() {
-	lost := k.fail("hold", ErrLost, nil)
-	lost.Note = fmt.Sprintf("the lease of %v is over", k.locker.opts.Lease)
-	k.conclude(lost)
-}
-
-// unsureRenewal keeps the old lease: the key holds the old value or the new one, and both are ours.
-func (k *Lock) unsureRenewal(cause error) error {
-	return &Error{Op: "renew", Key: k.key, Kind: ErrUnknownOutcome, Cause: cause, Note: "held until the old expiry"}
-}
-
-func (k *Lock) end(cause error) {
-	k.ended = true
-	k.timer.Stop()
-	k.conclude(cause)
-}
-
-// conclude ends the holder's context and tells the observer how the hold ended; only the first call counts.
-func (k *Lock) conclude(cause error) {
-	k.over.Do(func() {
-		k.cancel(cause)
-		kind, op := lockmigrate.EventReleased, "release"
-		if errors.Is(cause, ErrLost) {
-			kind, op = lockmigrate.EventLost, "hold"
-		} else {
-			cause = nil
-		}
-		k.observe(kind, op, 0, cause)
+	k.mu.Unlock()
+	outcome, err := l.driver.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
+		k.keep(m)
+		abandoned(o)
 	})
+	if err == nil {
+		k.keep(m)
+	}
+	return outcome, err
 }
 
-func (k *Lock) observe(kind lockmigrate.EventKind, op string, took time.Duration, err error) {
-	k.locker.opts.Observer.Observe(lockmigrate.Event{Kind: kind, Op: op, Key: k.key, Took: took, Held: time.Since(k.began), Err: err})
+// keep takes over what a renewal that is over has left on the key.
+func (k *kept) keep(m *protocol.LegacyRenew) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.value, k.valueExpiry, k.pending, k.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry
 }
 
-func (k *Lock) fail(op string, kind, cause error) *Error {
-	return &Error{Op: op, Key: k.key, Kind: kind, Cause: cause}
+// Release implements lifetime.Kind.
+func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	l, rules := k.locker, k.locker.opts.Dialect.Rules()
+	var lost *Error
+	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
+		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Kept}}, nil
+	}
+	k.mu.Lock()
+	m := &protocol.LegacyRelease{
+		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
+		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry,
+	}
+	k.mu.Unlock()
+	never := m.Policy == protocol.ReleaseNever
+	outcome, err := l.driver.Advance(ctx, m, protocol.Reply{}, abandoned)
+	if never && outcome.Step.Verdict == protocol.Kept { // the dialect lets its keys run out
+		outcome.Step.Verdict = protocol.Released
+	}
+	return outcome, err
 }
+
+// Explain implements lifetime.Kind.
+func (k *kept) Explain(e *Error) {
+	if errors.Is(e.Kind, ErrLost) && e.Op == "release" {
+		e.Note = "the lease was over, or the key was not ours any more; nothing was deleted"
+	}
+}
+
+// Ended implements lifetime.Kind.
+func (k *kept) Ended(*Error) {}
+
+// Gone implements lifetime.Kind.
+func (k *kept) Gone() {}
+
+// Renewal implements renewal.Held; nothing renews a legacy lock by itself.
+func (k *kept) Renewal() protocol.Command { return protocol.Command{} }
+
+// Heard implements renewal.Held.
+func (k *kept) Heard(protocol.Reply) renewal.Answer { return renewal.Unclear }
+
+// Renewed implements renewal.Held.
+func (k *kept) Renewed(took time.Duration) { k.life.Renewed(took) }
+
+// RenewalFailed implements renewal.Held.
+func (k *kept) RenewalFailed(cause error) { k.life.RenewalFailed(cause) }
+
+// Lost implements renewal.Held.
+func (k *kept) Lost(why renewal.Loss) { k.life.Lost(why) }

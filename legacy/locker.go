@@ -6,38 +6,56 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/critical"
+	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Locker takes locks on the keys of one fleet.
 type Locker struct {
 	opts   Options
 	driver *driver.Driver
+	mono   renewal.Clock // of the deadlines
+	lives  lifetime.Locker
+
+	background background.Group
+	closed     atomic.Bool
 }
 
 // New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("legacy: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	return &Locker{
+	l := &Locker{
 		opts:   opts,
-		driver: &driver.Driver{Pool: pool, Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
-	}, nil
+		driver: &driver.Driver{Pool: topology.Leaving(pool), Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
+		mono:   renewal.NewClock(),
+	}
+	l.lives = lifetime.Locker{
+		Now: l.mono.Now, At: l.mono.At, Seen: opts.Observer, Watch: renewal.NewTimers(l.mono.Now),
+		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
+	}
+	return l, nil
 }
 
-// Close waits until nothing of this Locker runs in the background any more: commands whose callers
-// left before the reply. Locks that are held stay held.
-func (l *Locker) Close() { l.driver.Close() }
+// Close returns when nothing of this Locker runs in the background any more: commands whose callers
+// left before the reply. Nothing is sent after that. Release locks first: those that are held stay on the
+// server until their leases end, and so do their contexts.
+func (l *Locker) Close() {
+	l.closed.Store(true)
+	l.background.Close()
+	l.driver.Close()
+}
 
 // TryAcquire makes one attempt: at most SETNX, GET and GETSET.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
@@ -48,20 +66,27 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	patience := l.opts.Wait
 	if patience == 0 {
-		patience = math.MaxInt64
+		return l.observed(ctx, key, math.MaxInt64)
 	}
-	return l.observed(ctx, key, patience)
+	// A server that does not answer must not make it longer: the old code's count of sleeps ends it in any other case.
+	bounded, cancel := context.WithTimeoutCause(ctx, patience+l.opts.Poll, errWaitOver)
+	defer cancel()
+	return l.observed(bounded, key, patience)
 }
 
+var errWaitOver = errors.New("Options.Wait is over")
+
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, what went
-// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
+// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	return critical.Section(ctx, lock, l.opts.ReplyTimeout, work)
+	return lifetime.Section(ctx, lock, l.opts.ReplyTimeout, work)
 }
 
 // observed acquires and tells the observer what came of it.
@@ -77,10 +102,16 @@ func (l *Locker) observed(ctx context.Context, key string, patience time.Duratio
 		event.Kind = lockmigrate.EventFailed
 	}
 	l.opts.Observer.Observe(event)
+	if err == nil {
+		l.lives.Watch.Add(&lock.life.Lease)
+	}
 	return lock, err
 }
 
 func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
+	if key == "" {
+		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	}
 	if err := l.syncClock(ctx); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
 	}
@@ -91,7 +122,10 @@ func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration
 	start := time.Now()
 	reply, seen := protocol.Reply{}, obstacle{}
 	for {
-		attempt := time.Now()
+		if l.closed.Load() {
+			return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+		}
+		attempt := l.mono.Now()
 		outcome, err := l.driver.Advance(ctx, machine, reply, func(o driver.Outcome) { l.giveBack(machine, o) })
 		if err != nil {
 			return nil, l.notAcquired(key, seen, err) // the machine may still run: hands off
@@ -117,12 +151,19 @@ type obstacle struct {
 }
 
 // concluded turns a machine's verdict into a lock or an error.
-func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt time.Time) (*Lock, error) {
+func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*Lock, error) {
 	switch o.Step.Verdict {
 	case protocol.Acquired:
-		if took := time.Since(attempt); took >= l.opts.Lease {
+		if took := l.mono.Now().Sub(attempt); took >= l.opts.Lease {
 			l.giveBack(m, o)
-			return nil, &Error{Op: "acquire", Key: m.Key, Kind: ErrLost, Note: fmt.Sprintf("the reply took %v, longer than the lease", took)}
+			return nil, &Error{
+				Op: "acquire", Key: m.Key, Kind: ErrLost, Reason: lockmigrate.ReasonDeadline,
+				Note: fmt.Sprintf("the reply took %v, longer than the lease", took),
+			}
+		}
+		if l.closed.Load() {
+			l.giveBack(m, o)
+			return nil, &Error{Op: "acquire", Key: m.Key, Cause: lifetime.ErrClosed}
 		}
 		return newLock(ctx, l, m, attempt), nil
 	case protocol.Unsure:

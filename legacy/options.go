@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -16,7 +17,7 @@ const (
 )
 
 // Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes, waits for
-// as long as the context allows, and deletes only while its lease lasts.
+// as long as the context allows, and deletes only while its lease lasts. No duration may be longer than ten years.
 type Options struct {
 	// Dialect of the fleet. Every client of a key must speak the same one. Zero: JedisMS.
 	Dialect Dialect
@@ -27,8 +28,8 @@ type Options struct {
 	Lease time.Duration
 
 	// Wait is how long Acquire tries (the article's timeoutMsecs). As in the old code the sleeps count
-	// against it, and an attempt that begins within it is finished; here the time that attempts take
-	// counts too. Zero: as long as the context lasts.
+	// against it, and an attempt that begins within it is finished, within one Poll; here the time that
+	// attempts take counts too. Zero: as long as the context lasts.
 	Wait time.Duration
 
 	// Poll is the sleep between two attempts. Zero: the dialect's own, 100 ms for most. Shorter values
@@ -85,22 +86,16 @@ func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
 
 // Validate tells what is wrong with the options, without changing them.
 func (o Options) Validate() error {
-	var wrong []error
 	d := o.Dialect.Rules()
-	if lease := o.lease(); lease <= 0 {
-		wrong = append(wrong, fmt.Errorf("option Lease %v: must be positive", lease))
-	} else if lease%d.Unit.Resolution() != 0 {
-		wrong = append(wrong, fmt.Errorf("option Lease %v: dialect %s writes whole units of %v", lease, d.Name, d.Unit.Resolution()))
+	wrong := []error{
+		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),
+		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}, limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
 	}
-	for name, value := range map[string]time.Duration{
-		"Wait": o.Wait, "Poll": o.Poll, "Jitter": o.Jitter, "ReplyTimeout": o.ReplyTimeout,
-	} {
-		if value < 0 {
-			wrong = append(wrong, fmt.Errorf("option %s %v: must not be negative", name, value))
-		}
+	if lease := o.lease(); lease%d.Unit.Resolution() != 0 {
+		wrong = append(wrong, fmt.Errorf("Lease %v: dialect %s writes whole units of %v", lease, d.Name, d.Unit.Resolution()))
 	}
 	if o.Release > ReleaseCompare {
-		wrong = append(wrong, fmt.Errorf("option Release %d: no such policy", o.Release))
+		wrong = append(wrong, fmt.Errorf("Release %d: no such policy", o.Release))
 	}
 	return errors.Join(wrong...)
 }

@@ -20,7 +20,9 @@
 // G2. The holder's context ends, with a cause that matches ErrLost, no later than a deadline of the
 // process's own monotonic clock, counted from before the last successful renewing command was sent,
 // whether or not any reply arrives; earlier when the server says that the key is not ours
-// (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord).
+// (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose caller
+// leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
+// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/suites/holder).
 //
 // G3. A release deletes, and a renewal extends, only what holds our token
 // (TestFault10ReleaseNeverRemovesAnothers).
@@ -43,7 +45,8 @@
 // over, and every 30 s (TestFault08LostWakeUp, TestStressFlushAll).
 //
 // G8. With Options.Fencing every acquisition of a key has a larger token than all before it, though the
-// counter has a TTL (TestFencingTokensRise, TestFault01ServersClockDiffers).
+// counter has a TTL (TestFencingTokensRise, TestFault01ServersClockDiffers); on a server that has lost the
+// counter, if its clock has not fallen behind (TestFencingTokensWithoutTheirCounter).
 //
 // G9. A failed TryAcquire is one command (TestFault03FailedTryIsOneCommand). All renewals of a Locker
 // are one goroutine's, over a connection that only the Locker uses and in which they have room of their
@@ -56,8 +59,9 @@
 // # Not guaranteed
 //
 //   - lost-update: a failover to a replica that never saw the lock lets a second holder in. Replicas
-//     (WAIT) makes that rarer; a Quorum survives the loss of a minority of servers; fencing tokens, checked
-//     by the store, keep the writes of the overtaken holder out. A flush of the server is the same.
+//     (WAIT) makes that rarer; a Quorum survives the loss of a minority of servers. Fencing tokens, checked
+//     by the store, keep the writes of the overtaken holder out, if the new master's clock is not behind
+//     the old one's by as much as the failover took. A flush of the server is the same.
 //   - pause: a process that stops (garbage collection, a suspended machine) and resumes past its lease
 //     runs on until it looks at its context. On Linux the monotonic clock stands still while the whole
 //     machine is suspended: after that only the server's word, at the next renewal, tells.
@@ -78,10 +82,14 @@
 // # Connections
 //
 // A Locker connects when it is used: a shared line for the commands of all goroutines and for the
-// renewals, and a pair for waiting, which is closed when nobody has waited for a while. Where ReplyTimeout
+// renewals, and a pair for waiting on each master, which is closed when nobody has waited for a while. Where ReplyTimeout
 // is more than a quarter of TTL, or with Options.Pooled, the renewals have a connection of their own. They
 // are made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
 // See Options.Dial and Options.Pooled for other arrangements.
+//
+// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its
+// connection is then given up, and the command goes out once more over a new one, which leads to the new master where
+// a name or a proxy stands for it by then. A waiter goes on until its context or Options.Wait is over.
 //
 // # Concurrency
 //
@@ -92,7 +100,8 @@
 //
 //   - key: the token, with a TTL. By default a number n with 5*10^18 <= n < 9.2*10^18, which clients of
 //     the old scheme read as an expiry in the far future.
-//   - {key}:queue: those in line, a sorted set of "<token> <claim ms> <channel>" by ticket.
+//   - {key}:queue: those in line, a sorted set of "<token> <claim ms> <channel>" by ticket. The channel is "-" for one
+//     that listens on none.
 //   - {key}:fence: the fencing counter. {key}:share: when hand-overs pause.
 //   - lockmigrate:wake:<locker>: the channel of one Locker: "<token> <ticket> <fence>" is a grant, and
 //     "<token> head" tells a waiter that it is the first in line.

@@ -126,7 +126,7 @@ func ExampleLock_Fence() {
 	// the old one: a newer holder has written
 	// stored: new
 	// released: <nil>
-	// released: hold "orders": lock lost (the key was not ours any more when it was released)
+	// released: release "orders": lock lost (the key was not ours any more when it was released)
 }
 
 func ExampleWithOwner() {

@@ -496,3 +496,87 @@ func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
 		})
 	}
 }
+
+// A server that restarts ends no wait, however one waits: the connections are made anew, and whoever is first then
+// gets the lock.
+func TestWaitersOutliveARestart(t *testing.T) {
+	for name, opts := range map[string]modern.Options{
+		"queue": {}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true}, "polling": {NoTracking: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			holder := newLocker(t, s.Pool(), opts)
+			_, err := holder.Acquire(t.Context(), key)
+			require.NoError(t, err)
+			waiter := newLocker(t, s.Pool(), opts)
+			const n = 3
+			done := make(chan error, n)
+			for range n {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					k, err := waiter.Acquire(ctx, key)
+					if err == nil {
+						err = k.Release(ctx)
+					}
+					done <- err
+				}()
+			}
+			redistest.Await(t, "they wait", 10*time.Second, func() bool { return waiter.Waiting() != "idle" })
+			s.Kill()
+			time.Sleep(500 * time.Millisecond) // it is away for so long
+			s.Start()
+			for range n {
+				assert.NoError(t, <-done)
+			}
+		})
+	}
+}
+
+// Options.Wait bounds all of an Acquire, also the first attempt, and what follows an acquisition.
+func TestWaitBoundsTheWholeAcquire(t *testing.T) {
+	for name, opts := range map[string]modern.Options{
+		"queue": {}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true},
+		"replicas": {Replicas: 1, ReplicaTimeout: 9 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts.Wait, opts.ReplyTimeout = 200*time.Millisecond, 10*time.Second
+			s := redistest.Real(t)
+			locker := newLocker(t, s.Pool(), opts)
+			if opts.Replicas == 0 {
+				k, err := locker.Acquire(t.Context(), "other")
+				require.NoError(t, err)
+				require.NoError(t, k.Release(t.Context()))
+				thaw := s.Freeze()
+				defer thaw()
+			}
+			start := time.Now()
+			_, err := locker.Acquire(context.Background(), key)
+			took := time.Since(start)
+			assert.Error(t, err)
+			assert.ErrorContains(t, err, "Options.Wait is over")
+			assert.Less(t, took, 5*time.Second)
+		})
+	}
+}
+
+// Do comes back soon after its context is over, although the server is silent.
+func TestDoComesBackWhenItsContextIsOver(t *testing.T) {
+	s := redistest.Real(t)
+	locker := newLocker(t, s.Pool(), modern.Options{ReplyTimeout: 10 * time.Second})
+	ctx, cancel := context.WithCancel(t.Context())
+	var thaw func()
+	start := time.Now()
+	err := locker.Do(ctx, key, func(ctx context.Context) error {
+		thaw = s.Freeze()
+		start = time.Now()
+		cancel()
+		return nil
+	})
+	took := time.Since(start)
+	thaw()
+	assert.Error(t, err)
+	assert.Less(t, took, 5*time.Second)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,8 +13,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -45,6 +47,7 @@ type Locker struct {
 	hot     *waiting.Heat
 	threads atomic.Uint64 // layout Redisson: the numbers that stand for threads
 	seen    lockmigrate.Observer
+	lives   lifetime.Locker
 
 	mu    sync.Mutex
 	owned map[ownership]*hold // what owners in contexts hold
@@ -55,16 +58,14 @@ type Locker struct {
 
 // New returns a Locker over a server. It sends nothing and starts nothing yet.
 func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if pool == nil {
-		return nil, errors.New("modern: a Locker needs a pool")
-	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("modern: %w", err)
 	}
 	dial := opts.dialer(pool)
 	servers, _ := pool.(topology.Servers)
 	own := dial != nil || servers != nil // connections outside of the pool
 	opts = opts.withDefaults()
+	pool = topology.Leaving(pool)
 	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
 	l.hot = waiting.NewHeat()
 	if l.seen == nil {
@@ -90,6 +91,9 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	l.renewer = renewal.New(renewal.Options{
 		Now: l.clock.Now, Lines: []renewal.Batcher{l.renewals(pool, way)}, ReplyTimeout: opts.ReplyTimeout,
 	})
+	l.lives = lifetime.Locker{
+		Now: l.clock.Now, At: l.clock.At, Seen: l.seen, Watch: l.renewer, Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
+	}
 	l.hub = waiting.New(waiting.Options{
 		Dial: dial, Servers: servers, Runner: l.runner, Now: l.clock.Now, Channel: l.channel,
 		NoTracking: opts.NoTracking, ReplyTimeout: opts.ReplyTimeout, Poll: opts.Poll,
@@ -131,51 +135,68 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	return l.acquired(ctx, k, start, false, err)
 }
 
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A key of another type, such as
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks under a waiter, or a
+// server that is away for a while, does not end its wait; one that the first attempt meets is its error. A key of another type, such as
 // a lock of another layout, is ErrForeignFormat: whoever holds that will not hand it to us.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
-	if again, ok, err := l.reenter(ctx, key); ok {
-		return again, err
-	}
-	start := l.clock.Now()
-	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.clock.Now) { // else the key is hardly free
-		k, err := l.attempt(ctx, key)
-		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-			return l.acquired(ctx, k, start, false, err)
-		}
-	}
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if l.opts.Wait > 0 {
 		bounded, cancel = context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
 	}
 	defer cancel()
+	if again, ok, err := l.reenter(bounded, key); ok {
+		return again, err
+	}
+	start := l.clock.Now()
+	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.clock.Now) { // else the key is hardly free
+		k, err := l.attempt(bounded, key)
+		if err == nil || !errors.Is(err, ErrNotAcquired) || bounded.Err() != nil {
+			return l.acquired(bounded, k, start, false, err)
+		}
+	}
 	k, err := l.wait(bounded, key)
-	return l.acquired(ctx, k, start, true, err)
+	return l.acquired(bounded, k, start, true, err)
 }
 
 // errWaitOver ends a wait when Options.Wait does.
 var errWaitOver = errors.New("Options.Wait is over")
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, what went
-// wrong with the lock: ErrLost means that the work may have overlapped another holder's.
+// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
+// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
+// overlapped another holder's. When ctx is over, Do returns
+// within 250 ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	return critical.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+}
+
+// refuses tells why nothing can be acquired: for the empty key, which has no companions of its own, and after Close.
+func (l *Locker) refuses(key string) error {
+	switch {
+	case key == "":
+		return &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	case l.closed.Load():
+		return &Error{Op: "acquire", Key: key, Cause: errClosed}
+	}
+	return nil
 }
 
 // attempt is one try: one command when it fails.
 func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
+	if err := l.refuses(key); err != nil {
+		return nil, err
+	}
 	k := l.newLock(ctx, key)
 	if l.opts.Layout == Redisson {
 		return k, l.attemptRedisson(ctx, k)
 	}
 	m := &k.own.acquire
 	*m = protocol.ModernAcquire{Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL}
-	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
+	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, k.own.life.Left())
 	if err != nil {
 		return nil, l.gaveUp(k, err)
 	}
@@ -217,10 +238,14 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	if err == nil && l.opts.Replicas > 0 {
 		err = l.replicated(ctx, k)
 	}
-	if err == nil && l.clock.Now() >= k.own.lease.Until() { // the process was stopped, or the reply took too long
+	if err == nil && l.clock.Now() >= k.own.life.Lease.Until() { // the process was stopped, or the reply took too long
 		failed := k.own.fail("acquire", ErrLost, nil)
-		failed.Note = "the reply came after the TTL"
+		failed.Reason, failed.Note = lockmigrate.ReasonDeadline, "the reply came after the TTL"
 		err = failed
+		l.giveBackLater(k, false)
+	}
+	if err == nil && l.closed.Load() {
+		err = k.own.fail("acquire", nil, errClosed)
 		l.giveBackLater(k, false)
 	}
 	if err != nil {
@@ -235,7 +260,7 @@ func (l *Locker) acquired(ctx context.Context, k *Lock, start protocol.Instant, 
 	l.seen.Observe(lockmigrate.Event{
 		Kind: lockmigrate.EventAcquired, Op: "acquire", Key: k.own.key, Fence: k.own.fence, Queued: queued, Handed: k.own.handed, Took: took,
 	})
-	l.renewer.Add(&k.own.lease)
+	l.renewer.Add(&k.own.life.Lease)
 	return k, nil
 }
 
@@ -282,8 +307,7 @@ func (l *Locker) giveBackLater(k *Lock, queued bool) {
 	}
 }
 
-// errClosed is why nothing is sent any more.
-var errClosed = errors.New("the Locker is closed")
+var errClosed = lifetime.ErrClosed
 
 // giveBack removes the token from the key, and from the key's queue if it may stand there. What cannot
 // be confirmed is reported to the observer as an unknown outcome.
@@ -314,13 +338,21 @@ func (l *Locker) notGivenBack(k *Lock, cause error) error {
 // releaseOf returns the machine that gives a hold's key back.
 func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
-		Key: h.key, Token: h.token, Channel: l.channel, Claim: l.opts.Claim, Share: l.opts.Share,
+		Key: h.key, Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim, Share: l.opts.Share,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
 		m.Queue = protocol.Beside(h.key, queueSuffix)
 	}
 	return m
+}
+
+// channelOf returns the channel that a hold's entry in the queue names.
+func (l *Locker) channelOf(h *hold) string {
+	if h.polls {
+		return protocol.Polls
+	}
+	return l.channel
 }
 
 // newToken returns a fresh value for a key.

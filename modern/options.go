@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
@@ -35,13 +36,13 @@ const (
 )
 
 // Options of a Locker. The zero value holds a legacy-safe token for 30 s, renews it every 10 s for as
-// long as the lock is held, and waits in line.
+// long as the lock is held, and waits in line. No duration may be longer than ten years.
 type Options struct {
 	// TTL is how long the server keeps a lock that nobody renews: the longest that a crashed holder
 	// blocks others. Whole milliseconds, at least 10 ms. Zero: 30 s.
 	TTL time.Duration
 
-	// Wait is how long Acquire waits. Zero: as long as its context lasts.
+	// Wait is how long Acquire lasts at most, from its first attempt on. Zero: as long as its context lasts.
 	Wait time.Duration
 
 	// RenewEvery is the time between two renewals. Zero: TTL/3, so that two of them may fail. More than
@@ -66,9 +67,11 @@ type Options struct {
 	// Layout is how the lock looks on the server. Every client of a key must use the same. Zero: Token.
 	Layout Layout
 
-	// Fencing draws a fencing token with each acquisition, from a counter beside the key: strictly
-	// larger than any before it, so that a store can refuse the writes of a holder that was overtaken.
-	// Acquiring is then a script instead of a SET.
+	// Fencing draws a fencing token with each acquisition, from a counter beside the key, so that a store
+	// can refuse the writes of a holder that was overtaken. A token is larger than all before it while the
+	// server keeps the counter. On a server that has lost it, such as a replica that was promoted too early,
+	// that depends on the clocks of both servers: see docs/guarantees.md. Acquiring is then a script
+	// instead of a SET.
 	Fencing bool
 
 	// FenceTTL is how long the counter outlives its last use; then it starts from the server's clock in
@@ -97,15 +100,17 @@ type Options struct {
 	// Replicas is how many replicas must have an acquisition before it counts, and ReplicaTimeout how
 	// long to wait for them (WAIT); otherwise the lock is given back. This makes the loss of a lock by a
 	// failover (lost-update) rarer, not impossible: a replica without it may still be promoted.
-	// Zero: none. ReplicaTimeout zero: 1 s; at most TTL/3.
+	// Zero: none. ReplicaTimeout zero: 1 s, or a third of TTL or half of ReplyTimeout if that is shorter. Whole
+	// milliseconds, at most TTL/3, and less than ReplyTimeout.
 	Replicas       int
 	ReplicaTimeout time.Duration
 
 	// Dial makes a connection outside of any pool: the shared line for commands and renewals, a pair for
 	// waiting, and one for renewals alone with Pooled or a long ReplyTimeout; one each per Locker. They must
 	// be ordinary connections in RESP2. Nil: the Dial or DialContext of the pool, if that is a *redis.Pool.
-	// When there is neither, every attempt takes a connection from the pool, renewals keep one from the
-	// first lock on, and waiting is by polling.
+	// When there is neither, as with a pool that is wrapped for tracing, every attempt and every batch of renewals
+	// takes a connection from the pool and gives it back, and waiting is by polling: such a waiter gets its turns
+	// too, but the others wait until it looks, every tenth of Poll while it is one of the first four in line.
 	Dial func(ctx context.Context) (redis.Conn, error)
 
 	// Pooled sends the commands of each attempt over a connection of the pool instead of the shared
@@ -140,15 +145,19 @@ func (o Options) Validate() error {
 			wrong = append(wrong, fmt.Errorf(format, args...))
 		}
 	}
-	for name, value := range map[string]time.Duration{
-		"TTL": o.TTL, "Wait": o.Wait, "RenewEvery": o.RenewEvery, "MaxHold": o.MaxHold, "FenceTTL": o.FenceTTL,
-		"Claim": o.Claim, "ReplicaTimeout": o.ReplicaTimeout, "ReplyTimeout": o.ReplyTimeout, "Poll": o.Poll, "Share": o.Share,
-	} {
-		refuse(value < 0, "%s %v: must not be negative", name, value)
-	}
+	wrong = append(wrong, limits.Durations(
+		limits.Option{Name: "TTL", Value: o.TTL}, limits.Option{Name: "Wait", Value: o.Wait},
+		limits.Option{Name: "MaxHold", Value: o.MaxHold}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
+		limits.Option{Name: "Claim", Value: o.Claim}, limits.Option{Name: "Share", Value: o.Share},
+	), limits.Periods(
+		limits.Option{Name: "RenewEvery", Value: o.RenewEvery}, limits.Option{Name: "ReplicaTimeout", Value: o.ReplicaTimeout},
+		limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}, limits.Option{Name: "Poll", Value: o.Poll},
+	))
 	d := o.withDefaults()
 	refuse(d.TTL < 10*time.Millisecond, "TTL %v: at least 10 ms; a lease must outlast a few round trips", d.TTL)
-	for name, value := range map[string]time.Duration{"TTL": d.TTL, "Claim": d.Claim, "FenceTTL": d.FenceTTL, "Share": d.Share} {
+	for name, value := range map[string]time.Duration{
+		"TTL": d.TTL, "Claim": d.Claim, "FenceTTL": d.FenceTTL, "Share": d.Share, "ReplicaTimeout": d.ReplicaTimeout,
+	} {
 		refuse(value%time.Millisecond != 0, "%s %v: the server counts whole milliseconds", name, value)
 	}
 	refuse(d.RenewEvery > d.TTL/2, "RenewEvery %v: more than half of TTL %v; one lost reply would lose the lock", d.RenewEvery, d.TTL)
@@ -166,6 +175,8 @@ func (o Options) Validate() error {
 		refuse(o.Token != LegacySafe || o.NewToken != nil, "Token: in layout Redisson the holder is <uuid>:<number>")
 	}
 	refuse(o.Replicas < 0, "Replicas %d: must not be negative", o.Replicas)
+	refuse(o.Replicas == 0 && o.ReplicaTimeout != 0, "ReplicaTimeout without Replicas")
+	refuse(o.Replicas > 0 && d.ReplicaTimeout >= d.ReplyTimeout, "ReplicaTimeout %v: not less than ReplyTimeout %v; the reply would count as lost while the server waits for its replicas", d.ReplicaTimeout, d.ReplyTimeout)
 	refuse(o.Replicas > 0 && d.ReplicaTimeout > d.TTL/3, "ReplicaTimeout %v: more than a third of TTL %v", d.ReplicaTimeout, d.TTL)
 	if o.NewToken != nil {
 		first, second := o.NewToken(), o.NewToken()
@@ -187,8 +198,8 @@ func (o Options) withDefaults() Options {
 	or(&o.RenewEvery, o.TTL/3)
 	or(&o.FenceTTL, max(DefaultFenceTTL, 2*o.TTL))
 	or(&o.Claim, min(DefaultClaim, o.TTL))
-	or(&o.ReplicaTimeout, min(time.Second, o.TTL/3))
 	or(&o.ReplyTimeout, min(DefaultReplyTimeout, o.TTL/2))
+	or(&o.ReplicaTimeout, max(min(time.Second, o.TTL/3, o.ReplyTimeout/2).Truncate(time.Millisecond), time.Millisecond))
 	or(&o.Poll, DefaultPoll)
 	return o
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -44,16 +45,35 @@ func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
 		"Share: only the queue":        {Unfair: true, Share: time.Second},
 		"Replicas -1":                  {Replicas: -1},
 		"more than a third of TTL":     {TTL: time.Second, Replicas: 1, ReplicaTimeout: time.Second},
+		"not less than ReplyTimeout":   {Replicas: 1, ReplicaTimeout: time.Second, ReplyTimeout: 500 * time.Millisecond},
+		"ReplicaTimeout 100µs: at":     {Replicas: 1, ReplicaTimeout: 100 * time.Microsecond},
+		"ReplicaTimeout 1.5ms: the":    {Replicas: 1, ReplicaTimeout: 1500 * time.Microsecond},
+		"ReplicaTimeout without":       {ReplicaTimeout: time.Second},
+		"ReplyTimeout 1ns: at least":   {ReplyTimeout: 1},
+		"Poll 1µs: at least":           {Poll: time.Microsecond},
+		"RenewEvery 1ns: at least":     {RenewEvery: 1},
+		"MaxHold 2562047h47m16.8":      {MaxHold: math.MaxInt64},
+		"TTL 1752000h0m0s: at most":    {TTL: 200 * 365 * 24 * time.Hour},
+		"Wait 2562047h47m16.8":         {Wait: math.MaxInt64},
 		"shorter than 16 bytes":        {NewToken: func() string { return "short" }},
 		"contains a blank":             {NewToken: func() string { return "a token with blanks" }},
 		"returned \"aaaaaaaaaaaaaaaaa": {NewToken: func() string { return strings.Repeat("a", 20) }},
 	} {
 		assert.ErrorContains(t, o.Validate(), want)
-		_, err := modern.New(&redis.Pool{}, o)
-		assert.Error(t, err)
+		_, err := modern.New(redistest.Mini(t).Pool(), o)
+		assert.ErrorContains(t, err, "modern: ")
 	}
 	_, err := modern.New(nil, modern.Options{})
 	assert.ErrorContains(t, err, "needs a pool")
+	_, err = modern.New((*redis.Pool)(nil), modern.Options{})
+	assert.ErrorContains(t, err, "the *redis.Pool is nil")
+	_, err = modern.New(&redis.Pool{}, modern.Options{})
+	assert.ErrorContains(t, err, "neither Dial nor DialContext")
+	for _, o := range []modern.Options{ // defaults fit what they stand beside
+		{Replicas: 1, ReplyTimeout: 10 * time.Millisecond}, {Replicas: 1, TTL: 10 * time.Millisecond}, {TTL: 9 * 365 * 24 * time.Hour, Fencing: true},
+	} {
+		assert.NoError(t, o.Validate())
+	}
 }
 
 func TestTokenForms(t *testing.T) {
@@ -111,6 +131,29 @@ func TestFencingTokensRise(t *testing.T) {
 	})
 }
 
+// TestFencingTokensWithoutTheirCounter: the server that grants the second lock has never heard of the first one's counter. Its
+// clock alone decides, and a clock that is far behind decides wrongly: docs/guarantees.md says so.
+func TestFencingTokensWithoutTheirCounter(t *testing.T) {
+	s := redistest.NewClocked(t)
+	locker := newLocker(t, s.Pool(), modern.Options{Fencing: true})
+	draw := func() int64 {
+		lock, err := locker.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, lock.Release(t.Context())) }()
+		return lock.Fence()
+	}
+	first := draw()
+	s.Do("FLUSHALL")
+	second := draw()
+	assert.Greater(t, second, first, "the clocks agree")
+
+	s.Step(-time.Hour)
+	third := draw()
+	assert.Greater(t, third, second, "the counter is there")
+	s.Do("FLUSHALL")
+	assert.Less(t, draw(), third, "no counter, and a clock that is behind")
+}
+
 // A waiter that wants a fencing token gets one though the holder that hands over knows of none.
 func TestFencingBesideOthers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -165,6 +208,18 @@ func TestOwnerReenters(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTheEmptyIDIsNoOwner: a caller who has no id would share it with all others who have none.
+func TestTheEmptyIDIsNoOwner(t *testing.T) {
+	locker := newLocker(t, redistest.Mini(t).Pool(), modern.Options{})
+	ctx := modern.WithOwner(t.Context(), "")
+	_, ok := modern.Owner(ctx)
+	assert.False(t, ok)
+	_, err := locker.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	_, err = locker.TryAcquire(ctx, key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired)
 }
 
 func TestObserverHearsALocksLife(t *testing.T) {

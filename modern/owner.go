@@ -13,7 +13,7 @@ type ownerKey struct{}
 // again at once, as another Lock of the same hold, and the key is given back with the last of them.
 // Without an owner every acquisition stands for itself, and acquiring twice waits for oneself.
 //
-// Carry an owner no further than the work that may share its locks: two goroutines with one owner do
+// The empty id is no owner. Carry an owner no further than the work that may share its locks: two goroutines with one owner do
 // not exclude each other.
 func WithOwner(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, id)
@@ -22,7 +22,7 @@ func WithOwner(ctx context.Context, id string) context.Context {
 // Owner returns the owner of a context.
 func Owner(ctx context.Context) (id string, ok bool) {
 	id, ok = ctx.Value(ownerKey{}).(string)
-	return id, ok
+	return id, ok && id != ""
 }
 
 type ownership struct{ key, owner string }
@@ -40,7 +40,7 @@ func (l *Locker) reenter(ctx context.Context, key string) (*Lock, bool, error) {
 		return nil, false, nil
 	}
 	h.mu.Lock()
-	if h.ended != nil || h.count == 0 {
+	if h.count == 0 || h.life.Over() != nil {
 		h.mu.Unlock()
 		return nil, false, nil
 	}
@@ -80,10 +80,12 @@ func (l *Locker) disown(h *hold) {
 	}
 }
 
-// releaseOnce gives back one of several Locks of a hold. Only layout Redisson counts on the server.
+// releaseOnce gives back one of several Locks of a hold. Only layout Redisson counts on the server. The work under an inner
+// Lock is told of a loss like that under the outermost.
 func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
-	if l.opts.Layout != Redisson {
-		return nil
+	over := h.life.Over()
+	if over != nil || l.opts.Layout != Redisson {
+		return over
 	}
 	m := l.redissonRelease(h)
 	m.Remaining = h.remaining()
@@ -93,11 +95,11 @@ func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Released:
-		return nil
+		return h.life.Over()
 	case protocol.Kept:
-		l.renewer.Remove(&h.lease)
-		h.lost(nil, "the hash does not name us any more")
-		return h.over()
+		l.renewer.Remove(&h.life.Lease)
+		h.life.LoseTo(protocol.Kept, "release")
+		return h.life.Over()
 	case protocol.Unsure:
 		return h.fail("release", ErrUnknownOutcome, outcome.Err)
 	default:

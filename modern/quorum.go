@@ -12,8 +12,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/critical"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/limits"
 	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/renewal"
@@ -50,6 +51,7 @@ type Quorum struct {
 	members []*member
 	renewer *renewal.Renewer
 	seen    lockmigrate.Observer
+	lives   lifetime.Locker
 
 	background background.Group
 	closed     atomic.Bool
@@ -103,7 +105,7 @@ func (o QuorumOptions) single() Options {
 // Validate tells what is wrong with the options, without changing them.
 func (o QuorumOptions) Validate() error {
 	err := o.single().Validate()
-	if o.DriftFactor < 0 || o.DriftFactor > 0.5 {
+	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
 	}
 	return err
@@ -116,7 +118,17 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		return nil, errors.New("modern: a Quorum needs pools")
 	}
 	if err := opts.Validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("modern: %w", err)
+	}
+	for i, pool := range pools {
+		if err := limits.Pool(pool); err != nil {
+			return nil, fmt.Errorf("modern: pool %d of the Quorum: %w", i, err)
+		}
+		for j := range i {
+			if limits.Same(pools[j], pool) {
+				return nil, fmt.Errorf("modern: pools %d and %d of the Quorum are one and the same: its servers must be independent", j, i)
+			}
+		}
 	}
 	single := opts.single().withDefaults()
 	opts.TTL, opts.ReplyTimeout, opts.Poll = single.TTL, single.ReplyTimeout, single.Poll
@@ -128,13 +140,11 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
 	var renewals []renewal.Batcher
-	for i, pool := range pools {
-		if pool == nil {
-			return nil, fmt.Errorf("modern: pool %d of the Quorum is nil", i)
-		}
-		m := &member{pool: &driver.Driver{Pool: pool, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
+	for _, pool := range pools {
+		leaving := topology.Leaving(pool)
+		m := &member{pool: &driver.Driver{Pool: leaving, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
 		m.runner = m.pool
-		var own renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: opts.ReplyTimeout}
+		var own renewal.Batcher = &renewal.Pooled{Pool: leaving, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
 			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
@@ -148,6 +158,10 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 	q.renewer = renewal.New(renewal.Options{
 		Now: q.clock.Now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
 	})
+	q.lives = lifetime.Locker{
+		Now: q.clock.Now, At: q.clock.At, Seen: q.seen, Watch: q.renewer, Background: &q.background,
+		ReplyTimeout: single.ReplyTimeout, Drift: q.drift(),
+	}
 	return q, nil
 }
 
@@ -177,7 +191,7 @@ func (q *Quorum) Close() {
 func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error) {
 	start := q.clock.Now()
 	k, err := q.attempt(ctx, key)
-	q.observe(k, err, start)
+	q.concluded(k, err, start)
 	return k, err
 }
 
@@ -189,21 +203,54 @@ func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
 		defer cancel()
 		ctx = bounded
 	}
+	var last error
 	for {
 		k, err := q.attempt(ctx, key)
-		if err == nil || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-			q.observe(k, err, start)
+		switch {
+		case err == nil, !q.worthAnother(err):
+			q.concluded(k, err, start)
 			return k, err
+		case ctx.Err() == nil || last == nil:
+			last = err
 		}
-		timer := time.NewTimer(q.opts.Poll - rand.N(q.opts.Poll/2+1))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			err = &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: context.Cause(ctx)}
-			q.observe(nil, err, start)
+		if sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
+			err = notInTime(key, last, context.Cause(ctx))
+			q.concluded(nil, err, start)
 			return nil, err
 		}
+	}
+}
+
+// worthAnother tells whether a wait goes on after an attempt: while another has the lock, and while too few servers answer.
+// What the servers refuse, they will refuse again.
+func (q *Quorum) worthAnother(err error) bool {
+	return !q.closed.Load() && !errors.Is(err, lifetime.ErrEmptyKey) && !errors.Is(err, errRefused)
+}
+
+// errRefused is matched by the error of an attempt that so many servers refused that there can be no majority.
+var errRefused = errors.New("refused by the servers")
+
+// notInTime is the error of a wait that ended: why it did, and where that is known why it lasted.
+func notInTime(key string, last, cause error) error {
+	var known *Error
+	if errors.As(last, &known) && !errors.Is(known.Cause, cause) {
+		e := &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause, Note: known.Note}
+		if known.Cause != nil {
+			e.Cause = errors.Join(cause, known.Cause)
+		}
+		return e
+	}
+	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -213,10 +260,11 @@ func (q *Quorum) Do(ctx context.Context, key string, work func(ctx context.Conte
 	if err != nil {
 		return err
 	}
-	return critical.Section(ctx, lock, 2*q.opts.ReplyTimeout, work)
+	return lifetime.Section(ctx, lock, 2*q.opts.ReplyTimeout, work)
 }
 
-func (q *Quorum) observe(k *QuorumLock, err error, start protocol.Instant) {
+// concluded is the last step of every acquisition.
+func (q *Quorum) concluded(k *QuorumLock, err error, start protocol.Instant) {
 	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.Now().Sub(start), Err: err}
 	switch {
 	case err == nil:
@@ -227,6 +275,9 @@ func (q *Quorum) observe(k *QuorumLock, err error, start protocol.Instant) {
 		e.Kind, e.Key = lockmigrate.EventFailed, keyOf(err)
 	}
 	q.seen.Observe(e)
+	if err == nil {
+		q.renewer.Add(&k.life.Lease)
+	}
 }
 
 // ballot is one server's answer.
@@ -237,6 +288,9 @@ type ballot struct {
 
 // attempt asks every server, counts, and undoes what is not a majority.
 func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
+	if key == "" {
+		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
 	}
@@ -249,17 +303,17 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 		k.turns[i] = make(chan struct{})
 		close(k.turns[i])
 	}
-	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	q.single.terms(&k.lease, (*kept)(k))
+	k.life.Init(&q.lives, (*kept)(k), ctx)
+	q.single.terms(&k.life.Lease, (*kept)(k))
 	sent := q.clock.Now()
-	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
+	v, cause := q.poll(ctx, k, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
-	}, func(v protocol.Verdict) bool { return v == protocol.Acquired })
+	}, protocol.Acquired, nil)
 
 	until := sent.Add(q.opts.TTL - q.drift())
-	if cause == nil && yes >= q.majority() && q.clock.Now() < until {
-		k.lease.Begin(q.clock.Now(), until)
-		q.renewer.Add(&k.lease)
+	closed := q.closed.Load()
+	if cause == nil && v.yes >= q.majority() && q.clock.Now() < until && !closed {
+		k.life.Lease.Begin(q.clock.Now(), until)
 		return k, nil
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
@@ -268,21 +322,51 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 	err := &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
 	switch {
 	case cause != nil:
-	case yes >= q.majority():
+	case closed:
+		err.Kind, err.Cause = nil, errClosed
+	case v.yes >= q.majority():
 		err.Note = "the majority came too late"
-	case yes+no < q.majority():
-		err.Kind, err.Cause = nil, errors.Join(causes...)
-		err.Note = fmt.Sprintf("%d of %d servers answered", yes+no, len(q.members))
+	case v.yes+v.no < q.majority():
+		err.Kind, err.Cause = nil, errors.Join(v.causes...)
+		if v.refused > len(q.members)-q.majority() {
+			err.Cause = errors.Join(append(v.causes, errRefused)...)
+		}
+		err.Note = fmt.Sprintf("%d of %d servers answered", v.yes+v.no, len(q.members))
 	default:
-		err.Note = fmt.Sprintf("%d of %d servers", yes, len(q.members))
+		err.Note = fmt.Sprintf("%d of %d servers", v.yes, len(q.members))
 	}
 	return nil, err
 }
 
-// poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends.
-// On each server it comes after what was asked there for this lock before: a release must not overtake
-// an acquisition whose vote was not needed any more. The caller is counted in background.
-func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protocol.Machine, good func(protocol.Verdict) bool) (yes, no int, causes []error, cause error) {
+// votes are the ballots of one poll.
+type votes struct {
+	yes, no         int
+	failed, refused int // it has certainly not run there; and of these, by the server's own word
+	causes          []error
+}
+
+func (v *votes) count(b ballot, good protocol.Verdict) {
+	switch b.verdict {
+	case good:
+		v.yes++
+		return
+	case protocol.Failed:
+		v.failed++
+		if driver.Refused(b.err) {
+			v.refused++
+		}
+	case protocol.Unsure:
+	default:
+		v.no++
+		return
+	}
+	v.causes = append(v.causes, b.err)
+}
+
+// poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
+// set, is told the count in the background. On each server the machine comes after what was asked there for this lock before:
+// a release must not overtake an acquisition whose vote was not needed any more. The caller is counted in background.
+func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protocol.Machine, good protocol.Verdict, behind func(votes)) (votes, error) {
 	ballots := make(chan ballot, len(q.members))
 	for i, m := range q.members {
 		before, done := k.turn(i)
@@ -296,25 +380,30 @@ func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protoco
 			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
 		})
 	}
-	for range q.members {
+	var v votes
+	open := len(q.members)
+	decided := func() bool {
+		return open == 0 || v.yes >= q.majority() || v.no > len(q.members)-q.majority()
+	}
+	for !decided() {
 		select {
 		case b := <-ballots:
-			switch {
-			case good(b.verdict):
-				yes++
-			case b.verdict == protocol.Failed || b.verdict == protocol.Unsure:
-				causes = append(causes, b.err)
-			default:
-				no++
-			}
-			if yes >= q.majority() || no > len(q.members)-q.majority() {
-				return yes, no, causes, nil
-			}
+			open--
+			v.count(b, good)
 		case <-ctx.Done():
-			return yes, no, causes, context.Cause(ctx)
+			if behind != nil {
+				q.background.Fork(func() {
+					for !decided() {
+						open--
+						v.count(<-ballots, good)
+					}
+					behind(v)
+				})
+			}
+			return votes{}, context.Cause(ctx)
 		}
 	}
-	return yes, no, causes, nil
+	return v, nil
 }
 
 // undo removes the token from every server, also from those that seemed not to have it.
@@ -342,20 +431,16 @@ func (q *Quorum) newToken() string {
 
 // QuorumLock is a lock that a majority of the servers gave us.
 type QuorumLock struct {
-	lease  renewal.Lease
+	life   lifetime.Life
 	quorum *Quorum
 	key    string
 	token  string
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	over   atomic.Bool // the context has its cause
-
-	mu       sync.Mutex // one release at a time
-	released bool
 
 	order sync.Mutex
 	turns []chan struct{} // of each server: closed when what was asked last is over
 }
+
+var _ lockmigrate.Held = (*QuorumLock)(nil)
 
 // turn returns when to begin with a server, and what to close at the end.
 func (k *QuorumLock) turn(server int) (before <-chan struct{}, done chan struct{}) {
@@ -372,96 +457,84 @@ func (k *QuorumLock) Key() string { return k.key }
 // Token returns the value on the key, the same on every server.
 func (k *QuorumLock) Token() string { return k.token }
 
+// Fence returns 0: a quorum draws no fencing tokens.
+func (k *QuorumLock) Fence() int64 { return 0 }
+
 // Expiry is as Lock.Expiry: TTL - elapsed - drift.
-func (k *QuorumLock) Expiry() time.Time {
-	return time.Now().Add(k.lease.Until().Sub(k.quorum.clock.Now()))
-}
+func (k *QuorumLock) Expiry() time.Time { return k.life.Expiry() }
 
 // Context is as Lock.Context.
-func (k *QuorumLock) Context() context.Context { return k.ctx }
+func (k *QuorumLock) Context() context.Context { return k.life.Context() }
 
-// Renew extends the lease on a majority. ErrLost means that a majority does not have our token any more;
-// after any other error the lock is held as before, until its Expiry.
-func (k *QuorumLock) Renew(ctx context.Context) error {
-	if cause := context.Cause(k.ctx); cause != nil {
-		return cause
-	}
-	q := k.quorum
-	if !q.background.Begin() {
-		return k.fail("renew", nil, errClosed)
-	}
-	defer q.background.End()
-	sent := q.clock.Now()
-	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
-		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: q.opts.TTL}
-	}, func(v protocol.Verdict) bool { return v == protocol.Renewed })
-	switch {
-	case cause != nil:
-		return k.fail("renew", ErrUnknownOutcome, cause)
-	case yes >= q.majority():
-		q.renewer.Extend(&k.lease, sent.Add(q.opts.TTL-q.drift()))
-		return nil
-	case no > len(q.members)-q.majority():
-		q.renewer.Remove(&k.lease)
-		k.lost(nil, "a majority does not have our token any more")
-		return context.Cause(k.ctx)
-	default:
-		err := k.fail("renew", nil, errors.Join(causes...))
-		err.Note = fmt.Sprintf("%d of %d servers", yes, len(q.members))
-		return err
-	}
-}
+// Renew extends the lease on a majority. ErrLost means that a majority does not have our token any more, or
+// that the majority answered after Expiry. After any other error the lock is held as before, until its Expiry.
+func (k *QuorumLock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
-// Release removes our token from every server. ErrLost means that a majority did not have it any more;
-// ErrUnknownOutcome that too few answered: the key may stay taken until the time that the error tells.
-func (k *QuorumLock) Release(ctx context.Context) error {
-	q := k.quorum
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.released {
-		if cause := context.Cause(k.ctx); cause != nil {
-			return cause
-		}
-	}
-	q.renewer.Remove(&k.lease)
-	if !q.background.Begin() {
-		return k.fail("release", nil, errClosed)
-	}
-	defer q.background.End()
-	held := q.clock.Now().Sub(k.lease.Began)
-	yes, no, causes, cause := q.poll(ctx, k, func() protocol.Machine {
-		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, func(v protocol.Verdict) bool { return v == protocol.Released })
-	if lost := context.Cause(k.ctx); errors.Is(lost, ErrLost) {
-		k.released = true
-		return lost
-	}
-	switch {
-	case yes >= q.majority():
-		k.released = true
-		if k.over.Swap(true) {
-			return context.Cause(k.ctx)
-		}
-		k.cancel(k.fail("release", ErrReleased, nil))
-		q.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: held})
-		return nil
-	case cause == nil && no > len(q.members)-q.majority():
-		k.released = true
-		k.lost(nil, "a majority did not have our token any more when it was released")
-		return context.Cause(k.ctx)
-	}
-	err := k.fail("release", ErrUnknownOutcome, cause)
-	if cause == nil {
-		err.Cause = errors.Join(causes...)
-	}
-	err.Until = k.Expiry()
-	err.Note = fmt.Sprintf("%d of %d servers confirmed", yes, len(q.members))
-	q.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Key: k.key, Held: held, Err: err})
-	return err
-}
+// Release removes our token from every server. ErrLost means that the lock was lost before; ErrUnknownOutcome
+// that too few servers answered: the key may stay taken until the time that the error tells. What is said of
+// Lock.Release about contexts, and about errors, holds here too.
+func (k *QuorumLock) Release(ctx context.Context) error { return k.life.Release(ctx) }
 
-// kept is the renewer's side of the lock.
+// kept is what the life of a lock and the renewer see of a QuorumLock.
 type kept QuorumLock
+
+// Key implements lifetime.Kind.
+func (k *kept) Key() string { return k.key }
+
+// Acquired implements lifetime.Kind; an attempt undoes what it leaves by itself.
+func (k *kept) Acquired(driver.Outcome) {}
+
+// Renew implements lifetime.Kind.
+func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	return k.ask(ctx, func() protocol.Machine {
+		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: k.quorum.opts.TTL}
+	}, protocol.Renewed, protocol.Lost, abandoned)
+}
+
+// Release implements lifetime.Kind.
+func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	return k.ask(ctx, func() protocol.Machine {
+		return &protocol.ModernRelease{Key: k.key, Token: k.token}
+	}, protocol.Released, protocol.Kept, abandoned)
+}
+
+// ask polls the servers for one verdict of all of them.
+func (k *kept) ask(ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	q := k.quorum
+	verdict := func(v votes) driver.Outcome {
+		out := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}}
+		switch {
+		case v.yes >= q.majority():
+			out.Step.Verdict = good
+			return out
+		case v.no > len(q.members)-q.majority():
+			out.Step.Verdict = bad
+			return out
+		case v.yes == 0 && v.failed == len(v.causes):
+			out.Step.Verdict = protocol.Failed // it has run nowhere
+		}
+		out.Err = fmt.Errorf("%d of %d servers: %w", v.yes, len(q.members), errors.Join(v.causes...))
+		return out
+	}
+	v, cause := q.poll(ctx, (*QuorumLock)(k), machine, good, func(v votes) { abandoned(verdict(v)) })
+	if cause != nil {
+		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: cause}, cause
+	}
+	return verdict(v), nil
+}
+
+// Explain implements lifetime.Kind.
+func (k *kept) Explain(e *Error) {
+	if errors.Is(e.Kind, ErrLost) && e.Reason == lockmigrate.ReasonTaken {
+		e.Note = "a majority does not have our token any more"
+	}
+}
+
+// Ended implements lifetime.Kind.
+func (k *kept) Ended(*Error) {}
+
+// Gone implements lifetime.Kind.
+func (k *kept) Gone() {}
 
 // Renewal implements renewal.Held.
 func (k *kept) Renewal() protocol.Command {
@@ -472,32 +545,10 @@ func (k *kept) Renewal() protocol.Command {
 func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return heard(reply) }
 
 // Renewed implements renewal.Held.
-func (k *kept) Renewed(took time.Duration) {
-	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventRenewed, Op: "renew", Key: k.key, Took: took})
-}
+func (k *kept) Renewed(took time.Duration) { k.life.Renewed(took) }
 
 // RenewalFailed implements renewal.Held.
-func (k *kept) RenewalFailed(cause error) {
-	err := (*QuorumLock)(k).fail("renew", nil, cause)
-	err.Note = "no majority; tried again before the deadline"
-	k.quorum.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Key: k.key, Err: err})
-}
+func (k *kept) RenewalFailed(cause error) { k.life.RenewalFailed(cause) }
 
 // Lost implements renewal.Held.
-func (k *kept) Lost(why renewal.Loss) { (*QuorumLock)(k).lost(nil, why.String()) }
-
-func (k *QuorumLock) lost(cause error, note string) {
-	err := k.fail("hold", ErrLost, cause)
-	err.Note = note
-	if k.over.Swap(true) {
-		return
-	}
-	k.cancel(err)
-	k.quorum.seen.Observe(lockmigrate.Event{
-		Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: k.quorum.clock.Now().Sub(k.lease.Began), Err: err, Note: note,
-	})
-}
-
-func (k *QuorumLock) fail(op string, kind, cause error) *Error {
-	return &Error{Op: op, Key: k.key, Kind: kind, Cause: cause}
-}
+func (k *kept) Lost(why renewal.Loss) { k.life.Lost(why) }

@@ -3,11 +3,13 @@ package modern_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +75,40 @@ func TestQuorumSurvivesAMinority(t *testing.T) {
 	assert.NotErrorIs(t, err, modern.ErrNotAcquired, "nobody holds it: too few answered")
 }
 
+// TestQuorumWaitsForItsServers: Acquire tries until the majority is back, or until its time is over; what the servers refuse
+// ends it at once.
+func TestQuorumWaitsForItsServers(t *testing.T) {
+	all, pools := servers(t, 3, real)
+	q := newQuorum(t, pools, modern.QuorumOptions{Poll: 10 * time.Millisecond})
+	all[0].Kill()
+	all[1].Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := q.Acquire(ctx, key)
+	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, "connection refused", "why it lasted")
+	assert.Greater(t, time.Since(start), 250*time.Millisecond)
+
+	acquired := make(chan error, 1)
+	go func() { acquired <- q.Do(t.Context(), key, func(context.Context) error { return nil }) }()
+	all[0].Start()
+	assert.NoError(t, <-acquired)
+
+	for _, s := range all[1:] {
+		if s == all[1] {
+			s.Start()
+		}
+		s.Do("ACL", "SETUSER", "default", "-set")
+	}
+	start = time.Now()
+	_, err = q.Acquire(t.Context(), key)
+	assert.ErrorContains(t, err, "NOPERM")
+	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+	assert.Less(t, time.Since(start), 30*time.Second)
+}
+
 func TestQuorumExcludes(t *testing.T) {
 	_, pools := servers(t, 3, mini)
 	var inside atomic.Int32
@@ -133,5 +169,11 @@ func TestQuorumValidates(t *testing.T) {
 	_, err := modern.NewQuorum(nil, modern.QuorumOptions{})
 	assert.Error(t, err)
 	assert.Error(t, modern.QuorumOptions{DriftFactor: 1}.Validate())
+	assert.Error(t, modern.QuorumOptions{DriftFactor: math.NaN()}.Validate())
+	pool := redistest.Mini(t).Pool()
+	_, err = modern.NewQuorum([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, modern.QuorumOptions{})
+	assert.ErrorContains(t, err, "pool 1 of the Quorum: a Locker needs a pool: the *redis.Pool is nil")
+	_, err = modern.NewQuorum([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, modern.QuorumOptions{})
+	assert.ErrorContains(t, err, "pools 0 and 2 of the Quorum are one and the same")
 	assert.Error(t, errors.Join(modern.QuorumOptions{TTL: time.Microsecond}.Validate()))
 }

@@ -2,69 +2,52 @@ package modern
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
-// redissonChannel is where RLock announces a release; the braces keep it in the name's slot.
-func redissonChannel(name string) string { return "redisson_lock__channel:{" + name + "}" }
-
 func (l *Locker) redissonAcquire(h *hold, holds int) *protocol.AcquireRedisson {
 	return &protocol.AcquireRedisson{Key: h.key, Holder: h.token, TTL: l.opts.TTL, Holds: holds}
 }
 
 func (l *Locker) redissonRelease(h *hold) *protocol.ReleaseRedisson {
-	return &protocol.ReleaseRedisson{Key: h.key, Channel: redissonChannel(h.key), Holder: h.token, TTL: l.opts.TTL}
+	return &protocol.ReleaseRedisson{Key: h.key, Channel: protocol.RedissonChannel(h.key), Holder: h.token, TTL: l.opts.TTL}
 }
 
 func (l *Locker) attemptRedisson(ctx context.Context, k *Lock) error {
-	_, err := l.tryRedisson(ctx, l.runner, k)
-	return err
-}
-
-// tryRedisson is one attempt; left is the holder's remaining TTL when another has the lock.
-func (l *Locker) tryRedisson(ctx context.Context, runner waiting.Runner, k *Lock) (left time.Duration, err error) {
 	m := l.redissonAcquire(&k.own, 1)
-	outcome, err := runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
-		if v := o.Step.Verdict; v == protocol.Acquired || v == protocol.Unsure {
-			_ = l.giveBack(k, false)
-		}
-	})
+	outcome, err := l.runRedissonAcquire(ctx, l.runner, k, m)
 	if err != nil {
-		return 0, l.gaveUp(k, err)
+		return l.gaveUp(k, err)
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
 		k.own.begin(m.Deadline(), 0)
-		return 0, nil
+		return nil
 	case protocol.Busy:
-		return m.Left(), k.own.fail("acquire", ErrNotAcquired, nil)
-	case protocol.Foreign:
-		return 0, l.waitFailed(ctx, k, outcome, false)
-	case protocol.Unsure:
-		return 0, l.cleanUp(ctx, k, outcome.Err, func() error { return l.giveBack(k, false) })
+		return k.own.fail("acquire", ErrNotAcquired, nil)
+	case protocol.Foreign, protocol.Unsure:
+		return l.waitFailed(ctx, k, outcome, false)
 	}
-	return 0, k.own.fail("acquire", nil, outcome.Err)
+	return k.own.fail("acquire", nil, outcome.Err)
+}
+
+func (l *Locker) runRedissonAcquire(ctx context.Context, runner waiting.Runner, k *Lock, m *protocol.AcquireRedisson) (driver.Outcome, error) {
+	return runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
 }
 
 // competeRedisson waits as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
 func (l *Locker) competeRedisson(ctx context.Context, turn *waiting.Turn, k *Lock) error {
-	if err := turn.Subscribe(ctx, redissonChannel(k.own.key)); err != nil {
+	if err := turn.Subscribe(ctx, protocol.RedissonChannel(k.own.key)); err != nil {
 		return l.gaveUp(k, err)
 	}
-	for {
-		left, err := l.tryRedisson(ctx, turn, k)
-		if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-			return err
-		}
-		if _, err := turn.Wait(ctx, untilLook(left)); err != nil {
-			return l.gaveUp(k, err)
-		}
-	}
+	return l.contend(ctx, turn, k, func() (driver.Outcome, error, contention) {
+		m := l.redissonAcquire(&k.own, 1)
+		outcome, err := l.runRedissonAcquire(ctx, turn, k, m)
+		return outcome, err, contention{left: m.Left(), until: m.Deadline()}
+	})
 }
 
 // countRedisson counts one more hold on the server.
@@ -80,17 +63,14 @@ func (l *Locker) countRedisson(ctx context.Context, h *hold) error {
 	case outcome.Step.Verdict == protocol.Acquired:
 		return nil
 	case outcome.Step.Verdict == protocol.Busy:
-		h.lost(nil, "another holds the lock that we thought ours")
-		return h.over()
+		l.renewer.Remove(&h.life.Lease)
+		h.life.LoseTo(protocol.Lost, "acquire")
+		return h.life.Over()
 	case outcome.Step.Verdict == protocol.Unsure:
 		return h.fail("acquire", ErrUnknownOutcome, outcome.Err)
 	default:
 		return h.fail("acquire", nil, outcome.Err)
 	}
-}
-
-func (l *Locker) runRedissonRelease(ctx context.Context, h *hold) (driver.Outcome, error) {
-	return l.runner.Advance(ctx, l.redissonRelease(h), protocol.Reply{}, func(o driver.Outcome) { _ = h.released(o, nil) })
 }
 
 func (l *Locker) giveBackRedisson(k *Lock) error {

@@ -15,7 +15,7 @@ import (
 //
 // The line gives a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL
 // there would be no time left for another try, and the renewals have a line of their own, which is less
-// patient. And where there is no line, they keep a connection of the pool.
+// patient. And where there is no line, each batch takes a connection of the pool and gives it back.
 func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) line.Way) renewal.Batcher {
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4)
 	switch {

@@ -13,16 +13,18 @@ import (
 const (
 	// maxSleep is the longest that a waiter goes without looking at the key, whatever it was told.
 	maxSleep = 30 * time.Second
-	// tries is how many questions of a waiter may stay without an answer, one after the other, with
-	// growing pauses between: about five seconds.
-	tries = 10
-	// pause is the first of those pauses, where they are the waiter's own.
-	pause = 50 * time.Millisecond
+	// soon is how many may stand before a waiter that polls for it to look more often.
+	soon = 4
+	// pause is the first one after a question that stayed without an answer; it grows.
+	pause, longestPause = 50 * time.Millisecond, time.Second
 )
 
 // wait stands in the process's queue, and when it is the front, waits for the key in the way that the
 // options say.
 func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
+	if err := l.refuses(key); err != nil {
+		return nil, err
+	}
 	turn, err := l.hub.Enter(ctx, key)
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
@@ -45,13 +47,23 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 // queue waits in the key's queue on the server.
 func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	turn.Expect(k.own.token)
+	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
+	// of this wait, because its place is bound to what it has said.
+	k.own.polls = turn.Mode() == waiting.Polling
 	m := &protocol.ModernQueue{
-		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channel,
+		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channelOf(&k.own),
 		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
-		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep, Tries: tries,
+		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep,
 		Whole: l.opts.NoRenewal,
 	}
 	reply, asked := protocol.Reply{}, false
+	unsettled := false // a question that stayed without an answer may have taken the key
+	gaveUp := func(err error) error {
+		if unsettled {
+			return l.unknown(k, err)
+		}
+		return l.gaveUp(k, err)
+	}
 	var watch waiting.Watch
 	for {
 		turn.Forget()
@@ -60,15 +72,23 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
 				l.leave(k)
 			}
-			return l.gaveUp(k, err)
+			return gaveUp(err)
 		}
 		switch step := outcome.Step; {
 		case step.Kind == protocol.Sleep:
 			asked = true
-			event, err := watch.Sleep(ctx, turn, k.own.key, m.Before(), m.Old(), step.Sleep)
+			unsettled = m.Unanswered() && (unsettled || outcome.Err != nil)
+			sleep := step.Sleep
+			if k.own.polls {
+				sleep = min(sleep, l.opts.Poll)
+				if m.Before() < soon { // it may be given the key in a moment, and keeps the others waiting until it looks
+					sleep = min(sleep, max(l.opts.Poll/10, time.Millisecond))
+				}
+			}
+			event, err := watch.Sleep(ctx, turn, m.Before(), m.Old(), sleep)
 			if err != nil {
 				l.leave(k)
-				return l.gaveUp(k, err)
+				return gaveUp(err)
 			}
 			reply = event.Reply()
 		case step.Verdict == protocol.Acquired:
@@ -100,7 +120,7 @@ func (l *Locker) unqueue(k *Lock) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
-			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channel, Claim: l.opts.Claim,
+			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim,
 		}
 		outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 		if err == nil && outcome.Step.Verdict == protocol.Released {
@@ -131,38 +151,56 @@ func (l *Locker) waitFailed(ctx context.Context, k *Lock, outcome driver.Outcome
 
 // compete waits to be woken and tries again, with everybody else who was woken.
 func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error {
-	unsettled := false // a question that stayed without an answer may have taken the key
-	defer func() {
-		if unsettled {
-			l.giveBackLater(k, false)
-		}
-	}()
-	for silent := 0; ; {
+	return l.contend(ctx, turn, k, func() (driver.Outcome, error, contention) {
 		m := &protocol.ModernAcquire{
 			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
 		outcome, err := turn.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		if err != nil {
-			return l.gaveUp(k, err)
+		return outcome, err, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}
+	})
+}
+
+// contention is what an attempt beside others says.
+type contention struct {
+	left  time.Duration    // Busy: the holder's TTL
+	until protocol.Instant // Acquired: the deadline
+	fence int64
+}
+
+// contend tries again and again, until the lock is ours, ctx ends or the server refuses. A connection that breaks, or a
+// server that is away for a while, is no reason to lose one's place: whoever has the lock may release it at any time.
+func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try func() (driver.Outcome, error, contention)) error {
+	unsettled := false // a question that stayed without an answer may have taken the key
+	gaveUp := func(err error) error {
+		if unsettled {
+			l.giveBackLater(k, false)
+			return l.unknown(k, err)
 		}
-		left := m.Left()
+		return l.gaveUp(k, err)
+	}
+	for silent := 0; ; {
+		outcome, err, found := try()
+		if err != nil {
+			return gaveUp(err)
+		}
 		switch {
 		case outcome.Step.Verdict == protocol.Acquired:
-			unsettled = false
-			k.own.begin(m.Deadline(), m.FenceToken())
+			k.own.begin(found.until, found.fence)
 			return nil
 		case outcome.Step.Verdict == protocol.Busy:
 			silent, unsettled = 0, false
-		case silent < tries && !driver.Refused(outcome.Err):
+		case outcome.Step.Verdict != protocol.Foreign && !driver.Refused(outcome.Err):
 			silent++
 			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure
-			left = time.Duration(silent) * pause
+			found.left = min(time.Duration(silent)*pause, longestPause)
 		default:
-			unsettled = unsettled && outcome.Step.Verdict != protocol.Unsure // waitFailed sees to that one
+			if unsettled {
+				l.giveBackLater(k, false)
+			}
 			return l.waitFailed(ctx, k, outcome, false)
 		}
-		if _, err := turn.Wait(ctx, untilLook(left)); err != nil {
-			return l.gaveUp(k, err)
+		if _, err := turn.Wait(ctx, untilLook(found.left)); err != nil {
+			return gaveUp(err)
 		}
 	}
 }
@@ -190,7 +228,7 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 		}
 		return l.gaveUp(k, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		k.own.lease.Begin(k.own.lease.Began, m.Renew.Deadline())
+		k.own.life.Lease.Begin(k.own.life.Lease.Began, m.Renew.Deadline())
 		return nil
 	}
 	if outcome.Step.Verdict != protocol.Busy {

@@ -11,7 +11,9 @@
 // # Connections
 //
 // One attempt uses one connection; it goes back to the pool before the machine sleeps. A connection
-// that failed is dropped and the next command, which asks what became of the last one, gets another.
+// that failed is dropped and the next command, which asks what became of the last one, gets another. One whose
+// server says that it is the wrong one (READONLY, LOADING ...) is dropped too, see topology.Leaving; where that is
+// the answer to the first command of a run, the command goes out once more, over another connection.
 package driver
 
 import (
@@ -30,7 +32,7 @@ import (
 
 // Driver runs machines. It is safe for concurrent use.
 type Driver struct {
-	Pool         lockmigrate.Pool
+	Pool         lockmigrate.Pool // a topology.Leaving, or one of several servers
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
 
@@ -88,6 +90,7 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 	var conn redis.Conn
 	var last error
 	sent := false
+	elsewhere := 0 // how often the first command was sent to the wrong server
 	defer func() { closeConn(conn) }()
 	for {
 		step := m.Next(protocol.InstantOf(d.Now()), reply)
@@ -112,9 +115,20 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 			}
 		}
 		var err error
-		sent = true
-		if reply, err = wire.Do(conn, d.ReplyTimeout, step.Command); err != nil {
+		for first := !sent; ; {
+			sent = true
+			if reply, err = wire.Do(conn, d.ReplyTimeout, step.Command); err == nil {
+				break
+			}
 			last = err
+			if !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
+				break
+			}
+			elsewhere++
+			closeConn(conn)
+			if conn, err = d.connect(ctx); err != nil {
+				return outcomeOf(protocol.Failed, err)
+			}
 		}
 		if reply.Kind == protocol.Silence {
 			closeConn(conn)
@@ -122,6 +136,10 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 		}
 	}
 }
+
+// sendAgain is how often a first command goes out once more that the wrong server has refused. Of a pool that is
+// wrapped, only the connections that were used are dropped.
+const sendAgain = 2
 
 func (d *Driver) patience() time.Duration {
 	if s, ok := d.Pool.(topology.Servers); ok {
@@ -145,8 +163,8 @@ func closeConn(conn redis.Conn) {
 	}
 }
 
-// Refused tells that an error is the server's own word, and not a failure to reach it.
+// Refused tells that an error is the server's own word on a command, and not a failure to reach the right server.
 func Refused(err error) bool {
 	var refused redis.Error
-	return errors.As(err, &refused)
+	return errors.As(err, &refused) && !topology.Elsewhere(string(refused))
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -15,6 +18,7 @@ import (
 type call struct {
 	request wire.Request
 	batched bool // more are to follow: leave it to the writer
+	misled  bool // it was sent to the wrong server, and once more over another connection
 	asking  bool // ASKING goes before it
 	orphan  bool // nobody waits for its reply
 
@@ -63,6 +67,12 @@ func (c *call) again() bool {
 // forgotten tells that the server does not know the script.
 func (c *call) forgotten() bool {
 	return c.request.Script != nil && c.request.Name == "EVALSHA" && wire.IsNoScript(c.err)
+}
+
+// elsewhere tells that the server has said that it is the wrong one.
+func (c *call) elsewhere() bool {
+	refused, ok := c.err.(redis.Error)
+	return ok && topology.Elsewhere(string(refused))
 }
 
 // renew makes it ready to be submitted again.

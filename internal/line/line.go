@@ -18,8 +18,10 @@
 // A connection that breaks, or leaves a command without reply for ReplyTimeout, is dropped. Everything
 // that was sent on it is answered with Silence, which the protocol machines know how to settle; what
 // still stood in the queue is sent over the next connection, which is made by the next command that
-// needs one. After an attempt to connect has failed, commands are refused with its error until Retry has
-// passed, a time that doubles. A connection that nobody has used for Ping is asked whether it lives.
+// needs one. A connection whose server says that it is the wrong one (READONLY after a failover, LOADING ...) is
+// given up as well, since the address may mean another server by now: what was sent on it gets its replies, and the
+// command that was refused is sent once more. After an attempt to connect has failed, the next one waits for Retry,
+// a time that doubles, and the commands wait with it. A connection that nobody has used for Ping is asked whether it lives.
 //
 // # Limits
 //
@@ -61,13 +63,15 @@ type Options struct {
 	Now func() protocol.Instant
 	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout.
 	Setup func(conn redis.Conn) error
-	// Down, if set, is called once for each connection that was up and broke. It must not block.
-	Down func(err error)
+	// Down, if set, is called once for each connection that was set up and broke. It must not block.
+	Down func(conn redis.Conn, err error)
 
 	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
 	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
-	Retry        time.Duration // how long the error of a failed attempt to connect stands; doubles up to 64 times that; zero: 10 ms
+	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
 	Bound        int           // how many commands may be without reply; zero: 1024
+	// Redirected leaves it to others to find another server when one says that it is the wrong one.
+	Redirected bool
 }
 
 func (o Options) withDefaults() Options {
@@ -92,9 +96,10 @@ type Line struct {
 	mu        sync.Mutex
 	attempt   *attempt // to connect, under way
 	failures  int      // attempts in a row that came to nothing
-	failed    error    // how the last one did
 	notBefore time.Time
-	finishing int // runs whose callers have left
+	leaves    int       // connections given up in a row because of what their servers said
+	left      time.Time // when the last one was
+	finishing int       // runs whose callers have left
 	quiet     sync.Cond
 	closed    bool
 
@@ -167,6 +172,16 @@ func (l *Line) Wait() { l.background.Close() }
 func (l *Line) Connect(ctx context.Context) error {
 	_, err := l.connect(ctx)
 	return err
+}
+
+// ConnectTo implements Way.
+func (l *Line) ConnectTo(ctx context.Context, _ string) error { return l.Connect(ctx) }
+
+// Disconnect implements Way.
+func (l *Line) Disconnect(_ string, conn redis.Conn, why error) {
+	if k := l.link.Load(); k != nil && k.conn == conn {
+		k.fail(why)
+	}
 }
 
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
@@ -328,6 +343,14 @@ func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, erro
 			return silence, left, nil
 		}
 		switch {
+		case !l.opts.Redirected && !one.misled && one.elsewhere() && l.leave(one.link):
+			one.misled = true
+			refused := one.err
+			one.renew()
+			if l.submit(ctx, one) == nil {
+				continue
+			}
+			one.err = refused
 		case !one.again():
 		case tries > resubmissions:
 			one.err = notSent{one.err}

@@ -104,7 +104,10 @@ func TestCancelledRunIsFinished(t *testing.T) {
 func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 	s := redistest.Real(t)
 	down := make(chan error, 10)
-	l := newLine(t, s, func(o *Options) { o.ReplyTimeout = 50 * time.Millisecond; o.Down = func(err error) { down <- err } })
+	l := newLine(t, s, func(o *Options) {
+		o.ReplyTimeout = 50 * time.Millisecond
+		o.Down = func(_ redis.Conn, err error) { down <- err }
+	})
 	require.NoError(t, l.Connect(t.Context()))
 	s.Do("CLIENT", "PAUSE", 200)
 	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})

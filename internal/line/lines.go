@@ -17,7 +17,10 @@ import (
 
 // Way is a Line to one server, or Lines to several.
 type Way interface {
-	Connect(ctx context.Context) error
+	// ConnectTo makes sure that there is a connection to a server; a Line knows only one.
+	ConnectTo(ctx context.Context, addr string) error
+	// Disconnect breaks a connection off, if it is still the one in use.
+	Disconnect(addr string, conn redis.Conn, why error)
 	Do(ctx context.Context, c protocol.Command) (protocol.Reply, error)
 	Request(ctx context.Context, request wire.Request) (protocol.Reply, error)
 	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
@@ -55,7 +58,7 @@ type Lines struct {
 // Events are Setup and Down of Options, with the server's address.
 type Events interface {
 	Setup(addr string, conn redis.Conn) error
-	Down(addr string, err error)
+	Down(addr string, conn redis.Conn, err error)
 }
 
 // NewLines returns lines that connect with their first commands. Events may be nil; Dial, Setup and Down of
@@ -77,14 +80,14 @@ func (l *Lines) at(addr string) (*Line, error) {
 	if one == nil {
 		o := l.opts
 		o.Dial = func(ctx context.Context) (redis.Conn, error) { return l.servers.DialAddr(ctx, addr) }
-		o.Setup = nil
+		o.Setup, o.Redirected = nil, true
 		if l.events != nil {
 			o.Setup = func(conn redis.Conn) error { return l.events.Setup(addr, conn) }
 		}
-		o.Down = func(err error) {
+		o.Down = func(conn redis.Conn, err error) {
 			l.servers.Stale(addr)
 			if l.events != nil {
-				l.events.Down(addr, err)
+				l.events.Down(addr, conn, err)
 			}
 		}
 		one = New(o)
@@ -103,16 +106,7 @@ func (l *Lines) all() []*Line {
 	return all
 }
 
-// Connect makes sure that there is a connection to one of the servers.
-func (l *Lines) Connect(ctx context.Context) error {
-	addr, err := l.servers.Locate(ctx, "")
-	if err != nil {
-		return err
-	}
-	return l.ConnectTo(ctx, addr)
-}
-
-// ConnectTo makes sure that there is a connection to a server.
+// ConnectTo implements Way.
 func (l *Lines) ConnectTo(ctx context.Context, addr string) error {
 	one, err := l.at(addr)
 	if err != nil {
@@ -121,15 +115,13 @@ func (l *Lines) ConnectTo(ctx context.Context, addr string) error {
 	return one.Connect(ctx)
 }
 
-// Disconnect breaks the connection to a server off.
-func (l *Lines) Disconnect(addr string, why error) {
+// Disconnect implements Way.
+func (l *Lines) Disconnect(addr string, conn redis.Conn, why error) {
 	l.mu.Lock()
 	one := l.lines[addr]
 	l.mu.Unlock()
 	if one != nil {
-		if k := one.link.Load(); k != nil {
-			k.fail(why)
-		}
+		one.Disconnect(addr, conn, why)
 	}
 }
 

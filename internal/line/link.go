@@ -2,6 +2,7 @@ package line
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -29,6 +30,7 @@ type link struct {
 	writing          bool // somebody writes: nothing that is sent may be reused if it is not answered
 	asleep           bool // the writer waits for wake
 	draining         bool // Close waits for the last reply: nothing new
+	retired          bool // nothing new, and it is over with the last reply
 	crowd            uint8
 	waiting          int           // callers without a place
 	empty            chan struct{} // closed when nothing is without reply, if anybody asked for it
@@ -45,6 +47,7 @@ type link struct {
 	wake  chan struct{} // of the writer; capacity 1
 	room  chan struct{} // a baton among the callers without a place; capacity 1
 	over  chan struct{} // closed with err
+	spare func() bool   // ends the watch over a retired link; guarded by mu
 	batch []*call       // the writer's
 }
 
@@ -79,9 +82,9 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 			return false, err
 		}
 	}
-	if k.err != nil || k.draining {
+	if k.err != nil || k.retired || k.draining {
 		defer k.mu.Unlock()
-		if k.err == nil {
+		if k.err == nil && !k.retired {
 			return false, ErrClosed
 		}
 		return false, nil
@@ -127,7 +130,7 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 }
 
 func (k *link) full() bool {
-	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.draining
+	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.draining && !k.retired
 }
 
 // waitForRoom waits until there is a place. Called, and returning, with mu held.
@@ -321,13 +324,18 @@ func (k *link) read() {
 		c.at = answered
 		k.offerRoom()
 		k.checkEmpty()
+		over := k.retired && k.head == k.tail
 		k.mu.Unlock()
 		if c.orphan {
 			c.free()
-			continue
+		} else {
+			c.raw, c.err = raw, err
+			c.done <- struct{}{}
 		}
-		c.raw, c.err = raw, err
-		c.done <- struct{}{}
+		if over {
+			k.fail(errRetired)
+			return
+		}
 	}
 }
 
@@ -377,6 +385,9 @@ func (k *link) fail(err error) {
 		k.timer.Stop()
 	}
 	close(k.over)
+	if k.spare != nil {
+		k.spare()
+	}
 	writing := k.writing
 	k.mu.Unlock()
 	_ = k.conn.Close() // wakes the reader, and a writer that is stuck
@@ -384,6 +395,42 @@ func (k *link) fail(err error) {
 	if !writing {
 		k.resolve()
 	}
+}
+
+// errRetired is the end of a link that was left.
+var errRetired = errors.New("the server said that it is the wrong one")
+
+// retire has nothing new sent on the link, and ends it with the last reply. What was not sent goes elsewhere.
+func (k *link) retire() {
+	k.mu.Lock()
+	if k.err != nil || k.retired {
+		k.mu.Unlock()
+		return
+	}
+	k.retired = true
+	k.spare = context.AfterFunc(k.line.life, func() { k.fail(ErrClosed) }) // the line does not know it any more
+	k.dropQueued(errBeforeItsTurn)
+	k.offerRoom() // those who wait for a place shall hear of it
+	over := k.head == k.tail
+	k.mu.Unlock()
+	if over {
+		k.fail(errRetired)
+	}
+}
+
+// dropQueued answers what the writer has not taken. Called with mu held.
+func (k *link) dropQueued(why error) {
+	for i := k.next; i != k.tail; i++ {
+		c := *k.slot(i)
+		*k.slot(i) = nil
+		if c.at == withdrawn || c.orphan {
+			c.free()
+			continue
+		}
+		c.at, c.err = answered, why
+		c.done <- struct{}{}
+	}
+	k.tail = k.next
 }
 
 // resolve tells every caller that no reply will come. The link is over and nobody writes.

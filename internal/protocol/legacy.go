@@ -289,17 +289,21 @@ func (a *LegacyAcquire) reading(value string, now Instant) Reading {
 //	ReleaseCompare     one script: GET key, the own value: DEL key
 //	ReleaseNever       nothing
 //
-// A DEL without a reply is sent again only while the key still holds the value that we wrote.
+// A DEL without a reply is sent again only while the key still holds a value that we wrote. After a renewal without an
+// answer that is either of two, see LegacyRenew. ReleaseCompare then asks for the older one first: if that is not on the key,
+// the renewal has run, or nothing of ours is there.
 type LegacyRelease struct {
 	Dialect  *Dialect
 	Key      string
 	Policy   Release
 	Value    string  // what we wrote on the key
+	Pending  string  // what a renewal without an answer may have written over it; empty for none
 	Expiry   Instant // the end of the lease on our own clock
 	Faithful bool
 
 	at      releaseState
 	retried bool
+	second  bool // ReleaseCompare asks for Pending
 }
 
 type releaseState uint8
@@ -328,16 +332,28 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 	case releaseRead:
 		return r.judge(now, reply)
 	case releaseResolves:
-		if reply.Kind != Text || reply.Text != r.Value {
+		if !r.ours(reply) {
 			return done(Released)
 		}
+		r.second = false
 		return r.start(now)
 	default: // releaseAsked
-		if reply.is(0) {
-			return done(Kept)
+		switch {
+		case !reply.is(0):
+			return done(Released)
+		case r.Policy == ReleaseCompare && r.Pending != "" && !r.second:
+			r.second = true
+			return r.ask(releaseAsked, Command{Op: CompareDel, Key: r.Key, Value: r.Pending})
+		case r.retried: // the DEL before this one, whose reply was lost, has run after the GET
+			return done(Released)
 		}
-		return done(Released)
+		return done(Kept)
 	}
+}
+
+// ours tells whether the key holds a value of ours.
+func (r *LegacyRelease) ours(reply Reply) bool {
+	return reply.Kind == Text && (reply.Text == r.Value || r.Pending != "" && reply.Text == r.Pending)
 }
 
 func (r *LegacyRelease) start(now Instant) Step {
@@ -362,7 +378,7 @@ func (r *LegacyRelease) start(now Instant) Step {
 func (r *LegacyRelease) judge(now Instant, reply Reply) Step {
 	mine := false
 	if r.Policy == ReleaseMine {
-		mine = reply.Kind == Text && reply.Text == r.Value && now < r.Expiry
+		mine = r.ours(reply) && now < r.Expiry
 	} else {
 		there, readable := r.Dialect.Read(reply.Text)
 		own, _ := r.Dialect.Read(r.Value)
@@ -392,19 +408,36 @@ func (r *LegacyRelease) ask(next releaseState, c Command) Step {
 
 // LegacyRenew moves the lease of a lock that is still ours to now + lease + 1, by one
 // compare-and-set script: the old scheme has no renewal that could not overwrite a successor.
+//
+// After a renewal without an answer the key holds the old value or the new one, and the command may still arrive. So its
+// owner remembers both, and the next renewal settles the matter first:
+//
+//	compare_set old pending     1: done now; 0: done before, or the key is not ours. The old value is never there again
+//	compare_set pending new     1: renewed; 0: lost
 type LegacyRenew struct {
-	Dialect  *Dialect
-	Key      string
-	Owner    string
-	Lease    time.Duration
-	Value    string  // what we wrote last
-	NotAfter Instant // on the server's clock: refused later than this; 0: no bound
+	Dialect       *Dialect
+	Key           string
+	Owner         string
+	Lease         time.Duration
+	Value         string  // what we wrote last
+	ValueExpiry   Instant // the end of the lease that Value stands for, on our own clock
+	Pending       string  // what a renewal without an answer may have written over it; empty for none
+	PendingExpiry Instant
+	NotAfter      Instant // on the server's clock: refused later than this; 0: no bound
 
-	began    bool
-	resolves bool
-	next     string
-	expiry   Instant
+	at     renewState
+	next   string
+	expiry Instant
 }
+
+type renewState uint8
+
+const (
+	renewBegin renewState = iota
+	renewSettles
+	renewAsked
+	renewResolves
+)
 
 // Written returns what the key holds once Renewed.
 func (r *LegacyRenew) Written() string { return r.next }
@@ -414,36 +447,63 @@ func (r *LegacyRenew) Expiry() Instant { return r.expiry }
 
 // Next implements Machine.
 func (r *LegacyRenew) Next(now Instant, reply Reply) Step {
-	switch {
-	case !r.began:
-		r.began = true
+	switch r.at {
+	case renewBegin:
 		r.next, r.expiry = r.Dialect.Expiry(now, r.Lease, r.Owner)
-		return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.next, NotAfter: r.NotAfter})
-	case reply.Kind == Fault && !r.resolves:
-		return done(Failed)
-	case reply.Kind == Silence && !r.resolves:
-		r.resolves = true
-		return send(Command{Op: Get, Key: r.Key})
-	case reply.Kind == Silence, reply.Kind == Fault:
-		return done(Unsure)
-	case r.resolves:
-		return r.settle(reply)
-	case reply.is(1):
-		return done(Renewed)
+		if r.Pending != "" {
+			r.at = renewSettles
+			return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.Pending, NotAfter: r.NotAfter})
+		}
+		return r.ask()
+	case renewSettles:
+		switch reply.Kind {
+		case Fault:
+			return done(Failed)
+		case Silence:
+			return done(Unsure)
+		}
+		r.Value, r.ValueExpiry, r.Pending = r.Pending, r.PendingExpiry, ""
+		return r.ask()
+	case renewAsked:
+		switch {
+		case reply.Kind == Fault:
+			r.Pending = "" // it has not run
+			return done(Failed)
+		case reply.Kind == Silence:
+			r.at = renewResolves
+			return send(Command{Op: Get, Key: r.Key})
+		case reply.is(1):
+			return r.renewed()
+		default:
+			return done(Lost)
+		}
 	default:
-		return done(Lost)
+		return r.settle(reply)
 	}
+}
+
+// ask sends the renewal. Whatever ends the run from here on, the key may hold the new value.
+func (r *LegacyRenew) ask() Step {
+	r.at, r.Pending, r.PendingExpiry = renewAsked, r.next, r.expiry
+	return send(Command{Op: CompareSet, Key: r.Key, Old: r.Value, Value: r.next, NotAfter: r.NotAfter})
 }
 
 // settle reads the key after a renewal without a reply. Both values are ours, so either proves that
 // nobody has come between; only the new one proves the new lease.
 func (r *LegacyRenew) settle(reply Reply) Step {
 	switch {
+	case reply.Kind == Silence, reply.Kind == Fault:
+		return done(Unsure)
 	case reply.Kind == Text && reply.Text == r.next:
-		return done(Renewed)
-	case reply.Kind == Text && reply.Text == r.Value:
+		return r.renewed()
+	case reply.Kind == Text && reply.Text == r.Value: // the command may arrive yet
 		return done(Failed)
 	default:
 		return done(Lost)
 	}
+}
+
+func (r *LegacyRenew) renewed() Step {
+	r.Value, r.ValueExpiry, r.Pending = r.next, r.expiry, ""
+	return done(Renewed)
 }

@@ -251,6 +251,61 @@ func TestLegacyRenew(t *testing.T) {
 	}
 }
 
+// TestLegacyRenewAfterAnUnknownOutcome: the key holds the old value or the pending one. Which it is is settled first.
+func TestLegacyRenewAfterAnUnknownOutcome(t *testing.T) {
+	const settles, sent = "compare_set k old pending", "compare_set k pending " + written
+	for name, c := range map[string]struct {
+		replies        []Reply
+		want           string
+		value, pending string // what the machine leaves behind
+	}{
+		"it ran":                        {[]Reply{zero, one}, script(settles, sent, "= renewed"), written, ""},
+		"it did not run":                {[]Reply{one, one}, script(settles, sent, "= renewed"), written, ""},
+		"taken":                         {[]Reply{zero, zero}, script(settles, sent, "= lost"), "pending", written},
+		"no answer again":               {[]Reply{silence}, script(settles, "= unsure"), "old", "pending"},
+		"refused":                       {[]Reply{fault("OOM")}, script(settles, "= failed"), "old", "pending"},
+		"settled, then refused":         {[]Reply{zero, fault("OOM")}, script(settles, sent, "= failed"), "pending", ""},
+		"settled, then no answer":       {[]Reply{one, silence, silence}, script(settles, sent, "GET k", "= unsure"), "pending", written},
+		"settled, then it did not run":  {[]Reply{one, silence, text("pending")}, script(settles, sent, "GET k", "= failed"), "pending", written},
+		"settled, then it ran unheard":  {[]Reply{one, silence, text(written)}, script(settles, sent, "GET k", "= renewed"), written, ""},
+		"settled, then another's value": {[]Reply{one, silence, text("5")}, script(settles, sent, "GET k", "= lost"), "pending", written},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &LegacyRenew{Dialect: JedisMS, Key: "k", Lease: 10 * time.Second, Value: "old", ValueExpiry: 7, Pending: "pending", PendingExpiry: 8}
+			assert.Equal(t, c.want, play(m, c.replies...))
+			assert.Equal(t, c.value, m.Value)
+			assert.Equal(t, c.pending, m.Pending)
+			assert.Equal(t, map[string]Instant{"old": 7, "pending": 8, written: m.Expiry()}[m.Value], m.ValueExpiry, "each value with its own end")
+		})
+	}
+}
+
+// TestLegacyReleaseAfterAnUnknownRenewal: the older value is asked for first, because a renewal that arrives late finds it.
+func TestLegacyReleaseAfterAnUnknownRenewal(t *testing.T) {
+	const old, pending = "compare_del k old", "compare_del k pending"
+	for name, c := range map[string]struct {
+		policy  Release
+		replies []Reply
+		want    string
+	}{
+		"compared, it did not run":        {ReleaseCompare, []Reply{one}, script(old, "= released")},
+		"compared, it ran":                {ReleaseCompare, []Reply{zero, one}, script(old, pending, "= released")},
+		"compared, taken":                 {ReleaseCompare, []Reply{zero, zero}, script(old, pending, "= kept")},
+		"compared, a lost DEL, it stands": {ReleaseCompare, []Reply{zero, silence, text("pending"), zero, one}, script(old, pending, "GET k", old, pending, "= released")},
+		"compared, a lost DEL that ran":   {ReleaseCompare, []Reply{zero, silence, absent}, script(old, pending, "GET k", "= released")},
+		"a lost DEL arrives after GET":    {ReleaseCompare, []Reply{silence, text("old"), zero, zero}, script(old, "GET k", old, pending, "= released")},
+		"mine, it ran":                    {ReleaseMine, []Reply{text("pending"), one}, script("GET k", "DEL k", "= released")},
+		"mine, it did not run":            {ReleaseMine, []Reply{text("old"), one}, script("GET k", "DEL k", "= released")},
+		"mine, taken":                     {ReleaseMine, []Reply{text("5-you")}, script("GET k", "= kept")},
+		"unexpired, a lost DEL":           {ReleaseUnexpired, []Reply{silence, text("pending"), one}, script("DEL k", "GET k", "DEL k", "= released")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: "old", Pending: "pending", Expiry: Instant(2_000_000 * time.Second)}
+			assert.Equal(t, c.want, play(m, c.replies...))
+		})
+	}
+}
+
 // A machine is a value: a copy runs on by itself, which the explorer relies on.
 func TestMachinesForkByCopy(t *testing.T) {
 	m := acquire(JedisMS, 0)

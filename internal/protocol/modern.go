@@ -144,7 +144,7 @@ type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
 	Token    string
-	Channel  string        // where grants to us are published
+	Channel  string        // where grants to us are published, or Polls
 	TTL      time.Duration // of the lock
 	Claim    time.Duration // of a grant
 	QueueTTL time.Duration // of the queue's key: more than twice MaxSleep
@@ -153,7 +153,7 @@ type ModernQueue struct {
 	Share    time.Duration // how long at a time the key is left to clients who only poll; 0: never
 	Whole    bool          // a grant is asked about, which makes a full lease of the claim: nobody renews it
 	MaxSleep time.Duration // the longest time between two questions
-	Tries    int           // how many questions in a row may stay without an answer
+	Tries    int           // how many questions in a row may stay without an answer; 0: any number
 
 	at       modernState
 	silences int
@@ -167,6 +167,10 @@ type ModernQueue struct {
 	stands   bool
 	ticket   int64 // our place in the queue; a grant for another one is an old message
 }
+
+// Polls stands for the channel of a waiter that listens on none: it is given the key too, and finds that out when it
+// asks, within its claim.
+const Polls = "-"
 
 // Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
 func (q *ModernQueue) Deadline() Instant { return q.deadline }
@@ -182,6 +186,9 @@ func (q *ModernQueue) Before() int { return int(q.before) }
 
 // Old tells that the key had no TTL when we asked last: an old client holds it. Valid with a Sleep.
 func (q *ModernQueue) Old() bool { return q.left < 0 }
+
+// Unanswered tells that the last question has no answer yet: it may have taken the key.
+func (q *ModernQueue) Unanswered() bool { return q.silences > 0 }
 
 // Handed tells that the lock came by a grant and not by asking. Valid once Acquired.
 func (q *ModernQueue) Handed() bool { return q.handed }
@@ -213,14 +220,14 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 		return q.ask(now)
 	case reply.Kind == Silence:
 		q.silences++
-		if q.silences >= max(q.Tries, 2) {
+		if q.Tries > 0 && q.silences >= max(q.Tries, 2) {
 			return done(Unsure)
 		}
 		if q.silences == 1 {
 			return q.ask(now)
 		}
 		q.at = modernSlept
-		return sleep(min(q.MaxSleep, time.Duration(q.silences)*100*time.Millisecond))
+		return sleep(min(q.MaxSleep, time.Duration(min(q.silences, 10))*100*time.Millisecond))
 	case reply.Kind == Fault && wrongType(reply):
 		return done(Foreign)
 	case reply.Kind == Fault && reply.withinScript():

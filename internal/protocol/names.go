@@ -18,6 +18,16 @@ func StreakKey(key string) string { return Beside(key, ":streak") }
 // LineKey returns the name of the queue of those who wait for a bridge lock.
 func LineKey(key string) string { return Beside(key, ":line") }
 
+// RedissonChannel returns the name of the channel on which Redisson's RLock announces a release: the name becomes a
+// hash tag, unless it has a brace already.
+func RedissonChannel(name string) string {
+	const prefix = "redisson_lock__channel:"
+	if strings.Contains(name, "{") {
+		return prefix + name
+	}
+	return prefix + "{" + name + "}"
+}
+
 // Companions are the keys beside a bridge lock's key.
 type Companions struct{ Guard, Fence, Streak, Line string }
 
@@ -47,18 +57,20 @@ func Beside(key, suffix string) string {
 	case key != "" && !strings.Contains(key, "}"):
 		return "{" + key + "}" + suffix
 	default:
-		return "{" + strconv.Itoa(slotNumbers()[Slot(key)]) + "}" + key + suffix + "::"
+		return "{" + strconv.Itoa(int(slotNumbers()[Slot(key)])) + "}" + key + suffix + "::"
 	}
 }
 
 const slots = 16384
 
-// slotNumbers returns for each slot the smallest number whose decimal text lies in it.
-var slotNumbers = sync.OnceValue(func() (numbers [slots]int) {
+// slotNumbers returns for each slot the smallest number whose decimal text lies in it. It returns a pointer: the
+// array itself, returned by value, would be a part of the stack of each caller.
+var slotNumbers = sync.OnceValue(func() *[slots]int32 {
+	numbers := new([slots]int32)
 	for n, missing := 0, slots; missing > 0; n++ {
 		slot := Slot(strconv.Itoa(n))
 		if n == 0 || numbers[slot] == 0 && slot != Slot("0") {
-			numbers[slot] = n
+			numbers[slot] = int32(n)
 			missing--
 		}
 	}

@@ -18,16 +18,16 @@ func (a *LegacyAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *LegacyRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.retried))
+	b = append(b, byte(r.at), flags(r.retried, r.second))
 	b = appendTimes(b, time.Duration(r.Expiry))
-	return appendTexts(b, r.Value)
+	return appendTexts(b, r.Value, r.Pending)
 }
 
 // AppendState implements the explorer's view of the machine.
 func (r *LegacyRenew) AppendState(b []byte) []byte {
-	b = append(b, flags(r.began, r.resolves))
-	b = appendTimes(b, time.Duration(r.expiry))
-	return appendTexts(b, r.Owner, r.Value, r.next)
+	b = append(b, byte(r.at))
+	b = appendTimes(b, time.Duration(r.expiry), time.Duration(r.ValueExpiry), time.Duration(r.PendingExpiry))
+	return appendTexts(b, r.Owner, r.Value, r.Pending, r.next)
 }
 
 // AppendState implements the explorer's view of the machine.

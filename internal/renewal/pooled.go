@@ -2,7 +2,6 @@ package renewal
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -10,60 +9,69 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// Pooled is the Batcher of a pool that only hands out connections: it keeps one of them.
+// Pooled is the Batcher of a pool that only hands out connections. It takes one for each batch and gives it back
+// afterwards: a pool may have no other.
 type Pooled struct {
-	Pool    lockmigrate.Pool
-	Timeout time.Duration // the longest wait for one reply
+	Pool    lockmigrate.Pool // a topology.Leaving, or one of several servers
+	Timeout time.Duration    // the longest wait for one reply
 
-	mu     sync.Mutex
-	conn   redis.Conn
-	closed bool
+	mu sync.Mutex // one batch at a time
 }
 
 // Batch implements Batcher. Scripts go out by digest; what the server has forgotten is sent again.
 func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.conn == nil && !p.closed {
-		conn, err := p.Pool.GetContext(ctx)
-		if err != nil {
-			if conn != nil {
-				_ = conn.Close()
-			}
-			for i := range commands {
-				each(i, protocol.Reply{Kind: protocol.Silence}, err)
-			}
-			return
+	var conn redis.Conn
+	defer func() {
+		if conn != nil {
+			_ = conn.Close()
 		}
-		p.conn = conn
-	}
+	}()
+	var broken error
 	for i, c := range commands {
-		if p.conn == nil {
-			each(i, protocol.Reply{Kind: protocol.Silence}, errors.New("the connection for renewals broke"))
-			continue
+		reply := protocol.Reply{Kind: protocol.Silence}
+		for again := 0; broken == nil; again++ {
+			if conn == nil {
+				if conn, broken = p.Pool.GetContext(ctx); broken != nil {
+					break
+				}
+			}
+			var err error
+			if reply, err = wire.Do(conn, p.Timeout, c); err == nil {
+				each(i, reply, nil)
+				break
+			}
+			elsewhere := reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text)
+			if reply.Kind == protocol.Silence || elsewhere {
+				_ = conn.Close()
+				conn = nil
+			}
+			if elsewhere && again < sendAgain {
+				continue // it has not run, and another connection may lead to the right server
+			}
+			if reply.Kind == protocol.Silence {
+				broken = err
+				break
+			}
+			each(i, reply, err)
+			break
 		}
-		reply, err := wire.Do(p.conn, p.Timeout, c)
-		if reply.Kind == protocol.Silence {
-			_ = p.conn.Close()
-			p.conn = nil
+		if broken != nil {
+			each(i, protocol.Reply{Kind: protocol.Silence}, broken)
 		}
-		each(i, reply, err)
 	}
 }
 
-// Close gives the connection back.
-func (p *Pooled) Close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	if p.conn != nil {
-		_ = p.conn.Close()
-		p.conn = nil
-	}
-}
+// sendAgain is how often a renewal goes out once more that the wrong server has refused.
+const sendAgain = 2
+
+// Close implements Batcher.
+func (p *Pooled) Close() {}
 
 // Wait implements Batcher.
 func (p *Pooled) Wait() {}

@@ -27,6 +27,7 @@ type Lease struct {
 	at    protocol.Instant // the earliest of them: the heap's order
 	index int              // in the heap, plus one; 0 when it is not there
 	rests bool             // no renewal is sent any more
+	why   Loss             // why it is not in the heap any more, if it was lost
 	round *round           // the renewal that is under way
 }
 
@@ -149,6 +150,7 @@ func (r *Renewer) Add(s *Lease) {
 	now := r.opts.Now()
 	r.mu.Lock()
 	if r.closed {
+		s.why = TooLate
 		r.mu.Unlock()
 		s.Owner.Lost(TooLate)
 		return
@@ -200,25 +202,42 @@ func (r *Renewer) Rest(s *Lease) {
 	if s.index == 0 {
 		return
 	}
-	s.rests = true
+	s.rests = true // the goroutine sees it when something is due, which spares each release the heap
 	if s.round != nil {
 		s.round.decided = true
 	}
-	r.schedule(s, 0)
-	r.fix(s)
 }
 
-// Extend moves a deadline that was extended by other means than a renewal of ours.
-func (r *Renewer) Extend(s *Lease, until protocol.Instant) {
+// Extend moves a deadline that was extended by other means than a renewal of ours. It returns false for a lease that was over
+// before, also if its Owner is still to be told: nothing brings a lease back.
+func (r *Renewer) Extend(s *Lease, until protocol.Instant) (why Loss, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := r.opts.Now()
 	if s.index == 0 {
-		return
+		return s.why, false
+	}
+	if r.overdue(s, now) {
+		return s.why, false
 	}
 	s.extend(until)
-	r.schedule(s, r.opts.Now())
+	r.schedule(s, now)
 	r.fix(s)
 	r.rouse(s.at)
+	return 0, true
+}
+
+// overdue takes a lease out that is over, and tells whether it was.
+func (r *Renewer) overdue(s *Lease, now protocol.Instant) bool {
+	switch {
+	case s.Until() <= now:
+		s.why = Deadline
+	case s.end != 0 && s.end <= now && !s.rests:
+		s.why = Outlived
+	default:
+		return false
+	}
+	return r.pop(s)
 }
 
 // Close ends the goroutine, every lease and the lines.
@@ -229,7 +248,7 @@ func (r *Renewer) Close() {
 	left := r.heap
 	r.heap = nil
 	for _, s := range left {
-		s.index = 0
+		s.index, s.why = 0, Closed
 	}
 	r.mu.Unlock()
 	if running {
@@ -279,8 +298,7 @@ func (r *Renewer) run() {
 // look does what is due and returns how long there is nothing to do.
 func (r *Renewer) look() time.Duration {
 	now := r.opts.Now()
-	var over, outlived []*Lease
-	var due []*Lease
+	var over, due []*Lease
 	r.mu.Lock()
 	for len(r.heap) > 0 {
 		s := r.heap[0]
@@ -290,13 +308,12 @@ func (r *Renewer) look() time.Duration {
 			early = horizon
 		}
 		switch {
-		case s.Until() <= now:
-			r.pop(s)
+		case r.overdue(s, now):
 			over = append(over, s)
 			continue
-		case s.end != 0 && s.end <= now && !s.rests:
-			r.pop(s)
-			outlived = append(outlived, s)
+		case s.rests && s.at < s.Until():
+			r.schedule(s, now)
+			r.fix(s)
 			continue
 		case s.due <= early && s.at == s.due:
 			due = append(due, s)
@@ -318,10 +335,7 @@ func (r *Renewer) look() time.Duration {
 	r.mu.Unlock()
 
 	for _, s := range over {
-		s.Owner.Lost(Deadline)
-	}
-	for _, s := range outlived {
-		s.Owner.Lost(Outlived)
+		s.Owner.Lost(s.why)
 	}
 	if len(due) > 0 {
 		r.send(due)
@@ -392,6 +406,10 @@ func (r *Renewer) answer(s *Lease, v *round, answer Answer, err error) {
 	}
 	now := r.opts.Now()
 	switch {
+	case v.yes >= r.opts.Quorum && r.overdue(s, now): // the answer came too late
+		v.decided = true
+		r.mu.Unlock()
+		s.Owner.Lost(s.why)
 	case v.yes >= r.opts.Quorum:
 		v.decided = true
 		s.extend(v.sent.Add(s.Span - r.opts.Drift))
@@ -405,6 +423,7 @@ func (r *Renewer) answer(s *Lease, v *round, answer Answer, err error) {
 		s.Owner.Renewed(now.Sub(v.sent))
 	case v.no > len(r.opts.Lines)-r.opts.Quorum:
 		v.decided = true
+		s.why = Taken
 		r.pop(s)
 		r.mu.Unlock()
 		s.Owner.Lost(Taken)

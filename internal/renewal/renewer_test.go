@@ -197,6 +197,96 @@ func TestAnswersOfTheServer(t *testing.T) {
 	}
 }
 
+// TestAnAnswerAfterTheDeadlineIsTooLate: nothing brings a lease back, also where the goroutine has not looked yet.
+func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
+	now := protocol.Instant(0)
+	newLease := func(r *Renewer) *lock {
+		k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
+		k.lease.Begin(now, now.Add(time.Hour))
+		r.running = true // nobody looks but this test
+		r.Add(&k.lease)
+		return k
+	}
+	for _, c := range []struct {
+		name string
+		late time.Duration
+		why  Loss
+	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
+		t.Run(c.name, func(t *testing.T) {
+			now = 0
+			r := New(Options{Now: func() protocol.Instant { return now }, Lines: []Batcher{&post{}}})
+			k := newLease(r)
+			if c.why == Outlived {
+				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {
+					t.Fatal("a lease that lasts is not extended")
+				}
+			}
+			v := &round{sent: now}
+			now = now.Add(c.late)
+			r.answer(&k.lease, v, Extended, nil)
+			if why := within(t, "the loss", k.lost); why != c.why {
+				t.Errorf("lost: %v", why)
+			}
+			if why, ok := r.Extend(&k.lease, now.Add(time.Hour)); ok || why != c.why {
+				t.Errorf("a renewal of the holder's own: %v %v", why, ok)
+			}
+
+			now = 0
+			k = newLease(r)
+			now = now.Add(time.Hour)
+			if why, ok := r.Extend(&k.lease, now.Add(time.Hour)); ok || why != Deadline {
+				t.Errorf("the holder's own comes first: %v %v", why, ok)
+			}
+		})
+	}
+}
+
+// TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, of which there are none.
+func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
+	b := newBench(t)
+	k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
+	b.r.Rest(&k.lease)
+	until := k.lease.Until()
+	if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+	}
+}
+
+func TestTimers(t *testing.T) {
+	clock := NewClock()
+	w := NewTimers(clock.Now)
+	newLease := func(span time.Duration) *lock {
+		k := &lock{lost: make(chan Loss, 2)}
+		k.lease.Owner = k
+		k.lease.Begin(clock.Now(), clock.Now().Add(span))
+		w.Add(&k.lease)
+		return k
+	}
+	k := newLease(50 * time.Millisecond)
+	until := clock.Now().Add(200 * time.Millisecond)
+	if _, ok := w.Extend(&k.lease, until); !ok {
+		t.Error("a lease that lasts is not extended")
+	}
+	w.Rest(&k.lease)
+	if why := within(t, "the end", k.lost); why != Deadline || clock.Now() < until {
+		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(clock.Now()))
+	}
+	if why, ok := w.Extend(&k.lease, clock.Now().Add(time.Hour)); ok || why != Deadline {
+		t.Errorf("extended after its end: %v %v", why, ok)
+	}
+	if w.Remove(&k.lease) {
+		t.Error("a lease that is over is kept")
+	}
+	k = newLease(time.Hour)
+	if !w.Remove(&k.lease) {
+		t.Error("a lease is gone")
+	}
+	if len(w.all) != 0 {
+		t.Errorf("%d leases are left", len(w.all))
+	}
+}
+
 func TestNoAnswerEndsTheLease(t *testing.T) {
 	b := newBench(t)
 	b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)

@@ -4,7 +4,8 @@
 --
 -- The queue of a key is a sorted set beside it. A member is one waiting process, written
 -- "<token> <claim ms> <channel>": the token that it will hold the key with, for how long it may own
--- the key before it has spoken, and the channel that it listens on. The score is its ticket: drawn
+-- the key before it has spoken, and the channel that it listens on; '-' for one that listens on none and looks
+-- at the key now and then. The score is its ticket: drawn
 -- from the server's clock in microseconds and never twice for one key, so that a late message about an
 -- earlier grant cannot pass for a new one.
 --
@@ -37,6 +38,7 @@
 -- counter, of the share's state or of the right to publish, a release must still free the key.
 -- include modern_fence.lua
 local function listens(channel)
+  if channel == '-' then return true end -- it finds its token on the key when it looks
   local there = redis.pcall('PUBSUB', 'NUMSUB', channel)
   if there[2] ~= 0 then return true end
   local info = redis.pcall('INFO', 'cluster')

@@ -4,11 +4,13 @@
 -- ARGV[1]  the message that wakes waiters: 0
 -- ARGV[2]  the TTL in milliseconds, set anew while holds remain
 -- ARGV[3]  the holder
--- ARGV[4]  the channel redisson_lock__channel:{name}. It is no key here, as it is in Redisson: then a user would
---          need a right to a key of that name, and a cluster would want it in the name's slot.
+-- ARGV[4]  the channel: redisson_lock__channel:{name}, or redisson_lock__channel:name where the name has a brace.
+--          It is no key here, as it is in Redisson's script: it may hash to another slot than the name
 -- Reply    nil the holder does not hold the lock, 0 holds remain, 1 released and announced
 --
 -- Atomic because the last hold must take the key away before another client can find it at zero.
+-- On a cluster Redisson waits on a sharded channel, elsewhere on a common one: both are told. A user who may not publish,
+-- and a server without sharded channels, keep no release from its end.
 -- Redisson keeps a latch key so that its own retry of a lost reply is not counted twice; here the
 -- count is read back instead before anything is sent again.
 -- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
@@ -22,4 +24,5 @@ if (tonumber(count) or 0) > 1 then
 end
 redis.call('del', KEYS[1])
 redis.pcall('publish', ARGV[4], ARGV[1])
+redis.pcall('spublish', ARGV[4], ARGV[1])
 return 1

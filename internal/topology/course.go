@@ -50,6 +50,11 @@ const (
 // Read reads an error reply. Slot and addr are set for Moved and Ask; the address has no host where the
 // server has none to tell, which means the host that was asked.
 func Read(reply string) (r Refusal, slot int, addr string) {
+	if strings.HasPrefix(reply, "ERR Error running script") { // so before Redis 7: the refusal of the script's command comes last
+		if at := strings.LastIndex(reply, ": -"); at >= 0 {
+			reply = reply[at+3:]
+		}
+	}
 	word, rest, _ := strings.Cut(reply, " ")
 	switch word {
 	case "MOVED", "ASK":

@@ -30,13 +30,18 @@ func TestRead(t *testing.T) {
 		"LOADING Redis is loading":       {Later, 0, ""},
 		"MASTERDOWN Link":                {Later, 0, ""},
 		"READONLY You can't write":       {Demoted, 0, ""},
-		"MOVED 16384 a:1":                {Answer, 0, ""},
-		"MOVED -1 a:1":                   {Answer, 0, ""},
-		"MOVED 1 a":                      {Answer, 0, ""},
-		"MOVED 1 a:99999":                {Answer, 0, ""},
-		"MOVED":                          {Answer, 0, ""},
-		"ERR MOVED 1 a:1":                {Answer, 0, ""},
-		"":                               {Answer, 0, ""},
+		// A script's, before Redis 7 and from 7 on.
+		"ERR Error running script (call to f_2a): @user_script:7: @user_script: 7: -READONLY You can't write": {Demoted, 0, ""},
+		"READONLY You can't write against a read only replica. script: 2a, on @user_script:1.":                {Demoted, 0, ""},
+		"ERR Error running script (call to f_2a): @user_script:7: wrong type":                                 {Answer, 0, ""},
+
+		"MOVED 16384 a:1": {Answer, 0, ""},
+		"MOVED -1 a:1":    {Answer, 0, ""},
+		"MOVED 1 a":       {Answer, 0, ""},
+		"MOVED 1 a:99999": {Answer, 0, ""},
+		"MOVED":           {Answer, 0, ""},
+		"ERR MOVED 1 a:1": {Answer, 0, ""},
+		"":                {Answer, 0, ""},
 	} {
 		r, slot, addr := Read(reply)
 		assert.Equal(t, want.r, r, reply)

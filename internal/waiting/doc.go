@@ -14,14 +14,14 @@
 // The front sleeps in Wait until there is a reason to ask the server again: an Event. There are three
 // sources, and the best that the server offers is used.
 //
-//   - Tracking. The hub has a pair of connections of its own: a line for the front's commands, with
-//     CLIENT TRACKING on, and a listener that the server's invalidations are redirected to. A key that a
-//     command READS over the line (GET, PTTL or EXISTS, also inside a script) is watched from that
+//   - Tracking. The hub has two connections to each server that somebody waits on: one for the front's
+//     questions, with CLIENT TRACKING on, and a listener that the server's invalidations are redirected to. A key
+//     that a command READS over the first (GET, PTTL or EXISTS, also inside a script) is watched from that
 //     moment on, atomically with the reading: the next change to it, by whoever and by whatever command,
 //     expiry included, is one Changed event; then the watch is over until the key is read again. So an
 //     attempt that runs over Turn.Advance and reads the key arms its own alarm, and there is no moment
 //     between "held" and "watching" in which a release could be missed. Whoever asks over another
-//     connection calls Hub.Arm.
+//     connection uses a Watch.
 //     The other kind of tracking, BCAST with prefixes, was not chosen: it tells every listener about
 //     every write under the prefix, a renewal wakes everybody, prefixes must not overlap, and adding one
 //     for a new key is a command more.
@@ -30,9 +30,19 @@
 //   - A timer, always: Wait never lasts longer than it is told. Where there is no tracking, it never
 //     lasts longer than Poll, with jitter. A lost message therefore costs time and nothing else.
 //
-// The pair is connected by the first waiter and closed when nobody has waited for Linger. It is pinged;
-// when either connection breaks, both are replaced, and every front gets a Reset, because what happened
-// in between is not known.
+// The two are connected by the first waiter, and closed when nobody has waited for Linger. Both are pinged; when
+// one of them breaks, both are replaced, and every front gets a Reset, because what happened in between is not
+// known.
+//
+// # Failure
+//
+// While somebody waits on a server, there is a listener, or an attempt to connect is under way, or a timer is set
+// for the next attempt; the pauses between failed attempts double up to 64 times Retry. A waiter does not wait for
+// that longer than Poll: until there is a listener its questions go over Options.Runner, and it looks at the key
+// once in Poll.
+//
+// In a cluster each master has its own two connections, so that one that hangs is nothing to those who wait on
+// others. Where a key moves, it is listened for at its new master.
 //
 // # Use
 //

@@ -10,7 +10,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // Mode is what wakes the waiters at present.
@@ -52,13 +51,11 @@ type Options struct {
 	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms
 	Ping         time.Duration // how long the listener may hear nothing before it is pinged; zero: 1 min
 	Linger       time.Duration // how long the connections outlive the last waiter; zero: 10 s
-	Retry        time.Duration // the shortest time between two attempts to connect; it doubles up to 64 times that; zero: 100 ms
+	Retry        time.Duration // the pause after a failed attempt to connect; it doubles up to 64 times that; zero: 100 ms
 
 	// Changed is told of a new mode, and why, from any goroutine. It must not block.
 	Changed func(mode Mode, why error)
 }
-
-func (o Options) dials() bool { return o.Dial != nil || o.Servers != nil }
 
 func (o Options) withDefaults() Options {
 	or := func(d *time.Duration, otherwise time.Duration) {
@@ -77,22 +74,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Hub is everything in one process that waits on one server. It is safe for concurrent use.
+// Hub is everything in one process that waits on one server, or on the servers of a cluster. It is safe for
+// concurrent use.
 type Hub struct {
 	opts Options
+	life context.Context // of attempts to connect
+	end  context.CancelFunc
 
 	mu       sync.Mutex
 	queues   map[string]*queue // by key; only those that somebody stands in
 	tokens   map[string]*Turn  // fronts that may be granted a key
 	channels map[string]*queue // by the channel that announces releases of the queue's key
+	places   map[string]*place // by the server's address
+	tracked  *tracked          // nil while nothing is connected, nor is to be
 	waiters  int
-
 	mode     Mode
-	session  *session
-	starting chan struct{} // closed when the attempt that is under way is over
-	failures int           // attempts in a row that came to nothing
-	behind   bool          // fronts are waiting that asked the server without being listened for
-	again    *time.Timer   // the next attempt
+	why      error // it is no better, as far as it was told
 	linger   *time.Timer
 	closed   bool
 
@@ -101,13 +98,17 @@ type Hub struct {
 
 // New returns a hub that connects when somebody waits.
 func New(opts Options) *Hub {
-	return &Hub{
+	h := &Hub{
 		opts:   opts.withDefaults(),
 		queues: make(map[string]*queue), tokens: make(map[string]*Turn), channels: make(map[string]*queue),
+		places: make(map[string]*place),
 	}
+	h.life, h.end = context.WithCancel(context.Background())
+	return h
 }
 
-// Mode returns what wakes the waiters at present.
+// Mode returns what wakes the waiters at present; of several servers that somebody waits on, the one that offers
+// least counts.
 func (h *Hub) Mode() Mode {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,185 +125,43 @@ func (h *Hub) Waiting(key string) int {
 	return 0
 }
 
-// Advance runs a machine over the hub's own line, or over Options.Runner while there is none.
-func (h *Hub) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	h.mu.Lock()
-	s := h.session
-	h.mu.Unlock()
-	if s != nil {
-		return s.line.Advance(ctx, m, reply, abandoned)
-	}
-	return h.opts.Runner.Advance(ctx, m, reply, abandoned)
-}
-
-// Arm has the key's next change reported to the front of its queue, where there is tracking, and tells
-// whether the key exists: if it does not, the change has been already. It is for those whose attempts
-// do not read the key over Advance.
-func (h *Hub) Arm(ctx context.Context, key string) (exists bool, err error) {
-	h.mu.Lock()
-	s := h.session
-	h.mu.Unlock()
-	if s == nil {
-		return true, nil
-	}
-	reply, err := s.line.Request(ctx, wire.Plain("EXISTS", key))
-	if err != nil && context.Cause(ctx) == nil {
-		return true, nil // the session is over, or the server refuses; the timer remains
-	}
-	return reply.Int != 0, err
-}
-
 // Close ends the listening and returns when nothing of the hub runs any more. Nobody may wait by then.
 func (h *Hub) Close() {
+	h.end()
 	h.mu.Lock()
 	h.closed = true
-	s := h.stop()
+	h.stop()
 	h.mu.Unlock()
-	if s != nil {
-		s.close()
-	}
 	h.background.Wait()
 }
 
-// stop takes the session out of the hub. The caller holds mu and closes it.
-func (h *Hub) stop() *session {
-	for _, t := range []*time.Timer{h.again, h.linger} {
-		if t != nil {
-			t.Stop()
-		}
+// stop gives all connections up. The caller holds mu.
+func (h *Hub) stop() {
+	if h.linger != nil {
+		h.linger.Stop()
 	}
-	s := h.session
-	h.session = nil
+	for _, p := range h.places {
+		h.forget(p)
+	}
+	if t := h.tracked; t != nil {
+		h.tracked = nil
+		h.background.Go(func() { t.way.Close(); t.way.Wait() })
+	}
 	h.setMode(Idle, nil)
-	return s
 }
 
-// setMode is called with mu held.
+// setMode is called with mu held. Why a mode is no better may be known only later.
 func (h *Hub) setMode(m Mode, why error) {
-	if h.mode != m {
-		h.mode = m
+	if h.mode != m || h.why == nil && why != nil {
+		h.mode, h.why = m, why
 		h.opts.Changed(m, why)
 	}
-}
-
-// listen makes sure that the hub listens, or has tried to as far as this caller's patience goes. What
-// it cannot have now it gets later: a Reset tells.
-func (h *Hub) listen(ctx context.Context) error {
-	h.mu.Lock()
-	if h.session != nil || !h.opts.dials() || h.closed || h.failures > 0 && h.starting == nil {
-		if h.session == nil && h.mode == Idle && !h.closed {
-			h.setMode(Polling, nil)
-		}
-		h.mu.Unlock()
-		return nil
-	}
-	if h.starting == nil {
-		h.begin()
-	}
-	starting := h.starting
-	h.mu.Unlock()
-	select {
-	case <-starting:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// begin starts an attempt to connect. The caller holds mu, and there is neither a session nor an attempt.
-func (h *Hub) begin() {
-	h.starting = make(chan struct{})
-	channels := make([]string, 0, len(h.channels))
-	for channel := range h.channels {
-		channels = append(channels, channel)
-	}
-	h.background.Go(func() { h.start(channels) })
-}
-
-func (h *Hub) start(channels []string) {
-	s, err := newSession(h, channels)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	close(h.starting)
-	h.starting = nil
-	if err == nil && (h.closed || h.waiters == 0) {
-		h.background.Go(s.close)
-		return
-	}
-	if err != nil {
-		h.failures++
-		h.behind = true
-		h.setMode(Polling, err)
-		h.later()
-		return
-	}
-	behind := h.behind
-	h.failures, h.behind = 0, false
-	h.session = s
-	h.setMode(s.offers())
-	s.begin()
-	for channel := range h.channels { // what was asked for while we connected
-		s.subscribe(channel)
-	}
-	if behind {
-		h.each(Reset)
-	}
-}
-
-// later schedules the next attempt. The caller holds mu.
-func (h *Hub) later() {
-	if h.closed || h.waiters == 0 {
-		return
-	}
-	if h.again == nil {
-		h.again = time.AfterFunc(h.delay(), h.retry)
-	} else {
-		h.again.Reset(h.delay())
-	}
-}
-
-func (h *Hub) delay() time.Duration {
-	return h.opts.Retry << min(max(h.failures-1, 0), 6)
-}
-
-func (h *Hub) retry() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.session != nil || h.starting != nil || h.closed {
-		return
-	}
-	if h.waiters == 0 {
-		h.failures = 0 // the next one to wait tries at once
-		h.setMode(Idle, nil)
-		return
-	}
-	h.begin()
-}
-
-// lost is told by a session that one of its connections broke.
-func (h *Hub) lost(s *session, err error) {
-	h.mu.Lock()
-	if h.session != s {
-		h.mu.Unlock()
-		return
-	}
-	h.session = nil
-	h.behind = true
-	h.setMode(Polling, err)
-	if h.waiters > 0 && h.starting == nil && !h.closed {
-		h.begin() // the first attempt comes at once; fronts hear of it, or poll meanwhile
-	}
-	h.each(Reset)
-	h.background.Go(s.close) // not from here: this may be the line's own goroutine
-	h.mu.Unlock()
 }
 
 // each tells every front. The caller holds mu.
 func (h *Hub) each(k Kind) {
 	for _, q := range h.queues {
-		if q.front != nil {
-			q.front.tell(Event{Kind: k})
-		}
+		q.tell(k)
 	}
 }
 
@@ -328,23 +187,18 @@ func (h *Hub) departed() {
 
 func (h *Hub) lingered() {
 	h.mu.Lock()
-	if h.waiters > 0 || h.closed {
-		h.mu.Unlock()
-		return
+	defer h.mu.Unlock()
+	if h.waiters == 0 && !h.closed {
+		h.stop()
 	}
-	if s := h.stop(); s != nil {
-		h.background.Go(s.close)
-	}
-	h.failures = 0
-	h.mu.Unlock()
 }
 
-// changed is told by the listener that a key was written, deleted or has expired.
+// changed is told by a listener that a key was written, deleted or has expired.
 func (h *Hub) changed(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if q := h.queues[key]; q != nil && q.front != nil {
-		q.front.tell(Event{Kind: Changed})
+	if q := h.queues[key]; q != nil {
+		q.tell(Changed)
 	}
 }
 
@@ -368,7 +222,7 @@ func (h *Hub) granted(token string, e Event) {
 func (h *Hub) announced(channel string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if q := h.channels[channel]; q != nil && q.front != nil {
-		q.front.tell(Event{Kind: Announced})
+	if q := h.channels[channel]; q != nil {
+		q.tell(Announced)
 	}
 }

@@ -9,7 +9,7 @@ func (t *Turn) Stirs() (n uint64, listening bool) {
 	t.mu.Lock()
 	n = t.stirs
 	t.mu.Unlock()
-	return n, t.hub.Mode() == Tracking
+	return n, t.Mode() == Tracking
 }
 
 // stir counts an event. The caller holds mu.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/line"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // Kind says why a wait ended.
@@ -48,6 +50,7 @@ type queue struct {
 	back    *Turn
 	length  int
 	channel string // subscribed for it
+	place   *place // where it is listened for; nil until somebody has come so far
 }
 
 // Turn is one place in the queue of the process.
@@ -94,7 +97,7 @@ func (h *Hub) Enter(ctx context.Context, key string) (*Turn, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	if err := h.listen(ctx); err != nil {
+	if err := h.listen(ctx, q); err != nil {
 		t.Leave()
 		return nil, err
 	}
@@ -120,9 +123,12 @@ func (t *Turn) Leave() {
 		delete(h.queues, q.key)
 		if q.channel != "" {
 			delete(h.channels, q.channel)
-			if h.session != nil {
-				h.session.unsubscribe(q.channel)
+			if q.place != nil && q.place.listener != nil {
+				q.place.listener.unsubscribe(q.channel)
 			}
+		}
+		if q.place != nil {
+			q.place.queues--
 		}
 	case wasFront:
 		close(q.front.ready)
@@ -133,11 +139,46 @@ func (t *Turn) Leave() {
 	h.departed()
 }
 
-// Advance is the hub's, for the front: changes of the key that it has not heard of yet are forgotten,
-// because what it asks now comes after them.
+// Advance runs a machine over the tracked connection, or over Options.Runner while there is none. Changes of the
+// key that the front has not heard of yet are forgotten, because what it asks now comes after them.
 func (t *Turn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	t.Forget()
-	return t.hub.Advance(ctx, m, reply, abandoned)
+	if way := t.way(); way != nil {
+		return way.Advance(ctx, m, reply, abandoned)
+	}
+	return t.hub.opts.Runner.Advance(ctx, m, reply, abandoned)
+}
+
+// way returns the tracked connections, nil while the key is not listened for.
+func (t *Turn) way() line.Way {
+	h := t.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.queue.place == nil || t.queue.place.listener == nil || h.tracked == nil {
+		return nil
+	}
+	return h.tracked.way
+}
+
+// Mode returns what wakes those who wait for this key at present.
+func (t *Turn) Mode() Mode {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	return t.queue.place.mode()
+}
+
+// arm has the key's next change reported, where there is tracking, and tells whether the key exists: if it does
+// not, the change has been already. It is for those whose questions do not go over Advance.
+func (t *Turn) arm(ctx context.Context) (exists bool, err error) {
+	way := t.way()
+	if way == nil {
+		return true, nil
+	}
+	reply, err := way.Request(ctx, wire.Plain("EXISTS", t.queue.key))
+	if err != nil && context.Cause(ctx) == nil {
+		return true, nil // the connection broke, or the server refuses; the timer remains
+	}
+	return reply.Int != 0, err
 }
 
 // Forget drops a change of the key that Wait has not returned yet.
@@ -173,10 +214,9 @@ func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 	}
 	t.queue.channel = channel
 	h.channels[channel] = t.queue
-	s := h.session
 	var subscribed <-chan struct{}
-	if s != nil {
-		subscribed = s.subscribe(channel)
+	if p := t.queue.place; p != nil && p.listener != nil {
+		subscribed = p.listener.subscribe(channel)
 	}
 	h.mu.Unlock()
 	if subscribed == nil {
@@ -193,7 +233,7 @@ func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 // Wait sleeps until there is a reason to ask the server again, for d at most; without tracking, for
 // Options.Poll at most. Events that came since the last Wait count.
 func (t *Turn) Wait(ctx context.Context, d time.Duration) (Event, error) {
-	if mode := t.hub.Mode(); mode != Tracking {
+	if t.Mode() != Tracking {
 		poll := t.hub.opts.Poll
 		d = min(d, poll-rand.N(poll/2+1))
 	}
@@ -236,6 +276,13 @@ func (t *Turn) tell(e Event) {
 	select {
 	case t.bell <- struct{}{}:
 	default:
+	}
+}
+
+// tell tells the front, if there is one. The caller holds the hub's mu.
+func (q *queue) tell(k Kind) {
+	if q.front != nil {
+		q.front.tell(Event{Kind: k})
 	}
 }
 

@@ -2,7 +2,9 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,7 +59,10 @@ func (r *reads) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
 func read(t *testing.T, h *Hub, key string) protocol.Reply {
 	t.Helper()
 	m := &reads{key: key}
-	_, err := h.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
+	h.mu.Lock()
+	front := h.queues[key].front
+	h.mu.Unlock()
+	_, err := front.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
 	require.NoError(t, err)
 	return m.got
 }
@@ -214,11 +219,13 @@ func TestSilentListenerIsGivenUp(t *testing.T) {
 	h := newHub(t, s, func(o *Options) { o.Ping = 20 * time.Millisecond; o.ReplyTimeout = 100 * time.Millisecond })
 	turn := enter(t, h, "k")
 	require.Equal(t, Tracking, h.Mode())
-	first := h.session
+	first := h.places[""].listener
 	s.Do("CLIENT", "PAUSE", 400)
 	assert.Equal(t, Reset, wait(t, turn).Kind)
-	assert.NotSame(t, first, h.session)
 	require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	assert.NotSame(t, first, h.places[""].listener)
 }
 
 func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
@@ -249,4 +256,68 @@ func FuzzParseGrant(f *testing.F) {
 			assert.NotContains(t, token, " ")
 		}
 	})
+}
+
+// An attempt to listen that fails while nobody waits does not keep those who wait later from being listened for:
+// a busy Locker has somebody who waits most of the time, and nobody now and then.
+func TestAFailureWhileNobodyWaitsIsNotTheLastAttempt(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := s.Pool()
+	began, fail, failed := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	var dials atomic.Int32
+	h := newHub(t, s, func(o *Options) {
+		o.Linger = time.Hour // as the waiters come and go, it is never over
+		o.Retry = time.Millisecond
+		o.Changed = func(_ Mode, why error) {
+			if why != nil {
+				failed <- struct{}{}
+			}
+		}
+		o.Dial = func(ctx context.Context) (redis.Conn, error) {
+			if dials.Add(1) == 1 {
+				close(began)
+				<-fail
+				return nil, errors.New("refused")
+			}
+			return pool.DialContext(ctx)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if turn, err := h.Enter(ctx, "k"); err == nil {
+			turn.Leave()
+		}
+	}()
+	<-began
+	cancel()
+	<-left
+	close(fail)
+	<-failed
+	require.Eventually(t, func() bool {
+		enter(t, h, "k").Leave()
+		return h.Mode() == Messages
+	}, 10*time.Second, time.Millisecond)
+}
+
+// A connection that cannot be made does not hold up who waits: there is another way to ask.
+func TestADialThatHangsHoldsUpNobody(t *testing.T) {
+	s := redistest.Mini(t)
+	hung := make(chan struct{})
+	h := newHub(t, s, func(o *Options) {
+		o.ReplyTimeout = time.Hour
+		o.Dial = func(ctx context.Context) (redis.Conn, error) {
+			close(hung)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	start := time.Now()
+	turn := enter(t, h, "k")
+	<-hung
+	assert.Less(t, time.Since(start), 5*time.Second)
+	e, err := turn.Wait(t.Context(), time.Hour)
+	require.NoError(t, err)
+	assert.Equal(t, Timer, e.Kind, "it polls")
 }

@@ -44,7 +44,7 @@ func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 
 // Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
 // the holder is an old client.
-func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, old bool, d time.Duration) (Event, error) {
+func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d time.Duration) (Event, error) {
 	h := turn.hub
 	now := h.opts.Now()
 	end, arm := now.Add(d), now.Add(armAfter)
@@ -54,7 +54,7 @@ func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, o
 	case old:
 		arm = now
 	}
-	if before > 1 || h.Mode() != Tracking {
+	if before > 1 || turn.Mode() != Tracking {
 		w.wanted, arm = false, end
 	}
 	for {
@@ -71,7 +71,7 @@ func (w *Watch) Sleep(ctx context.Context, turn *Turn, key string, before int, o
 			return event, err
 		case event.Kind == Timer && !w.set && until < end:
 			w.set, w.wanted = true, true
-			if exists, err := h.Arm(ctx, key); err != nil || !exists {
+			if exists, err := turn.arm(ctx); err != nil || !exists {
 				return Event{Kind: Changed}, err
 			}
 		case event.Kind == Changed && before > 0:

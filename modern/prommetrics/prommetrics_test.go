@@ -2,6 +2,7 @@ package prommetrics_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,4 +77,30 @@ func TestCountsALocksLife(t *testing.T) {
 	} {
 		assert.Equal(t, want, got[name], name)
 	}
+}
+
+// TestTheGaugeDoesNotLeak: a release that fails, and the deadline that follows, count as one loss.
+func TestTheGaugeDoesNotLeak(t *testing.T) {
+	s := redistest.Mini(t)
+	var broken atomic.Bool
+	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {
+		if broken.Load() {
+			return redistest.LosesCommand
+		}
+		return redistest.Passes
+	}}
+	metrics := prommetrics.New(prommetrics.Options{})
+	locker, err := modern.New(pool, modern.Options{Observer: metrics, TTL: 300 * time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	lock, err := locker.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	broken.Store(true)
+	require.ErrorIs(t, lock.Release(t.Context()), modern.ErrUnknownOutcome)
+	<-lock.Context().Done()
+	require.Eventually(t, func() bool { return values(t, metrics)["lockmigrate_held"] == 0 }, 10*time.Second, time.Millisecond)
+	got := values(t, metrics)
+	assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
+	assert.EqualValues(t, 1, got["lockmigrate_lost_total"])
+	assert.EqualValues(t, 0, got["lockmigrate_released_total"])
 }

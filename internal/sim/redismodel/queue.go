@@ -141,7 +141,7 @@ func (c *call) grant(own string) bool {
 		if ok && token == own {
 			return false
 		}
-		if !ok || c.Listening == nil || c.Listening(channel) == 0 {
+		if !ok || channel != protocol.Polls && (c.Listening == nil || c.Listening(channel) == 0) {
 			continue
 		}
 		c.publish(channel, grantMessage(token, head.N, c.nextFence()))

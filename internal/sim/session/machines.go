@@ -73,7 +73,8 @@ func (s *Session) beginRenew() {
 	case Legacy, GoLegacy:
 		s.running = legacyRenew
 		s.legacyRenew = protocol.LegacyRenew{
-			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value,
+			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value, ValueExpiry: s.Expiry,
+			Pending: s.pending, PendingExpiry: s.pendingExpiry,
 		}
 	case Bridge:
 		s.running = bridgeRenew
@@ -94,7 +95,7 @@ func (s *Session) beginRelease() {
 		s.running = legacyRelease
 		s.legacyRelease = protocol.LegacyRelease{
 			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
-			Value: s.Value, Expiry: s.Expiry, Faithful: s.Scheme == Legacy,
+			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme == Legacy,
 		}
 	case Bridge:
 		s.running = bridgeRelease
@@ -146,10 +147,7 @@ func (s *Session) won() {
 // prolonged takes over what the renewing machine knows.
 func (s *Session) prolonged() {
 	switch s.running {
-	case legacyRenew:
-		s.Value, s.Expiry = s.legacyRenew.Written(), s.legacyRenew.Expiry()
-		s.Deadline = s.asked.Add(s.Lease)
-	case bridgeRenew:
+	case legacyRenew, bridgeRenew:
 		s.Deadline = s.asked.Add(s.Lease)
 	case modernRenew:
 		s.Deadline = s.modernRenew.Deadline()
@@ -164,7 +162,7 @@ func (s *Session) giveBack() {
 	s.running = redissonRelease
 	s.redissonRelease = protocol.ReleaseRedisson{
 		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
-		Channel: "redisson_lock__channel:{" + s.Key + "}",
+		Channel: protocol.RedissonChannel(s.Key),
 	}
 }
 

@@ -38,6 +38,11 @@ type Session struct {
 
 	Value  string           // what we put on the key; also after an acquisition that ended Unsure
 	Expiry protocol.Instant // legacy: the end of the lease by our wall clock
+
+	// Legacy: what a renewal without an answer may have written over Value, and its end.
+	pending       string
+	pendingExpiry protocol.Instant
+
 	// Deadline is the end of what a bridge or modern holder may believe, by its monotonic clock:
 	// the TTL, counted from before the command that won it was sent.
 	Deadline protocol.Instant
@@ -105,6 +110,7 @@ func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
 	s.Turn++
 	s.Value, s.Expiry, s.Deadline, s.Fence, s.holds, s.stands = "", 0, 0, 0, 0, false
+	s.pending, s.pendingExpiry = "", 0
 	s.beginAcquire()
 	return s.Next(now, protocol.Reply{})
 }
@@ -213,6 +219,9 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 		}
 	case Renewing:
 		s.Phase = Holding
+		if r := &s.legacyRenew; s.running == legacyRenew {
+			s.Value, s.Expiry, s.pending, s.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
+		}
 		switch verdict {
 		case protocol.Renewed, protocol.Repaired:
 			s.prolonged()
@@ -237,6 +246,7 @@ func (s *Session) mustUndo(verdict protocol.Verdict) bool {
 // forget makes an idle client remember nothing.
 func (s *Session) forget() {
 	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.holds, s.stands = "", 0, 0, 0, 0, 0, false
+	s.pending, s.pendingExpiry = "", 0
 }
 
 // extend counts the lock's validity from before the command was sent, as the machine does, unless

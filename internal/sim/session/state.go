@@ -18,6 +18,9 @@ func (s *Session) AppendState(b []byte) []byte {
 	}
 	b = append(b, byte(len(s.Value)))
 	b = append(b, s.Value...)
+	b = append(b, byte(len(s.pending)))
+	b = append(b, s.pending...)
+	b = binary.AppendVarint(b, int64(s.pendingExpiry))
 	switch s.running {
 	case legacyAcquire:
 		b = s.legacyAcquire.AppendState(b)

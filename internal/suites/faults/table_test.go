@@ -45,7 +45,7 @@ promise exclusion are also checked for linearizability, with their fencing token
 
 *Exclusive* promises that nobody overlaps. *Told* means that the server itself lost what it had acknowledged, which no client can
 prevent: two may be inside until the first is told, by the end of its context or by its release, and its fencing token is the
-older one. The longest time that took is in the table; the bound is one renewal interval (TTL/3) plus one reply timeout
+older one (the clocks of these servers agree; see guarantees.md). The longest time that took is in the table; the bound is one renewal interval (TTL/3) plus one reply timeout
 (TTL/3). Legacy holders have neither renewal nor tokens: nobody tells them.
 
 | fault | what happens | promise | injected | turns | overlaps of tokens | of old locks | holders told of a loss | longest overlap | locks left | connections left |

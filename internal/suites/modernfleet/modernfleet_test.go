@@ -4,6 +4,7 @@ package modernfleet
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/cluster"
 	"github.com/lockmigrate/lockmigrate/internal/holders"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -95,25 +98,49 @@ func TestFleets(t *testing.T) {
 }
 
 // A Redisson waiter wakes on our release and ours on its, far under every timer: RLock's is the holder's
-// TTL, ours too.
+// TTL, ours too. The channel's name depends on whether the key has a brace, and on a cluster it may be a sharded one.
 func TestRedissonWakesAndIsWoken(t *testing.T) {
-	server := redistest.Real(t)
-	java := holders.Start(t, holders.Redisson, server.URL(), holders.Arg("lease", 30*time.Second))
-	pool := server.Pool()
+	keys := []string{"orders", "{orders}:7", "orders:{7}", "{7}"}
+	t.Run("one server", func(t *testing.T) {
+		server := redistest.Real(t)
+		java := holders.Start(t, holders.Redisson, server.URL(), holders.Arg("lease", 30*time.Second))
+		for _, key := range append(keys, "orders{7", "orders}7", "{}orders") {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, server.Pool(), []*redistest.Server{server}, java, key, 10) })
+		}
+	})
+	t.Run("a cluster", func(t *testing.T) {
+		servers := redistest.NewCluster(t, 3, 0)
+		pool, err := cluster.New(cluster.Options{Addrs: servers.Addrs()})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = pool.Close() })
+		java := holders.Start(t, holders.Redisson, servers.Masters[0].URL(),
+			holders.Arg("lease", 30*time.Second), holders.Arg("cluster", strings.Join(servers.Addrs(), ",")))
+		for _, key := range keys {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, pool, servers.Masters, java, key, 3) })
+		}
+	})
+}
+
+func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
 	locker, err := modern.New(pool, modern.Options{Layout: modern.Redisson, NoTracking: true, Poll: time.Hour})
 	require.NoError(t, err)
 	t.Cleanup(locker.Close)
-
+	subscribed := func() bool {
+		for _, s := range servers {
+			for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
+				names, _ := redis.Strings(s.Try("PUBSUB", kind, "redisson_lock__channel*"))
+				if len(names) > 0 {
+					return true
+				}
+			}
+		}
+		return false
+	}
 	var ours, theirs []time.Duration
-	for range 20 {
+	for range rounds {
 		lock, err := locker.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		java.Send("acquire %s", key)
-		subscribed := func() bool {
-			reply, _ := redis.Values(server.Do("PUBSUB", "NUMSUB", "redisson_lock__channel:{"+key+"}"), nil)
-			n, _ := redis.Int(reply[1], nil)
-			return n > 0
-		}
 		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
 		time.Sleep(20 * time.Millisecond) // RLock tries once more after it has subscribed
 		released := time.Now()
@@ -123,9 +150,12 @@ func TestRedissonWakesAndIsWoken(t *testing.T) {
 
 		_, err = locker.TryAcquire(t.Context(), key)
 		require.ErrorIs(t, err, modern.ErrNotAcquired, "RLock excludes us")
+		// Java's own subscription ends some time after it has the lock.
+		require.Eventually(t, func() bool { return !subscribed() }, 30*time.Second, time.Millisecond)
 		got := make(chan time.Time, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		go func() {
-			lock, err := locker.Acquire(t.Context(), key)
+			lock, err := locker.Acquire(ctx, key)
 			got <- time.Now()
 			if assert.NoError(t, err) {
 				assert.NoError(t, lock.Release(t.Context()))
@@ -136,7 +166,11 @@ func TestRedissonWakesAndIsWoken(t *testing.T) {
 		released = time.Now()
 		require.Equal(t, "released", java.Do("release %s", key).Event)
 		ours = append(ours, (<-got).Sub(released))
-		require.Eventually(t, func() bool { return server.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
+		cancel()
+		require.Eventually(t, func() bool {
+			lock, err := locker.TryAcquire(t.Context(), key)
+			return err == nil && assert.NoError(t, lock.Release(t.Context()))
+		}, 10*time.Second, time.Millisecond)
 	}
 	t.Logf("RLock woke after %v, ours after %v", theirs, ours)
 	for i := range ours {

@@ -1,0 +1,153 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// held is what the locks of all packages have in common.
+type held interface {
+	Context() context.Context
+	Release(ctx context.Context) error
+}
+
+// wrapped is a pool that can only hand out connections, as one that traces them.
+type wrapped struct{ *redis.Pool }
+
+func (w wrapped) GetContext(ctx context.Context) (redis.Conn, error) { return w.Pool.GetContext(ctx) }
+
+type handsOut interface {
+	GetContext(ctx context.Context) (redis.Conn, error)
+}
+
+// A name stands for a master, and then for the replica that was promoted in its place, as behind DNS or in a managed
+// service; the old master lives on as a replica, and no connection breaks. The locks go over to the new master by
+// themselves: what is held stays held, who waits gets its turn, and nothing fails for longer than the change takes.
+func TestANameThatMovesToAnotherMaster(t *testing.T) {
+	type locker struct {
+		acquire func(ctx context.Context, key string) (held, error)
+		close   func()
+	}
+	kinds := map[string]func(pool lockmigrate.Pool) locker{
+		"modern": func(pool lockmigrate.Pool) locker {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+		"modern unfair": func(pool lockmigrate.Pool) locker {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Unfair: true})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+		"modern redisson": func(pool lockmigrate.Pool) locker {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Layout: modern.Redisson})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+		"modern pooled": func(pool lockmigrate.Pool) locker {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Pooled: true})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+		"bridge": func(pool lockmigrate.Pool) locker {
+			l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+		"legacy": func(pool lockmigrate.Pool) locker {
+			l, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
+			require.NoError(t, err)
+			return locker{func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }, l.Close}
+		},
+	}
+	for name, open := range kinds {
+		for _, handingOut := range []bool{false, true} {
+			title := name
+			if handingOut {
+				title += " over a pool that is wrapped"
+			}
+			t.Run(title, func(t *testing.T) {
+				t.Parallel()
+				servers := redistest.NewReplicated(t)
+				link := redistest.NewLink(t, servers.Master.Addr)
+				plain := &redis.Pool{
+					MaxIdle: 8,
+					DialContext: func(ctx context.Context) (redis.Conn, error) {
+						return redis.DialContext(ctx, "tcp", link.Addr)
+					},
+				}
+				t.Cleanup(func() { _ = plain.Close() })
+				var pool handsOut = plain
+				if handingOut {
+					pool = wrapped{plain}
+				}
+				conns := make([]redis.Conn, 8) // idle connections to the old master
+				for i := range conns {
+					conns[i] = plain.Get()
+					_, err := conns[i].Do("PING")
+					require.NoError(t, err)
+				}
+				for _, c := range conns {
+					require.NoError(t, c.Close())
+				}
+				l := open(pool)
+				defer l.close()
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				kept, err := l.acquire(ctx, "kept")
+				require.NoError(t, err)
+				wanted, err := l.acquire(ctx, "wanted")
+				require.NoError(t, err)
+				waiting := make(chan error, 1)
+				go func() {
+					k, err := l.acquire(ctx, "wanted")
+					if err == nil {
+						err = k.Release(ctx)
+					}
+					waiting <- err
+				}()
+				servers.AwaitInStep(t)
+
+				link.Retarget(servers.Replica.Addr)
+				servers.Promote()
+				servers.Master.Do("REPLICAOF", "127.0.0.1", "1")
+
+				failures := 0
+				for i := range 60 {
+					k, err := l.acquire(ctx, fmt.Sprint("k", i))
+					if err == nil {
+						err = k.Release(ctx)
+					}
+					if err != nil {
+						failures++
+						t.Logf("%d: %v", i, err)
+					}
+				}
+				assert.LessOrEqual(t, failures, 3, "of 60")
+				require.NoError(t, wanted.Release(ctx))
+				assert.NoError(t, <-waiting)
+				if name != "legacy" {
+					select {
+					case <-kept.Context().Done():
+						t.Errorf("a lock that is on the new master was lost: %v", context.Cause(kept.Context()))
+					case <-time.After(4 * time.Second): // longer than its TTL
+					}
+				}
+				require.NoError(t, errors.Join(kept.Context().Err(), kept.Release(ctx)))
+			})
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package compat_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func tokenLockers(t *testing.T) map[string]func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
+	return map[string]func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error){
+		"modern": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second})
+			require.NoError(t, err)
+			t.Cleanup(l.Close)
+			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+		},
+		"modern fenced": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
+			l, err := modern.New(pool, modern.Options{TTL: 3 * time.Second, Fencing: true})
+			require.NoError(t, err)
+			t.Cleanup(l.Close)
+			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+		},
+		"bridge": func(pool lockmigrate.Pool) func(ctx context.Context, key string) (held, error) {
+			l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, YieldAfter: -1})
+			require.NoError(t, err)
+			t.Cleanup(l.Close)
+			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+		},
+	}
+}
+
+// Who can only poll, because the pool is wrapped and cannot dial, gets its turn beside those who are told: the queue
+// gives it the key too, and it finds out when it looks.
+func TestAWrappedPoolGetsItsTurns(t *testing.T) {
+	for name, open := range tokenLockers(t) {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t)
+			var turns [4]atomic.Int64
+			var inside atomic.Int32
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			done := make(chan struct{}, len(turns))
+			for i := range turns {
+				var pool lockmigrate.Pool = s.Pool()
+				if i == 0 {
+					pool = wrapped{s.Pool()}
+				}
+				acquire := open(pool)
+				go func() {
+					defer func() { done <- struct{}{} }()
+					for ctx.Err() == nil {
+						k, err := acquire(ctx, "orders")
+						if err != nil {
+							continue
+						}
+						assert.EqualValues(t, 1, inside.Add(1), redistest.Violated)
+						turns[i].Add(1)
+						time.Sleep(time.Millisecond)
+						inside.Add(-1)
+						assert.NoError(t, k.Release(context.Background()))
+					}
+				}()
+			}
+			for range turns {
+				<-done
+			}
+			t.Logf("polling %d turns; listening %d, %d, %d", turns[0].Load(), turns[1].Load(), turns[2].Load(), turns[3].Load())
+			assert.Greater(t, turns[0].Load(), int64(15), "of 4 s, in which it looks 40 times or more")
+		})
+	}
+}
+
+// A pool that has one connection and cannot dial is enough for a lock that is held for several renewals, and for
+// others meanwhile: nothing keeps the connection between two commands.
+func TestAPoolOfOneConnection(t *testing.T) {
+	for name, open := range tokenLockers(t) {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t)
+			pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
+				return redis.DialContext(ctx, "tcp", s.Addr)
+			}}
+			defer pool.Close()
+			acquire := open(wrapped{pool})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			kept, err := acquire(ctx, "kept")
+			require.NoError(t, err)
+			for range 20 {
+				k, err := acquire(ctx, "other")
+				require.NoError(t, err)
+				time.Sleep(200 * time.Millisecond)
+				require.NoError(t, k.Release(ctx))
+			}
+			require.NoError(t, kept.Context().Err(), "it was renewed")
+			require.NoError(t, kept.Release(ctx))
+		})
+	}
+}

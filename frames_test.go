@@ -1,0 +1,54 @@
+package lockmigrate_test
+
+import (
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestFramesAreSmall bounds the stack frame of each function that a client of the locks runs. A goroutine that
+// has called a function once keeps a stack that holds its frame, at least until the garbage collector runs, and a
+// service may have thousands of goroutines at a lock.
+func TestFramesAreSmall(t *testing.T) {
+	const most = 8 << 10 // bytes
+	const module = "github.com/lockmigrate/lockmigrate"
+	clients := []string{"./legacy", "./modern", "./compat", "./cluster", "./sentinel"}
+
+	list, err := exec.Command("go", append([]string{"list", "-deps", "-f", "{{.ImportPath}}"}, clients...)...).Output()
+	if err != nil {
+		t.Fatalf("list the packages: %v", err)
+	}
+	var ours []string
+	for _, path := range strings.Fields(string(list)) {
+		if path == module || strings.HasPrefix(path, module+"/") {
+			ours = append(ours, path)
+		}
+	}
+	assembly, err := exec.Command("go", append([]string{"build", "-gcflags=" + module + "/...=-S"}, ours...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("compile: %v\n%.2000s", err, assembly)
+	}
+	frame := regexp.MustCompile(`(?m)^(\S+) STEXT .*\blocals=0x([0-9a-f]+)`)
+	seen, packages := 0, map[string]bool{}
+	for _, m := range frame.FindAllStringSubmatch(string(assembly), -1) {
+		size, err := strconv.ParseInt(m[2], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+		for _, path := range ours {
+			if strings.HasPrefix(m[1], path+".") {
+				packages[path] = true
+			}
+		}
+		if size > most {
+			t.Errorf("%s has a stack frame of %d bytes, at most %d are allowed", m[1], size, most)
+		}
+	}
+	// Without this, an output in another form would pass.
+	if seen < 500 || len(packages) < len(ours)-3 {
+		t.Fatalf("only %d functions of %d of %d packages were found", seen, len(packages), len(ours))
+	}
+}

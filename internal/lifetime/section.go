@@ -1,0 +1,44 @@
+package lifetime
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+)
+
+// Held is a lock that we hold.
+type Held interface {
+	Context() context.Context // ends when the lock does
+	Release(ctx context.Context) error
+}
+
+// Section runs work with a context that ends when ctx or the lock does. It releases the lock on every way out, panics
+// included. The release may take as long as patience, even when ctx is over.
+//
+// The error is work's own; without one, it is the error of the release. A loss is never left out: if the lock was lost before
+// it was released, errors.Is(err, ErrLost) holds whatever work returned.
+func Section(ctx context.Context, lock Held, patience time.Duration, work func(ctx context.Context) error) (err error) {
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		released := lock.Release(bounded)
+		switch {
+		case err == nil:
+			err = released
+		case errors.Is(err, lockmigrate.ErrLost):
+		case errors.Is(released, lockmigrate.ErrLost):
+			err = errors.Join(err, released)
+		default: // a release that failed says nothing about a loss before it
+			if lost := context.Cause(lock.Context()); errors.Is(lost, lockmigrate.ErrLost) {
+				err = errors.Join(err, lost)
+			}
+		}
+	}()
+	held, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(lock.Context(), func() { cancel(context.Cause(lock.Context())) })
+	defer stop()
+	return work(held)
+}

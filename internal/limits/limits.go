@@ -1,0 +1,72 @@
+// Package limits has the checks of options that all lock packages share: what no kind of lock can work with is refused in the
+// same words by each of them.
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+)
+
+// Longest is the longest duration that an option may have. Sums and multiples of such durations, and instants so far from
+// now, do not overflow. Nobody waits longer for a lock.
+const Longest = 10 * 365 * 24 * time.Hour
+
+// Shortest is the shortest pause, period or timeout. Shorter ones would only keep the processor busy.
+const Shortest = time.Millisecond
+
+// Option is a duration with the name of its option.
+type Option struct {
+	Name  string
+	Value time.Duration
+}
+
+// Durations refuses values that are negative or longer than Longest, each with its name and value.
+func Durations(options ...Option) error {
+	var wrong []error
+	for _, o := range options {
+		switch {
+		case o.Value < 0:
+			wrong = append(wrong, fmt.Errorf("%s %v: must not be negative", o.Name, o.Value))
+		case o.Value > Longest:
+			wrong = append(wrong, fmt.Errorf("%s %v: at most %v, ten years", o.Name, o.Value, Longest))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// Periods refuses what Durations refuses, and values that are not zero and shorter than Shortest.
+func Periods(options ...Option) error {
+	wrong := []error{Durations(options...)}
+	for _, o := range options {
+		if o.Value > 0 && o.Value < Shortest {
+			wrong = append(wrong, fmt.Errorf("%s %v: at least %v", o.Name, o.Value, Shortest))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// Pool refuses a pool that can never give a connection: none, a nil pointer, and a *redis.Pool without a function to dial.
+func Pool(pool lockmigrate.Pool) error {
+	if pool == nil {
+		return errors.New("a Locker needs a pool")
+	}
+	if v := reflect.ValueOf(pool); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("a Locker needs a pool: the %T is nil", pool)
+	}
+	if p, ok := pool.(*redis.Pool); ok && p.Dial == nil && p.DialContext == nil {
+		return errors.New("the *redis.Pool has neither Dial nor DialContext: set one of them")
+	}
+	return nil
+}
+
+// Same tells that two pools are one and the same.
+func Same(a, b lockmigrate.Pool) bool {
+	v, w := reflect.ValueOf(a), reflect.ValueOf(b)
+	return v.Kind() == reflect.Pointer && v.Type() == w.Type() && v.Pointer() == w.Pointer()
+}

@@ -1,0 +1,164 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// lock is what all locks have in common.
+type lock interface {
+	Renew(ctx context.Context) error
+	Release(ctx context.Context) error
+	Context() context.Context
+}
+
+// locker is what all Lockers have in common.
+type locker interface {
+	TryAcquire(ctx context.Context, key string) (lock, error)
+	Acquire(ctx context.Context, key string) (lock, error)
+	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
+	Close()
+}
+
+// of makes a locker of any Locker.
+type of[L lock] struct {
+	inner interface {
+		TryAcquire(ctx context.Context, key string) (L, error)
+		Acquire(ctx context.Context, key string) (L, error)
+		Do(ctx context.Context, key string, work func(ctx context.Context) error) error
+		Close()
+	}
+}
+
+func (o of[L]) TryAcquire(ctx context.Context, key string) (lock, error) {
+	return either(o.inner.TryAcquire(ctx, key))
+}
+
+func (o of[L]) Acquire(ctx context.Context, key string) (lock, error) {
+	return either(o.inner.Acquire(ctx, key))
+}
+
+func (o of[L]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	return o.inner.Do(ctx, key, work)
+}
+func (o of[L]) Close() { o.inner.Close() }
+
+func either[L lock](k L, err error) (lock, error) {
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// kind is a kind of lock.
+type kind struct {
+	name string
+	open func(pools []lockmigrate.Pool, t terms) (locker, error)
+
+	servers   int  // how many it needs; 0: one
+	excludes  bool // two holders at once are a violation: not so in the old scheme, see package legacy
+	fair      bool // nobody is passed over for ever
+	renews    bool // by itself, while the lock is held
+	owners    bool // acquisitions are reentrant
+	namespace bool
+	counts    bool // draws fencing tokens
+	old       bool // leaves a value without a TTL, which is over when its time is
+}
+
+// terms are what a sequence wants of its locks.
+type terms struct {
+	ttl      time.Duration
+	reply    time.Duration // the timeout of a reply
+	name     string        // the namespace
+	observer lockmigrate.Observer
+}
+
+const poll = 20 * time.Millisecond
+
+func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Claim: min(t.ttl, 200*time.Millisecond), Observer: t.observer}
+		change(&o)
+		l, err := modern.New(pools[0], o)
+		return of[*modern.Lock]{l}, err
+	}
+}
+
+func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, terms) (locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+		o := compat.Options{
+			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
+			Poll: poll, YieldFor: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, MemberLease: 400 * time.Millisecond,
+			ReplyTimeout: t.reply, Observer: t.observer,
+		}
+		change(&o, t)
+		l, err := compat.New(pools[0], o)
+		return of[*compat.Lock]{l}, err
+	}
+}
+
+func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+		l, err := legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
+		return of[*legacy.Lock]{l}, err
+	}
+}
+
+func stage(s compat.Stage) func(*compat.Options, terms) {
+	return func(o *compat.Options, _ terms) { o.Stage = s }
+}
+
+// kinds are all of them.
+func kinds() []kind {
+	return []kind{
+		{name: "legacy-unexpired", open: ofLegacy(legacy.ReleaseUnexpired), old: true},
+		{name: "legacy-dialect", open: ofLegacy(legacy.ReleaseAsDialect), old: true},
+		{name: "legacy-compare", open: ofLegacy(legacy.ReleaseCompare), old: true},
+		{name: "compat-legacy", open: ofCompat(stage(compat.Legacy)), old: true, renews: true},
+		{name: "compat-bridge", open: ofCompat(stage(compat.Bridge)), excludes: true, fair: true, renews: true, counts: true},
+		{name: "compat-modern", open: ofCompat(stage(compat.Modern)), excludes: true, fair: true, renews: true, counts: true},
+		{name: "compat-member", open: ofCompat(func(o *compat.Options, t terms) { o.Namespace = t.name }), namespace: true, renews: true, counts: true, old: true},
+		{name: "modern", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true},
+		{name: "modern-fenced", open: ofModern(func(o *modern.Options) { o.Fencing, o.FenceTTL = true, 3*o.TTL }), excludes: true, fair: true, renews: true, counts: true},
+		{name: "modern-unfair", open: ofModern(func(o *modern.Options) { o.Unfair = true }), excludes: true, renews: true},
+		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.NoRenewal = true }), excludes: true, fair: true},
+		{name: "modern-share", open: ofModern(func(o *modern.Options) { o.Share = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
+		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
+		{name: "redisson", open: ofModern(func(o *modern.Options) { o.Layout = modern.Redisson }), excludes: true, renews: true, owners: true},
+		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
+			q, err := modern.NewQuorum(pools, modern.QuorumOptions{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
+			return of[*modern.QuorumLock]{q}, err
+		}},
+	}
+}
+
+// locks are the keys that make a lock taken.
+func (k kind) locks(key string) []string {
+	if len(k.name) > 6 && k.name[:6] == "compat" {
+		return []string{key, protocol.GuardKey(key)}
+	}
+	return []string{key}
+}
+
+// prepare makes the record of a sequence's namespace, in a random stage.
+func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
+	s := stages.Store{Pool: pool, Namespace: p.terms.name, ReplyTimeout: 5 * time.Second}
+	err := s.Init(ctx, stages.Record{
+		Patterns: []string{p.key + "*"}, Dialect: "jedis-ms", Shortest: p.terms.ttl, Stage: stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3)),
+	})
+	if err != nil {
+		return fmt.Errorf("make the record of %s: %w", p.terms.name, err)
+	}
+	return nil
+}

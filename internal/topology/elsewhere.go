@@ -1,0 +1,119 @@
+package topology
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+)
+
+// Elsewhere tells that an error reply speaks of the server and not of the command, which has not run: another
+// server would run it, or the same one later. A connection that leads there is to be given up where an address may
+// come to mean another server: a DNS name, a managed service, a proxy.
+func Elsewhere(reply string) bool {
+	r, _, _ := Read(reply)
+	return r != Answer
+}
+
+// Leaving returns a pool that drops a connection whose server has said that it is the wrong one, and the idle ones
+// with it, where pool is a *redis.Pool: they lead to the same server, and nothing but the answer to a command
+// tells. Pools of several servers see to that themselves.
+func Leaving(pool lockmigrate.Pool) lockmigrate.Pool {
+	if _, several := pool.(Servers); several {
+		return pool
+	}
+	if _, is := pool.(*leaving); is {
+		return pool
+	}
+	return &leaving{pool: pool}
+}
+
+type leaving struct {
+	pool     lockmigrate.Pool
+	dropping atomic.Bool
+}
+
+func (l *leaving) GetContext(ctx context.Context) (redis.Conn, error) {
+	conn, err := l.pool.GetContext(ctx)
+	if err != nil || conn == nil {
+		return conn, err
+	}
+	return &leavingConn{Conn: conn, pool: l}, nil
+}
+
+// dropIdle closes the connections that the pool has at the moment.
+func (l *leaving) dropIdle() {
+	pool, is := l.pool.(*redis.Pool)
+	if !is || l.dropping.Swap(true) {
+		return
+	}
+	defer l.dropping.Store(false)
+	// An idle one comes at once; where others have taken them meanwhile, there is not much to wait for.
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	for range pool.IdleCount() {
+		conn, err := pool.GetContext(ctx)
+		if err == nil {
+			discard(conn)
+		}
+		_ = conn.Close()
+	}
+}
+
+// discard keeps a pool from taking a connection back. redigo has no word for that, but does not take back one
+// that has failed: nothing is to be read, and the time for it is over.
+func discard(conn redis.Conn) {
+	_, _ = redis.ReceiveWithTimeout(conn, time.Nanosecond)
+}
+
+// leavingConn watches the replies of a pool's connection.
+type leavingConn struct {
+	redis.Conn
+	pool   *leaving
+	wrong  bool
+	closed bool
+}
+
+func (c *leavingConn) look(reply any, err error) (any, error) {
+	if refused, ok := err.(redis.Error); ok && Elsewhere(string(refused)) {
+		c.wrong = true
+	}
+	return reply, err
+}
+
+func (c *leavingConn) Close() error {
+	if c.wrong && !c.closed {
+		c.closed = true
+		discard(c.Conn)
+		err := c.Conn.Close()
+		c.pool.dropIdle()
+		return err
+	}
+	c.closed = true
+	return c.Conn.Close()
+}
+
+func (c *leavingConn) Do(name string, args ...any) (any, error) {
+	return c.look(c.Conn.Do(name, args...))
+}
+
+func (c *leavingConn) Receive() (any, error) { return c.look(c.Conn.Receive()) }
+
+func (c *leavingConn) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	return c.look(redis.DoWithTimeout(c.Conn, timeout, name, args...))
+}
+
+func (c *leavingConn) ReceiveWithTimeout(timeout time.Duration) (any, error) {
+	return c.look(redis.ReceiveWithTimeout(c.Conn, timeout))
+}
+
+func (c *leavingConn) DoContext(ctx context.Context, name string, args ...any) (any, error) {
+	return c.look(redis.DoContext(c.Conn, ctx, name, args...))
+}
+
+func (c *leavingConn) ReceiveContext(ctx context.Context) (any, error) {
+	return c.look(redis.ReceiveContext(c.Conn, ctx))
+}
