@@ -20,7 +20,7 @@ var (
 	ModernTake    = load("modern_take.lua", 2, "effects.lua", "modern_fence.lua")
 	ModernExtend  = load("modern_extend.lua", 2)
 	ModernQueue   = load("modern_queue.lua", 4, "effects.lua", "modern_fence.lua", "modern_grant.lua")
-	ModernRelease = load("modern_release.lua", 4, "effects_release.lua", "modern_fence.lua", "modern_grant.lua")
+	ModernRelease = load("modern_release.lua", 4, "effects.lua", "modern_fence.lua", "modern_grant.lua")
 
 	RedissonTake    = load("modern_redisson_take.lua", 1)
 	RedissonExtend  = load("modern_redisson_extend.lua", 1)
@@ -29,7 +29,7 @@ var (
 	BridgeAcquire = load("bridge_acquire.lua", 5, "effects.lua", "bridge_shared.lua")
 	BridgeSettle  = load("bridge_settle.lua", 2, "effects.lua", "bridge_shared.lua")
 	BridgeRenew   = load("bridge_renew.lua", 4, "effects.lua", "bridge_shared.lua")
-	BridgeRelease = load("bridge_release.lua", 4, "effects_release.lua")
+	BridgeRelease = load("bridge_release.lua", 4, "effects.lua")
 
 	SweepExpire     = load("sweep_expire.lua", 1)
 	SweepHashExpire = load("sweep_hash_expire.lua", 1)

@@ -11,6 +11,7 @@
 --
 -- Atomic because two operators may run it at once, and because the record must not come back in
 -- another stage beside members of its former life.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if epoch then return {0, tonumber(epoch), tonumber(stage)} end
 local wait = 0

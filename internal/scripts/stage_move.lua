@@ -23,6 +23,7 @@
 -- Forward, each live member must also run the current epoch and each silent one must have run out, so
 -- that a fleet moves in step. Back, the range alone decides: undoing a step may not wait for a member
 -- that has not even taken it.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if not epoch then return {-2, 0, 0} end
 epoch, stage = tonumber(epoch), tonumber(stage)

@@ -129,7 +129,11 @@ func TestLocks(t *testing.T) {
 				}.Run()
 				assert.Equal(t, 1, report.Inside, redistest.Violated)
 				assert.Zero(t, report.Overlaps, redistest.Violated)
-				assert.Empty(t, report.Errors)
+				for _, e := range report.Errors {
+					// Two old clients that both find a dead one's expiry: the loser's GETSET overwrites the winner's value.
+					clobbered := strings.Contains(l.name, "legacy") && strings.Contains(e.Message, "lock lost")
+					assert.True(t, clobbered, "%s: %s", e.Op, e.Message)
+				}
 				t.Log(report)
 			})
 		}
