@@ -49,6 +49,7 @@ type Locker struct {
 
 	background background.Group
 	closed     atomic.Bool
+	proven     atomic.Bool // the server runs the scripts of the queue
 }
 
 // New returns a Locker over a server. It sends nothing and starts nothing yet.
@@ -190,21 +191,34 @@ func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 		return k, l.attemptRedisson(ctx, k)
 	}
 	m := &k.own.acquire
-	*m = protocol.ModernAcquire{Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL}
+	*m = protocol.ModernAcquire{
+		Key: key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL,
+		Queues: !l.opts.Unfair && !l.proven.Load(),
+	}
 	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, k.own.life.Left())
 	if err != nil {
 		return nil, l.gaveUp(k, err)
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
+		l.prove(m)
 		k.own.begin(m.Deadline(), m.FenceToken())
 		return k, nil
 	case protocol.Busy:
+		l.prove(m)
 		return nil, k.own.fail("acquire", ErrNotAcquired, nil)
 	case protocol.Unsure:
 		return nil, l.cleanUp(ctx, k, outcome.Err, func() error { return l.giveBack(k, false) })
 	default:
 		return nil, k.own.fail("acquire", nil, outcome.Err)
+	}
+}
+
+// prove notes that the server runs the scripts of the queue. The first acquisition asks for that: without it a server that is too
+// old would take part until the first contention.
+func (l *Locker) prove(m *protocol.ModernAcquire) {
+	if m.Queues {
+		l.proven.Store(true)
 	}
 }
 

@@ -48,6 +48,7 @@ type ModernAcquire struct {
 	Fence    string        // the counter's key; empty for none
 	FenceTTL time.Duration // how long the counter outlives its last use
 	Script   bool          // use the script in any case: it reads the key, and tells how long it is held
+	Queues   bool          // use the script, and be refused where the queue's scripts could not run
 
 	at    modernState
 	sent  Instant // when the command that was answered last had not been sent yet
@@ -91,7 +92,7 @@ func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 		return a.ask(now, modernAskedAgain, Take)
 	}
 	switch {
-	case a.at == modernBegin && a.Fence == "" && !a.Script:
+	case a.at == modernBegin && a.Fence == "" && !a.Script && !a.Queues:
 		return a.ask(now, modernAsked, SetToken)
 	case a.at == modernBegin:
 		return a.ask(now, modernAsked, Take)
@@ -111,7 +112,7 @@ func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 
 func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 	a.at, a.sent = next, now
-	return send(Command{Op: op, Key: a.Key, Value: a.Token, TTL: a.TTL, Fence: a.Fence, FenceTTL: a.FenceTTL})
+	return send(Command{Op: op, Key: a.Key, Value: a.Token, TTL: a.TTL, Fence: a.Fence, FenceTTL: a.FenceTTL, Queues: a.Queues})
 }
 
 // ModernQueue waits for a token lock in the key's queue on the server.

@@ -72,6 +72,7 @@ type Command struct {
 	Queue    string        // the key of the queue
 	Channel  string        // Queue, and QueueRelease with an entry: where the waiter listens
 	Claim    time.Duration // the same: the TTL of a grant
+	Queues   bool          // Take: refuse where the queue's scripts could not run
 	QueueTTL time.Duration // Queue: of the queue's key
 	Share    time.Duration // Queue, QueueRelease: how long the key is left to clients who only poll, a fifth of the time; 0: never
 	Wanted   bool          // QueueRelease: somebody is likely to wait, and is to hear of it before we do

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -27,6 +29,7 @@ type Server struct {
 	Mini     *miniredis.Miniredis // the embedded server; nil for a real one
 
 	t        testing.TB
+	program  string // what runs; redis-server on the PATH by default
 	args     []string
 	env      []string
 	wrapper  []string
@@ -96,6 +99,39 @@ func Wrapped(t testing.TB, wrapper, env []string, args ...string) *Server {
 	return s
 }
 
+// Of starts a server of another version: one of those that scripts/servers --list names, from the folder that
+// LOCKMIGRATE_SERVERS names. It is otherwise as Real.
+func Of(t testing.TB, name string, args ...string) *Server {
+	t.Helper()
+	Need(t, Servers)
+	s := newServer(t, args...)
+	s.program = filepath.Join(ServersDir(), name, "bin", "redis-server")
+	if _, err := os.Stat(s.program); err != nil {
+		t.Fatalf("%s (component %s of LOCKMIGRATE_SUITES): %v; scripts/servers builds it", name, Servers, err)
+	}
+	s.Start()
+	return s
+}
+
+// Names are the servers that scripts/servers builds, oldest first.
+func Names() []string {
+	return []string{
+		"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0",
+	}
+}
+
+// ServersDir is where scripts/servers puts what it builds.
+func ServersDir() string {
+	if dir := os.Getenv("LOCKMIGRATE_SERVERS"); dir != "" {
+		return dir
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	return filepath.Join(cache, "lockmigrate", "servers")
+}
+
 // PID returns the server's process id, 0 when it is down.
 func (s *Server) PID() int {
 	s.mu.Lock()
@@ -151,7 +187,7 @@ func (s *Server) launch(args ...string) {
 	if len(s.wrapper) > 0 {
 		s.cmd = exec.Command(s.wrapper[0], append(s.wrapper[1:len(s.wrapper):len(s.wrapper)], args...)...)
 	} else {
-		s.cmd = exec.Command("redis-server", args...)
+		s.cmd = exec.Command(cmp.Or(s.program, "redis-server"), args...)
 	}
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log

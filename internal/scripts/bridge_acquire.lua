@@ -60,6 +60,7 @@
 -- The usual case, a key that is free and that nobody waits for, comes first and takes few commands, each of
 -- which costs more than its Lua; what only the others need is defined after it. Who has a part in the queue
 -- is never of the usual case.
+if old then return old end
 local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
 local free = not ARGV[12] and redis.call('EXISTS', key, guard, ARGV[11] == '0' and key or KEYS[5]) == 0
 local found -- counter and streak, and what is on key and guard; nil also for what is no string

@@ -21,6 +21,7 @@
 -- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
 -- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
 -- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
+if old then return old end
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[4]) then return refuse() end
 

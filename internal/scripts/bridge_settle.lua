@@ -19,6 +19,7 @@
 -- Atomic because the answer must be true of key and guard at one moment, and because a value may be
 -- put back only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
+if old then return old end
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end

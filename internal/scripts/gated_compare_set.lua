@@ -9,5 +9,6 @@
 --
 -- Atomic because a successor may have taken the lock over, and because the lease of a legacy lock must
 -- not be renewed by a member that the namespace has given up waiting for.
+if old then return old end
 if late(ARGV[3]) then return refuse() end
 -- include compare_set.lua

@@ -7,6 +7,7 @@
 -- Reply    OK; error HELD: the key is guarded, nothing was done; error STAGE: the command came after its bound, nothing was done
 --
 -- Atomic for the reason of gated_setnx.lua.
+if old then return old end
 if late(ARGV[2]) then return refuse() end
 if redis.call('EXISTS', KEYS[2]) == 1 then return redis.error_reply('HELD by a bridge holder') end
 return redis.call('SET', KEYS[1], ARGV[1])

@@ -8,6 +8,7 @@
 --
 -- Atomic because the member may be stopped, or its command delayed, between a look at its lease and
 -- the SETNX: the namespace may have moved on to a stage in which nobody expects this value.
+if old then return old end
 if late(ARGV[2]) then return refuse() end
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
 return redis.call('SETNX', KEYS[1], ARGV[1])

@@ -50,8 +50,10 @@ end
 
 local function grant(key, queue, fence, fencettl, head, own)
   while true do
-    head = head or redis.pcall('ZPOPMIN', queue)
-    if head.err or not head[1] then return false end
+    if not head then
+      head = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- and not ZPOPMIN, which servers have since Redis 5
+      if head.err or not head[1] or redis.pcall('ZREM', queue, head[1]) ~= 1 then return false end
+    end
     local token, claim, channel = string.match(head[1], '^(%S+) (%d+) (.+)$')
     if token == own and own then return false end
     if token and listens(channel) then

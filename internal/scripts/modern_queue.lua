@@ -21,6 +21,7 @@
 -- GET comes first: over a connection with tracking on, it is what makes the server tell us of the
 -- next change to this key, and of no other.
 -- The key is written after everything that may be refused: an error means that nothing was taken.
+if old then return old end
 local value = redis.call('GET', KEYS[1])
 if not value and not ARGV[5] then
   local head = redis.call('EXISTS', KEYS[2]) == 1 and redis.pcall('ZRANGE', KEYS[2], 0, 0)

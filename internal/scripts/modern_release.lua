@@ -21,8 +21,8 @@
 local popped
 if not ARGV[2] then
   if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-  popped = redis.pcall('ZPOPMIN', KEYS[2])
-  if popped.err or not popped[1] then return redis.call('DEL', KEYS[1]) end
+  popped = redis.pcall('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES') -- see modern_grant.lua
+  if popped.err or not popped[1] or redis.pcall('ZREM', KEYS[2], popped[1]) ~= 1 then return redis.call('DEL', KEYS[1]) end
   local token, claim, channel = string.match(popped[1], '^(%S+) (%d+) (.+)$')
   if token and (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0 and not redis.pcall('SET', KEYS[1], token, 'NX') then
     local heard = redis.pcall('PUBLISH', channel, token .. ' ' .. popped[2] .. ' 0')

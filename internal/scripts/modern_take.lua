@@ -5,6 +5,7 @@
 -- ARGV[1]  the token
 -- ARGV[2]  the TTL in milliseconds
 -- ARGV[3]  the counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV[4]  1: the client is going to use the queue; left out otherwise
 -- Reply    {1, fencing token or 0, 0} taken; {0, remaining ms, 0} held by another (-1: no TTL)
 --
 -- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter
@@ -12,6 +13,7 @@
 -- ahead of every count that a lock per microsecond could have reached.
 -- GET comes by pcall: a key of any type that another holds is held, without a WRONGTYPE error.
 -- The key is written last: where the clock or the counter is refused, nothing is taken.
+if old and (ARGV[3] ~= '0' or ARGV[4]) then return old end -- without fencing and queue it needs no clock
 local value = redis.pcall('GET', KEYS[1])
 if not value then
   local fence = next_fence(KEYS[2], ARGV[3])

@@ -10,11 +10,12 @@
 --
 -- Atomic because two operators may reserve keys at once: the second one must see what the first has reserved.
 -- The records themselves are in other slots of a cluster, so no script can compare all of them.
+if old then return old end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 if (redis.call('HGET', KEYS[1], '') or '') ~= ARGV[1] then return {0, now} end
 if ARGV[4] ~= '' then
-  redis.call('HSET', KEYS[1], '', ARGV[2], ARGV[3], ARGV[4])
+  redis.call('HMSET', KEYS[1], '', ARGV[2], ARGV[3], ARGV[4])
   return {1, now}
 end
 redis.call('HDEL', KEYS[1], ARGV[3])

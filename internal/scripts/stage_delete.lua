@@ -8,6 +8,7 @@
 --          lives, silent; {-1, epoch, stage} the epoch is another; {-2, 0, 0} there is no record
 --
 -- Atomic because no member may join between the question and the removal.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if not epoch then return {-2, 0, 0} end
 epoch, stage = tonumber(epoch), tonumber(stage)

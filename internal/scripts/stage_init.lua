@@ -15,6 +15,7 @@
 --
 -- Atomic because two operators may run it at once, and because the record must not come back in
 -- another stage beside members of its former life.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if epoch then return {0, tonumber(epoch), tonumber(stage)} end
 if now > tonumber(ARGV[6]) then return {-2, now - tonumber(ARGV[6]), 0} end
@@ -23,6 +24,6 @@ for _, member in ipairs(each_member(KEYS[2])) do
   wait = math.max(wait, gone_at(member) - now + 1)
 end
 if wait > 0 then return {-1, wait, 0} end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[5], 'stage', ARGV[1], 'since', string.format('%.0f', now),
+redis.call('HMSET', KEYS[1], 'epoch', ARGV[5], 'stage', ARGV[1], 'since', string.format('%.0f', now),
   'patterns', ARGV[2], 'dialect', ARGV[3], 'shortest_ms', ARGV[4], 'note', ARGV[7])
 return {1, tonumber(ARGV[5]), tonumber(ARGV[1])}

@@ -20,6 +20,7 @@
 --
 -- Atomic because what a member is told must be on record before it can act on it: stage_move.lua counts
 -- both what a member ran and what it may have begun to run.
+if old then return old end
 local record = redis.call('HMGET', KEYS[1], 'epoch', 'stage', 'patterns', 'dialect', 'shortest_ms')
 if not record[1] then return {0, now} end
 local told = tonumber(record[2])

@@ -23,6 +23,7 @@
 -- that a fleet moves in step. A member that lives and cannot run the record is in the way until somebody has
 -- mended or stopped it: it is a service that does not work, and the operator should know. Back, the range alone decides: undoing a step may not wait for a member
 -- that has not even taken it.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if not epoch then return {-2, 0, 0} end
 epoch, stage = tonumber(epoch), tonumber(stage)
@@ -50,5 +51,5 @@ for _, member in ipairs(members) do
 end
 if #blocked > 3 then return blocked end
 if ARGV[3] ~= '1' then return {1, epoch, stage} end
-redis.call('HSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
+redis.call('HMSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
 return {1, epoch + 1, target}

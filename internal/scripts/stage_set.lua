@@ -15,6 +15,7 @@
 --
 -- Atomic because no member may join between the question and the change. The epoch grows: members take the
 -- change over with their next report, and the next stage waits until all have.
+if old then return old end
 local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
 if not epoch then return {-2, 0, 0} end
 epoch, stage = tonumber(epoch), tonumber(stage)
@@ -25,5 +26,5 @@ if #blocked > 3 then return blocked end
 if ARGV[6] ~= '1' then return {1, epoch, stage} end
 local not_after = tonumber(ARGV[7])
 if not_after > 0 and now > not_after then return {-3, now - not_after, 0} end
-redis.call('HSET', KEYS[1], 'epoch', epoch + 1, 'patterns', ARGV[2], 'dialect', ARGV[3], 'shortest_ms', ARGV[4])
+redis.call('HMSET', KEYS[1], 'epoch', epoch + 1, 'patterns', ARGV[2], 'dialect', ARGV[3], 'shortest_ms', ARGV[4])
 return {1, epoch + 1, stage}

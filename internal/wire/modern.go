@@ -15,6 +15,9 @@ func modernRequest(c protocol.Command) (Request, error) {
 		return plain("SET", key, c.Value, "NX", "PX", c.TTL.Milliseconds())
 	case protocol.Take:
 		counter, fencing := counterOf(key, c)
+		if c.Queues {
+			return script(scripts.ModernTake, key, counter, c.Value, c.TTL.Milliseconds(), fencing, 1)
+		}
 		return script(scripts.ModernTake, key, counter, c.Value, c.TTL.Milliseconds(), fencing)
 	case protocol.Extend:
 		counter, fencing := counterOf(key, c)
