@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -21,13 +22,43 @@ type batch struct {
 	addr string
 	conn redis.Conn
 	keys []string
-	now  protocol.Instant
+	now  protocol.Instant // the earlier of the two clocks
+}
+
+// readClocks reads both clocks. What is judged by the earlier one is over by both.
+func (b *batch) readClocks(ctx context.Context, times int) error {
+	clocks, err := endpoint.CompareClocks(ctx, b.conn, times, b.s.opts.Now)
+	if err != nil {
+		return endpoint.Explain(err)
+	}
+	if clocks.Ahead.Abs() > MostApart+clocks.Trip {
+		return &ClockError{b.addr, clocks.Ahead}
+	}
+	host := time.Now()
+	if b.s.opts.Now != nil {
+		host = b.s.opts.Now()
+	}
+	b.now = protocol.InstantOf(host.Add(-max(0, clocks.Ahead)))
+	return nil
+}
+
+// entry is a key as it is told of.
+func (b *batch) entry(key string, f census.Finding) Entry {
+	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Result: Planned}
+	e.describe(key, nil, f, b.now)
+	return e
 }
 
 // clear looks at the candidates once more, with their whole values, and acts on those that still are.
 func (b *batch) clear(ctx context.Context) error {
 	keys := b.keys
 	b.keys = b.keys[:0]
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := b.readClocks(ctx, 1); err != nil { // again: a clock may be set while a long sweep runs
+		return err
+	}
 	seen, err := b.look(ctx, keys)
 	if err != nil {
 		return err
@@ -36,7 +67,13 @@ func (b *batch) clear(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e, ok := b.judge(keys[i], &seen[i])
+		e, doubt, ok := b.judge(keys[i], &seen[i])
+		if doubt != "" {
+			if err := b.s.leave(e, doubt); err != nil {
+				return err
+			}
+			continue
+		}
 		if !ok {
 			continue
 		}
@@ -113,27 +150,30 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 	return all, nil
 }
 
-// judge classifies a key anew.
-func (b *batch) judge(key string, k *seen) (Entry, bool) {
-	if !k.ok {
-		return Entry{}, false
+// judge classifies a key anew. A doubt says why it is left though it may be in the way.
+func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
+	if !k.ok || len(k.pairs) > 2*census.MaxFields { // it has grown to something that is no lock
+		return Entry{}, "", false
 	}
 	look := census.Look{Key: []byte(key), Type: k.kind, TTL: k.ttl, Value: k.value[:min(len(k.value), census.Peek)]}
-	for i := 0; i+1 < len(k.pairs) && len(look.Fields) < census.MaxFields; i += 2 {
+	for i := 0; i+1 < len(k.pairs); i += 2 {
 		look.Fields = append(look.Fields, census.Field{Name: []byte(k.pairs[i]), Value: []byte(k.pairs[i+1])})
-	}
-	if len(k.pairs) > 2*census.MaxFields {
-		return Entry{}, false // it has grown to something that is no lock
 	}
 	judge := census.Judge{Now: b.now, GhostAfter: b.s.opts.GhostAfter, Chosen: len(b.s.opts.Match) > 0}
 	finding := judge.Classify(&look)
-	if !b.s.wanted(finding) {
-		return Entry{}, false
-	}
-	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
+	e = Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
 	e.describe(key, k.value, finding, b.now)
+	if !b.s.wanted(finding) {
+		if finding.State == census.Expired { // a ghost by the server's clock, but not yet by this host's
+			return e, "expired for longer than --ghost-after by the server's clock only", false
+		}
+		return Entry{}, "", false
+	}
+	if doubt = b.s.doubt(finding); doubt != "" {
+		return e, doubt, false
+	}
 	b.s.choose(&e, finding)
-	return e, true
+	return e, "", true
 }
 
 // skippable turns a refusal of one key into nothing: a key may be gone, or be moving between nodes.
