@@ -52,10 +52,10 @@ with ACL SAVE or CONFIG REWRITE.
 
 Exit code 0 says that what was asked was done. It is 1 when a server could not be fenced, 4
 when --watch lost sight of one.`,
-		Example: `  lockmigrate fence --user default --lock 'lock.order.*' --keep 'cache:*'
-  lockmigrate fence --user default --lock 'lock.order.*' --keep 'cache:*' --execute
+		Example: `  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*'
+  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*' --execute
   lockmigrate fence --watch 1h
-  lockmigrate fence --user default --remove --execute`,
+  lockmigrate fence --user old --remove --execute`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runFence(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()

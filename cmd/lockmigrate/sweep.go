@@ -29,14 +29,15 @@ tokens, bridge values and hashes with a random owner get one. All other keys are
 the end says why: an expiry that is over only recently, a hash of an application.
 
 Over is what is over by the server's clock and by this host's. Where the two differ by more
-than a minute, nothing is swept and the exit code is 3: a live lock would look dead.
+than a minute, nothing is swept and the exit code is 3: a live lock would look dead. The exit code
+is 4 when a key could not be read.
 
 Each change is one script that acts only while the key holds the very value that was looked
 at. Without --execute nothing is changed. With it every change is in the journal, with its
 value, before it is made. Interrupt it at any time, and run it again: what is cleared is no
 candidate any more.`,
 		Example: `  lockmigrate sweep --match 'lock:*'
-  lockmigrate sweep --match 'lock:*' --ghost-after 1m --execute --journal sweep.jsonl --rate 50`,
+  lockmigrate sweep --match 'lock:*' --ghost-after 1m --execute --rate 50`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSweep(cmd.Context(), env, opts, journal) },
 	}
 	f := cmd.Flags()
@@ -113,6 +114,9 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
 	}
+	if err == nil && summary.Unread > 0 {
+		return inconclusiveError("grant this user the keys and commands, see SECURITY.md, and run it again", "%d keys could not be read: %s", summary.Unread, summary.Why)
+	}
 	return err
 }
 
@@ -152,7 +156,10 @@ func printSweepSummary(env *environment, s sweep.Summary) error {
 	for _, why := range slices.Sorted(maps.Keys(s.Left)) {
 		text += fmt.Sprintf("left: %s, %s\n", thousands(s.Left[why]), why)
 	}
-	if !s.Complete {
+	switch {
+	case s.Unread > 0:
+		text += fmt.Sprintf("NOT READ: %s keys: %s\n", thousands(s.Unread), s.Why)
+	case !s.Complete:
 		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
 	}
 	_, err := io.WriteString(env.stdout, text)

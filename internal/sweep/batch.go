@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -12,9 +13,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-const batchSize = 100
+const (
+	batchSize    = 100
+	replyTimeout = 30 * time.Second
+)
 
 // batch is candidates of one server that wait to be looked at again.
 type batch struct {
@@ -122,6 +127,7 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 		if err := errors.Join(skippable(err1), skippable(err2)); err != nil {
 			return nil, err
 		}
+		b.s.unread(err1, err2)
 		all[i] = seen{kind: kind, ttl: ttl, ok: err1 == nil && err2 == nil && ttl == census.NoTTL && (kind == "string" || kind == "hash")}
 	}
 	for i, k := range keys {
@@ -140,6 +146,7 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 		if skippable(err) != nil {
 			return nil, err
 		}
+		b.s.unread(err)
 		if all[i].kind == "string" {
 			all[i].value, err = redis.Bytes(reply, err)
 		} else {
@@ -174,6 +181,18 @@ func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
 	}
 	b.s.choose(&e, finding)
 	return e, "", true
+}
+
+// unread counts a key of which something could not be read for want of a right.
+func (s *Sweeper) unread(errs ...error) {
+	for _, err := range errs {
+		var refused redis.Error
+		if errors.As(err, &refused) && strings.HasPrefix(string(refused), "NOPERM") {
+			s.summary.Unread++
+			s.summary.Why = string(refused)
+			return
+		}
+	}
 }
 
 // skippable turns a refusal of one key into nothing: a key may be gone, or be moving between nodes.
@@ -226,7 +245,7 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 	case err == nil:
 		e.Result = Changed
 	case errors.As(err, &refused):
-		e.Result, e.Note = Refused, string(refused)
+		e.Result, e.Note = Refused, err.Error()
 	default:
 		e.Result, e.Note = Unsure, err.Error()
 	}
@@ -239,12 +258,10 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// eval runs a script by its digest, and by its text where the server does not know it yet.
+// eval runs a script, and says of a refusal which command of it was meant.
 func (b *batch) eval(ctx context.Context, s *scripts.Script, args []any) (any, error) {
-	reply, err := redis.DoContext(b.conn, ctx, "EVALSHA", s.Args(true, args)...)
-	var refused redis.Error
-	if errors.As(err, &refused) && len(refused) >= 8 && refused[:8] == "NOSCRIPT" {
-		return redis.DoContext(b.conn, ctx, "EVAL", s.Args(false, args)...)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	return reply, err
+	return wire.Eval(b.conn, replyTimeout, s, args...)
 }

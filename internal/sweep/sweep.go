@@ -118,6 +118,8 @@ type Summary struct {
 	Candidates int64            `json:"candidates"`
 	ByResult   map[Result]int64 `json:"by_result"`
 	ByFormat   map[string]int64 `json:"by_format"`
+	Unread     int64            `json:"unread"` // keys that this user may not read: they are not judged
+	Why        string           `json:"why_unread,omitempty"`
 	Left       map[string]int64 `json:"left"` // keys that were not swept though they may be in the way, by the reason
 	Seconds    float64          `json:"seconds"`
 	Complete   bool             `json:"complete"`
@@ -147,7 +149,7 @@ func (s *Sweeper) Run(ctx context.Context) (Summary, error) {
 	began := time.Now()
 	err := s.run(ctx)
 	s.summary.Seconds = time.Since(began).Seconds()
-	s.summary.Complete = err == nil
+	s.summary.Complete = err == nil && s.summary.Unread == 0
 	if errors.Is(err, errLimit) {
 		err = nil
 	}
@@ -203,6 +205,10 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 	taken := census.New(opts)
 	err = taken.Scan(ctx, raw)
 	s.summary.Scanned += taken.Summary().Scanned
+	if n := taken.Summary().Unread; n > 0 {
+		s.summary.Unread += n
+		s.summary.Why = "this user has no right to the key, or it was moving between nodes"
+	}
 	if err == nil {
 		err = b.clear(ctx)
 	}

@@ -132,7 +132,7 @@ func TestAWrongClockSweepsNothing(t *testing.T) {
 			told := 0
 			_, err := sweep.New(end, sweep.Options{
 				Match: []string{"lock:*"}, GhostAfter: time.Minute, Execute: execute, Journal: func(sweep.Entry) error { return nil },
-				Now:  func() time.Time { return time.Now().Add(c.host) },
+				Now: func() time.Time { return time.Now().Add(c.host) },
 				Emit: func(e sweep.Entry) error {
 					if e.Result != sweep.Left {
 						told++

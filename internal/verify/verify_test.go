@@ -137,7 +137,7 @@ func addrOf(t *testing.T, conn redis.Conn) string {
 func fenceDefault(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	conn := s.Conn()
-	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Lock: "lock:x"})
+	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Locks: []string{"lock:x"}})
 	require.NoError(t, err)
 	require.NoError(t, plans[0].Execute(context.Background(), conn))
 }
