@@ -106,12 +106,11 @@ func quorumTurns(s *stand) error {
 	return turns(s, q.TryAcquire, q.Acquire)
 }
 
-func bridgeTurns(stage compat.Stage, noFence bool) func(s *stand) error {
+// compatTurns also takes over from a dead legacy holder, but at stage modern, where nobody does.
+func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
+	opts.TTL, opts.Lease, opts.ShortestLease, opts.MemberLease = 2*time.Second, 2*time.Second, 2*time.Second, 3*time.Second
+	opts.CommandDelay, opts.ClockLag, opts.Poll, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond, time.Second
 	return func(s *stand) error {
-		opts := compat.Options{
-			Stage: stage, NoFence: noFence, TTL: 2 * time.Second, Lease: 2 * time.Second, ShortestLease: 2 * time.Second, CommandDelay: 20 * time.Millisecond, ClockLag: 20 * time.Millisecond,
-			Poll: 20 * time.Millisecond, ReplyTimeout: time.Second,
-		}
 		var lockers [2]*compat.Locker
 		for i := range lockers {
 			l, err := compat.New(s.pool, opts)
@@ -121,40 +120,21 @@ func bridgeTurns(stage compat.Stage, noFence bool) func(s *stand) error {
 			defer l.Close()
 			lockers[i] = l
 		}
-		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil {
+		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil || modern {
 			return err
-		}
-		if stage == compat.Modern {
-			return nil
 		}
 		s.admin("SET", key, dead)
 		return turns(s, lockers[0].Acquire, lockers[1].Acquire)
 	}
 }
 
-// memberTurns runs a member of a namespace at one stage. The record is the operator's.
-func memberTurns(stage string) func(s *stand) error {
+// memberTurns runs members of a namespace at one stage. The record is the operator's.
+func memberTurns(stage compat.Stage) func(s *stand) error {
 	return func(s *stand) error {
-		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", stage, "since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
+		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", map[compat.Stage]int{compat.Legacy: 0, compat.Bridge: 1, compat.Modern: 2}[stage],
+			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
 		defer s.admin("DEL", "lockmigrate:{orders}:stage", "lockmigrate:{orders}:members")
-		opts := compat.Options{
-			Namespace: "orders", TTL: 2 * time.Second, Lease: 2 * time.Second, ShortestLease: 2 * time.Second, CommandDelay: 20 * time.Millisecond, ClockLag: 20 * time.Millisecond,
-			Poll: 20 * time.Millisecond, ReplyTimeout: time.Second, MemberLease: 3 * time.Second,
-		}
-		var lockers [2]*compat.Locker
-		for i := range lockers {
-			l, err := compat.New(s.pool, opts)
-			if err != nil {
-				return err
-			}
-			defer l.Close()
-			lockers[i] = l
-		}
-		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil || stage == "2" {
-			return err
-		}
-		s.admin("SET", key, dead)
-		return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+		return compatTurns(compat.Options{Namespace: "orders"}, stage == compat.Modern)(s)
 	}
 }
 
@@ -171,13 +151,13 @@ var scenarios = map[string]func(s *stand) error{
 	"modern Replicas":         modernTurns(modern.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}),
 	"modern Redisson":         modernTurns(modern.Options{Layout: modern.Redisson}),
 	"modern Quorum":           quorumTurns,
-	"compat legacy":           bridgeTurns(compat.Legacy, false),
-	"compat bridge":           bridgeTurns(compat.Bridge, false),
-	"compat bridge NoFence":   bridgeTurns(compat.Bridge, true),
-	"compat modern":           bridgeTurns(compat.Modern, false),
-	"compat Namespace legacy": memberTurns("0"),
-	"compat Namespace bridge": memberTurns("1"),
-	"compat Namespace modern": memberTurns("2"),
+	"compat legacy":           compatTurns(compat.Options{Stage: compat.Legacy}, false),
+	"compat bridge":           compatTurns(compat.Options{Stage: compat.Bridge}, false),
+	"compat bridge NoFence":   compatTurns(compat.Options{Stage: compat.Bridge, NoFence: true}, false),
+	"compat modern":           compatTurns(compat.Options{Stage: compat.Modern}, true),
+	"compat Namespace legacy": memberTurns(compat.Legacy),
+	"compat Namespace bridge": memberTurns(compat.Bridge),
+	"compat Namespace modern": memberTurns(compat.Modern),
 }
 
 func adminOf(do func(command string, args ...any) any) func(string, ...any) {
