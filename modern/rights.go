@@ -20,7 +20,7 @@
 //     Commands: set get del eval evalsha pexpire pttl time zadd [zpopmin] zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping] wait.
 //
 //   - modern Redisson. Keys: KEY [redisson_lock__channel:{KEY}]. Channels: [redisson_lock__channel:*] [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: exists hexists hincrby [hget] pexpire pttl del [publish] [unsubscribe] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
+//     Commands: exists hexists hincrby [hget] pexpire pttl del [publish] [spublish] [unsubscribe] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
 //
 //   - modern Quorum. Keys: KEY. Channels: none.
 //     Commands: set get del eval evalsha pexpire [type].

@@ -266,7 +266,7 @@ func arguments(name, key, record string) []any {
 		return []any{record, "f", "1"}
 	case "eval", "evalsha":
 		return []any{"0000000000000000000000000000000000000000", "0"}
-	case "publish":
+	case "publish", "spublish":
 		return []any{"lockmigrate:wake:lockmigrate-doctor", "x"}
 	case "subscribe", "unsubscribe":
 		return []any{"lockmigrate:wake:lockmigrate-doctor"}

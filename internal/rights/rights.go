@@ -56,6 +56,7 @@ type Use struct {
 // without says what is lost where a right is missing that nothing depends on.
 var without = map[string]string{
 	"publish":         "nobody is handed the lock: waiters find it free by tracking or polling",
+	"spublish":        "in a cluster, waiters of other clients poll (7.0 or later)",
 	"pubsub|numsub":   "a waiter whose process has died is handed the lock and keeps it for its Claim",
 	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim",
 	"subscribe":       "waiters poll",
@@ -147,7 +148,7 @@ var Packages = []Use{
 	use("modern Unfair", token, "pttl ?type ?command|info", wakes),
 	use("modern Share", fair, Share),
 	use("modern Replicas", fair, "wait"),
-	use("modern Redisson", Lock+" ?"+RedissonKey+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?unsubscribe ?"+RedissonAll, run, wakes),
+	use("modern Redisson", Lock+" ?"+RedissonKey+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
 	use("modern Quorum", token, "?type"),
 	use("compat legacy", changes, wakes),
 	use("compat bridge", bridge, Fence, Streak),
