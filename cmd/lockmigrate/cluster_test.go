@@ -227,13 +227,13 @@ func oldUser(servers []*redistest.Server) {
 // fenceOver puts the fence up and takes it away, on masters and replicas.
 func fenceOver(t *testing.T, url string, servers []*redistest.Server) {
 	t.Helper()
-	out, _ := expect(t, exitDone, "fence", "--user", "old", "--redis", url)
+	out, _ := expect(t, exitDone, "fence", "--user", "old", "--lock", "lock:*", "--redis", url)
 	for _, s := range servers {
 		assert.Contains(t, out, "server "+s.Addr)
 		assert.False(t, fenced(t, s), "a preview changes nothing")
 	}
 	assert.Contains(t, out, "(a replica), user old")
-	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", url)
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", url)
 	for _, s := range servers {
 		assert.True(t, fenced(t, s), s.Addr)
 	}
@@ -249,7 +249,7 @@ func TestFenceOverACluster(t *testing.T) {
 	fenceOver(t, c.URL(), c.Nodes())
 
 	// The fence holds after a failover, and who runs into it is named, by whichever server denied it.
-	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
 	watch := start(t, "fence", "--watch", "1m", "--redis", c.URL())
 	for _, s := range c.Nodes() {
 		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
@@ -282,7 +282,7 @@ func TestFenceOverACluster(t *testing.T) {
 	}
 	// A master without it is an error before anything changes.
 	c.Masters[1].Do("ACL", "DELUSER", "old")
-	_, stderr = expect(t, exitUsage, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	_, stderr = expect(t, exitUsage, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
 	assert.Contains(t, stderr, c.Masters[1].Addr+` has no user "old"`)
 	assert.False(t, fenced(t, c.Masters[0]))
 }
@@ -291,7 +291,7 @@ func TestFenceOverACluster(t *testing.T) {
 func TestFenceWatchOverARestart(t *testing.T) {
 	c := redistest.NewCluster(t, 2, 0)
 	oldUser(c.Masters)
-	expect(t, exitDone, "fence", "--user", "old", "--execute", "--redis", c.URL())
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
 	watch := start(t, "fence", "--watch", "1m", "--json", "--redis", c.URL())
 	deny := func(s *redistest.Server) func() {
 		return func() {
@@ -315,14 +315,18 @@ func TestFenceWatchOverARestart(t *testing.T) {
 	watch.stop()
 	assert.Equal(t, exitInconclusive, watch.wait(), watch.diagnostics.String())
 	assert.Contains(t, watch.diagnostics.String(), c.Masters[0].Addr+" was started anew")
+	assert.Contains(t, watch.out.String(), `"complete":false`)
 }
 
 // Without the right to read it, there is nothing to wait for.
 func TestFenceWatchWithoutTheRight(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "+@all", "-acl|log")
-	_, stderr := expect(t, exitFailed, "fence", "--watch", "1h", "--redis", "redis://joe:pw@"+s.Addr)
-	assert.Contains(t, stderr, "NOPERM")
+	for _, json := range []string{"--json", "--json=false"} {
+		out, stderr := expect(t, exitFailed, "fence", "--watch", "1h", json, "--redis", "redis://joe:pw@"+s.Addr)
+		assert.Contains(t, stderr, "NOPERM")
+		assert.Empty(t, out, "a count of what could not be seen")
+	}
 }
 
 func TestFenceAndObserveOverSentinels(t *testing.T) {

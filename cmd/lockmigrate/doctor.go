@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/doctor"
+	"github.com/lockmigrate/lockmigrate/internal/rights"
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
 
@@ -22,11 +23,24 @@ func newDoctorCommand(env *environment) *cobra.Command {
 what they need: version, eviction, persistence, replication, rights, client tracking,
 this host's clock against the server's, dialects that cannot share keys.
 
-It only reads. What it could not look at is skipped, and says why. Exit code 3 when a
-check fails, 0 otherwise.`,
+It only reads. Rights are asked about by ACL DRYRUN, or tried inside of a MULTI that is
+discarded. What it could not look at is skipped, and says why.
+
+Rights are tried for each --use, by the table that SECURITY.md prints: the lock's keys, the
+keys beside them, commands, channels. --user NAME asks about another user than the one of this
+connection; that needs ACL DRYRUN.
+
+Exit code 3 when a check fails; 4 when a check was skipped that a yes needs; 0 when the
+deployment is fit.`,
 		Example: `  lockmigrate doctor --redis redis://localhost:6379/0
+  lockmigrate doctor --match 'lock:*' --user orders --use 'modern Fencing'
   lockmigrate doctor --match 'lock:*' --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range opts.Uses {
+				if _, ok := rights.Find(name); !ok {
+					return usageError("choose one of: "+strings.Join(useNames(), ", "), "--use %q is none", name)
+				}
+			}
 			end, stop, err := env.endpoint("")
 			if err != nil {
 				return err
@@ -46,10 +60,15 @@ check fails, 0 otherwise.`,
 			if n := countOf(checks, doctor.Fail); n > 0 {
 				return unsafeError("mend them before a stage is advanced", "%d checks fail", n)
 			}
+			if outcome, _ := doctor.Judge(checks); outcome == doctor.Inconclusive {
+				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
+			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&opts.Match, "match", "", "glob `PATTERN` of the lock keys: rights are tried on it, and only such keys are looked at")
+	cmd.Flags().StringArrayVar(&opts.Uses, "use", nil, "`NAME` of a package and feature whose rights are tried, such as modern or 'compat bridge'; repeatable (default: the way from legacy to modern)")
+	cmd.Flags().StringVar(&opts.User, "user", "", "`NAME` of the user whose rights are tried (default: the one of this connection)")
 	cmd.Flags().IntVar(&opts.Keys, "keys", 100_000, "look at no more than about `N` keys")
 	cmd.Flags().BoolVar(&all, "all", false, "explain also the checks that pass")
 	return cmd
@@ -65,11 +84,22 @@ func countOf(checks []doctor.Check, v doctor.Verdict) int {
 	return n
 }
 
+func useNames() []string {
+	var names []string
+	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
+		for _, u := range list {
+			names = append(names, u.Name)
+		}
+	}
+	return names
+}
+
 func printChecks(env *environment, checks []doctor.Check, all bool) error {
+	outcome, obligations := doctor.Judge(checks)
 	if env.global.json {
 		out := json.NewEncoder(env.stdout)
 		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"checks": checks})
+		return out.Encode(map[string]any{"checks": checks, "verdict": outcome, "obligations": obligations})
 	}
 	var b strings.Builder
 	for _, c := range checks {
@@ -86,8 +116,27 @@ func printChecks(env *environment, checks []doctor.Check, all bool) error {
 			fmt.Fprintf(&b, "      do:  %s\n", terminal.Safe(c.Hint))
 		}
 	}
-	fmt.Fprintf(&b, "\n%d checks: %d pass, %d warn, %d fail, %d skipped\n", len(checks),
+	fmt.Fprintf(&b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
 		countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))
+	var skipped, open []string
+	for _, c := range checks {
+		if c.Verdict == doctor.Skip {
+			skipped = append(skipped, c.ID)
+		}
+	}
+	for _, o := range obligations {
+		if !o.Discharged {
+			open = append(open, o.ID)
+		}
+	}
+	if len(skipped) > 0 {
+		fmt.Fprintf(&b, "not looked at: %s\n", strings.Join(skipped, ", "))
+	}
+	fmt.Fprintf(&b, "verdict: %s", outcome)
+	if len(open) > 0 {
+		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
+	}
+	b.WriteByte('\n')
 	_, err := io.WriteString(env.stdout, b.String())
 	return err
 }

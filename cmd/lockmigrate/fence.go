@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/cobra"
@@ -32,26 +33,34 @@ func newFenceCommand(env *environment) *cobra.Command {
 		Short: "Make a forgotten legacy client fail loudly, by ACL rules",
 		Long: `fence denies SETNX and GETSET to the users that legacy clients authenticate as. Without
 --execute it prints the rules and what the server says about them today (ACL DRYRUN), and
-changes nothing. --remove takes the fence away. --watch shows who runs into it, from ACL LOG.
+changes nothing. --remove restores the rights of before, which the fence keeps in the rule.
+--watch shows who runs into it, from ACL LOG.
+
+The verdict is the server's, not the rule's: fence asks ACL DRYRUN about every meeting of a
+--lock pattern with a key pattern of the user, selectors included. "fenced" needs all
+obligations that are printed; "partly" says that this user is denied SETNX and GETSET, but
+another user is not, or SET remains; "unknown" that the server could not be asked.
 
 ACL rules are not replicated: a replica that becomes the master has its own. Behind
 redis+cluster:// and redis+sentinel:// the fence therefore goes up on the replicas too. Behind
 redis:// it goes up on the server that is named and on no other.
 
-What a fence cannot do: a fenced client can still DEL, so one that held a lock before may
-delete whatever is on the key. Clients that lock by SET NX alone are not stopped. Rules are
-gone after a restart unless they are saved on each server with ACL SAVE or CONFIG REWRITE.
+What a fence cannot do: ACL has no rule about an option, so SET NX and SET GET are denied only
+together with SET. A fenced client can still DEL: one that held a lock before may delete
+whatever is on the key. Rules are gone after a restart unless they are saved on each server
+with ACL SAVE or CONFIG REWRITE.
 
-Exit code 1 when a server could not be fenced, 4 when --watch lost sight of one.`,
-		Example: `  lockmigrate fence --user default --lock lock:orders --keep 'cache:*'
-  lockmigrate fence --user default --lock lock:orders --keep 'cache:*' --execute
+Exit code 0 says that what was asked was done. It is 1 when a server could not be fenced, 4
+when --watch lost sight of one.`,
+		Example: `  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*'
+  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*' --execute
   lockmigrate fence --watch 1h
-  lockmigrate fence --user default --remove --execute`,
+  lockmigrate fence --user old --remove --execute`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runFence(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.opts.Users, "user", nil, "`NAME` of a user that legacy clients authenticate as; repeatable")
-	f.StringVar(&flags.opts.Lock, "lock", "lock:example", "a lock `KEY` to try the rules on")
+	f.StringArrayVar(&flags.opts.Locks, "lock", nil, "`PATTERN` of the lock keys; repeatable, needed to put a fence up")
 	f.StringArrayVar(&flags.opts.Keep, "keep", nil, "`PATTERN` of keys where SETNX and GETSET stay allowed (7.0 or later); repeatable")
 	f.BoolVar(&flags.opts.Remove, "remove", false, "take the fence away")
 	f.BoolVar(&flags.execute, "execute", false, "change the server's ACL")
@@ -89,9 +98,15 @@ func runFence(ctx context.Context, env *environment, flags fenceFlags) error {
 
 func (f fenceFlags) check() error {
 	for _, p := range append(slices.Clone(f.opts.Keep), f.opts.Users...) {
-		if p == "" || strings.ContainsAny(p, " ()\t\n") {
-			return usageError("give a name or pattern without blanks and parentheses", "%q cannot stand in an ACL rule", p)
+		if p == "" || strings.ContainsFunc(p, unicode.IsSpace) {
+			return usageError("give a name or pattern without blanks", "%q cannot stand in an ACL rule", p)
 		}
+	}
+	if slices.Contains(f.opts.Locks, "") {
+		return usageError("give a pattern such as 'lock.order.*'", "a --lock pattern is empty")
+	}
+	if len(f.opts.Users) > 0 && !f.opts.Remove && len(f.opts.Locks) == 0 {
+		return usageError("give their patterns with --lock, such as 'lock.order.*'", "no lock key is named")
 	}
 	if f.watch < 0 {
 		return usageError("give a duration such as 10m", "--watch %v is negative", f.watch)
@@ -199,6 +214,7 @@ func (n *fenceNode) plan(ctx context.Context, opts fence.Options) ([]fence.Plan,
 	return plans, nil
 }
 
+// printPlans writes what was found and done.
 func printPlans(env *environment, all []fence.Plan, executed bool) error {
 	if env.global.json {
 		out := json.NewEncoder(env.stdout)
@@ -221,7 +237,7 @@ func printPlans(env *environment, all []fence.Plan, executed bool) error {
 
 var fenceLimits = []string{
 	"a fenced client can still DEL: what it held before, or whatever has come after it",
-	"SET NX and WATCH/SET are not denied",
+	"ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET",
 	"ACL rules are not replicated: a server that is not listed here has no fence, and may become the master",
 	"ACL rules are lost at a restart: ACL SAVE (with an aclfile) or CONFIG REWRITE keeps them",
 }
@@ -250,11 +266,24 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  note       %s\n", p.Note)
 	}
 	for _, t := range p.Checks {
-		if executed && t.Did != "" {
-			fmt.Fprintf(b, "  %-28s was %s, is %s\n", terminal.Safe(strings.Join(t.Command, " ")), t.Now, t.Did)
-		} else {
-			fmt.Fprintf(b, "  %-28s is %s, would be %s\n", terminal.Safe(strings.Join(t.Command, " ")), t.Now, t.After)
+		switch command := terminal.Safe(strings.Join(t.Command, " ")); {
+		case executed && t.Did != "":
+			fmt.Fprintf(b, "  %-28s was %s, is %s\n", command, t.Now, t.Did)
+		case t.After == "" || len(p.Command) == 0:
+			fmt.Fprintf(b, "  %-28s is %s\n", command, t.Now)
+		default:
+			fmt.Fprintf(b, "  %-28s is %s, would be %s\n", command, t.Now, t.After)
 		}
+	}
+	if p.Verdict != "" {
+		when := "now"
+		if executed && len(p.Command) > 0 {
+			when = "by now"
+		}
+		fmt.Fprintf(b, "  verdict    %s (%s)\n", p.Verdict, when)
+	}
+	for _, o := range p.Obligations {
+		fmt.Fprintf(b, "  %-3s        %s: %s\n", o.Mark(), o.ID, terminal.Safe(o.Evidence))
 	}
 	b.WriteByte('\n')
 }

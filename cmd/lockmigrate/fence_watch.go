@@ -51,17 +51,17 @@ func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 	if failed != nil {
 		return failed
 	}
-	if err := printHits(env, total); err != nil {
-		return err
-	}
 	var holes []string
 	for _, l := range logs {
-		if l.refused != nil {
+		if l.refused != nil { // first: what was counted elsewhere is no count of the whole
 			return endpoint.Explain(l.refused)
 		}
 		if l.hole != "" {
 			holes = append(holes, l.hole)
 		}
+	}
+	if err := printHits(env, total, holes); err != nil {
+		return err
 	}
 	if len(holes) > 0 {
 		return inconclusiveError("a server that was started anew has lost a fence that was not saved: look with fence --user again", "not all was seen: %s", strings.Join(holes, "; "))
@@ -139,11 +139,16 @@ func runIDOf(ctx context.Context, conn redis.Conn) string {
 	return "unknown"
 }
 
-func printHits(env *environment, total int64) error {
+// printHits writes the sum; where something was not seen, the sum says so itself.
+func printHits(env *environment, total int64, holes []string) error {
 	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": map[string]int64{"hits": total}})
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": map[string]any{"hits": total, "complete": len(holes) == 0, "holes": append([]string{}, holes...)}})
 	}
-	_, err := fmt.Fprintf(env.stdout, "%d SETNX or GETSET were denied\n", total)
+	atLeast := ""
+	if len(holes) > 0 {
+		atLeast = "at least "
+	}
+	_, err := fmt.Fprintf(env.stdout, "%s%d SETNX or GETSET were denied\n", atLeast, total)
 	return err
 }
 

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/profile"
@@ -11,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/sim"
 	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/sim/session"
+	"github.com/lockmigrate/lockmigrate/internal/sim/story"
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
 
@@ -33,10 +37,11 @@ func runScenario(env *environment, path string, twice bool) error {
 	if err != nil {
 		return err
 	}
-	return runFleet(env, s, twice)
+	return runFleet(env, s, twice, path)
 }
 
-func runFleet(env *environment, s *scenario.Scenario, twice bool) error {
+// runFleet runs a fleet that a file describes. Where clients overlapped it says which, and how to see it.
+func runFleet(env *environment, s *scenario.Scenario, twice bool, path string) error {
 	w := new(sim.World)
 	start := env.now()
 	first, tally := s.Run(w, nil)
@@ -47,18 +52,61 @@ func runFleet(env *environment, s *scenario.Scenario, twice bool) error {
 			return failedError("this is a bug in the simulator", "two runs of the same seed differ")
 		}
 	}
-	if err := printFleet(env, s, &first, &tally, wall); err != nil {
+	blamed, seed := blame(w, s, &tally)
+	if err := printFleet(env, s, &first, &tally, blamed, wall); err != nil {
 		return err
 	}
 	for _, e := range s.Expect {
 		if got, ok := e.Met(&tally); !ok {
-			return unsafeError("see the run with replay", "expected %s, got %d", e, got)
+			hint := "see the run with: lockmigrate replay " + path
+			if len(blamed) > 0 {
+				hint += fmt.Sprintf(" --seed %d --as story", seed)
+			}
+			return unsafeError(hint, "expected %s, got %d", e, got)
 		}
 	}
 	return nil
 }
 
-func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *sim.Tally, wall time.Duration) error {
+// overlapOf is how often one client came in while another was inside.
+type overlapOf struct {
+	Client  string `json:"client"`   // who came in
+	ClockMS int64  `json:"clock_ms"` // by how much its clock is ahead at the start
+	Beside  string `json:"beside"`
+	OtherMS int64  `json:"beside_clock_ms"`
+	Times   int64  `json:"times"`
+}
+
+// blame runs the seeds again and counts who came in beside whom, and returns the first seed in which somebody did.
+func blame(w *sim.World, s *scenario.Scenario, t *sim.Tally) (list []overlapOf, seed uint64) {
+	if t.Overlaps == 0 {
+		return nil, 0
+	}
+	counts := map[[2]int]int64{}
+	for n := range max(s.Seeds, 1) {
+		before := len(counts)
+		w.Trace = func(r *sim.Record) {
+			if r.Kind == sim.Overlaps {
+				counts[[2]int{int(r.Client), int(r.Other)}]++
+			}
+		}
+		w.Run(&s.Fleet, s.Seed+uint64(n))
+		if before == 0 && len(counts) > 0 {
+			seed = s.Seed + uint64(n)
+		}
+	}
+	w.Trace = nil
+	for pair, n := range counts {
+		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]
+		list = append(list, overlapOf{story.Who(&s.Fleet, pair[0]), a.Offset.Milliseconds(), story.Who(&s.Fleet, pair[1]), b.Offset.Milliseconds(), n})
+	}
+	slices.SortFunc(list, func(a, b overlapOf) int {
+		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Beside, b.Beside))
+	})
+	return list, seed
+}
+
+func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *sim.Tally, blamed []overlapOf, wall time.Duration) error {
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(struct {
 			Seed         uint64           `json:"seed"`
@@ -71,9 +119,10 @@ func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *si
 			MeanWaitMS   int64            `json:"mean_wait_ms"`
 			LongestMS    int64            `json:"longest_wait_ms"`
 			BlockedMS    int64            `json:"ghost_blocked_ms"`
+			Between      []overlapOf      `json:"overlaps_between"`
 			WallSecs     float64          `json:"wall_seconds"`
 		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", first.Hash), t.Acquisitions, t.Overlaps, t.Overlapped.Milliseconds(),
-			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), wall.Seconds()})
+			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()})
 	}
 	out := env.stdout
 	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, first.Hash)
@@ -89,6 +138,13 @@ func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *si
 				fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
 			}
 		}
+	}
+	for i, o := range blamed {
+		if i == 10 {
+			fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
+			break
+		}
+		fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
 	}
 	_, err := fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
 	return err
@@ -106,20 +162,36 @@ const maxProfile = 200
 
 // runProfile simulates the fleet that observe saw.
 func runProfile(env *environment, flags *simulateFlags) error {
-	file, err := os.Open(flags.profile)
+	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.lease, flags.hold)
 	if err != nil {
-		return fileError(err)
+		return err
+	}
+	s.Seed, s.Seeds = flags.seed, flags.runs
+	return runFleet(env, s, flags.determinism, flags.profile)
+}
+
+// isProfile tells a profile of observe, which is JSON, from a scenario, which is text.
+func isProfile(path string) bool {
+	text, err := os.ReadFile(path)
+	return err == nil && strings.HasPrefix(strings.TrimSpace(string(text)), "{")
+}
+
+// readProfile makes a fleet of what observe wrote. Lease and hold are for clients of which it could not tell.
+func readProfile(env *environment, path string, flags *fleetFlags, lease, hold time.Duration) (*scenario.Scenario, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fileError(err)
 	}
 	defer file.Close()
 	p, err := profile.Read(file)
 	if err != nil {
-		return usageError("it must be what observe --profile wrote", "%s: %w", flags.profile, err)
+		return nil, usageError("it must be what observe --profile wrote", "%s: %w", path, err)
 	}
 	setting, err := flags.setting()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s := &scenario.Scenario{Seed: flags.seed, Seeds: flags.runs}
+	s := &scenario.Scenario{Seeds: 1}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
 	for i := range p.Clients {
 		seen := &p.Clients[i]
@@ -131,7 +203,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		c := sim.Client{Member: session.Member{
 			Name: seen.Name, Scheme: scheme, Dialect: setting.Dialect, Key: "observed",
 			Patience: time.Hour,
-			Lease:    ms(seen.LeaseMS, flags.lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
+			Lease:    ms(seen.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
 		}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
 		if len(seen.Keys) > 0 {
 			c.Key = seen.Keys[0]
@@ -143,7 +215,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 			continue
 		}
 		c.Member.Release = c.Dialect.Release
-		hold := min(flags.hold, c.Lease/2)
+		hold := min(hold, c.Lease/2)
 		c.Hold, c.Think, c.Chaos = sim.Uniform(hold/2, hold*3/2), sim.Uniform(0, hold), setting.Chaos
 		if len(seen.HoldMS) > 0 {
 			c.Hold = measured(seen.HoldMS)
@@ -164,13 +236,13 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		}
 	}
 	if n := len(s.Fleet.Clients); n > maxProfile {
-		return usageError("observe one namespace at a time", "%s names %d clients, more than %d", flags.profile, n, maxProfile)
+		return nil, usageError("observe one namespace at a time", "%s names %d clients, more than %d", path, n, maxProfile)
 	}
 	if len(s.Fleet.Clients) == 0 {
-		return usageError("observe for longer, or where locks are used", "%s names no client that takes locks", flags.profile)
+		return nil, usageError("observe for longer, or where locks are used", "%s names no client that takes locks", path)
 	}
 	s.Expect = []scenario.Expectation{{What: "overlaps", Op: "=", N: 0}}
-	return runFleet(env, s, flags.determinism)
+	return s, nil
 }
 
 func ms(n float64, or time.Duration) time.Duration {

@@ -33,23 +33,27 @@ func newReplayCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [FILE] [flags]",
 		Short: "Show one simulated run again, from a file or a seed",
-		Long: `replay plays one run again and tells it: a scenario file, a cell of simulate by its
-flags and seed, or the counterexample of a claim of explore. With --shrink a run that
+		Long: `replay plays one run again and tells it: a scenario file, a profile of observe, a cell of
+simulate by its flags and seed, or the counterexample of a claim of explore. With --shrink a run that
 breaks is first cut down to the fewest clients, events, and the smallest skew.
 
 Forms: trace (a line for each thing that happened), story (sentences), timeline (a
 lane for each client), scenario (a file that replays it); --json for a program.`,
 		Example: `  lockmigrate replay testdata/scenarios/late_release.txt --as timeline
   lockmigrate replay --scheme legacy --skew 9s --lease 10s --hold 2s --shrink
+  lockmigrate replay observed.json --seed 1 --as story
   lockmigrate replay --claim LLL-clobber`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if flags.claim != "" {
 				return replayClaim(cmd.Context(), env, flags.claim)
 			}
-			s, err := flags.scenario(args)
+			s, err := flags.scenario(env, args)
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("seed") {
+				s.Seed = flags.seed
 			}
 			return runReplay(env, s, &flags)
 		},
@@ -68,7 +72,14 @@ lane for each client), scenario (a file that replays it); --json for a program.`
 }
 
 // scenario finds the run to be shown.
-func (f *replayFlags) scenario(args []string) (*scenario.Scenario, error) {
+func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scenario, error) {
+	if len(args) == 1 && isProfile(args[0]) {
+		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
+		if err == nil {
+			s.Seed = f.seed
+		}
+		return s, err
+	}
 	if len(args) == 1 {
 		return readScenario(args[0])
 	}

@@ -21,13 +21,15 @@ func newScriptsCommand(env *environment) *cobra.Command {
 		Short: "Print the bridge's server scripts, with uses from Java and Python",
 		Long: `scripts prints the Lua scripts of the bridge lock as the server gets them, so
 that services in other languages can take the bridge too, and reference uses
-of them from Java and Python. The header of each script documents its keys,
-arguments and replies, and why it must be atomic.
+of them from Java and Python, which wait, renew and release. The header of each
+script documents its keys, arguments and replies, and why it must be atomic. The
+Java class and the Python module need the scripts beside them: --lang java and
+--lang python give both.
 
 It connects to no server.`,
 		Example: `  lockmigrate scripts
-  lockmigrate scripts --lang java >BridgeLock.java
-  lockmigrate scripts --out ./scripts`,
+  lockmigrate scripts --lang java --out ./scripts
+  lockmigrate scripts --lang python --out ./scripts`,
 		RunE: func(*cobra.Command, []string) error {
 			files, err := scriptFiles(lang)
 			if err != nil {
@@ -66,9 +68,9 @@ func scriptFiles(lang string) ([]scriptFile, error) {
 	case "lua":
 		return files, nil
 	case "java":
-		return []scriptFile{java}, nil
+		return append(files, java), nil
 	case "python":
-		return []scriptFile{python}, nil
+		return append(files, python), nil
 	default:
 		return nil, usageError("choose lua, java, python or all", "--lang %q is no language that there is a reference for", lang)
 	}

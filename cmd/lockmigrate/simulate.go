@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/explore"
 	"github.com/lockmigrate/lockmigrate/internal/report"
@@ -57,8 +59,16 @@ code 3 if a scheme broke where it promises not to.`,
 			case flags.scenario != "" && flags.profile != "":
 				return usageError("give one of them", "--scenario and --profile exclude each other")
 			case flags.scenario != "":
+				if err := unused(cmd, "--scenario: the file says all of it", "scenario", "check-determinism"); err != nil {
+					return err
+				}
 				return runScenario(env, flags.scenario, flags.determinism)
 			case flags.profile != "":
+				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", "profile", "check-determinism", "runs", "seed", "lease", "hold",
+					"dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step")
+				if err != nil {
+					return err
+				}
 				return runProfile(env, &flags)
 			}
 			return runSimulate(cmd.Context(), env, &flags, cmd.CommandPath())
@@ -81,6 +91,20 @@ code 3 if a scheme broke where it promises not to.`,
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.fleetFlags.add(f)
 	return cmd
+}
+
+// unused refuses flags that were given and have no part in what is asked for.
+func unused(cmd *cobra.Command, why string, used ...string) error {
+	var given []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains(used, f.Name) {
+			given = append(given, "--"+f.Name)
+		}
+	})
+	if len(given) > 0 {
+		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(given, ", "), why)
+	}
+	return nil
 }
 
 // grid checks the flags and makes the axes.

@@ -247,7 +247,6 @@ func matchFlags(patterns []string) string {
 // stage Go members send what old clients send. It returns what it could not find out.
 func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (unknown []string, err error) {
 	users, unnamed := membersUsers(view)
-	key := exampleKey(view.Record.Patterns)
 	nodes, err := end.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -266,7 +265,7 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 			unnamed = 0
 		}
 		for _, user := range users {
-			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Lock: key, Remove: true})
+			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Locks: view.Record.Patterns, Remove: true})
 			if err != nil {
 				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v), so a fence may keep the members from every lock; \"lockmigrate fence --user %s --remove --execute\" takes it away", terminal.Quoted(user), n.Addr, err, user))
 				continue
@@ -335,12 +334,4 @@ func membersUsers(view stages.View) (users []string, unnamed int) {
 func hasRules(ctx context.Context, conn redis.Conn) bool {
 	_, err := redis.DoContext(conn, ctx, "ACL", "WHOAMI")
 	return err == nil || !strings.Contains(strings.ToLower(err.Error()), "unknown command")
-}
-
-// exampleKey is a key that a pattern covers.
-func exampleKey(patterns []string) string {
-	if len(patterns) == 0 {
-		return "lock"
-	}
-	return strings.NewReplacer("*", "x", "?", "x").Replace(patterns[0])
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,24 +22,29 @@ func newSweepCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep [flags]",
 		Short: "Clear ghosts and tokens without TTL, by compare-and-set",
-		Long: `sweep finds ghosts (legacy values that expired long ago and nobody took over, hashes and
-bridge values that lost their TTL) and, with --tokens, tokens without TTL. Ghosts with an
-expiry are removed, or get a TTL where --ttl says so; everything else gets a TTL, an hour
-unless --ttl says otherwise.
+		Long: `sweep clears locks that nobody holds and nothing removes. An expiry of a known dialect that
+is over for longer than --ghost-after is removed, or gets a TTL where --ttl says so. A
+Redisson hash without TTL gets one, an hour unless --ttl says otherwise. With --tokens also
+tokens, bridge values and hashes with a random owner get one. All other keys are left, and
+the end says why: an expiry that is over only recently, a hash of an application.
+
+Over is what is over by the server's clock and by this host's. Where the two differ by more
+than a minute, nothing is swept and the exit code is 3: a live lock would look dead. The exit code
+is 4 when a key could not be read.
 
 Each change is one script that acts only while the key holds the very value that was looked
 at. Without --execute nothing is changed. With it every change is in the journal, with its
 value, before it is made. Interrupt it at any time, and run it again: what is cleared is no
 candidate any more.`,
 		Example: `  lockmigrate sweep --match 'lock:*'
-  lockmigrate sweep --match 'lock:*' --execute --journal sweep.jsonl --rate 50`,
+  lockmigrate sweep --match 'lock:*' --ghost-after 1m --execute --rate 50`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSweep(cmd.Context(), env, opts, journal) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; needed with --execute")
-	f.DurationVar(&opts.GhostAfter, "ghost-after", time.Hour, "expired for longer than this `DURATION`: nobody wants the lock any more")
-	f.DurationVar(&opts.TTL, "ttl", 0, "give ghosts this TTL instead of removing them; also the TTL of everything else (0: 1h)")
-	f.BoolVar(&opts.Tokens, "tokens", false, "also tokens without TTL: a holder that works for longer than the TTL loses its lock")
+	f.DurationVar(&opts.GhostAfter, "ghost-after", 5*time.Minute, "an expiry that is over for longer than this `DURATION` is swept: more than any client's clock is behind")
+	f.DurationVar(&opts.TTL, "ttl", 0, "give expiries this TTL instead of removing them; also the TTL of everything else (0: 1h)")
+	f.BoolVar(&opts.Tokens, "tokens", false, "also tokens, bridge values and hashes without TTL: a holder that works for longer than the TTL loses its lock")
 	f.BoolVar(&opts.Execute, "execute", false, "change keys")
 	f.IntVar(&opts.Rate, "rate", 100, "most changes in a second (0: no limit)")
 	f.IntVar(&opts.ScanRate, "scan-rate", 0, "most keys looked at in a second (0: as fast as the server allows)")
@@ -81,6 +87,7 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 		opts.Journal = journal.Write
 		fmt.Fprintf(env.stderr, "lockmigrate: the journal is %s\n", terminal.Quoted(file))
 	}
+	opts.Now = env.now
 	status := env.status()
 	opts.Emit = func(e sweep.Entry) error {
 		if env.isTerminal(env.stdout) {
@@ -100,8 +107,15 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 			return printErr
 		}
 	}
+	var apart *sweep.ClockError
+	if errors.As(err, &apart) {
+		return unsafeError("set the clocks by NTP, or run sweep on a host whose clock is right", "%w", err)
+	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
+	}
+	if err == nil && summary.Unread > 0 {
+		return inconclusiveError("grant this user the keys and commands, see SECURITY.md, and run it again", "%d keys could not be read: %s", summary.Unread, summary.Why)
 	}
 	return err
 }
@@ -111,7 +125,10 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 		return json.NewEncoder(env.stdout).Encode(e)
 	}
 	what := string(e.Action)
-	if e.Action == sweep.Expire {
+	switch {
+	case e.Result == sweep.Left:
+		what = "-"
+	case e.Action == sweep.Expire:
 		what = "expire in " + short(time.Duration(e.TTLMS)*time.Millisecond)
 	}
 	why := "no TTL"
@@ -136,7 +153,13 @@ func printSweepSummary(env *environment, s sweep.Summary) error {
 	} else if s.Candidates > 0 {
 		text += "nothing was changed; --execute changes them\n"
 	}
-	if !s.Complete {
+	for _, why := range slices.Sorted(maps.Keys(s.Left)) {
+		text += fmt.Sprintf("left: %s, %s\n", thousands(s.Left[why]), why)
+	}
+	switch {
+	case s.Unread > 0:
+		text += fmt.Sprintf("NOT READ: %s keys: %s\n", thousands(s.Unread), s.Why)
+	case !s.Complete:
 		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
 	}
 	_, err := io.WriteString(env.stdout, text)

@@ -1,12 +1,15 @@
 // Package doctor looks at one deployment before a migration: can locks be kept there at all, and can the
-// tools see what they need to see. It only reads.
+// tools see what they need to see. It only reads: a right is asked about by ACL DRYRUN, or tried inside of a
+// MULTI that is discarded.
 //
-// A check never fails because it could not look: it is skipped, and says why.
+// A check never fails because it could not look: it is skipped, and says why. A deployment is called fit only
+// where the checks that a yes needs were made and did not fail.
 package doctor
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/obligation"
 )
 
 // Verdict is the outcome of a check.
@@ -41,6 +45,8 @@ type Check struct {
 type Options struct {
 	Match string           // a glob of the lock keys; empty for all
 	Keys  int              // how many keys to look at
+	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
+	User  string           // whose rights are tried; empty for the user of this connection
 	Now   func() time.Time // this host's clock
 }
 
@@ -85,7 +91,7 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) ([]Check
 		}
 		defer p.conn.Close()
 		patients = append(patients, p)
-		for _, c := range checks() {
+		for _, c := range checks(opts) {
 			if ctx.Err() != nil {
 				return all, context.Cause(ctx)
 			}
@@ -135,22 +141,10 @@ func (p *patient) do(ctx context.Context, command string, args ...any) (any, err
 	return redis.DoContext(p.conn, ctx, command, args...)
 }
 
-// measureClock compares clocks by the fastest of several round trips: the server read its clock within it.
 func (p *patient) measureClock(ctx context.Context) {
-	for range 9 {
-		before := p.opts.Now()
-		began := time.Now()
-		parts, err := redis.Int64s(p.do(ctx, "TIME"))
-		trip := time.Since(began)
-		if err != nil || len(parts) != 2 {
-			return
-		}
-		if !p.clockOK || trip < p.trip {
-			server := time.Unix(parts[0], parts[1]*1000)
-			p.trip, p.clockOK = trip, true
-			p.offset = before.Add(trip / 2).Sub(server)
-		}
-	}
+	clocks, err := endpoint.CompareClocks(ctx, p.conn, 9, p.opts.Now)
+	p.clockOK = err == nil
+	p.offset, p.trip = clocks.Ahead, clocks.Trip
 }
 
 func (p *patient) number(name string) (int64, bool) {
@@ -175,6 +169,39 @@ func (p *patient) may(ctx context.Context, command ...any) (allowed, known bool,
 		return false, false, ""
 	}
 	return reply == "OK", true, reply
+}
+
+// Outcome is what an examination comes to.
+type Outcome string
+
+// The outcomes. A deployment is fit only where every obligation is discharged.
+const (
+	Fit          Outcome = "fit"
+	Unfit        Outcome = "unfit"        // a check fails
+	Inconclusive Outcome = "inconclusive" // a check that a yes needs could not be made
+)
+
+// Judge lists what a fit deployment has to pass, and says what came of it.
+func Judge(all []Check) (Outcome, []obligation.Obligation) {
+	var list []obligation.Obligation
+	outcome := Inconclusive
+	for _, c := range all {
+		if !slices.Contains(essential, c.ID) && !strings.HasPrefix(c.ID, "rights-") {
+			continue
+		}
+		o := obligation.Obligation{ID: c.ID, Discharged: c.Verdict == Pass || c.Verdict == Warn, Evidence: string(c.Verdict) + ": " + c.Found}
+		if c.Server != "" {
+			o.ID += "@" + c.Server
+		}
+		list = append(list, o)
+	}
+	if obligation.All(list) {
+		outcome = Fit
+	}
+	if slices.ContainsFunc(all, func(c Check) bool { return c.Verdict == Fail }) {
+		outcome = Unfit
+	}
+	return outcome, list
 }
 
 func skip(why string) (Verdict, string, string) { return Skip, why, "" }

@@ -14,7 +14,9 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/rights"
 )
 
 // examine returns the checks by id.
@@ -53,7 +55,7 @@ func TestHealthyServer(t *testing.T) {
 	s := redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always")
 	checks := examine(t, s.URL(), doctor.Options{})
 	assert.Empty(t, verdicts(checks, doctor.Fail))
-	for _, id := range []string{"version", "role", "eviction", "persistence", "scripting", "rights-commands", "rights-keys", "rights-channels", "tracking", "monitor", "acl-log", "clock", "dialects", "ghosts"} {
+	for _, id := range []string{"version", "role", "eviction", "persistence", "scripting", "rights-legacy", "rights-compat-Namespace-legacy", "rights-compat-Namespace-bridge", "rights-compat-Namespace-modern", "rights-modern", "tracking", "monitor", "acl-log", "clock", "dialects", "ghosts"} {
 		assert.Equal(t, doctor.Pass, checks[id].Verdict, "%s: %s", id, checks[id].Found)
 	}
 }
@@ -83,12 +85,25 @@ func TestMisconfiguredServers(t *testing.T) {
 			s := redistest.Real(t)
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-pubsub")
 			return "redis://joe:pw@" + s.Addr, doctor.Options{}
-		}, "rights-channels", doctor.Warn, "NUMSUB"},
+		}, "rights-modern", doctor.Warn, "pubsub|numsub"},
 		{"no right to the guard", func(t *testing.T) (string, doctor.Options) {
 			s := redistest.Real(t)
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")
 			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
-		}, "rights-keys", doctor.Fail, "guard"},
+		}, "rights-compat-Namespace-bridge", doctor.Fail, "{lock:lockmigrate-doctor}:guard"},
+		{"no right to the queue", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")
+			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
+		}, "rights-modern", doctor.Fail, "{lock:lockmigrate-doctor}:queue"},
+		{"no right to the counter, of another user", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "~{lock:*}:queue", "&*", "+@all")
+			return s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern Fencing"}}
+		}, "rights-modern-Fencing", doctor.Fail, "{lock:lockmigrate-doctor}:fence"},
+		{"EVALSHA renamed away", func(t *testing.T) (string, doctor.Options) {
+			return redistest.Real(t, "--rename-command", "EVALSHA", "").URL(), doctor.Options{}
+		}, "scripting", doctor.Fail, "EVALSHA"},
 		{"a command renamed away", func(t *testing.T) (string, doctor.Options) {
 			return redistest.Real(t, "--rename-command", "GETSET", "").URL(), doctor.Options{}
 		}, "commands", doctor.Fail, "GETSET"},
@@ -147,6 +162,83 @@ func TestMisconfiguredServers(t *testing.T) {
 	}
 }
 
+// TestEachRightIsTried takes one right after the other from a user, for every use of the lock packages, and
+// wants doctor to name it: by ACL DRYRUN, and by MULTI and DISCARD where the user has no right to that. It
+// must change nothing.
+func TestEachRightIsTried(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	for _, dryrun := range []bool{true, false} {
+		t.Run(fmt.Sprintf("dryrun %v", dryrun), func(t *testing.T) {
+			s := redistest.Real(t)
+			s.Do("SET", "lock:other", "x")
+			for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Share", "modern Redisson", "modern Quorum", "compat Namespace bridge"} {
+				use, ok := rights.Find(name)
+				require.True(t, ok)
+				id := "rights-" + strings.ReplaceAll(name, " ", "-")
+				look := func(without *rights.Right) doctor.Check {
+					args := []any{"SETUSER", "joe", "reset", "on", ">pw"}
+					for _, w := range use.Rules([]string{"lock:*"}, without) {
+						args = append(args, w)
+					}
+					args = append(args, "+info", "+scan", "+time")
+					if without == nil || without.Name != "multi" {
+						args = append(args, "+multi", "+discard")
+					}
+					if dryrun {
+						args = append(args, "+acl|dryrun", "+acl|whoami")
+					}
+					s.Do("ACL", args...)
+					return examine(t, "redis://joe:pw@"+s.Addr, doctor.Options{Match: "lock:*", Uses: []string{name}})[id]
+				}
+				whole := look(nil)
+				assert.Equal(t, doctor.Pass, whole.Verdict, "%s: %s", name, whole.Found)
+				for _, r := range use.Rights {
+					if r.Name == "time" || r.Name == "scan" || r.Name == "info" || r.Name == "acl|whoami" {
+						continue // doctor needs them itself
+					}
+					c := look(&r)
+					want := doctor.Fail
+					if r.Without != "" {
+						want = doctor.Warn
+					}
+					assert.Equal(t, want, c.Verdict, "%s without %s %s: %s", name, r.Kind, r.Name, c.Found)
+					named := r.Name
+					if r.Kind == rights.Key {
+						named = rights.Patterns(r.Name, "lock:lockmigrate-doctor")[0]
+					}
+					if r.Name == rights.Namespace {
+						named = "lockmigrate:{lockmigrate-doctor}"
+					}
+					assert.Contains(t, c.Found, named, "%s without %s %s", name, r.Kind, r.Name)
+				}
+			}
+			assert.EqualValues(t, 1, s.Do("DBSIZE"))
+			assert.Equal(t, "x", s.Value("lock:other"))
+		})
+	}
+}
+
+// TestFitNeedsAnswers gives a user too few rights to look with, and wants no yes.
+func TestFitNeedsAnswers(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-@admin", "-@dangerous", "-multi")
+	end, err := endpoint.Parse("redis://joe:pw@"+s.Addr, endpoint.TLSFiles{})
+	require.NoError(t, err)
+	all, err := doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
+	require.NoError(t, err)
+	outcome, list := doctor.Judge(all)
+	assert.Equal(t, doctor.Inconclusive, outcome)
+	assert.False(t, obligation.All(list))
+	end, err = endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	all, err = doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
+	require.NoError(t, err)
+	outcome, list = doctor.Judge(all)
+	assert.Equal(t, doctor.Fit, outcome, list)
+	outcome, _ = doctor.Judge(nil)
+	assert.Equal(t, doctor.Inconclusive, outcome)
+}
+
 // TestOldServer puts a stub in place of a server of long ago, which knows INFO and little else.
 func TestOldServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -164,7 +256,7 @@ func TestOldServer(t *testing.T) {
 	checks := examine(t, "redis://"+listener.Addr().String(), doctor.Options{})
 	assert.Equal(t, doctor.Fail, checks["version"].Verdict)
 	assert.Contains(t, checks["version"].Found, "2.6.9")
-	assert.Equal(t, doctor.Skip, checks["rights-commands"].Verdict)
+	assert.Equal(t, doctor.Skip, checks["rights-legacy"].Verdict)
 	assert.Equal(t, doctor.Fail, checks["scripting"].Verdict)
 }
 

@@ -58,6 +58,8 @@ func takeSample(ctx context.Context, p *patient) *sample {
 	s.looked, s.whole = taken.Summary().Scanned, err == nil
 	if err != nil && limited.Err() == nil {
 		s.failure = err
+	} else if n := taken.Summary().Unread; n > 0 {
+		s.failure = fmt.Errorf("this user has no right to %d of %d", n, s.looked)
 	}
 	return s
 }

@@ -2,24 +2,31 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/rights"
 )
 
 func scripting(ctx context.Context, p *patient) (Verdict, string, string) {
 	n, err := redis.Int64(p.do(ctx, "EVAL", "return 7", 0))
 	switch {
 	case err != nil:
-		return Fail, "EVAL is refused: " + err.Error(), "grant +eval +evalsha +script|load to the users of the locks"
+		return Fail, "EVAL is refused: " + err.Error(), "grant +eval +evalsha to the users of the locks"
 	case n != 7:
 		return Fail, "EVAL answers nonsense", "is this a Redis server?"
 	}
-	return Pass, "EVAL works", ""
+	var refused redis.Error
+	if _, err := p.do(ctx, "EVALSHA", strings.Repeat("0", 40), 0); errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOSCRIPT") {
+		return Fail, "EVALSHA is refused: " + string(refused), "grant +evalsha to the users of the locks, or undo rename-command for it"
+	}
+	return Pass, "EVAL and EVALSHA work", ""
 }
 
 // lockName is a key that the rights are tried on: one of the deployment's if a pattern is given.
@@ -27,66 +34,250 @@ func (p *patient) lockName() string {
 	if p.opts.Match == "" {
 		return "lock:lockmigrate-doctor"
 	}
-	return strings.NewReplacer("*", "lockmigrate-doctor", "?", "x").Replace(p.opts.Match)
+	if key, ok := glob.Meet(p.opts.Match, "*lockmigrate-doctor*"); ok {
+		return key
+	}
+	key, _ := glob.Meet(p.opts.Match, "*")
+	return key
 }
 
-func rights(ctx context.Context, p *patient) (Verdict, string, string) {
+// rightsOf asks about every right of a use, by the table that the documents and the tests share. A right that
+// could not be tried is no pass.
+func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, string, string) {
+	return func(ctx context.Context, p *patient) (Verdict, string, string) {
+		var missing, lost, unknown, grant []string
+		open := false // a right that is needed was not told about
+		for _, r := range use.Rights {
+			what := string(r.Kind) + " " + r.Name
+			if r.Kind == rights.Key {
+				what = fmt.Sprintf("key %q", keyOf(r.Name, p.lockName()))
+			}
+			switch p.allows(ctx, use, r) {
+			case allowed:
+			case untold:
+				unknown = append(unknown, what)
+				open = open || r.Without == ""
+			case denied:
+				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{p.pattern()}, nil)[3:]...)
+				if r.Without == "" {
+					missing = append(missing, what)
+				} else {
+					lost = append(lost, what+": "+r.Without)
+				}
+			}
+		}
+		user := p.opts.User
+		if user == "" {
+			user = p.user
+		}
+		hint := fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
+		switch {
+		case len(missing) > 0:
+			return Fail, fmt.Sprintf("%s cannot work: user %s lacks %s", use.Name, user, strings.Join(append(missing, lost...), "; ")), hint
+		case len(unknown) > 0 && len(unknown) == len(use.Rights):
+			return skip("neither ACL DRYRUN nor MULTI tells what this user may run")
+		case open:
+			return skip(strings.Join(append(lost, "not told: "+strings.Join(unknown, ", ")), "; "))
+		case len(unknown) > 0:
+			lost = append(lost, "not told: "+strings.Join(unknown, ", "))
+			fallthrough
+		case len(lost) > 0:
+			return Warn, fmt.Sprintf("user %s lacks %s", user, strings.Join(lost, "; ")), hint
+		}
+		return Pass, fmt.Sprintf("user %s has all %d rights that %s needs", user, len(use.Rights), use.Name), ""
+	}
+}
+
+// pattern is the pattern of the locks' keys, for the hints.
+func (p *patient) pattern() string {
+	if p.opts.Match == "" {
+		return "*"
+	}
+	return p.opts.Match
+}
+
+// keyOf is the key of a role beside a lock.
+func keyOf(role, lock string) string {
+	switch role {
+	case rights.Lock:
+		return lock
+	case rights.Namespace:
+		return "lockmigrate:{lockmigrate-doctor}:stage"
+	case rights.RedissonKey:
+		return rights.RedissonKey + ":{" + lock + "}"
+	}
+	return protocol.Beside(lock, role)
+}
+
+// answer is what the server says about a right.
+type answer uint8
+
+const (
+	untold answer = iota
+	allowed
+	denied
+)
+
+// allows asks ACL DRYRUN, and where the server or the user has none, tries the command inside of MULTI, where
+// the server checks rights when it queues, and takes everything back by DISCARD: nothing ever runs.
+func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
+	command := p.trial(use, r)
+	user := p.opts.User
+	if user == "" {
+		user = p.user
+	}
+	if user != "" {
+		reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
+		if err == nil {
+			if reply == "OK" {
+				return allowed
+			}
+			// A refusal may be about the other part of the trial: the command of a key, the key of a command.
+			if r.Kind == rights.Command && strings.Contains(reply, "access") {
+				return allowed
+			}
+			if r.Kind != rights.Command && strings.Contains(reply, "to run") {
+				return untold
+			}
+			return denied
+		}
+	}
+	if p.opts.User != "" && p.opts.User != p.user {
+		return untold // MULTI speaks for this connection's user only
+	}
+	return p.queued(ctx, r, command)
+}
+
+// queued tries a command inside of MULTI.
+func (p *patient) queued(ctx context.Context, r rights.Right, command []any) answer {
+	if r.Kind == rights.Command {
+		switch r.Name { // not queued: tried as they are, which changes nothing
+		case "watch":
+			_, err := p.do(ctx, "WATCH", command[1])
+			_, _ = p.do(ctx, "UNWATCH")
+			return judged(r, err)
+		case "unwatch":
+			_, err := p.do(ctx, "UNWATCH")
+			return judged(r, err)
+		case "exec":
+			if _, err := p.do(ctx, "MULTI"); err != nil {
+				return untold
+			}
+			_, err := p.do(ctx, "EXEC") // of nothing
+			if err != nil {
+				_, _ = p.do(ctx, "DISCARD")
+			}
+			return judged(r, err)
+		}
+	}
+	if _, err := p.do(ctx, "MULTI"); err != nil {
+		if r.Name == "multi" {
+			return judged(r, err)
+		}
+		return untold
+	}
+	_, err := p.do(ctx, command[0].(string), command[1:]...)
+	if _, undo := p.do(ctx, "DISCARD"); undo != nil && r.Name != "multi" {
+		// Without DISCARD the transaction stays open: a new connection for the rest.
+		if conn, dialErr := p.end.DialAddr(ctx, p.addr); dialErr == nil {
+			_ = p.conn.Close()
+			p.conn = conn
+		}
+	}
+	if r.Name == "multi" {
+		return allowed
+	}
+	return judged(r, err)
+}
+
+// judged reads the reply to a trial.
+func judged(r rights.Right, err error) answer {
+	var refused redis.Error
+	switch {
+	case err == nil:
+		return allowed
+	case !errors.As(err, &refused):
+		return untold
+	case strings.Contains(string(refused), "unknown command"), strings.Contains(string(refused), "unknown subcommand"):
+		return denied // renamed away, or not there: as good as refused
+	case !strings.Contains(string(refused), "NOPERM"): // EXEC wraps it in EXECABORT
+		return untold
+	}
+	about := rights.Key
+	switch text := string(refused); {
+	case strings.Contains(text, "channel"):
+		about = rights.Channel
+	case strings.Contains(text, "command"):
+		about = rights.Command
+	}
+	switch {
+	case about == r.Kind:
+		return denied
+	case r.Kind == rights.Command: // the command was let through to its keys
+		return allowed
+	}
+	return untold
+}
+
+// trial is a command that needs the right: it is asked about, and never run.
+func (p *patient) trial(use rights.Use, r rights.Right) []any {
 	key := p.lockName()
-	var denied []string
-	for _, c := range [][]any{
-		{"GET", key}, {"SET", key, "v", "NX", "PX", "1000"}, {"DEL", key}, {"PEXPIRE", key, "1000"}, {"PTTL", key}, {"TIME"}, {"TYPE", key},
-		{"EVAL", "return 1", "1", key}, {"EVALSHA", "x", "1", key}, {"SETNX", key, "v"}, {"GETSET", key, "v"}, {"WATCH", key}, {"MULTI"},
-		{"ZADD", key, "1", "m"}, {"ZRANGE", key, "0", "1"}, {"ZREM", key, "m"}, {"ZSCORE", key, "m"}, {"ZRANK", key, "m"}, {"ZPOPMIN", key},
-		{"MGET", key}, {"EXISTS", key},
-	} {
-		allowed, known, _ := p.may(ctx, c...)
-		if !known {
-			return skip("ACL DRYRUN is refused, or the server is older than 7.0")
+	switch r.Kind {
+	case rights.Channel:
+		channel := strings.ReplaceAll(r.Name, "*", "lockmigrate-doctor")
+		if r.Name == rights.Invalidate || !use.Has("publish") {
+			return []any{"SUBSCRIBE", channel}
 		}
-		if !allowed && !strings.Contains(strings.Join(denied, " "), c[0].(string)) {
-			denied = append(denied, c[0].(string))
+		return []any{"PUBLISH", channel, "x"}
+	case rights.Key:
+		if use.Has("eval") {
+			return []any{"EVAL", "return 1", "1", keyOf(r.Name, key)}
 		}
+		return []any{"SETNX", keyOf(r.Name, key), "x"}
 	}
-	if len(denied) > 0 {
-		return Fail, fmt.Sprintf("user %s may not use %s on %q", p.user, strings.Join(denied, " "), key),
-			fmt.Sprintf("ACL SETUSER %s +%s", p.user, strings.ToLower(strings.Join(denied, " +")))
+	command, sub, _ := strings.Cut(strings.ToUpper(r.Name), "|")
+	words := []any{command}
+	if sub != "" {
+		words = append(words, sub)
 	}
-	return Pass, fmt.Sprintf("user %s may use what the locks send", p.user), ""
+	return append(words, arguments(r.Name, key, keyOf(rights.Namespace, ""))...)
 }
 
-func rightsKeys(ctx context.Context, p *patient) (Verdict, string, string) {
-	key := p.lockName()
-	var denied []string
-	for _, k := range []string{protocol.GuardKey(key), protocol.FenceKey(key)} {
-		allowed, known, _ := p.may(ctx, "SET", k, "v")
-		if !known {
-			return skip("ACL DRYRUN is refused, or the server is older than 7.0")
-		}
-		if !allowed {
-			denied = append(denied, k)
-		}
+// arguments are what a command needs to be asked about.
+func arguments(name, key, record string) []any {
+	switch name {
+	case "get", "del", "pttl", "type", "exists", "mget", "zpopmin", "watch", "persist":
+		return []any{key}
+	case "hgetall", "hlen", "hkeys":
+		return []any{record}
+	case "set", "setnx", "getset", "pexpire":
+		return []any{key, "1"}
+	case "zadd":
+		return []any{key, "1", "m"}
+	case "zrange":
+		return []any{key, "0", "0"}
+	case "zrem", "zscore", "zrank":
+		return []any{key, "m"}
+	case "hget", "hmget", "hdel", "hexists":
+		return []any{record, "f"}
+	case "hset":
+		return []any{record, "f", "v"}
+	case "hincrby":
+		return []any{record, "f", "1"}
+	case "eval", "evalsha":
+		return []any{"0000000000000000000000000000000000000000", "0"}
+	case "publish", "spublish":
+		return []any{"lockmigrate:wake:lockmigrate-doctor", "x"}
+	case "subscribe", "unsubscribe":
+		return []any{"lockmigrate:wake:lockmigrate-doctor"}
+	case "client|tracking":
+		return []any{"OFF"}
+	case "wait":
+		return []any{"0", "1"}
+	case "command|info", "config|get":
+		return []any{"get"}
 	}
-	if len(denied) > 0 {
-		return Fail, fmt.Sprintf("user %s may not write %q", p.user, denied), "grant the pattern of the accompanying keys too, e.g. ~{lock:*"
-	}
-	return Pass, "the accompanying keys may be written", ""
-}
-
-func rightsChannels(ctx context.Context, p *patient) (Verdict, string, string) {
-	for _, c := range [][]any{{"SUBSCRIBE", "__redis__:invalidate"}, {"PUBLISH", "lockmigrate:x", "m"}} {
-		allowed, known, _ := p.may(ctx, c...)
-		if !known {
-			return skip("ACL DRYRUN is refused, or the server is older than 7.0")
-		}
-		if !allowed {
-			return Warn, fmt.Sprintf("user %s may not use %s on %s", p.user, c[0], c[1]), fmt.Sprintf("ACL SETUSER %s &__redis__:invalidate &lockmigrate:*; until then waiters poll", p.user)
-		}
-	}
-	if allowed, _, _ := p.may(ctx, "PUBSUB", "NUMSUB", "lockmigrate:x"); !allowed {
-		return Warn, fmt.Sprintf("user %s may not use PUBSUB NUMSUB", p.user),
-			fmt.Sprintf("ACL SETUSER %s +pubsub|numsub; until then a waiter whose process has died is handed the lock, and keeps it for modern's Claim", p.user)
-	}
-	return Pass, "channels may be used", ""
+	return nil
 }
 
 // tracking tries it on a connection of its own: the state ends with the connection.

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/rights"
 )
 
 // checks are the questions, in the order of a first visit: is it the right server, can it keep locks, may we
 // work there, is its clock right, what lies on it.
-func checks() []check {
-	return []check{
+func checks(o Options) []check {
+	list := []check{
 		{"version", "SET NX PX and scripts need 2.6.12, script effects 5.0, client tracking and ACL 6.0, a fence with preview 7.0", version},
 		{"role", "a replica refuses writes, or keeps a lock that its master never saw", role},
 		{"cluster-mode", "in a cluster a lock's key has one master; a plain URL sees only a part of the keys", clusterMode},
@@ -31,9 +33,6 @@ func checks() []check {
 		{"output-buffers", "a listener or monitor beyond its buffer limit is cut off", buffers},
 		{"exposure", "whoever can connect can delete a lock", exposure},
 		{"scripting", "the bridge and the token locks decide in server scripts", scripting},
-		{"rights-commands", "a right that is missing shows when the first lock is taken", rights},
-		{"rights-keys", "guard, fence and queue keys stand beside the lock's key and need the same rights", rightsKeys},
-		{"rights-channels", "a waiter is woken through a channel", rightsChannels},
 		{"tracking", "without client tracking nobody hears a legacy client's DEL: waiters poll", tracking},
 		{"monitor", "observe and verify attribute traffic by MONITOR", monitorRight},
 		{"acl-log", "only ACL LOG names who runs into a fence", aclLog},
@@ -45,7 +44,29 @@ func checks() []check {
 		{"tokens-without-ttl", "a token without TTL stays for ever when its holder crashes", tokensWithoutTTL},
 		{"databases", "commandstats and MONITOR count all databases together: evidence about one is evidence about all", databases},
 	}
+	for _, name := range o.uses() {
+		use, ok := rights.Find(name)
+		if ok {
+			list = append(list, check{"rights-" + strings.ReplaceAll(name, " ", "-"), "a right that is missing shows when a lock is taken, waited for or given back; the keys beside the lock's need rights too", rightsOf(use)})
+		}
+	}
+	return list
 }
+
+// uses are the uses whose rights are tried.
+func (o Options) uses() []string {
+	if len(o.Uses) > 0 {
+		return o.Uses
+	}
+	return DefaultUses
+}
+
+// DefaultUses are the uses on the way over: what a service needs from the first stage to package modern.
+var DefaultUses = []string{"legacy", "compat Namespace legacy", "compat Namespace bridge", "compat Namespace modern", "modern"}
+
+// essential are the checks that a fit deployment has to pass, besides those of rights: without an answer to one of
+// them nothing is said about the deployment.
+var essential = []string{"version", "role", "cluster-mode", "eviction", "scripting", "clock"}
 
 func version(_ context.Context, p *patient) (Verdict, string, string) {
 	v := p.info["redis_version"]

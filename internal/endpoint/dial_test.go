@@ -169,7 +169,8 @@ func TestExplain(t *testing.T) {
 		"WRONGTYPE Operation against a key holding the wrong kind of value": "a key holds another type than this command works with",
 		"ERR max number of clients reached":                                 "the server has no connection left for another client",
 		"DENIED Redis is running in protected mode because":                 "the server is in protected mode and takes no connections from other hosts",
-		"ERR unknown command 'GETRANGE'":                                    "the server does not know a command that this needs",
+		"ERR unknown command 'GETRANGE'":                                    "the server does not know the command GETRANGE",
+		"ERR unknown command":                                               "the server does not know a command that this needs",
 		"ERR something else":                                                "the server says: ERR something else",
 	} {
 		err := Explain(fmt.Errorf("wrapped: %w", redis.Error(refusal)))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -45,6 +46,7 @@ var refusals = []struct {
 	{"NOPERM", "channel", "this user may not use a channel there", "grant it, e.g. ACL SETUSER name allchannels, or use another user"},
 	{"NOPERM", "access", "this user may not touch a key there", "grant the keys, e.g. ACL SETUSER name ~*, or use another user"},
 	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user"},
+	{"ERR", "user executing the script", "this user may not run a command of a server script", "grant what is named with ACL SETUSER, or use another user; SECURITY.md lists what each command needs"},
 	{"READONLY", "", "the server is a read-only replica", "name the master in the URL, or use redis+sentinel://"},
 	{"LOADING", "", "the server is loading its data", "wait until it has, and try again"},
 	{"MASTERDOWN", "", "the server is a replica that has lost its master", "name the master in the URL, or wait"},
@@ -59,7 +61,7 @@ var refusals = []struct {
 	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients"},
 	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
 	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
-	{"ERR", "unknown command", "the server does not know a command that this needs", "it must be Redis 4 or later, and not a sentinel or a proxy that lacks the command"},
+	{"ERR", "unknown command", "the server does not know a command that this needs", "it must be Redis 5 or later, the command must not be renamed, and a sentinel or a proxy may lack it"},
 	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL"},
 }
 
@@ -89,12 +91,28 @@ func explainRefusal(refused redis.Error, cause error) error {
 			continue
 		}
 		what := r.what
-		if r.begins == "NOPERM" { // names the command, the key's rights or the channel
-			what += " (" + text + ")"
+		if m := unknownCommand.FindStringSubmatch(text); r.holds == "unknown command" && m != nil {
+			what = "the server does not know the command " + strings.ToUpper(m[1])
+		}
+		if r.begins == "NOPERM" || strings.Contains(r.holds, "executing") { // names the command, the keys or the channel
+			what += " (" + text + missing(cause) + ")"
 		}
 		return &Error{What: what, Advice: r.hint, Cause: cause}
 	}
 	return &Error{What: "the server says: " + text, Advice: "this command cannot go on", Cause: cause}
+}
+
+// unknownCommand finds the name in "ERR unknown command 'AUTH', with args beginning with: ...". The arguments may be
+// a password: they are never shown.
+var unknownCommand = regexp.MustCompile("unknown command ['`\"]?([A-Za-z0-9|._-]+)")
+
+// missing says which right an error knows to be missing, beyond the server's words.
+func missing(err error) string {
+	var knows interface{ Missing() string }
+	if errors.As(err, &knows) {
+		return ": " + knows.Missing()
+	}
+	return ""
 }
 
 // explainIO says what a failure below the protocol means.

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -80,30 +78,4 @@ func TestLocksRefuseNothingParsed(t *testing.T) {
 	pool, err := e.Locks()
 	require.NoError(t, err)
 	assert.NoError(t, pool.Close())
-}
-
-// leastRights is what SECURITY.md grants to a service.
-const leastRights = "get mget set setnx getset del exists pttl pexpire time eval evalsha zadd zrange zrem zscore zrank hget hset hmget hdel hgetall hlen type zpopmin " +
-	"publish pubsub|numsub subscribe unsubscribe ping client|id client|tracking client|setname info"
-
-func TestLeastRights(t *testing.T) {
-	s := redistest.Real(t)
-	rules := []any{"SETUSER", "locks", "on", ">secret", "~*modern*", "~*legacy*", "~*bridge*", "~lockmigrate:*", "&lockmigrate:wake:*", "&__redis__:invalidate", "-@all"}
-	for command := range strings.FieldsSeq(leastRights) {
-		rules = append(rules, "+"+command)
-	}
-	s.Do("ACL", rules...)
-	hold(t, "redis://locks:secret@"+s.Addr, TLSFiles{})
-	pool := (&Endpoint{Addrs: []string{s.Addr}, User: "locks", password: "secret"}).Pool()
-	defer pool.Close()
-	l, err := compat.New(pool, compat.Options{})
-	require.NoError(t, err)
-	defer l.Close()
-	require.NoError(t, l.Do(t.Context(), "bridge:a", func(context.Context) error { return nil }))
-
-	text, err := os.ReadFile("../../SECURITY.md")
-	require.NoError(t, err)
-	assert.Contains(t, strings.Join(strings.Fields(string(text)), " "), leastRights, "what the document grants")
-	log, _ := s.Do("ACL", "LOG").([]any)
-	assert.Empty(t, log, "nothing was refused")
 }

@@ -365,7 +365,7 @@ func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, erro
 			}
 			one.err = err
 		}
-		reply, err := wire.Translate(one.raw, one.err)
+		reply, err := wire.Translate(one.raw, one.request.Explain(one.err))
 		one.free()
 		return reply, answered, err
 	}

@@ -212,8 +212,17 @@ func (c *Collector) burst(ctx context.Context) error {
 	return err
 }
 
-// follow shows the clients of a burst while it runs and after it.
+// follow shows the clients of a burst while it runs and after it, and counts for how long MONITOR ran.
 func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
+	since := time.Now()
+	count := func() {
+		now := time.Now()
+		if c.monitoring.Load() { // on every master
+			ran := now.Sub(since).Seconds()
+			c.board.change(func(s *State) { s.Monitored += ran })
+		}
+		since = now
+	}
 	tick := time.NewTicker(c.opts.Look)
 	defer tick.Stop()
 	for {
@@ -223,6 +232,7 @@ func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
 			over = true
 		case <-tick.C:
 		}
+		count()
 		for _, w := range watches {
 			c.board.rows(w.Report().Clients)
 		}
@@ -260,6 +270,7 @@ func (c *Collector) watch(ctx context.Context, addr string) (*observe.Watch, err
 func (c *Collector) census(ctx context.Context) {
 	masters, err := c.end.Masters(ctx)
 	if err != nil {
+		c.noCensus(ctx, err)
 		return
 	}
 	locks := Locks{At: time.Now().UTC(), ByFormat: map[string]int64{}, ByState: map[string]int64{}, Ghosts: []Ghost{}}
@@ -281,11 +292,12 @@ func (c *Collector) census(ctx context.Context) {
 			err = taken.Scan(ctx, conn)
 		}
 		if err != nil {
-			return // the counters' reader shows what is wrong with the server
+			c.noCensus(ctx, err)
+			return
 		}
 	}
 	sum := taken.Summary()
-	locks.Scanned = sum.Scanned
+	locks.Scanned, locks.Unread = sum.Scanned, sum.Unread
 	for f, n := range sum.ByFormat {
 		locks.ByFormat[string(f)] = n
 	}
@@ -293,6 +305,13 @@ func (c *Collector) census(ctx context.Context) {
 		locks.ByState[string(st)] = n
 	}
 	c.board.change(func(s *State) { s.Locks = locks })
+}
+
+// noCensus says why there is no newer look at the keys. The last one stays, with its time.
+func (c *Collector) noCensus(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		c.board.change(func(s *State) { s.Locks.Error = endpoint.Explain(err).Error() })
+	}
 }
 
 // namespace reads the stage and the members.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,25 +22,41 @@ func WriteMetrics(w io.Writer, s State) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Totals)) {
 		m.sample("lockmigrate_commands_total", s.Totals[name], "command", name)
 	}
-	m.family("lockmigrate_acquired_total", "counter", "Acquisitions seen by MONITOR, by kind of client.")
-	for _, kind := range slices.Sorted(maps.Keys(s.Acquired)) {
-		m.sample("lockmigrate_acquired_total", float64(s.Acquired[kind]), "kind", kind)
+	running := 0.0
+	if s.Monitor == "on" {
+		running = 1
 	}
-	m.family("lockmigrate_hazards_total", "counter", "Hazards that happened while MONITOR ran.")
-	for _, name := range slices.Sorted(maps.Keys(s.Hazards)) {
-		m.sample("lockmigrate_hazards_total", float64(s.Hazards[name]), "hazard", name)
+	m.family("lockmigrate_monitor_running", "gauge", "1 while MONITOR runs on every master.")
+	m.sample("lockmigrate_monitor_running", running)
+	m.family("lockmigrate_monitor_seconds_total", "counter", "For how long MONITOR ran. Acquisitions, hazards and overlaps are counted only then.")
+	m.sample("lockmigrate_monitor_seconds_total", s.Monitored)
+	if s.Monitored > 0 { // else nobody has looked: a zero would say that there were none
+		m.family("lockmigrate_acquired_total", "counter", "Acquisitions seen by MONITOR, by kind of client.")
+		for _, kind := range slices.Sorted(maps.Keys(s.Acquired)) {
+			m.sample("lockmigrate_acquired_total", float64(s.Acquired[kind]), "kind", kind)
+		}
+		m.family("lockmigrate_hazards_total", "counter", "Hazards that happened while MONITOR ran.")
+		for _, name := range slices.Sorted(maps.Keys(s.Hazards)) {
+			m.sample("lockmigrate_hazards_total", float64(s.Hazards[name]), "hazard", name)
+		}
+		m.family("lockmigrate_overlaps_total", "counter", "Times that two held one lock while MONITOR ran.")
+		m.sample("lockmigrate_overlaps_total", float64(s.Overlaps))
 	}
-	m.family("lockmigrate_overlaps_total", "counter", "Times that two held one lock while MONITOR ran.")
-	m.sample("lockmigrate_overlaps_total", float64(s.Overlaps))
 	m.family("lockmigrate_client_skew_seconds", "gauge", "A client's clock less the server's.")
 	for _, c := range s.Clients {
 		if c.SkewMS != nil {
 			m.sample("lockmigrate_client_skew_seconds", *c.SkewMS/1000, "addr", c.Addr, "name", c.Name, "dialect", c.Dialect)
 		}
 	}
-	m.family("lockmigrate_locks", "gauge", "Lock keys at the last census, by state.")
-	for _, state := range slices.Sorted(maps.Keys(s.Locks.ByState)) {
-		m.sample("lockmigrate_locks", float64(s.Locks.ByState[state]), "state", state)
+	if !s.Locks.At.IsZero() { // there was a census
+		m.family("lockmigrate_locks", "gauge", "Lock keys at the last census, by state.")
+		for _, state := range slices.Sorted(maps.Keys(s.Locks.ByState)) {
+			m.sample("lockmigrate_locks", float64(s.Locks.ByState[state]), "state", state)
+		}
+		m.family("lockmigrate_keys_unread", "gauge", "Keys that the last census could not read.")
+		m.sample("lockmigrate_keys_unread", float64(s.Locks.Unread))
+		m.family("lockmigrate_census_timestamp_seconds", "gauge", "When the last census was, by this host's clock.")
+		m.sample("lockmigrate_census_timestamp_seconds", float64(s.Locks.At.Unix()))
 	}
 	if n := s.Namespace; n != nil {
 		m.family("lockmigrate_stage", "gauge", "1 for the namespace's stage, 0 for the others.")
@@ -83,7 +100,7 @@ func (m *metrics) sample(name string, value float64, labels ...string) {
 	if len(labels) > 0 {
 		m.b.WriteByte('}')
 	}
-	fmt.Fprintf(&m.b, " %g\n", value)
+	m.b.WriteString(" " + strconv.FormatFloat(value, 'f', -1, 64) + "\n")
 }
 
 // label escapes a label's value as the format wants it; bytes that are no UTF-8 are replaced.

@@ -36,7 +36,7 @@ func example() page.State {
 		Namespace: &page.Namespace{Name: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour), BlockedBy: []string{"b-2 runs epoch 6"}, Members: []page.Member{
 			{ID: "b-1", Host: "app1", Epoch: 7, Stage: "bridge", SeenMSAgo: 420, SkewMS: -3}, {ID: "b-2", Host: "app2", Epoch: 6, Stage: "legacy", SeenMSAgo: 900}}},
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
-		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1,
+		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1, Monitored: 12.5,
 		Clients: []observe.Row{
 			{Addr: "10.0.0.1:4000", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", LeaseMS: f(30000), PollMS: f(100), SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
 			{Addr: "10.0.0.2:4000", Kind: observe.Bridge, Dialect: "lockmigrate", Acquired: 100, Keys: []string{"lock:#"}}},
@@ -101,6 +101,8 @@ func TestHandler(t *testing.T) {
 	code, _, _ = get(t, url, func(r *http.Request) { r.Method = http.MethodPost })
 	assert.Equal(t, http.StatusMethodNotAllowed, code)
 	_, metrics, _ := get(t, url+"/metrics", nil)
+	assert.Contains(t, metrics, "lockmigrate_overlaps_total 1\n")
+	assert.Contains(t, metrics, "lockmigrate_monitor_seconds_total 12.5\n")
 	assert.Contains(t, metrics, `name="billing\"\\\n-7"`)
 }
 
@@ -193,4 +195,43 @@ func TestCollector(t *testing.T) {
 	stop()
 	<-done
 	assert.Less(t, time.Since(began), time.Second)
+}
+
+// TestMetricsSayWhatWasLookedAt wants no zero where nobody has looked: no overlaps without MONITOR, no locks
+// without a census, and the refusal of a census said.
+func TestMetricsSayWhatWasLookedAt(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
+	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~other:*", "&*", "+@all", "-monitor")
+	metrics := func(url string, burst time.Duration, until func(page.State) bool) (string, page.State) {
+		end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		c := page.NewCollector(end, page.Options{Burst: burst, Every: burst, CensusEvery: 50 * time.Millisecond, Look: 50 * time.Millisecond})
+		done := make(chan struct{})
+		go func() { defer close(done); c.Run(ctx) }()
+		redistest.Await(t, "the page", 20*time.Second, func() bool { return until(c.State()) })
+		state := c.State()
+		cancel()
+		<-done
+		var b strings.Builder
+		require.NoError(t, page.WriteMetrics(&b, state))
+		return b.String(), state
+	}
+	looked := func(st page.State) bool { return !st.Locks.At.IsZero() }
+	text, _ := metrics(s.URL(), 0, looked)
+	assert.NotContains(t, text, "overlaps_total")
+	assert.Contains(t, text, "lockmigrate_monitor_running 0\n")
+	assert.Contains(t, text, "lockmigrate_monitor_seconds_total 0\n")
+	text, _ = metrics(s.URL(), time.Minute, func(st page.State) bool { return st.Monitored > 0 && looked(st) })
+	assert.Contains(t, text, "lockmigrate_overlaps_total 0\n")
+	assert.Contains(t, text, "lockmigrate_monitor_running 1\n")
+	few := "redis://few:pw@" + s.Addr
+	text, _ = metrics(few, time.Minute, func(st page.State) bool { return strings.HasPrefix(st.Monitor, "stopped") && looked(st) })
+	assert.NotContains(t, text, "overlaps_total")
+	assert.Contains(t, text, "lockmigrate_keys_unread 1\n")
+	s.Do("ACL", "SETUSER", "few", "-scan")
+	text, state := metrics(few, 0, func(st page.State) bool { return st.Locks.Error != "" })
+	assert.Contains(t, state.Locks.Error, "scan")
+	assert.NotContains(t, text, "lockmigrate_locks")
 }

@@ -22,6 +22,7 @@ type State struct {
 	Acquired  map[string]int64   `json:"acquired"`
 	Hazards   map[string]int64   `json:"hazards"`
 	Overlaps  int64              `json:"overlaps"`
+	Monitored float64            `json:"monitored_seconds"` // for how long MONITOR ran; acquisitions, hazards and overlaps are counted only then
 	Clients   []observe.Row      `json:"clients"`
 	Events    []observe.EventRow `json:"events"` // the newest first
 	Locks     Locks              `json:"locks"`
@@ -49,10 +50,12 @@ type Member struct {
 	Silent    bool   `json:"silent"`
 }
 
-// Locks is the last census.
+// Locks is the last census; a zero At is none yet.
 type Locks struct {
 	At       time.Time        `json:"at"`
+	Error    string           `json:"error,omitempty"` // why there is no newer one
 	Scanned  int64            `json:"scanned"`
+	Unread   int64            `json:"unread"` // keys that this user may not read
 	ByFormat map[string]int64 `json:"by_format"`
 	ByState  map[string]int64 `json:"by_state"`
 	Ghosts   []Ghost          `json:"ghosts"` // the first of them

@@ -3,34 +3,49 @@
 A lock that SETNX/GETSET clients, bridge clients and token clients on the same key all respect. Every
 transition is one script on the server, whose clock is the only one.
 
-    lock = BridgeLock(client.eval, scripts="scripts")     # the folder that `lockmigrate scripts --out` wrote
-    held = lock.try_acquire("lock.orders")
-    if held:
-        try:
-            ...                                # lock.renew(held) three times in each TTL; False: stop working
-        finally:
-            lock.release(held)
+    # the folder that `lockmigrate scripts --lang python --out scripts` wrote; the unit of the fleet's dialect
+    lock = BridgeLock(client.eval, scripts="scripts", unit="ms")
+    with lock.hold("lock.orders", wait_ms=30000) as holding:      # NotAcquired after the wait
+        for step in work:
+            if not holding.alive():                              # the lock is lost: stop
+                break
+            step()
+
+A thread renews the lock while it is held, so `client` must be safe for threads, as redis-py's is.
 """
 import collections
 import os
+import random
 import secrets
+import threading
 import time
 
 Held = collections.namedtuple("Held", "key value fence")
 
 
+class NotAcquired(Exception):
+    """The wait is over and another holds the lock."""
+
+
 class BridgeLock:
     MOST_SETTLES = 8
 
-    def __init__(self, evaluate, scripts, ttl_ms=10000, grace_ms=1250, settle_ms=250, unit="float", layout="plain",
-                 fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120, yield_at_most_ms=4800):
-        """evaluate(script, numkeys, *keys_and_args) is EVAL. unit is the legacy dialect's: ms, s, float or ns.
+    def __init__(self, evaluate, scripts, unit, layout="plain", ttl_ms=10000, grace_ms=1250, settle_ms=250,
+                 renew_ms=None, poll_ms=100, fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120,
+                 yield_at_most_ms=4800):
+        """evaluate(script, numkeys, *keys_and_args) is EVAL. It must not wait for a reply for longer than ttl_ms.
 
+        unit is that of the fleet's dialect, which nothing here can guess: ms (jedis), s, float (redis-py) or ns.
+        renew_ms: how often hold() renews, a third of ttl_ms unless given; less than the shortest legacy lease.
+        poll_ms: the pause between two attempts, less up to half at random.
         grace_ms: at least the lag of legacy clocks plus the delay of their commands. settle_ms: at least that
         delay, and with it below the shortest legacy lease. yield_at_most_ms: what the Go library lets
         yield_after_ms grow to where nobody uses the gaps; at least that.
         """
+        if unit not in ("ms", "s", "float", "ns"):
+            raise ValueError("unit %r: ms, s, float or ns" % (unit,))
         self.evaluate = evaluate
+        self.renew_every, self.poll = (renew_ms or ttl_ms / 3.0) / 1000.0, poll_ms / 1000.0
         self.ttl, self.grace, self.settle, self.unit, self.layout = ttl_ms, grace_ms, settle_ms, unit, layout
         self.fence_ttl, self.yield_after = fence_ttl_ms, yield_after_ms
         self.gap = yield_for_ms if yield_after_ms else 0
@@ -56,6 +71,20 @@ class BridgeLock:
             if not ours:  # also when a reply was lost: the value is ours alone, so this harms nobody
                 self.release(held)
 
+    def acquire(self, key, wait_ms):
+        """Attempts until it has the lock; None when wait_ms are over."""
+        end = time.monotonic() + wait_ms / 1000.0
+        while True:
+            held = self.try_acquire(key)
+            left = end - time.monotonic()
+            if held or left <= 0:
+                return held
+            time.sleep(min(left, self.poll * random.uniform(0.5, 1)))
+
+    def hold(self, key, wait_ms):
+        """A Holding, to be used with `with`: the lock is renewed until the end of the block, and released."""
+        return Holding(self, key, wait_ms)
+
     def _settled(self, held):
         """After a takeover: wait for longer than a legacy client needs from its GET to its GETSET, and look."""
         for _ in range(self.MOST_SETTLES):
@@ -76,6 +105,55 @@ class BridgeLock:
     def _run(self, name, key, suffixes, *args):
         keys = [key] + [beside(key, suffix) for suffix in suffixes]
         return self.evaluate(self.scripts[name], len(keys), *(keys + list(args)))
+
+
+class Holding:
+    """A lock that is renewed by a thread while the block runs."""
+
+    def __init__(self, lock, key, wait_ms):
+        self.lock, self.key, self.wait_ms = lock, key, wait_ms
+        self.held, self._deadline, self._done = None, 0, threading.Event()
+
+    def __enter__(self):
+        self.held = self.lock.acquire(self.key, self.wait_ms)
+        if not self.held:
+            raise NotAcquired(self.key)
+        began = time.monotonic()
+        try:
+            ours = self.lock.renew(self.held)  # from here on the deadline is known: a takeover may have taken long
+        except Exception:
+            ours = False
+        if not ours:
+            self.lock.release(self.held)
+            raise NotAcquired(self.key)
+        self._deadline = began + self.lock.ttl / 1000.0
+        threading.Thread(target=self._renew, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self.lock.release(self.held)
+
+    def alive(self):
+        """False: the lock is lost, or no renewal has been confirmed for a TTL. Stop working."""
+        return time.monotonic() < self._deadline
+
+    @property
+    def fence(self):
+        """Larger than that of every earlier holder: let stores refuse writes with a smaller one."""
+        return self.held.fence
+
+    def _renew(self):
+        while not self._done.wait(self.lock.renew_every):
+            began = time.monotonic()
+            try:
+                ours = self.lock.renew(self.held)
+            except Exception:  # no reply: the old deadline stands, and the next round tries again
+                continue
+            if not ours:
+                self._deadline = 0
+                return
+            self._deadline = began + self.lock.ttl / 1000.0
 
 
 def new_value():

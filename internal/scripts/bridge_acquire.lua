@@ -157,7 +157,7 @@ while queue and code ~= 3 and ARGV[11] ~= '0' do
   local first = redis.pcall('ZRANGE', queue, 0, 0)
   if not first[1] or first[1] == entry then break end
   if first[1] == ARGV[14] then
-    redis.pcall('ZREM', queue, first[1])
+    if redis.pcall('ZREM', queue, first[1]) ~= 1 then break end -- refused: else this would go on for ever
   else
     local name, channel = string.match(first[1], '^(%S+) (.+)$')
     if name then redis.pcall('PUBLISH', channel, name .. ' head') end

@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/census"
+	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-const batchSize = 100
+const (
+	batchSize    = 100
+	replyTimeout = 30 * time.Second
+)
 
 // batch is candidates of one server that wait to be looked at again.
 type batch struct {
@@ -21,13 +27,43 @@ type batch struct {
 	addr string
 	conn redis.Conn
 	keys []string
-	now  protocol.Instant
+	now  protocol.Instant // the earlier of the two clocks
+}
+
+// readClocks reads both clocks. What is judged by the earlier one is over by both.
+func (b *batch) readClocks(ctx context.Context, times int) error {
+	clocks, err := endpoint.CompareClocks(ctx, b.conn, times, b.s.opts.Now)
+	if err != nil {
+		return endpoint.Explain(err)
+	}
+	if clocks.Ahead.Abs() > MostApart+clocks.Trip {
+		return &ClockError{b.addr, clocks.Ahead}
+	}
+	host := time.Now()
+	if b.s.opts.Now != nil {
+		host = b.s.opts.Now()
+	}
+	b.now = protocol.InstantOf(host.Add(-max(0, clocks.Ahead)))
+	return nil
+}
+
+// entry is a key as it is told of.
+func (b *batch) entry(key string, f census.Finding) Entry {
+	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Result: Planned}
+	e.describe(key, nil, f, b.now)
+	return e
 }
 
 // clear looks at the candidates once more, with their whole values, and acts on those that still are.
 func (b *batch) clear(ctx context.Context) error {
 	keys := b.keys
 	b.keys = b.keys[:0]
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := b.readClocks(ctx, 1); err != nil { // again: a clock may be set while a long sweep runs
+		return err
+	}
 	seen, err := b.look(ctx, keys)
 	if err != nil {
 		return err
@@ -36,7 +72,13 @@ func (b *batch) clear(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e, ok := b.judge(keys[i], &seen[i])
+		e, doubt, ok := b.judge(keys[i], &seen[i])
+		if doubt != "" {
+			if err := b.s.leave(e, doubt); err != nil {
+				return err
+			}
+			continue
+		}
 		if !ok {
 			continue
 		}
@@ -85,6 +127,7 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 		if err := errors.Join(skippable(err1), skippable(err2)); err != nil {
 			return nil, err
 		}
+		b.s.unread(err1, err2)
 		all[i] = seen{kind: kind, ttl: ttl, ok: err1 == nil && err2 == nil && ttl == census.NoTTL && (kind == "string" || kind == "hash")}
 	}
 	for i, k := range keys {
@@ -103,6 +146,7 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 		if skippable(err) != nil {
 			return nil, err
 		}
+		b.s.unread(err)
 		if all[i].kind == "string" {
 			all[i].value, err = redis.Bytes(reply, err)
 		} else {
@@ -113,27 +157,42 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 	return all, nil
 }
 
-// judge classifies a key anew.
-func (b *batch) judge(key string, k *seen) (Entry, bool) {
-	if !k.ok {
-		return Entry{}, false
+// judge classifies a key anew. A doubt says why it is left though it may be in the way.
+func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
+	if !k.ok || len(k.pairs) > 2*census.MaxFields { // it has grown to something that is no lock
+		return Entry{}, "", false
 	}
 	look := census.Look{Key: []byte(key), Type: k.kind, TTL: k.ttl, Value: k.value[:min(len(k.value), census.Peek)]}
-	for i := 0; i+1 < len(k.pairs) && len(look.Fields) < census.MaxFields; i += 2 {
+	for i := 0; i+1 < len(k.pairs); i += 2 {
 		look.Fields = append(look.Fields, census.Field{Name: []byte(k.pairs[i]), Value: []byte(k.pairs[i+1])})
-	}
-	if len(k.pairs) > 2*census.MaxFields {
-		return Entry{}, false // it has grown to something that is no lock
 	}
 	judge := census.Judge{Now: b.now, GhostAfter: b.s.opts.GhostAfter, Chosen: len(b.s.opts.Match) > 0}
 	finding := judge.Classify(&look)
-	if !b.s.wanted(finding) {
-		return Entry{}, false
-	}
-	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
+	e = Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
 	e.describe(key, k.value, finding, b.now)
+	if !b.s.wanted(finding) {
+		if finding.State == census.Expired { // a ghost by the server's clock, but not yet by this host's
+			return e, "expired for longer than --ghost-after by the server's clock only", false
+		}
+		return Entry{}, "", false
+	}
+	if doubt = b.s.doubt(finding); doubt != "" {
+		return e, doubt, false
+	}
 	b.s.choose(&e, finding)
-	return e, true
+	return e, "", true
+}
+
+// unread counts a key of which something could not be read for want of a right.
+func (s *Sweeper) unread(errs ...error) {
+	for _, err := range errs {
+		var refused redis.Error
+		if errors.As(err, &refused) && strings.HasPrefix(string(refused), "NOPERM") {
+			s.summary.Unread++
+			s.summary.Why = string(refused)
+			return
+		}
+	}
 }
 
 // skippable turns a refusal of one key into nothing: a key may be gone, or be moving between nodes.
@@ -186,7 +245,7 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 	case err == nil:
 		e.Result = Changed
 	case errors.As(err, &refused):
-		e.Result, e.Note = Refused, string(refused)
+		e.Result, e.Note = Refused, err.Error()
 	default:
 		e.Result, e.Note = Unsure, err.Error()
 	}
@@ -199,12 +258,10 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// eval runs a script by its digest, and by its text where the server does not know it yet.
+// eval runs a script, and says of a refusal which command of it was meant.
 func (b *batch) eval(ctx context.Context, s *scripts.Script, args []any) (any, error) {
-	reply, err := redis.DoContext(b.conn, ctx, "EVALSHA", s.Args(true, args)...)
-	var refused redis.Error
-	if errors.As(err, &refused) && len(refused) >= 8 && refused[:8] == "NOSCRIPT" {
-		return redis.DoContext(b.conn, ctx, "EVAL", s.Args(false, args)...)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	return reply, err
+	return wire.Eval(b.conn, replyTimeout, s, args...)
 }

@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,20 @@ func furnish(s *redistest.Server) {
 	s.Do("SET", "lock:modern", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a31", "PX", 60000)
 	s.Do("HSET", "lock:redisson", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30:41", "1")
 	s.Do("SET", "other:login", at(-480*time.Hour))
+	s.Do("HSET", "lock:settings", "retries", "3")
+	s.Do("HSET", "lock:attempts", "user-17", "3")
+	s.Do("SET", "lock:flag", "1")
+}
+
+// chosen are the entries of what was swept, or is to be.
+func chosen(all map[string]sweep.Entry) map[string]sweep.Entry {
+	out := map[string]sweep.Entry{}
+	for key, e := range all {
+		if e.Result != sweep.Left {
+			out[key] = e
+		}
+	}
+	return out
 }
 
 func run(t *testing.T, s *redistest.Server, o sweep.Options) (sweep.Summary, map[string]sweep.Entry) {
@@ -36,7 +51,10 @@ func run(t *testing.T, s *redistest.Server, o sweep.Options) (sweep.Summary, map
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	entries := map[string]sweep.Entry{}
-	o.Match, o.GhostAfter = []string{"lock:*"}, time.Hour
+	o.Match = []string{"lock:*"}
+	if o.GhostAfter == 0 {
+		o.GhostAfter = time.Hour
+	}
 	o.Emit = func(e sweep.Entry) error { entries[string(append([]byte(nil), keyOf(e)...))] = e; return nil }
 	summary, err := sweep.New(end, o).Run(context.Background())
 	require.NoError(t, err)
@@ -54,16 +72,20 @@ func TestSweep(t *testing.T) {
 	s := redistest.Real(t)
 	furnish(s)
 	summary, found := run(t, s, sweep.Options{Tokens: true})
-	assert.Len(t, found, 4)
+	assert.Len(t, chosen(found), 4)
 	assert.EqualValues(t, 4, summary.ByResult[sweep.Planned])
-	assert.EqualValues(t, 8, s.Do("DBSIZE"), "dry")
+	assert.EqualValues(t, 11, s.Do("DBSIZE"), "dry")
+	for key, why := range map[string]string{"lock:expired": "--ghost-after", "lock:settings": "application", "lock:attempts": "application", "lock:flag": "application"} {
+		assert.Equal(t, sweep.Left, found[key].Result, key)
+		assert.Contains(t, found[key].Note, why, key)
+	}
 
 	file := filepath.Join(t.TempDir(), "journal.jsonl")
 	journal, err := sweep.OpenJournal(file)
 	require.NoError(t, err)
 	summary, found = run(t, s, sweep.Options{Execute: true, Journal: journal.Write})
 	require.NoError(t, journal.Close())
-	assert.EqualValues(t, 3, summary.ByResult[sweep.Done])
+	assert.EqualValues(t, 3, summary.ByResult[sweep.Done], summary)
 	assert.Equal(t, sweep.Remove, found["lock:ghost"].Action)
 	assert.Equal(t, sweep.Remove, found["lock:\xff\x00ghost"].Action)
 	assert.Equal(t, sweep.Expire, found["lock:redisson"].Action)
@@ -87,6 +109,83 @@ func TestSweep(t *testing.T) {
 	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, TTL: time.Minute, Journal: func(sweep.Entry) error { return nil }})
 	assert.Equal(t, sweep.Done, found["lock:token"].Result)
 	assert.Greater(t, s.Do("PTTL", "lock:token"), int64(50_000))
+	for _, key := range []string{"lock:settings", "lock:attempts", "lock:flag"} {
+		assert.EqualValues(t, -1, s.Do("PTTL", key), "%s is the application's", key)
+	}
+}
+
+// TestAWrongClockSweepsNothing has a live lock look dead by one of the two clocks: of the server, which is
+// hours ahead, or of this host. Nothing may be swept, nor may a dry run call it a ghost.
+func TestAWrongClockSweepsNothing(t *testing.T) {
+	s := redistest.NewClocked(t)
+	live := fmt.Sprint(time.Now().Add(30 * time.Second).UnixMilli())
+	s.Do("SET", "lock:live", live)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		server, host time.Duration
+		refused      bool
+	}{{2 * time.Hour, 0, true}, {-2 * time.Hour, 0, true}, {0, 2 * time.Hour, true}, {2 * time.Minute, 0, true}, {30 * time.Second, 30 * time.Second, false}, {2 * time.Hour, 2*time.Hour - 59*time.Second, false}} {
+		s.Step(c.server)
+		s.Do("SET", "lock:live", fmt.Sprint(time.Now().Add(c.host+30*time.Second).UnixMilli())) // live by the host
+		for _, execute := range []bool{false, true} {
+			told := 0
+			_, err := sweep.New(end, sweep.Options{
+				Match: []string{"lock:*"}, GhostAfter: time.Minute, Execute: execute, Journal: func(sweep.Entry) error { return nil },
+				Now: func() time.Time { return time.Now().Add(c.host) },
+				Emit: func(e sweep.Entry) error {
+					if e.Result != sweep.Left {
+						told++
+					}
+					return nil
+				},
+			}).Run(context.Background())
+			var apart *sweep.ClockError
+			assert.Equal(t, c.refused, errors.As(err, &apart), "%+v: %v", c, err)
+			assert.EqualValues(t, 1, s.Do("EXISTS", "lock:live"), "%+v", c)
+			assert.Zero(t, told, "%+v", c)
+		}
+		s.Step(-c.server)
+	}
+}
+
+// TestOverByBothClocks lets the server's clock be ahead by less than is refused: what is over by it alone is left.
+func TestOverByBothClocks(t *testing.T) {
+	s := redistest.NewClocked(t)
+	s.Step(50 * time.Second)
+	s.Do("SET", "lock:a", fmt.Sprint(time.Now().Add(-20*time.Second).UnixMilli())) // 70 s ago by the server
+	s.Do("SET", "lock:b", fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli()))
+	_, found := run(t, s.Server, sweep.Options{GhostAfter: time.Minute, Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Equal(t, sweep.Left, found["lock:a"].Result)
+	assert.Equal(t, sweep.Done, found["lock:b"].Result)
+	assert.EqualValues(t, 1, s.Do("EXISTS", "lock:a"))
+}
+
+// TestDiedMinutesAgo: a client that died some minutes ago is not hidden, whatever GhostAfter says.
+func TestDiedMinutesAgo(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:dead", fmt.Sprint(time.Now().Add(-3*time.Minute).UnixMilli()))
+	summary, found := run(t, s, sweep.Options{GhostAfter: 5 * time.Minute})
+	assert.Equal(t, sweep.Left, found["lock:dead"].Result)
+	assert.Len(t, summary.Left, 1)
+	_, found = run(t, s, sweep.Options{GhostAfter: time.Minute})
+	assert.Equal(t, sweep.Planned, found["lock:dead"].Result)
+}
+
+// TestUncertainHashes gives no hash of an application a TTL, also where --tokens asks for more.
+func TestUncertainHashes(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("HSET", "lock:settings", "retries", "3")
+	s.Do("HSET", "lock:reentrant", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30", "1")
+	s.Do("SET", "lock:bridge", "7000000000000000001")
+	_, found := run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Empty(t, chosen(found))
+	assert.Len(t, found, 3)
+	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Len(t, chosen(found), 2)
+	assert.EqualValues(t, -1, s.Do("PTTL", "lock:settings"))
+	assert.Greater(t, s.Do("PTTL", "lock:bridge"), int64(0))
+	assert.Greater(t, s.Do("PTTL", "lock:reentrant"), int64(0))
 }
 
 // TestAClientComesInBetween lets a client take the lock after the look and before the change.
@@ -105,8 +204,8 @@ func TestAClientComesInBetween(t *testing.T) {
 		}
 		return nil
 	}})
-	assert.Len(t, found, 4)
-	for key, e := range found {
+	assert.Len(t, chosen(found), 4)
+	for key, e := range chosen(found) {
 		assert.Equal(t, sweep.Changed, e.Result, key)
 		if key != "lock:redisson" {
 			assert.Equal(t, taken, s.Value(key))
@@ -123,5 +222,5 @@ func TestJournalFirst(t *testing.T) {
 	require.NoError(t, err)
 	_, err = sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Execute: true, Journal: func(sweep.Entry) error { return os.ErrClosed }}).Run(context.Background())
 	assert.ErrorIs(t, err, os.ErrClosed)
-	assert.EqualValues(t, 8, s.Do("DBSIZE"))
+	assert.EqualValues(t, 11, s.Do("DBSIZE"))
 }

@@ -237,7 +237,7 @@ func addrOf(t *testing.T, conn redis.Conn) string {
 func fenceDefault(t *testing.T, s *redistest.Server, keep ...string) {
 	t.Helper()
 	conn := s.Conn()
-	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Lock: "lock:x", Keep: keep})
+	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Locks: []string{"lock:x"}, Keep: keep})
 	require.NoError(t, err)
 	require.NoError(t, plans[0].Execute(context.Background(), conn))
 }

@@ -29,7 +29,7 @@ func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Re
 		request.ByText()
 		raw, err = redis.DoWithTimeout(conn, timeout, request.Name, request.Args()...)
 	}
-	return Translate(raw, err)
+	return Translate(raw, request.Explain(err))
 }
 
 // Translate reads a reply as redigo gives it. A script that answers with several values gives up to
@@ -89,25 +89,33 @@ func malformed(raw any) (protocol.Reply, error) {
 	return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
 }
 
-// commit takes over by transaction: MULTI, SET, EXEC in one round trip.
+// commit takes over by transaction: MULTI, SET, EXEC. The SET goes out only after the server has accepted
+// MULTI: behind one that was refused it would run by itself, whatever stands on the key by then.
 func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
-	if err := sendCommit(conn, c); err != nil {
+	if err := begin(conn, timeout); err != nil {
 		return Translate(nil, err)
 	}
-	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
-}
-
-// sendCommit writes all of the transaction but EXEC.
-func sendCommit(conn redis.Conn, c protocol.Command) error {
 	name, args := "SET", []any{c.Key, c.Value}
 	if c.NotAfter != 0 {
 		// By its text: inside MULTI a NOSCRIPT would come too late to send it again.
 		name, args = "EVAL", scripts.GatedSet.Args(false, []any{c.Key, guardOf(c), c.Value, bound(c.NotAfter)})
 	}
+	if err := conn.Send(name, args...); err != nil {
+		return Translate(nil, err)
+	}
+	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
+}
+
+// begin sends MULTI and waits for its reply.
+func begin(conn redis.Conn, timeout time.Duration) error {
 	if err := conn.Send("MULTI"); err != nil {
 		return err
 	}
-	return conn.Send(name, args...)
+	if err := conn.Flush(); err != nil {
+		return err
+	}
+	_, err := redis.ReceiveWithTimeout(conn, timeout)
+	return err
 }
 
 // executed reads the reply of EXEC: that of its only command, or nil when a watched key has changed.
@@ -219,7 +227,11 @@ func script(s *scripts.Script, keysAndArgs ...any) (Request, error) {
 func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, keysAndArgs ...any) (any, error) {
 	raw, err := redis.DoWithTimeout(conn, timeout, "EVALSHA", s.Args(true, keysAndArgs)...)
 	if IsNoScript(err) {
-		return redis.DoWithTimeout(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
+		raw, err = redis.DoWithTimeout(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
+	}
+	if err != nil {
+		request, _ := script(s, keysAndArgs...)
+		err = request.Explain(err)
 	}
 	return raw, err
 }

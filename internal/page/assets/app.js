@@ -139,8 +139,8 @@ function show(s) {
   stage(s.namespace);
   const last = s.series.length ? s.series[s.series.length - 1].commands : null;
   $("t-legacy").textContent = last ? ((last.setnx || 0) + (last.getset || 0)).toFixed(1) : "–";
-  $("t-overlaps").textContent = s.overlaps;
-  $("t-overlaps").className = s.overlaps ? "bad" : "good";
+  $("t-overlaps").textContent = s.monitored_seconds ? s.overlaps : "–"; // without MONITOR nobody has looked
+  $("t-overlaps").className = s.overlaps ? "bad" : s.monitored_seconds ? "good" : "";
   const hazards = Object.values(s.hazards).reduce((a, b) => a + b, 0);
   $("t-hazards").textContent = hazards;
   $("t-hazards").className = hazards ? "bad" : "good";
@@ -155,6 +155,8 @@ function show(s) {
     "none while MONITOR ran");
   const formats = Object.entries(s.locks.by_format || {}).map(([f, n]) => `${n} ${f}`).join(", ");
   $("locks").textContent = s.locks.scanned ? `${s.locks.scanned} keys looked at ${new Date(s.locks.at).toLocaleTimeString()}: ${formats || "no locks"}` : "no census yet";
+  if (s.locks.unread) $("locks").textContent += `; ${s.locks.unread} keys could not be read`;
+  if (s.locks.error) $("locks").textContent += `; the last look failed: ${s.locks.error}`;
   fill("ghosts", [["ghost"], ["format"], ["expired"]], (s.locks.ghosts || []).map((g) => [
     el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? new Date(g.expired_at).toLocaleString() : g.note || "")]), "no ghosts");
 }

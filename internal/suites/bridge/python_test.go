@@ -38,6 +38,36 @@ assert not lock.renew(held), "not told of a displacement"
 assert not lock.release(held) and client.get("old") == b"9999999999999"
 free = lock.try_acquire("{7}free")
 assert free and lock.release(free) and client.get("{7}free") is None
+
+import time
+from bridge_lock import NotAcquired
+try:
+    BridgeLock(client.eval, scripts=".", unit="")
+    assert False, "a unit that nobody said"
+except ValueError:
+    pass
+short = BridgeLock(client.eval, scripts=".", settle_ms=20, grace_ms=50, unit="ms", ttl_ms=300)
+with short.hold("renewed", wait_ms=1000) as holding:
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert holding.alive() and client.get("renewed") == holding.held.value.encode(), "not renewed over several TTLs"
+        try:
+            with short.hold("renewed", wait_ms=50):
+                assert False, "taken twice"
+        except NotAcquired:
+            pass
+assert client.get("renewed") is None, "not released"
+with short.hold("renewed", wait_ms=1000) as holding:
+    client.set("renewed", 9999999999999)
+    end = time.monotonic() + 5
+    while holding.alive() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not holding.alive(), "not told of a displacement"
+client.delete("renewed")
+first = short.acquire("waited", 1000)
+import threading
+threading.Timer(0.2, short.release, [first]).start()
+assert short.acquire("waited", 10000), "did not wait"
 print("ok")
 `
 

@@ -4,13 +4,22 @@ package lockmigrate.bridge;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 
 /**
  * A lock that SETNX/GETSET clients, bridge clients and token clients on the same key all respect. Every transition is
  * one script on the server, whose clock is the only one. This class needs nothing but a way to call EVAL.
  *
- * <p>The caller renews a held lock at least three times in each TTL, and more often than the shortest legacy lease;
- * when renew() is false, or throws until the TTL is over, the lock is lost and the work has to stop.
+ * <pre>{@code
+ * try (BridgeLock.Holding holding = lock.hold("lock.orders", 30_000)) { // null when the wait is over
+ *     while (holding != null && holding.alive() && work.step()) {}
+ * }
+ * }</pre>
+ *
+ * <p>hold() renews by a thread of its own, so Eval must be safe for threads. Who uses acquire() or tryAcquire() renews a
+ * held lock at least three times in each TTL, and more often than the shortest legacy lease; when renew() is false, or
+ * throws until the TTL is over, the lock is lost and the work has to stop.
  */
 public final class BridgeLock {
     /** EVAL of any client: replies as Long, String or byte[], and lists of them. */
@@ -25,8 +34,12 @@ public final class BridgeLock {
         public long graceMs = 1_250;
         /** At least the delay of legacy commands; with it below the shortest legacy lease. */
         public long settleMs = 250;
-        /** Of the legacy dialect: ms, s, float or ns. */
-        public String unit = "ms";
+        /** How often hold() renews; 0 is a third of ttlMs. Less than the shortest legacy lease. */
+        public long renewMs = 0;
+        /** The pause between two attempts of acquire(), less up to half at random. */
+        public long pollMs = 100;
+        /** Of the fleet's dialect: ms (jedis), s, float (redis-py) or ns. It has to be set: nothing here can guess it. */
+        public String unit;
         /** Of its values: plain, or quoted. Dialects with an owner in the value need one in newValue() too. */
         public String layout = "plain";
         public long fenceTtlMs = 7L * 24 * 3600 * 1000;
@@ -63,6 +76,9 @@ public final class BridgeLock {
 
     /** The scripts are the texts of bridge_acquire, bridge_settle, bridge_renew and bridge_release. */
     public BridgeLock(Eval redis, Options options, String acquire, String settle, String renew, String release) {
+        if (!List.of("ms", "s", "float", "ns").contains(String.valueOf(options.unit))) {
+            throw new IllegalArgumentException("Options.unit is " + options.unit + ": set it to ms, s, float or ns");
+        }
         this.redis = redis;
         this.options = options;
         this.acquire = acquire;
@@ -93,6 +109,85 @@ public final class BridgeLock {
             if (!ours) { // also when a reply was lost: the value is ours alone, so this harms nobody
                 release(new Held(key, value, 0));
             }
+        }
+    }
+
+    /** Attempts until it has the lock; null when waitMs are over. */
+    public Held acquire(String key, long waitMs) throws InterruptedException {
+        long end = System.nanoTime() + waitMs * 1_000_000;
+        while (true) {
+            Held held = tryAcquire(key);
+            long leftMs = (end - System.nanoTime()) / 1_000_000;
+            if (held != null || leftMs <= 0) {
+                return held;
+            }
+            Thread.sleep(Math.min(leftMs, options.pollMs / 2 + (long) (RANDOM.nextDouble() * options.pollMs / 2)));
+        }
+    }
+
+    /** A lock that is renewed until it is closed; null when waitMs are over. */
+    public Holding hold(String key, long waitMs) throws InterruptedException {
+        Held held = acquire(key, waitMs);
+        if (held == null) {
+            return null;
+        }
+        Holding holding = new Holding(held);
+        if (!holding.renewOnce()) { // from here on the deadline is known: a takeover may have taken long
+            release(held);
+            return null;
+        }
+        Thread renewing = new Thread(holding, "bridge-lock-renewal");
+        renewing.setDaemon(true);
+        renewing.start();
+        return holding;
+    }
+
+    /** A held lock and the thread that renews it. */
+    public final class Holding implements AutoCloseable, Runnable {
+        public final Held held;
+        private final CountDownLatch done = new CountDownLatch(1);
+        private volatile long deadline;
+        private volatile boolean lost;
+
+        Holding(Held held) {
+            this.held = held;
+        }
+
+        /** False: the lock is lost, or no renewal has been confirmed for a TTL. Stop working. */
+        public boolean alive() {
+            return !lost && System.nanoTime() - deadline < 0;
+        }
+
+        /** Ends the renewals and releases. */
+        @Override
+        public void close() {
+            done.countDown();
+            release(held);
+        }
+
+        @Override
+        public void run() {
+            long every = options.renewMs > 0 ? options.renewMs : options.ttlMs / 3;
+            try {
+                while (!done.await(every, TimeUnit.MILLISECONDS)) {
+                    try {
+                        if (!renewOnce()) {
+                            return;
+                        }
+                    } catch (RuntimeException e) {
+                        continue; // no reply: the old deadline stands, and the next round tries again
+                    }
+                }
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt(); // the deadline ends the lock
+            }
+        }
+
+        private boolean renewOnce() {
+            long began = System.nanoTime();
+            lost = !renew(held);
+            deadline = began + options.ttlMs * 1_000_000;
+            return !lost;
         }
     }
 

@@ -25,6 +25,7 @@ final class BridgeHolder implements Holder {
         waitMs = options.finiteWait(10_000);
         pollMs = Math.max(1, options.poll(100));
         BridgeLock.Options bridge = new BridgeLock.Options();
+        bridge.unit = "ms";
         bridge.ttlMs = options.lease(bridge.ttlMs);
         RedisClient redis = Client.open(options);
         lock = new BridgeLock(redis::eval, bridge, script("acquire"), script("settle"), script("renew"), script("release"));

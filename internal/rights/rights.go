@@ -1,0 +1,241 @@
+// Package rights says which rights of a Redis user each package and each command of this project needs: the
+// one table that the documents are checked against, that the tests run with, and that doctor tries.
+package rights
+
+import (
+	"slices"
+	"strings"
+)
+
+// Kind is what a right is about.
+type Kind string
+
+// The kinds.
+const (
+	Command Kind = "command" // as ACL writes it: get, client|id
+	Key     Kind = "key"     // a role: see the roles below
+	Channel Kind = "channel" // a pattern
+)
+
+// The roles of keys.
+const (
+	Lock   = "lock"   // the lock's key
+	Guard  = ":guard" // the keys beside it
+	Fence  = ":fence"
+	Streak = ":streak"
+	Line   = ":line"
+	Queue  = ":queue"
+	Share  = ":share"
+	None   = ":none" // a key that never exists, in the place of a guard
+	// RedissonKey is the name of Redisson's channel where it is given to a script as a key, for its slot.
+	RedissonKey = "redisson_lock__channel"
+	Namespace   = "lockmigrate:{*}:*" // the record and the members of a namespace
+)
+
+// The channels.
+const (
+	Wake        = "lockmigrate:wake:*"
+	Invalidate  = "__redis__:invalidate"
+	RedissonAll = "redisson_lock__channel:*"
+)
+
+// Right is one right.
+type Right struct {
+	Kind    Kind
+	Name    string
+	Without string // what is lost without it; empty: the operation is refused, and says which right is missing
+	Frees   bool   // a release needs it and an acquisition does not: without it the lock stays until its TTL or expiry
+}
+
+// Use is one way to use a package, or one command of lockmigrate.
+type Use struct {
+	Name   string // legacy, modern Fencing, lockmigrate scan
+	Rights []Right
+}
+
+// without says what is lost where a right is missing that nothing depends on.
+var without = map[string]string{
+	"publish":         "nobody is handed the lock: waiters find it free by tracking or polling",
+	"spublish":        "in a cluster, waiters of other clients poll (7.0 or later)",
+	"pubsub|numsub":   "a waiter whose process has died is handed the lock and keeps it for its Claim",
+	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim",
+	"subscribe":       "waiters poll",
+	"unsubscribe":     "a connection hears of locks that nobody waits for any more",
+	"client|id":       "no client tracking: a release by others is found by polling",
+	"client|tracking": "no client tracking: a release by others is found by polling",
+	"client|setname":  "the connection has no name in CLIENT LIST",
+	"ping":            "a connection that broke while idle is found by the next command",
+	"type":            "a value of another type than a string is reported without its type",
+	"persist":         "on a server that is out of memory a legacy lock cannot be renewed",
+	"zrem":            "a waiter that gives up keeps its place until its turn has passed",
+	"command|info":    "DELIFEQ and DELEX of newer servers are not used",
+	Wake:              "waiters are woken by tracking or polling, and nobody is handed the lock",
+	Invalidate:        "no client tracking: a release by others is found by polling",
+	RedissonAll:       "waiters poll",
+	RedissonKey:       "waiters poll",
+	"exists":          "a waiter may hear of a release one poll late",
+	"pexpire":         "on a server that is out of memory a legacy lock cannot be renewed",
+	"pttl":            "a renewal is refused where it has to keep a TTL",
+	"get":             "the value that keeps a lock from being taken is not shown",
+	"zpopmin":         "a release frees the lock: its waiters are woken, and none is handed it",
+	"zadd":            "waiters do not stand in line: whoever asks first has the lock",
+	"zrange":          "waiters do not stand in line: whoever asks first has the lock",
+	"zscore":          "waiters do not stand in line: whoever asks first has the lock",
+	"hget":            "after a lost reply the count of holds is not read back",
+	"role":            "a master that has become a replica is found by its refusals",
+	"hdel":            "a member that ends is waited for until its lease is over",
+	"config|get":      "settings are not checked",
+	"slowlog|get":     "slow commands are not looked for",
+	"acl|list":        "users are not looked at",
+	"acl|whoami":      "doctor tries rights one by one instead of by ACL DRYRUN; stage rollback cannot check the rules of a member's user",
+	"acl|dryrun":      "rights are tried one by one where that is harmless, and not told otherwise",
+	"acl|log":         "who runs into a fence is not named",
+	"client|list":     "who is connected is not looked at",
+	"monitor":         "traffic is not attributed to clients",
+	"dbsize":          "no share of the keys is shown as progress",
+}
+
+// use makes a use of words: commands, keys by role, channels. A word behind a question mark is a right that
+// nothing depends on, one behind an exclamation mark a right that only a release needs.
+func use(name string, words ...string) Use {
+	u := Use{Name: name}
+	for _, list := range words {
+		for word := range strings.FieldsSeq(list) {
+			word, optional := strings.CutPrefix(word, "?")
+			word, frees := strings.CutPrefix(word, "!")
+			r := Right{Kind: kindOf(word), Name: word, Frees: frees}
+			if slices.ContainsFunc(u.Rights, func(o Right) bool { return o.Name == word }) {
+				continue
+			}
+			if optional {
+				r.Without = without[word]
+			}
+			u.Rights = append(u.Rights, r)
+		}
+	}
+	return u
+}
+
+func kindOf(word string) Kind {
+	switch {
+	case word == Wake || word == Invalidate || word == RedissonAll:
+		return Channel
+	case word == Lock || word == Namespace || word == RedissonKey || word[0] == ':':
+		return Key
+	}
+	return Command
+}
+
+const (
+	run     = "eval evalsha "
+	wakes   = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
+	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
+	token   = Lock + " set !get !del !eval !evalsha pexpire "
+	fair    = token + Queue + " pttl time zadd ?zpopmin zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type " + run + wakes
+	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
+	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews
+)
+
+// Packages are the uses of the lock packages.
+var Packages = []Use{
+	use("legacy", Lock+" setnx getset !del", renews, run),
+	use("legacy ReleaseCompare", Lock+" setnx getset !get !del !eval !evalsha", renews),
+	use("legacy ServiceStack", Lock+" setnx watch unwatch multi exec !del", renews, run),
+	use("legacy ServerClock", Lock+" setnx getset time !del", renews, run),
+	use("modern", fair),
+	use("modern Fencing", fair, Fence),
+	use("modern Unfair", token, "pttl ?type ?command|info", wakes),
+	use("modern Share", fair, Share),
+	use("modern Replicas", fair, "wait"),
+	use("modern Redisson", Lock+" ?"+RedissonKey+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
+	use("modern Quorum", token, "?type"),
+	use("compat legacy", changes, wakes),
+	use("compat bridge", bridge, Fence, Streak),
+	use("compat bridge NoFence", bridge, Streak),
+	use("compat modern", bridge, Fence),
+	use("compat Namespace legacy", member, Lock+" "+Guard+" setnx getset !get set !del ?pttl ?persist ?type ?pexpire", run, wakes),
+	use("compat Namespace bridge", bridge, member, Fence, Streak),
+	use("compat Namespace modern", bridge, member, Fence),
+}
+
+const (
+	connects = "?ping ?client|setname "
+	census   = Lock + " ?" + Guard + " scan ?type pttl getrange hgetall hkeys hlen time ?info "
+)
+
+// Commands are the uses of the operator's command.
+var Commands = []Use{
+	use("lockmigrate scan", connects, census),
+	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
+	use("lockmigrate observe", connects, Lock, "client|id ?client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
+	use("lockmigrate verify", connects, census, "?acl|log client|id ?client|list ?dbsize ?monitor"),
+	use("lockmigrate fence", connects, "acl|dryrun acl|list"),
+	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser"),
+	use("lockmigrate fence --watch", connects, "acl|log ?info"),
+	use("lockmigrate sweep", connects, census, "get"),
+	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
+	use("lockmigrate serve", connects, census, "client|id ?client|list ?dbsize echo get monitor"),
+	use("lockmigrate stage init", connects, Namespace, run, "hgetall hmget hset scan time"),
+	use("lockmigrate stage", connects, Namespace, run, "hgetall ?hmget time"),
+}
+
+// Find returns a use by its name.
+func Find(name string) (Use, bool) {
+	for _, list := range [][]Use{Packages, Commands} {
+		for _, u := range list {
+			if u.Name == name {
+				return u, true
+			}
+		}
+	}
+	return Use{}, false
+}
+
+// Has tells whether a use needs a command.
+func (u Use) Has(command string) bool {
+	return slices.ContainsFunc(u.Rights, func(r Right) bool { return r.Kind == Command && r.Name == command })
+}
+
+// Patterns are the ACL key patterns of a role, for locks whose keys match a pattern: a companion lies in its
+// lock's slot, so its name is {key}:queue, or key:queue: where the key has a hash tag.
+func Patterns(role, pattern string) []string {
+	switch {
+	case role == Lock:
+		return []string{pattern}
+	case role == Namespace:
+		return []string{Namespace}
+	case role == RedissonKey && strings.Contains(pattern, "{"):
+		return []string{role + ":" + pattern}
+	case role == RedissonKey:
+		return []string{role + ":{" + pattern + "}"}
+	case strings.Contains(pattern, "{"):
+		return []string{pattern + role + ":"}
+	default:
+		return []string{"{" + pattern + "}" + role, pattern + role + ":"}
+	}
+}
+
+// Rules are the words of ACL SETUSER that grant a use, for locks whose keys match the patterns; skip is a
+// right that is left out, nil for none.
+func (u Use) Rules(patterns []string, skip *Right) []string {
+	out := []string{"resetkeys", "resetchannels", "-@all"}
+	for _, r := range u.Rights {
+		if skip != nil && r == *skip {
+			continue
+		}
+		switch r.Kind {
+		case Command:
+			out = append(out, "+"+r.Name)
+		case Channel:
+			out = append(out, "&"+r.Name)
+		default:
+			for _, p := range patterns {
+				for _, k := range Patterns(r.Name, p) {
+					out = append(out, "~"+k)
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,165 @@
+package rights_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// stand is what a scenario runs on: the pool of the user with few rights, and the server's own user.
+type stand struct {
+	ctx   context.Context
+	pool  lockmigrate.Pool
+	pools []lockmigrate.Pool // of a quorum
+	admin func(command string, args ...any)
+}
+
+// key is the lock of all scenarios. Its pattern is lock:*.
+const key = "lock:a"
+
+// dead is the value of a legacy holder that died long ago.
+const dead = "1437000000123"
+
+// held is what every kind of lock has.
+type held interface {
+	Renew(ctx context.Context) error
+	Release(ctx context.Context) error
+}
+
+// turns takes the lock, renews and releases it; then it has a second client wait for it.
+func turns[L held](s *stand, first, second func(ctx context.Context, key string) (L, error)) (err error) {
+	k, err := first(s.ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := k.Renew(s.ctx); err != nil {
+		return errors.Join(err, k.Release(s.ctx))
+	}
+	if err := k.Release(s.ctx); err != nil {
+		return err
+	}
+	if second == nil {
+		return nil
+	}
+	if k, err = first(s.ctx, key); err != nil {
+		return err
+	}
+	waited := make(chan error, 1)
+	go func() {
+		other, err := second(s.ctx, key)
+		if err == nil {
+			err = other.Release(s.ctx)
+		}
+		waited <- err
+	}()
+	time.Sleep(150 * time.Millisecond) // long enough for most to stand in line; nothing rests on it
+	err = k.Release(s.ctx)
+	return errors.Join(err, <-waited)
+}
+
+func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool) func(s *stand) error {
+	return func(s *stand) error {
+		opts := legacy.Options{Dialect: dialect, Release: policy, Lease: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second}
+		if clock {
+			opts.Clock = legacy.NewServerClock(s.pool, legacy.ServerClockOptions{})
+		}
+		l, err := legacy.New(s.pool, opts)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		if err := turns(s, l.TryAcquire, l.Acquire); err != nil {
+			return err
+		}
+		s.admin("SET", key, dead)
+		return turns(s, l.Acquire, l.Acquire)
+	}
+}
+
+func modernTurns(opts modern.Options) func(s *stand) error {
+	return func(s *stand) error {
+		opts.TTL, opts.Poll, opts.ReplyTimeout, opts.Claim = 2*time.Second, 20*time.Millisecond, time.Second, 500*time.Millisecond
+		var lockers [2]*modern.Locker
+		for i := range lockers {
+			l, err := modern.New(s.pool, opts)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			lockers[i] = l
+		}
+		return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+	}
+}
+
+func quorumTurns(s *stand) error {
+	q, err := modern.NewQuorum(s.pools, modern.QuorumOptions{TTL: 2 * time.Second, ReplyTimeout: time.Second})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return turns(s, q.TryAcquire, q.Acquire)
+}
+
+// compatTurns also takes over from a dead legacy holder, but at stage modern, where nobody does.
+func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
+	opts.TTL, opts.Lease, opts.ShortestLease, opts.MemberLease = 2*time.Second, 2*time.Second, 2*time.Second, 3*time.Second
+	opts.CommandDelay, opts.ClockLag, opts.Poll, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond, time.Second
+	return func(s *stand) error {
+		var lockers [2]*compat.Locker
+		for i := range lockers {
+			l, err := compat.New(s.pool, opts)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			lockers[i] = l
+		}
+		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil || modern {
+			return err
+		}
+		s.admin("SET", key, dead)
+		return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+	}
+}
+
+// memberTurns runs members of a namespace at one stage. The record is the operator's.
+func memberTurns(stage compat.Stage) func(s *stand) error {
+	return func(s *stand) error {
+		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", map[compat.Stage]int{compat.Legacy: 0, compat.Bridge: 1, compat.Modern: 2}[stage],
+			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
+		defer s.admin("DEL", "lockmigrate:{orders}:stage", "lockmigrate:{orders}:members")
+		return compatTurns(compat.Options{Namespace: "orders"}, stage == compat.Modern)(s)
+	}
+}
+
+// scenarios are the uses that can be tried over a pool.
+var scenarios = map[string]func(s *stand) error{
+	"legacy":                  legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, false),
+	"legacy ReleaseCompare":   legacyTurns(legacy.JedisMS, legacy.ReleaseCompare, false),
+	"legacy ServiceStack":     legacyTurns(legacy.ServiceStack, legacy.ReleaseUnexpired, false),
+	"legacy ServerClock":      legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, true),
+	"modern":                  modernTurns(modern.Options{}),
+	"modern Fencing":          modernTurns(modern.Options{Fencing: true}),
+	"modern Unfair":           modernTurns(modern.Options{Unfair: true}),
+	"modern Share":            modernTurns(modern.Options{Share: 50 * time.Millisecond}),
+	"modern Replicas":         modernTurns(modern.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}),
+	"modern Redisson":         modernTurns(modern.Options{Layout: modern.Redisson}),
+	"modern Quorum":           quorumTurns,
+	"compat legacy":           compatTurns(compat.Options{Stage: compat.Legacy}, false),
+	"compat bridge":           compatTurns(compat.Options{Stage: compat.Bridge}, false),
+	"compat bridge NoFence":   compatTurns(compat.Options{Stage: compat.Bridge, NoFence: true}, false),
+	"compat modern":           compatTurns(compat.Options{Stage: compat.Modern}, true),
+	"compat Namespace legacy": memberTurns(compat.Legacy),
+	"compat Namespace bridge": memberTurns(compat.Bridge),
+	"compat Namespace modern": memberTurns(compat.Modern),
+}
+
+func adminOf(do func(command string, args ...any) any) func(string, ...any) {
+	return func(command string, args ...any) { do(command, args...) }
+}
