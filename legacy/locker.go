@@ -182,6 +182,9 @@ func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o dri
 // notAcquired says that another holds the key, or that what is on it is not of our dialect; cause is
 // set when the wait was cancelled.
 func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
+	if errors.Is(cause, errWaitOver) { // as when the sleeps end it
+		cause = nil
+	}
 	foreign := &Error{
 		Op: "acquire", Key: key, Kind: ErrForeignFormat, Value: seen.value,
 		Note: "dialect " + l.opts.Dialect.String() + " cannot read it and never takes it over",

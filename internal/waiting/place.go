@@ -91,8 +91,9 @@ func (h *Hub) look(why error) {
 	h.setMode(mode, why)
 }
 
-// listenPatience is how long a waiter waits to be listened for before it asks. A connection takes a few round trips.
-const listenPatience = 100 * time.Millisecond
+// listenPatience is how long a waiter waits to be listened for before it asks. A connection takes a few round trips, and
+// longer on a busy machine.
+const listenPatience = 500 * time.Millisecond
 
 // listen makes sure that a queue is listened for, or has tried to as far as patience goes: what it cannot have
 // now it gets later, and a Reset tells. A connection that cannot be made holds nobody up, because there is another

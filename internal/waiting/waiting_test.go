@@ -218,8 +218,13 @@ func TestSilentListenerIsGivenUp(t *testing.T) {
 	s := redistest.Real(t)
 	h := newHub(t, s, func(o *Options) { o.Ping = 20 * time.Millisecond; o.ReplyTimeout = 100 * time.Millisecond })
 	turn := enter(t, h, "k")
-	require.Equal(t, Tracking, h.Mode())
-	first := h.places[""].listener
+	var first *listener
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		first = h.places[""].listener
+		return first != nil
+	}, 10*time.Second, time.Millisecond)
 	s.Do("CLIENT", "PAUSE", 400)
 	assert.Equal(t, Reset, wait(t, turn).Kind)
 	require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
