@@ -24,6 +24,7 @@ var (
 	SecPIDThread = Dialect{protocol.SecPIDThread} // redis-lock (Ruby): seconds-pid-thread
 	ServiceStack = Dialect{protocol.ServiceStack} // ServiceStack.Redis (C#): whole milliseconds, takeover by WATCH
 	UnixNano     = Dialect{protocol.UnixNano}     // machinery (Go): whole nanoseconds, never released
+	JBoot        = Dialect{protocol.JBoot}        // jboot 3.16 (Java): milliseconds as a Long that the FST library serialized
 )
 
 // Dialects lists the dialects above.

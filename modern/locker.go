@@ -21,11 +21,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
-// Suffixes of the keys beside a lock's key, which share its cluster slot: "orders" has "{orders}:queue".
-const (
-	queueSuffix = ":queue"
-)
-
 // pingIdle is how long a line may be unused before it is asked whether it lives.
 const pingIdle = 2 * time.Minute
 
@@ -318,7 +313,7 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
-		m.Queue = protocol.Beside(h.key, queueSuffix)
+		m.Queue = protocol.QueueKey(h.key)
 	}
 	return m
 }

@@ -46,7 +46,7 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	turn.Expect(k.own.token)
 	m := &protocol.ModernQueue{
-		Key: k.own.key, Queue: protocol.Beside(k.own.key, queueSuffix), Token: k.own.token, Channel: l.channel,
+		Key: k.own.key, Queue: protocol.QueueKey(k.own.key), Token: k.own.token, Channel: l.channel,
 		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
 		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep, Tries: tries,
 		Whole: l.opts.NoRenewal,
@@ -100,7 +100,7 @@ func (l *Locker) unqueue(k *Lock) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
-			Key: h.key, Queue: protocol.Beside(h.key, queueSuffix), Token: h.token, Channel: l.channel, Claim: l.opts.Claim,
+			Key: h.key, Queue: protocol.QueueKey(h.key), Token: h.token, Channel: l.channel, Claim: l.opts.Claim,
 		}
 		outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 		if err == nil && outcome.Step.Verdict == protocol.Released {

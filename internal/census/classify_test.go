@@ -24,6 +24,9 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func ms(d time.Duration) string   { return fmt.Sprint(noon.Add(d).UnixMilli()) }
 func sec(d time.Duration) string  { return fmt.Sprint(noon.Add(d).Unix()) }
 func nano(d time.Duration) string { return fmt.Sprint(noon.Add(d).UnixNano()) }
+func fst(d time.Duration) string {
+	return protocol.JBoot.BridgeValue(noon.Add(d).UnixMilli(), "")
+}
 func float(d time.Duration) string {
 	return fmt.Sprintf("%.2f", float64(noon.Add(d).UnixMilli())/1000)
 }
@@ -55,10 +58,16 @@ func TestClassify(t *testing.T) {
 		{"lock:orders", ms(30 * day), none, ExpiryMS, Held, High},
 		{"campaign:end", ms(30 * day), none, ExpiryMS, Held, Low},
 		{"campaign:end", ms(20 * year), none, UnknownFormat, UnknownState, None},
-		{"rate:joe", ms(0), 60_000, ExpiryMS, Held, Low},           // a moment with another TTL
-		{"spring", ms(minute), 60_000, ExpiryMS, Held, Medium},     // the same moment twice
-		{"lock:spring", ms(minute), 60_000, ExpiryMS, Held, High},  //
-		{"lock:spring", ms(minute), 999_999, ExpiryMS, Held, High}, //
+		{"lock:spring", ms(minute), 999_999, ExpiryMS, Held, High},
+		// A TTL that ends at about the same moment is the lock's own end, whatever the writer's clock.
+		{"rate:joe", ms(0), 60_000, Token, Held, Low},
+		{"spring", ms(minute), 60_000, Token, Held, Medium},
+		{"lock:spring", ms(minute), 60_000, Token, Held, High},
+		{"lock:npm", ms(-3400 * time.Millisecond), 6600, Token, Held, High}, // a clock 10 s behind
+		{"resque:workerslock:job:q:[1]", sec(minute), 60_000, Token, Held, High},
+		{"resque:lock:job:q:[1]", sec(minute), 60_000, BlindSet, Held, High},
+		{"qo_tasks.add_a-1", sec(-3 * time.Second), 7000, BlindSet, Held, Medium},
+		{"lock:old", ms(-2 * time.Hour), 3_600_000, ExpiryMS, Ghost, High}, // a TTL that a sweep has given
 		{"k", `"` + ms(minute) + `"`, none, ExpiryMS, Held, Medium},
 		{"k", `"` + ms(0) + `"`, none, ExpiryMS, Expired, Medium}, // ServiceStack: at or before
 		{"k", `"123"`, none, UnknownFormat, UnknownState, None},
@@ -81,6 +90,10 @@ func TestClassify(t *testing.T) {
 		{"ratio", "0.5", none, UnknownFormat, UnknownState, None},
 		{"bad", "1700000000.", none, UnknownFormat, UnknownState, None},
 
+		{"py", "1772366460.0", none, ExpiryFloatS, Held, Medium},
+		{"retools.lock", float(minute), 59_000, ExpiryFloatS, Held, High},
+		{"retools.lock", float(-3 * time.Second), 7000, ExpiryFloatS, Expired, High}, // the next legacy client takes it over
+
 		// Nanoseconds.
 		{"machinery", nano(minute), none, ExpiryNS, Held, Medium},
 		{"machinery", nano(minute), 60_000, ExpiryNS, Held, Medium},
@@ -98,6 +111,13 @@ func TestClassify(t *testing.T) {
 		{"date", "2026-03-01", none, UnknownFormat, UnknownState, None},
 		{"k", ms(minute) + "|" + aUUID, 60_000, UnknownFormat, UnknownState, Medium},
 
+		{"jboot", fst(minute), none, FSTExpiryMS, Held, High},
+		{"jboot", fst(-minute), none, FSTExpiryMS, Expired, High},
+		{"lock:jboot", fst(-2 * time.Hour), none, FSTExpiryMS, Ghost, High},
+		{"lock:k", "\xf6\x82\x01", none, UnknownFormat, UnknownState, Medium}, // binary, no known lock
+		{"lock:k", "\xac\xed\x00\x05t\x00\x01x", 9000, UnknownFormat, UnknownState, Medium},
+		{"k", "\xac\xed\x00\x05t\x00\x01x", 9000, UnknownFormat, UnknownState, None},
+
 		// The bridge, bare and wrapped.
 		{"k", "5000000000000000000", 9000, Bridge, Held, High},
 		{"k", "9199999999999999999", 9000, Bridge, Held, High},
@@ -107,6 +127,7 @@ func TestClassify(t *testing.T) {
 		{"lock:k", "6123456789012345678", none, Bridge, Ghost, High},
 		{"k", aUUID + ":6123456789012345678", 9000, Bridge, Held, High},
 		{"k", "6123456789012345678-1-1", 9000, Bridge, Held, High},
+		{"k", "\xf6\x82\x00\x00\xf4\x44\x82\x91\x63\x45", 9000, Bridge, Held, High},
 		{"k", "6123456789012345678:77", 9000, Bridge, Held, High},
 
 		// Tokens.
@@ -114,6 +135,9 @@ func TestClassify(t *testing.T) {
 		{"lock:k", aUUID, none, TokenNoTTL, Held, High},
 		{"lock:k", hex32, 9000, Token, Held, High},
 		{"session:k", hex32, 9000, Token, Held, Low},
+		{"lock:laravel", "q8ZK3mPx0aVbT7Ld", none, TokenNoTTL, Held, High}, // 16 letters and digits
+		{"laravel_cache_:job", "q8ZK3mPx0aVbT7Ld", none, TokenNoTTL, Held, Low},
+		{"lock:k", "ProcessingOrders", none, UnknownFormat, UnknownState, Low},
 		{"lock:k", "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==", 9000, Token, Held, High},
 		{"lock:k", "Zm9vYmFyYmF6MTIzNDU2Nw", 9000, Token, Held, High},
 		{"job-lock:default:sync", "ADDED:2026-03-01T12:00:00.000Z@host-1", 9000, Token, Held, High},
@@ -209,16 +233,6 @@ func TestChosenKeysCountAsLocks(t *testing.T) {
 	f := judge.Classify(&Look{Key: []byte("orders"), Type: "string", Value: []byte(sec(-48 * time.Hour)), TTL: NoTTL})
 	assert.Equal(t, ExpiryS, f.Format)
 	assert.Equal(t, "high", f.Confidence.String())
-}
-
-func TestSoundsLikeLock(t *testing.T) {
-	for key, want := range map[string]bool{
-		"lock": true, "lock:orders": true, "orders.lock": true, "ordersLock": true, "MY_LOCK_1": true, "redlock:a": true,
-		"mutex:a": true, "job:lease": true, "Lease-3": true,
-		"": false, "orders": false, "block:7": false, "clock": false, "unlocked:1": false, "release:9": false, "loc": false, "please": false,
-	} {
-		assert.Equal(t, want, soundsLikeLock([]byte(key)), key)
-	}
 }
 
 // FuzzClassify: no key, value or TTL makes the classifier panic or contradict itself.

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/recognise"
 )
 
 // Format is the form of a lock's value; the names are those of the command line.
@@ -44,6 +45,8 @@ const (
 	ExpiryNS      Format = "expiry-ns"
 	UUIDExpiryMS  Format = "uuid-expiry-ms"
 	SecPIDThread  Format = "sec-pid-thread"
+	FSTExpiryMS   Format = "fst-expiry-ms" // a serialized Java Long: dialect jboot
+	BlindSet      Format = "blind-set"     // a time on a key that, by its name, belongs to clients which overwrite a holder
 	Bridge        Format = "bridge"
 	Token         Format = "token"
 	TokenNoTTL    Format = "token-no-ttl"
@@ -99,7 +102,7 @@ type Field struct{ Name, Value []byte }
 
 const (
 	// Peek is how much of a value is read. No lock value is known that is as long.
-	Peek = 128
+	Peek = recognise.Longest
 	// MaxFields is how many fields a lock's hash has at most: Redisson's read-write lock has a mode and a holder.
 	MaxFields = 2
 )

@@ -209,7 +209,7 @@ func TestCompanion(t *testing.T) {
 		f, ok := companion([]byte(protocol.GuardKey(key)))
 		assert.True(t, ok, "guard of %q", key)
 		assert.Equal(t, "the guard of "+strconv.Quote(key), f.Note)
-		for _, name := range []string{protocol.FenceKey(key), protocol.Beside(key, ":queue"), protocol.Beside(key, ":fence")} {
+		for _, name := range []string{protocol.FenceKey(key), protocol.QueueKey(key), protocol.ShareKey(key)} {
 			f, ok := companion([]byte(name))
 			assert.True(t, ok && f.Beside, "%q of %q", name, key)
 		}

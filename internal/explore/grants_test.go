@@ -56,7 +56,7 @@ func TestShareIsMet(t *testing.T) {
 		for i := range s.nodes {
 			n := &s.nodes[i]
 			now := c.Model.serverClock(Ticks(n.tick))
-			pause, ok := s.tables.servers[n.server].store.Look(now, protocol.Beside(key, ":share"))
+			pause, ok := s.tables.servers[n.server].store.Look(now, protocol.ShareKey(key))
 			if until, _ := strconv.ParseInt(pause.Value, 10, 64); ok && until > int64(now)/1e6 && s.inside(n, 0) {
 				met++
 			}

@@ -71,32 +71,27 @@ func (d *Dialect) ServerExpiry(value string, now Instant) (Instant, bool) {
 
 // serverNumber cuts the number out of a value: digits, with at most one point in a unit that has one.
 func (d *Dialect) serverNumber(value string) (string, bool) {
-	number, ok := value, true
-	switch d.Layout {
-	case UUIDColonNumber:
-		var owner string
-		owner, number, ok = strings.Cut(value, ":")
-		groups := strings.Split(owner, "-")
-		ok = ok && len(groups) == 5
-		for _, g := range groups {
-			ok = ok && g != "" && strings.Trim(g, "0123456789abcdefABCDEF") == ""
-		}
-	case NumberDashOwner:
-		parts := strings.SplitN(value, "-", 3)
-		number = parts[0]
-		ok = len(parts) == 3 && parts[1] != "" && parts[2] != ""
-	case NumberColonOwner:
-		var owner string
-		number, owner, ok = strings.Cut(value, ":")
-		ok = ok && owner != ""
-	case MaybeQuoted:
-		number = unquote(value)
-	}
+	number, ok := d.Layout.strict(value)
 	if d.Unit == FloatSeconds {
 		before, after, _ := strings.Cut(number, ".")
 		return number, ok && len(number) <= 32 && digits(before) && (after == "" || digits(after))
 	}
 	return number, ok && len(number) <= 32 && digits(number)
+}
+
+// Written tells whether a value has the very form in which clients of this dialect write an expiry of our
+// days, with the instant that it stands for. It is stricter than Read, which tells what they would read.
+func (d *Dialect) Written(value string) (Instant, bool) {
+	number, ok := d.serverNumber(value)
+	if !ok || number[0] == '0' {
+		return 0, false
+	}
+	whole, part, point := strings.Cut(number, ".")
+	if len(whole) != d.Unit.digits() || d.Unit == FloatSeconds && (!point || part == "") {
+		return 0, false
+	}
+	n, ok := d.Syntax.parse(number, d.Unit)
+	return d.Unit.instant(n), ok
 }
 
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -14,6 +15,7 @@ import (
 type Dialect struct {
 	Name   string // as on the command line: jedis-ms, redispy-float ...
 	Letter string // as in the survey of dialects: A, B, C ...
+	Format string // the name of its values' form: expiry-ms ...
 
 	Unit   Unit   // what the number counts
 	Extra  int64  // units that the writer adds to now + lease
@@ -38,6 +40,9 @@ type Dialect struct {
 	// Join and Split, where set, stand in for Layout in a dialect that a user defines.
 	Join  func(number, owner string) string
 	Split func(value string) (number string, ok bool)
+
+	// TakesWithTTL: its writers take a free key with SET NX and a TTL, and read a value that they find there.
+	TakesWithTTL bool
 
 	// Unique tells that no two clients ever write the same value, so that a value on the key proves
 	// whose it is. Millisecond and second dialects cannot say that.
@@ -96,62 +101,84 @@ const (
 // The dialects of the fleets out there.
 var (
 	JedisMS = &Dialect{
-		Name: "jedis-ms", Letter: "A", Unit: Milliseconds, Extra: 1, Syntax: JavaLong,
+		Name: "jedis-ms", Letter: "A", Format: "expiry-ms", Unit: Milliseconds, Extra: 1, Syntax: JavaLong,
 		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignThrows, Release: ReleaseBlind,
 		Poll: 100 * time.Millisecond,
 	}
 	JedisUUID = &Dialect{
-		Name: "jedis-uuid", Letter: "B", Unit: Milliseconds, Extra: 1, Syntax: JavaLong, Layout: UUIDColonNumber,
+		Name: "jedis-uuid", Letter: "B", Format: "uuid-expiry-ms", Unit: Milliseconds, Extra: 1, Syntax: JavaLong, Layout: UUIDColonNumber,
 		MineExpires: true,
 		Win:         OldIsRead, Missing: MissingExpired, OnForeign: ForeignExpired, Release: ReleaseBlind,
 		Poll: 100 * time.Millisecond, Unique: true,
 	}
 	RedisPyFloat = &Dialect{
-		Name: "redispy-float", Letter: "C", Unit: FloatSeconds, Syntax: PythonFloat,
+		Name: "redispy-float", Letter: "C", Format: "expiry-float-s", Unit: FloatSeconds, Syntax: PythonFloat,
 		StaleClock: true, EmptyIsOne: true,
 		Win: OldIsExpired, Missing: MissingExpired, OnForeign: ForeignThrows, Release: ReleaseNotSmaller,
 		Forever: "2147483649.0", Poll: 100 * time.Millisecond, Unique: true,
 	}
 	RedisDoc = &Dialect{
-		Name: "redis-doc", Letter: "D", Unit: Seconds, Extra: 1, Syntax: PlainInteger,
+		Name: "redis-doc", Letter: "D", Format: "expiry-s", Unit: Seconds, Extra: 1, Syntax: PlainInteger,
 		AtOrBefore: true,
 		Win:        OldIsExpired, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseUnexpired,
 		Poll: 100 * time.Millisecond,
 	}
 	RedisObjects = &Dialect{
-		Name: "redis-objects", Letter: "E", Unit: FloatSeconds, Extra: 1, Syntax: RubyFloat, Writes: EachCommand,
+		Name: "redis-objects", Letter: "E", Format: "expiry-float-s", Unit: FloatSeconds, Extra: 1, Syntax: RubyFloat, Writes: EachCommand,
 		Win: OldIsExpired, Missing: MissingExpired, OnForeign: ForeignPrefix, Release: ReleaseUnexpired,
 		Forever: "1", Poll: 100 * time.Millisecond, Unique: true,
 	}
 	SecPIDThread = &Dialect{
-		Name: "sec-pid-thread", Letter: "H", Unit: Seconds, Extra: 1, Syntax: RubyInteger, Layout: NumberDashOwner,
+		Name: "sec-pid-thread", Letter: "H", Format: "sec-pid-thread", Unit: Seconds, Extra: 1, Syntax: RubyInteger, Layout: NumberDashOwner,
 		Writes: OnceForAll,
 		Win:    OldIsReadText, Missing: MissingExpired, OnForeign: ForeignPrefix, Release: ReleaseMine,
 		Poll: time.Second, Unique: true,
 	}
 	ServiceStack = &Dialect{
-		Name: "servicestack", Letter: "K", Unit: Milliseconds, Extra: 1, Syntax: DotNetLong, Layout: MaybeQuoted,
+		Name: "servicestack", Letter: "K", Format: "expiry-ms", Unit: Milliseconds, Extra: 1, Syntax: DotNetLong, Layout: MaybeQuoted,
 		AtOrBefore: true, Transaction: true, QuotesOnTake: true,
 		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseBlind,
 		Poll: 100 * time.Millisecond,
 	}
 	UnixNano = &Dialect{
-		Name: "unix-ns", Letter: "N", Unit: Nanoseconds, Syntax: PlainInteger, Writes: OnceForAll,
+		Name: "unix-ns", Letter: "N", Format: "expiry-ns", Unit: Nanoseconds, Syntax: PlainInteger, Writes: OnceForAll,
 		StaleClock: true, ZeroIsHeld: true,
 		Win: OldIsExpired, Missing: MissingFails, OnForeign: ForeignThrows, Release: ReleaseNever,
-		Poll: 100 * time.Millisecond, Unique: true,
+		TakesWithTTL: true, // machinery 1.10
+		Poll:         100 * time.Millisecond, Unique: true,
+	}
+	JBoot = &Dialect{
+		Name: "jboot", Letter: "V", Format: "fst-expiry-ms", Unit: Milliseconds, Extra: 1, Syntax: JavaLong, Layout: FSTLong,
+		Win: OldIsRead, Missing: MissingRetries, OnForeign: ForeignHeld, Release: ReleaseBlind,
+		Poll: 100 * time.Millisecond,
 	}
 )
 
-// Dialects lists them in the order of the survey.
-func Dialects() []*Dialect {
-	return []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjects, SecPIDThread, ServiceStack, UnixNano}
+var dialects = []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjects, SecPIDThread, ServiceStack, UnixNano, JBoot}
+
+// Dialects lists them: of those that write the same, the likelier comes first.
+func Dialects() []*Dialect { return slices.Clone(dialects) }
+
+// BlindSet is the name of clients that overwrite a key which they have just read, with SET or SETEX and no
+// condition: the QueueLock of node-resque, celery_once 1.x. It is no dialect.
+const BlindSet = "blind-set"
+
+// Refused says why nothing can share a key with clients of this name; empty for all other names.
+func Refused(name string) string {
+	if strings.EqualFold(name, BlindSet) {
+		return "its clients overwrite a key with SET or SETEX after they have read it: two that read at the same time both enter, " +
+			"and no value on the key stops them; move these clients to other keys, or off them, first"
+	}
+	return ""
 }
 
 // DialectNamed finds one by its name or letter.
 func DialectNamed(name string) (*Dialect, error) {
 	var names []string
-	for _, d := range Dialects() {
+	if why := Refused(name); why != "" {
+		return nil, fmt.Errorf("nothing can share a key with %s: %s", BlindSet, why)
+	}
+	for _, d := range dialects {
 		if strings.EqualFold(name, d.Name) || strings.EqualFold(name, d.Letter) {
 			return d, nil
 		}

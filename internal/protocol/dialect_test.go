@@ -31,6 +31,7 @@ func TestExpiryIsWrittenAsTheDialectDoes(t *testing.T) {
 		{SecPIDThread, 10 * time.Second, "42-7", "1795262411-42-7", 1795262411e9},
 		{ServiceStack, time.Second, "", "1795262401124", 1795262401124e6},
 		{UnixNano, time.Second, "", "1795262401123456789", 1795262401123456789},
+		{JBoot, time.Second, "", "\xf6\x82\x64\x4a\xfa\xfd\xa1\x01\x00\x00", 1795262401124e6},
 	} {
 		t.Run(c.dialect.Name, func(t *testing.T) {
 			value, expiry := c.dialect.Expiry(noon, c.lease, c.owner)
@@ -85,6 +86,14 @@ func TestForeignValues(t *testing.T) {
 		{SecPIDThread, bridge, Live, Live},
 		{ServiceStack, token, Unreadable, Live},
 		{ServiceStack, `"` + bridge + `"`, Live, Live},
+		{JBoot, token, Unreadable, Live},
+		{JBoot, "1795262400000", Unreadable, Live}, // milliseconds as text: held for ever
+		{JBoot, bridge, Unreadable, Live},
+		{JBoot, "\xf6\x05", Expired, Expired}, // FST shortens small numbers
+		{JBoot, "\xf6\x80\xff\x7f", Expired, Expired},
+		{JBoot, "\xf6\x81\xff\xff\xff\x7f", Expired, Expired},
+		{JBoot, "\xf6\x82\xec\x46", Unreadable, Live},
+		{JBoot, "\xf6", Unreadable, Live},
 		{UnixNano, token, Unreadable, Unreadable},
 		{UnixNano, bridge, Live, Live},
 		{UnixNano, "1795262400000", Expired, Expired}, // milliseconds: stolen
@@ -193,4 +202,31 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The bytes are those that FST 2.57, which jboot 3.16.0 uses, printed for these numbers.
+func TestJBootWritesWhatFSTWrites(t *testing.T) {
+	for n, bytes := range map[int64]string{
+		1437000000123:       "\xf6\x82\x7b\xe2\xdf\x93\x4e\x01\x00\x00",
+		5000000000000000000: "\xf6\x82\x00\x00\xf4\x44\x82\x91\x63\x45",
+		9199999999999999999: "\xf6\x82\xff\xff\x97\x9d\x41\xf7\xac\x7f",
+	} {
+		assert.Equal(t, bytes, JBoot.BridgeValue(n, ""))
+		read, ok := JBoot.Read(bytes)
+		assert.True(t, ok)
+		assert.Equal(t, n, read.Whole)
+	}
+	for bytes, n := range map[string]int64{"\xf6\x01": 1, "\xf6\xfb": -5, "\xf6\x7f": 127, "\xf6\x80\xff\x7f": 32767} {
+		read, ok := JBoot.Read(bytes)
+		assert.True(t, ok)
+		assert.Equal(t, n, read.Whole)
+	}
+}
+
+// A client that nothing can share a key with is refused by its name, in words.
+func TestBlindSetIsRefused(t *testing.T) {
+	_, err := DialectNamed("blind-set")
+	require.Error(t, err)
+	assert.ErrorContains(t, err, "overwrite")
+	assert.NotContains(t, err.Error(), "no dialect is named")
 }

@@ -1,6 +1,10 @@
 package protocol
 
-import "strings"
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+)
 
 // Layout is where in a value the number stands.
 type Layout uint8
@@ -11,6 +15,7 @@ const (
 	NumberDashOwner                // number-pid-thread (dialect H)
 	NumberColonOwner               // number:pid (dialect Q)
 	MaybeQuoted                    // the number, or the number in double quotes (dialect K)
+	FSTLong                        // a java.lang.Long as the FST library writes it (dialect V)
 )
 
 // String returns the layout's name in arguments of scripts.
@@ -24,6 +29,8 @@ func (l Layout) String() string {
 		return "colon"
 	case MaybeQuoted:
 		return "quoted"
+	case FSTLong:
+		return "fst"
 	default:
 		return "plain"
 	}
@@ -38,6 +45,9 @@ func (l Layout) join(number, owner string) string {
 		return number + "-" + owner
 	case NumberColonOwner:
 		return number + ":" + owner
+	case FSTLong:
+		n, _ := strconv.ParseInt(number, 10, 64) // our own text
+		return string(binary.LittleEndian.AppendUint64([]byte(fstHead), uint64(n)))
 	default:
 		return number
 	}
@@ -52,9 +62,41 @@ func (l Layout) split(value string) (number string, ok bool) {
 		return at(parts, 1), len(parts) > 1 && javaUUID(parts[0])
 	case MaybeQuoted:
 		return unquote(value), true
+	case FSTLong:
+		n, ok := fstLong(value)
+		return strconv.FormatInt(n, 10), ok
 	default:
 		number = l.head(value)
 		return number, number != ""
+	}
+}
+
+// strict returns the number's text from a value that has exactly the form in which clients write it.
+func (l Layout) strict(value string) (number string, ok bool) {
+	switch l {
+	case UUIDColonNumber:
+		owner, number, ok := strings.Cut(value, ":")
+		groups := strings.Split(owner, "-")
+		ok = ok && len(groups) == 5
+		for _, g := range groups {
+			ok = ok && g != "" && strings.Trim(g, "0123456789abcdefABCDEF") == ""
+		}
+		return number, ok
+	case NumberDashOwner:
+		parts := strings.SplitN(value, "-", 3)
+		return parts[0], len(parts) == 3 && parts[1] != "" && parts[2] != ""
+	case NumberColonOwner:
+		number, owner, ok := strings.Cut(value, ":")
+		return number, ok && owner != ""
+	case MaybeQuoted:
+		return unquote(value), true
+	case FSTLong:
+		if len(value) != len(fstHead)+8 || !strings.HasPrefix(value, fstHead) {
+			return "", false
+		}
+		return strconv.FormatUint(binary.LittleEndian.Uint64([]byte(value[len(fstHead):])), 10), true
+	default:
+		return value, true
 	}
 }
 
@@ -89,7 +131,38 @@ func (l Layout) owner(value string) string {
 }
 
 // HasOwner tells that values of this layout carry an owner.
-func (l Layout) HasOwner() bool { return l != Plain && l != MaybeQuoted }
+func (l Layout) HasOwner() bool {
+	return l == UUIDColonNumber || l == NumberDashOwner || l == NumberColonOwner
+}
+
+// fstHead begins a java.lang.Long of FST 2.57 that takes all eight bytes, which follow, the lowest first.
+const fstHead = "\xf6\x82"
+
+// fstLong reads a java.lang.Long as FST does: small numbers take fewer bytes, and what follows is ignored.
+func fstLong(value string) (n int64, ok bool) {
+	if len(value) < 2 || value[0] != fstHead[0] {
+		return 0, false
+	}
+	b := []byte(value[2:])
+	switch value[1] {
+	case 0x80:
+		if len(b) < 2 {
+			return 0, false
+		}
+		return int64(int16(binary.LittleEndian.Uint16(b))), true
+	case 0x81:
+		if len(b) < 4 {
+			return 0, false
+		}
+		return int64(int32(binary.LittleEndian.Uint32(b))), true
+	case fstHead[1]:
+		if len(b) < 8 {
+			return 0, false
+		}
+		return int64(binary.LittleEndian.Uint64(b)), true
+	}
+	return int64(int8(value[1])), true
+}
 
 func unquote(value string) string {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {

@@ -1,22 +1,76 @@
 package protocol
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"sync"
 )
 
+// The keys that may stand beside a lock's key, by how their names end. This table is the only place that
+// knows them: the locks make the names, and every tool reads them back with Owner.
+const (
+	guardEnding  = ":guard"
+	fenceEnding  = ":fence"
+	streakEnding = ":streak"
+	lineEnding   = ":line"
+	queueEnding  = ":queue"
+	shareEnding  = ":share"
+)
+
+var companionRoles = map[string]string{
+	guardEnding:  "the guard",
+	fenceEnding:  "the fencing counter",
+	streakEnding: "the streak of bridge holders",
+	lineEnding:   "the queue of bridge clients",
+	queueEnding:  "the queue",
+	shareEnding:  "the pause for polling clients",
+}
+
 // GuardKey returns the name of a bridge lock's guard.
-func GuardKey(key string) string { return Beside(key, ":guard") }
+func GuardKey(key string) string { return Beside(key, guardEnding) }
 
 // FenceKey returns the name of a lock's fencing counter, the same in every stage.
-func FenceKey(key string) string { return Beside(key, ":fence") }
+func FenceKey(key string) string { return Beside(key, fenceEnding) }
 
 // StreakKey returns the name of the key that tells since when bridge holders have followed one another.
-func StreakKey(key string) string { return Beside(key, ":streak") }
+func StreakKey(key string) string { return Beside(key, streakEnding) }
 
 // LineKey returns the name of the queue of those who wait for a bridge lock.
-func LineKey(key string) string { return Beside(key, ":line") }
+func LineKey(key string) string { return Beside(key, lineEnding) }
+
+// QueueKey returns the name of the queue of those who wait for a modern lock.
+func QueueKey(key string) string { return Beside(key, queueEnding) }
+
+// ShareKey returns the name of the key that says when modern clients last left polling clients a pause.
+func ShareKey(key string) string { return Beside(key, shareEnding) }
+
+// Owner tells a key that stands beside a lock's key: the lock's key, and what the companion is to it
+// ("the guard"). It is the inverse of the functions above.
+func Owner(name []byte) (key, role string, ok bool) {
+	end := len(name)
+	for end > 0 && name[end-1] == ':' {
+		end--
+	}
+	begin := bytes.LastIndexByte(name[:end], ':')
+	if begin < 0 {
+		return "", "", false
+	}
+	role, ok = companionRoles[string(name[begin:end])] // most keys end here, without an allocation
+	if !ok {
+		return "", "", false
+	}
+	base := string(name[:begin])
+	switch len(name) - end {
+	case 0:
+		key = strings.TrimSuffix(strings.TrimPrefix(base, "{"), "}")
+	case 1:
+		key = base
+	default:
+		_, key, _ = strings.Cut(base, "}")
+	}
+	return key, role, Beside(key, string(name[begin:end])) == string(name)
+}
 
 // Companions are the keys beside a bridge lock's key.
 type Companions struct{ Guard, Fence, Streak, Line string }
@@ -26,10 +80,10 @@ func CompanionsOf(key string) Companions {
 	if key == "" || strings.ContainsAny(key, "{}") {
 		return Companions{GuardKey(key), FenceKey(key), StreakKey(key), LineKey(key)}
 	}
-	all := "{" + key + "}:guard{" + key + "}:fence{" + key + "}:streak{" + key + "}:line"
-	guard := len(key) + len("{}:guard")
-	fence := guard + len(key) + len("{}:fence")
-	streak := fence + len(key) + len("{}:streak")
+	all := "{" + key + "}" + guardEnding + "{" + key + "}" + fenceEnding + "{" + key + "}" + streakEnding + "{" + key + "}" + lineEnding
+	guard := len(key) + len("{}"+guardEnding)
+	fence := guard + len(key) + len("{}"+fenceEnding)
+	streak := fence + len(key) + len("{}"+streakEnding)
 	return Companions{all[:guard], all[guard:fence], all[fence:streak], all[streak:]}
 }
 

@@ -47,3 +47,32 @@ func TestCompanionsOf(t *testing.T) {
 		}
 	}
 }
+
+// Owner leads from every companion back to its lock, and from nothing else.
+func TestOwner(t *testing.T) {
+	names := []func(string) string{GuardKey, FenceKey, StreakKey, LineKey, QueueKey, ShareKey}
+	if len(names) != len(companionRoles) {
+		t.Fatalf("%d roles, %d functions", len(companionRoles), len(names))
+	}
+	keys := []string{"orders", "a:b", "{7}orders", "x{tag}y", "a}b", "{}a", "a:guard", "lock", "{a", "a:", "a::", "}{", "lock.\x00\xff"}
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		key := make([]byte, 1+rng.IntN(6))
+		for i := range key {
+			key[i] = "ab{}:"[rng.IntN(5)]
+		}
+		keys = append(keys, string(key))
+	}
+	for _, key := range keys {
+		for _, of := range names {
+			if owner, role, ok := Owner([]byte(of(key))); !ok || owner != key || role == "" {
+				t.Errorf("%q belongs to %q (%s), %v; want %q", of(key), owner, role, ok, key)
+			}
+		}
+	}
+	for _, name := range []string{"", "guard", ":guard", "the:guard", "body:guard", "orders:fence:1", "printer:queue", "{a:guard", "::::", "a:share:"} {
+		if owner, _, ok := Owner([]byte(name)); ok {
+			t.Errorf("%q is said to belong to %q", name, owner)
+		}
+	}
+}

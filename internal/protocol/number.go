@@ -43,6 +43,26 @@ func (u Unit) Resolution() time.Duration {
 	}
 }
 
+// digits returns how many digits the seconds, milliseconds ... of our days have before the point.
+func (u Unit) digits() int {
+	switch u {
+	case Milliseconds:
+		return 13
+	case Nanoseconds:
+		return 19
+	default:
+		return 10
+	}
+}
+
+// Quantum returns the step in which clients write a time of this unit: floats carry microseconds.
+func (u Unit) Quantum() time.Duration {
+	if u == FloatSeconds {
+		return time.Microsecond
+	}
+	return u.Resolution()
+}
+
 // Number is an expiry as a dialect computes with it: a 64-bit integer of its unit, or a float of
 // seconds. Comparing in the dialect's own arithmetic, instead of converting, keeps the last bit.
 type Number struct {

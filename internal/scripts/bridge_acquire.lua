@@ -9,7 +9,7 @@
 -- ARGV[2]  the TTL in milliseconds, of key and guard
 -- ARGV[3]  the grace in milliseconds; -1 never takes over
 -- ARGV[4]  the unit of the dialect: ms, s, float or ns
--- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[5]  its layout: plain, uuid, dash, colon, quoted or fst
 -- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
 -- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0

@@ -234,7 +234,7 @@ func (q *inquiry) census(ctx context.Context, into map[string]string, changed fu
 			continue
 		}
 		opts := census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
-			if len(r.Dialects) == 0 || !legacyFormat(r.Format) || len(into) > 100_000 {
+			if len(r.Dialects) == 0 || !r.Format.Legacy() || len(into) > 100_000 {
 				return nil
 			}
 			id := m.addr + " " + string(r.Key)
@@ -248,14 +248,6 @@ func (q *inquiry) census(ctx context.Context, into map[string]string, changed fu
 			q.holes = append(q.holes, "the census is not whole: "+err.Error())
 		}
 	}
-}
-
-func legacyFormat(f census.Format) bool {
-	switch f {
-	case census.ExpiryMS, census.ExpiryS, census.ExpiryFloatS, census.ExpiryNS, census.UUIDExpiryMS, census.SecPIDThread:
-		return true
-	}
-	return false
 }
 
 // finish takes the last looks, and judges.

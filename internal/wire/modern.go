@@ -92,7 +92,7 @@ func share(key any, c protocol.Command) any {
 	if c.Share == 0 {
 		return key
 	}
-	return protocol.Beside(c.Key, ":share")
+	return protocol.ShareKey(c.Key)
 }
 
 // fence is counterOf for those who have not boxed the key.

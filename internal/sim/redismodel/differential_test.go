@@ -328,7 +328,7 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000", "001500000000000 1600000000000", "9000000000000 9500000000000", "1500000000000 9500000000000 1"}[g.IntN(5)]
 		c.Key += ":s"
 		if g.IntN(2) == 0 {
-			c.Key, c.Value = protocol.Beside(strings.TrimSuffix(c.Key, ":s"), ":share"), "1500000000000"
+			c.Key, c.Value = protocol.ShareKey(strings.TrimSuffix(c.Key, ":s")), "1500000000000"
 		}
 		c.NotAfter = 0
 		return

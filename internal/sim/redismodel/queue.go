@@ -90,7 +90,7 @@ func (c *call) pause() bool {
 	return true
 }
 
-func (c *call) shareKey() string { return protocol.Beside(c.command.Key, ":share") }
+func (c *call) shareKey() string { return protocol.ShareKey(c.command.Key) }
 
 // queueRelease is modern_release.lua.
 func queueRelease(c *call) protocol.Reply {

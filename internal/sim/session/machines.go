@@ -240,7 +240,7 @@ func (s *Session) claim() time.Duration { return cmp.Or(s.Member.Claim, s.Lease/
 
 func (s *Session) maxSleep() time.Duration { return cmp.Or(s.MaxSleep, s.Lease) }
 
-func (s *Session) queueKey() string { return protocol.Beside(s.Key, ":queue") }
+func (s *Session) queueKey() string { return protocol.QueueKey(s.Key) }
 
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.
