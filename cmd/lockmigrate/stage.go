@@ -16,7 +16,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
-	"github.com/lockmigrate/lockmigrate/internal/verify"
 )
 
 // stageFlags are the flags of stage and of those below it.
@@ -284,31 +283,6 @@ func moveStage(ctx context.Context, env *environment, store *stages.Store, flags
 		return err
 	}
 	return showStage(ctx, env, store)
-}
-
-// oldestCertificate is how long a certificate supports a step: traffic of the day before says little.
-const oldestCertificate = 24 * time.Hour
-
-// restsOn returns what a step rests on. Only the step to modern wants evidence: from then on nothing but the
-// form of its tokens stands between a forgotten legacy client and a lock.
-func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
-	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --out FILE" writes one, and advance takes it with --certificate FILE; or say why not with --force REASON`, record.Namespace)
-	switch {
-	case to != stages.Modern || record.Stage != stages.Bridge:
-		return "", nil
-	case strings.TrimSpace(flags.force) != "":
-		return "forced: " + flags.force, nil
-	case flags.evidence == "":
-		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
-	}
-	c, err := verify.Load(flags.evidence)
-	if err != nil {
-		return "", failedError(hint, "%w", err)
-	}
-	if err := c.Supports(record.Namespace, record.Epoch, now, oldestCertificate, record.Shortest); err != nil {
-		return "", unsafeError(hint, "%s does not support the step: %w", flags.evidence, err)
-	}
-	return fmt.Sprintf("certificate: none seen in %.0f s until %s", c.WindowSeconds, c.Ended.UTC().Format(time.RFC3339)), nil
 }
 
 // planMove says what a move would do, and who is in the way at the moment.

@@ -23,34 +23,41 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
-		Long: `verify looks for a window of time whether anybody still speaks SETNX and GETSET: by the
-server's own counters on every master, by ACL LOG where a fence is up, by the values on
-the keys, by the members of the namespace, and by short bursts of MONITOR that name who.
-It only reads.
+		Long: `verify looks for a window of time whether anybody still takes locks the old way: by the
+server's own counters on every master, by MONITOR, by ACL LOG where a fence is up, by
+the values on the keys, and by the members of the namespace. It only reads.
 
-The counters see every SETNX and GETSET, within scripts too. The window has to be longer
-than the longest lease and than the longest pause of any job: say it with --longest.
+It starts from "inconclusive" and lists the obligations that none-seen needs. One of
+them is yours: say with --longest how long a legacy client may be silent, which is the
+longest lease or the longest pause between two runs of a job. The window must be longer.
 
-Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. A window with a hole (a
-restart, a failover, a reset of the counters) is inconclusive, never none-seen.`,
-		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --out o.json
-  lockmigrate verify --match 'lock:*' --for 10m`,
+Every SETNX, GETSET and SET must be accounted for, since each may take a lock. Where such
+commands are in use, only MONITOR for the whole window (--monitor) can do that. It costs
+the server: see "lockmigrate observe --help". Bursts name clients at little cost, and are
+enough where these commands are not in use.
+
+Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
+SIGHUP) ends the window early and keeps the results so far.`,
+		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out o.json
+  lockmigrate verify --match 'lock:*' --for 10m --longest 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkVerify(&opts); err != nil {
 				return err
 			}
 			opts.Census = !noCensus
+			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
 			return runVerify(cmd.Context(), env, opts, out)
 		},
 	}
 	f := cmd.Flags()
 	f.DurationVar(&opts.Window, "for", 10*time.Minute, "look for this `DURATION`")
-	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease or pause between two runs of a job: a shorter window is inconclusive")
-	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its members count, its patterns are the keys")
-	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable")
+	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease, or pause between two runs of a job, of any legacy client: a `DURATION`; none-seen needs it")
+	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
+	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
+	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")
 	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
-	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values")
+	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance")
 	return cmd
 }
@@ -62,7 +69,7 @@ func checkVerify(o *verify.Options) error {
 	case o.Longest < 0 || o.Burst < 0:
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case o.Burst > 0 && o.Every < o.Burst:
-		return usageError("MONITOR for the whole window is --every equal to --burst", "--every %v is shorter than --burst %v", o.Every, o.Burst)
+		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
 	}
 	for _, p := range o.Match {
 		if p == "" {
@@ -84,24 +91,25 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("verify: %v left, %d findings", max(0, left).Round(time.Second), seen)
 		})
 	}
+	opts.Warn = func(text string) { fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(text)) }
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
 		return err
 	}
-	if err := printCertificate(env, cert); err != nil {
-		return err
-	}
-	if file != "" {
+	if file != "" { // before anything is printed: the terminal may be gone
 		if err := writeFile(file, cert.Write); err != nil {
 			return err
 		}
+	}
+	if err := printCertificate(env, cert); err != nil {
+		return err
 	}
 	switch cert.Verdict {
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		return inconclusiveError("mend what broke the evidence and look again", "no verdict: %s", cert.Why)
+		return inconclusiveError("look again when these are mended", "no verdict: %s", cert.Why)
 	}
 	return nil
 }
@@ -145,6 +153,10 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	for _, s := range c.Servers {
 		fmt.Fprintf(&b, "server   %s run %.8s Redis %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, s.Version, s.SetNX, s.GetSet, s.Rejected)
+	}
+	b.WriteString("\nobligations\n")
+	for _, o := range c.Obligations {
+		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, terminal.Safe(o.Evidence))
 	}
 	b.WriteString("\nsources\n")
 	for _, s := range c.Sources {

@@ -1,17 +1,3 @@
-// Package verify gathers evidence that no legacy client is left, and writes it down as a certificate.
-//
-// The evidence, from the strongest to the weakest:
-//
-//   - commandstats: the server counts every SETNX and GETSET, those within scripts and those that an ACL
-//     denied included. If the counts of every master stand still over the window, with the same run id and
-//     without CONFIG RESETSTAT, nobody sent one.
-//   - ACL LOG: with a fence on, it names who tried.
-//   - members: a member of the namespace that runs stage legacy is a legacy client.
-//   - census: a legacy value that is new or live at the end was written by somebody.
-//   - MONITOR bursts: name who sends what, for a part of the window.
-//
-// Quiet is not proof: a job that runs once a month sends nothing in an hour. So a certificate says for which
-// window it speaks, and the verdict is inconclusive whenever a source that it rests on has a hole.
 package verify
 
 import (
@@ -20,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -33,21 +21,24 @@ const (
 	Inconclusive Verdict = "inconclusive"
 )
 
-// Certificate is what was found, for which window, from which sources.
+// Certificate is what was found, for which window, from which sources. All but Evidence is for readers: it
+// follows from the evidence, and Supports derives it again.
 type Certificate struct {
-	Format        string    `json:"format"` // lockmigrate-certificate-1
-	Verdict       Verdict   `json:"verdict"`
-	Why           string    `json:"why"`
-	Namespace     string    `json:"namespace,omitempty"`
-	Epoch         int64     `json:"epoch,omitempty"`
-	Patterns      []string  `json:"patterns,omitempty"`
-	Started       time.Time `json:"started"` // this host's clock
-	Ended         time.Time `json:"ended"`
-	WindowSeconds float64   `json:"window_seconds"`
-	Servers       []Server  `json:"servers"`
-	Sources       []Source  `json:"sources"`
-	LegacyClients []Client  `json:"legacy_clients"`
-	ResidualRisks []string  `json:"residual_risks"`
+	Format        string       `json:"format"` // lockmigrate-certificate-1
+	Verdict       Verdict      `json:"verdict"`
+	Why           string       `json:"why"`
+	Obligations   []Obligation `json:"obligations"`
+	Namespace     string       `json:"namespace,omitempty"`
+	Epoch         int64        `json:"epoch,omitempty"`
+	Patterns      []string     `json:"patterns,omitempty"`
+	Started       time.Time    `json:"started"` // this host's clock
+	Ended         time.Time    `json:"ended"`
+	WindowSeconds float64      `json:"window_seconds"`
+	Servers       []Server     `json:"servers"`
+	Sources       []Source     `json:"sources"`
+	LegacyClients []Client     `json:"legacy_clients"`
+	ResidualRisks []string     `json:"residual_risks"`
+	Evidence      Evidence     `json:"evidence"`
 }
 
 // Format is the certificate's.
@@ -60,35 +51,34 @@ type Server struct {
 	Version  string `json:"version"`
 	SetNX    int64  `json:"setnx_calls"` // within the window
 	GetSet   int64  `json:"getset_calls"`
-	Rejected int64  `json:"rejected_calls"` // of both, denied before they ran
+	Rejected int64  `json:"rejected_calls"` // of all commands that can take a lock, denied before they ran
 }
 
-// State says whether a source did its work.
-type State string
-
-// The states of a source.
-const (
-	Whole  State = "whole"  // it covers the window
-	Part   State = "part"   // it covers a part of it, as it is meant to
-	Broken State = "broken" // it should have covered the window and did not
-	Unused State = "unused"
-)
-
-// Source is one kind of evidence.
-type Source struct {
-	Name  string `json:"name"`
-	State State  `json:"state"`
-	Found string `json:"found"`
-}
-
-// Client is one that was seen to speak legacy.
-type Client struct {
-	Addr     string   `json:"addr,omitempty"`
-	Name     string   `json:"name,omitempty"`
-	User     string   `json:"user,omitempty"`
-	Evidence string   `json:"evidence"`
-	Dialect  string   `json:"dialect,omitempty"`
-	Keys     []string `json:"keys,omitempty"`
+// Certify writes the certificate that evidence amounts to.
+func Certify(e Evidence) Certificate {
+	c := Certificate{
+		Format: Format, Patterns: e.Patterns, Started: e.Started, Ended: e.Ended, WindowSeconds: e.window().Seconds(),
+		Servers: []Server{}, Sources: sourcesOf(&e), LegacyClients: append([]Client{}, e.Seen...), Evidence: e,
+	}
+	c.Verdict, c.Why, c.Obligations = Judge(e)
+	c.ResidualRisks = risksOf(&e, c.Verdict)
+	if e.Namespace != nil {
+		c.Namespace, c.Epoch = e.Namespace.Name, e.Namespace.Epoch
+	}
+	for _, m := range e.Masters {
+		s := Server{Addr: m.Addr, RunID: m.RunID, Version: m.Version}
+		for _, command := range m.Commands {
+			switch command.Name {
+			case "setnx":
+				s.SetNX = command.Run
+			case "getset":
+				s.GetSet = command.Run
+			}
+			s.Rejected += command.Denied
+		}
+		c.Servers = append(c.Servers, s)
+	}
+	return c
 }
 
 // Write writes the certificate as JSON.
@@ -116,21 +106,142 @@ var (
 	ErrVerdict   = errors.New("its verdict is not none-seen")
 	ErrStale     = errors.New("it is too old")
 	ErrShort     = errors.New("its window is too short")
-	ErrNamespace = errors.New("it is about another namespace, or an earlier epoch of it")
+	ErrNamespace = errors.New("it is about another namespace, or another epoch of it")
 )
 
-// Supports tells whether the certificate supports a namespace's step to modern: it says that none was seen
-// in that very epoch, ended no longer than maxAge ago and covers at least window.
-func (c Certificate) Supports(namespace string, epoch int64, now time.Time, maxAge, window time.Duration) error {
+// Purpose is the step that a certificate is to support: from the stage that a record is at to modern.
+type Purpose struct {
+	Namespace string
+	Epoch     int64
+	Since     time.Time     // of this epoch, on the server's clock
+	Patterns  []string      // of the record as it stands now
+	Shortest  time.Duration // the shortest lease of a legacy client, as the record says
+	Now       time.Time     // this host's clock
+	MaxAge    time.Duration // of the certificate
+}
+
+// Supports tells whether the certificate supports a step. It does not trust the verdict or the obligations in
+// the file: it judges the evidence again, with the patterns that the record has now.
+func (c Certificate) Supports(p Purpose) error {
+	e := c.Evidence
+	n := e.Namespace
 	switch {
-	case c.Namespace != namespace || c.Epoch != epoch:
+	case n == nil || n.Name != p.Namespace || n.Epoch != p.Epoch:
 		return ErrNamespace
-	case c.Verdict != NoneSeen:
-		return ErrVerdict
-	case now.Sub(c.Ended) > maxAge || c.Ended.After(now.Add(time.Minute)):
+	case !n.Since.Equal(p.Since):
+		return fmt.Errorf("%w: a record of this name on another server", ErrNamespace)
+	}
+	now := *n
+	now.Patterns = p.Patterns
+	e.Namespace = &now
+	verdict, _, obligations := Judge(e)
+	if verdict != NoneSeen || c.Verdict != verdict {
+		for _, o := range obligations {
+			if !o.Discharged {
+				return fmt.Errorf("%w: obligation %q is not discharged: %s", ErrVerdict, o.ID, o.Evidence)
+			}
+		}
+		return fmt.Errorf("%w: it is %q, and the evidence in it comes to %q", ErrVerdict, c.Verdict, verdict)
+	}
+	switch {
+	case p.Now.Sub(e.Ended) > p.MaxAge || e.Ended.After(p.Now.Add(time.Minute)):
 		return ErrStale
-	case c.WindowSeconds < window.Seconds():
-		return ErrShort
+	case seconds(e.LongestSeconds) < p.Shortest:
+		return fmt.Errorf("%w: the longest silence was said to be %v, less than the record's shortest lease of %v", ErrShort, seconds(e.LongestSeconds), p.Shortest)
 	}
 	return nil
+}
+
+// State says whether a source did its work.
+type State string
+
+// The states of a source.
+const (
+	Whole  State = "whole"  // it covers the window
+	Part   State = "part"   // it covers a part of it
+	Broken State = "broken" // it was to cover the window and did not
+	Unused State = "unused"
+)
+
+// Source is one kind of evidence.
+type Source struct {
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	Found string `json:"found"`
+}
+
+// sourcesOf says of each kind of evidence how much of the window it covers, and what it found.
+func sourcesOf(e *Evidence) []Source {
+	counters, _ := countersProveThemselves(e)
+	var run, denied, other, hits int64
+	var watched float64
+	var logless, breaks []string
+	for _, m := range e.Masters {
+		for _, c := range m.Commands {
+			if c.Name == "setnx" || c.Name == "getset" {
+				run += c.Run
+			}
+			denied += c.Denied
+		}
+		if !m.LogRead {
+			logless = append(logless, m.Addr)
+		}
+		other += m.OtherSeen
+		hits += m.LogOther
+		watched += m.WatchedSeconds
+		breaks = append(breaks, m.WatchBreaks...)
+	}
+	all := []Source{{"commandstats", Whole, fmt.Sprintf("%d SETNX or GETSET ran, %d commands that can take a lock were denied", run, denied)}}
+	if !counters {
+		all[0].State = Broken
+	}
+	if len(logless) > 0 || len(e.Masters) == 0 {
+		all = append(all, Source{"acl-log", Unused, "cannot be read on " + strings.Join(logless, ", ")})
+	} else {
+		all = append(all, Source{"acl-log", Whole, fmt.Sprintf("%d SETNX or GETSET denied on other keys", hits)})
+	}
+	if n := e.Namespace; n == nil {
+		all = append(all, Source{"members", Unused, "no --namespace"})
+	} else {
+		all = append(all, Source{"members", Part, fmt.Sprintf("read at the start and at the end, epoch %d", n.Epoch)})
+	}
+	switch v := e.Values; {
+	case v.StartWhole && v.EndWhole:
+		all = append(all, Source{"census", Part, fmt.Sprintf("%s at the start that a legacy client may have written", nouns(int64(v.Before), "value"))})
+	case slices.Equal(v.Why, []string{leftOut}):
+		all = append(all, Source{"census", Unused, leftOut})
+	default:
+		all = append(all, Source{"census", Broken, strings.Join(v.Why, "; ")})
+	}
+	monitor := Source{"monitor", Unused, "off"}
+	average := time.Duration(0)
+	if len(e.Masters) > 0 {
+		average = seconds(watched / float64(len(e.Masters)))
+	}
+	switch {
+	case len(breaks) > 0:
+		monitor = Source{"monitor", Broken, fmt.Sprintf("on for %v: %s", average.Round(100*time.Millisecond), strings.Join(breaks, "; "))}
+	case watched > 0:
+		monitor = Source{"monitor", Part, fmt.Sprintf("on for %v of %v: %d SETNX or GETSET on other keys", average.Round(100*time.Millisecond), e.window().Round(100*time.Millisecond), other)}
+		if average >= e.window() {
+			monitor.State = Whole
+		}
+	}
+	return append(all, monitor)
+}
+
+// risksOf says what a certificate cannot know even when all obligations are discharged.
+func risksOf(e *Evidence, verdict Verdict) []string {
+	risks := []string{
+		fmt.Sprintf("a client that does nothing for longer than %v (a monthly job, a cold standby) was not seen", e.window().Round(time.Second)),
+		"a client that takes locks with other commands (WATCH, INCR, hashes, RESTORE) is no legacy client of the kinds that are looked for",
+		"a client that held a lock before the window may still send a DEL",
+	}
+	if verdict == NoneSeen {
+		risks = append(risks, "quiet is not proof: put up the fence, then a forgotten client fails loudly instead of entering beside a holder")
+	}
+	if e.Values.Before > 0 {
+		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")
+	}
+	return risks
 }

@@ -2,9 +2,13 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -12,162 +16,469 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/fence"
 )
 
-// master is one server over the window. Its counters are read again and again: a reset or restart between
-// two looks shows as a count that went back.
+// master looks at one master over the window: at its counters again and again, at ACL LOG, and at its traffic
+// where MONITOR is on.
+//
+// Each look sends an ECHO and an INFO. MONITOR shows both, so the INFO is a mark in the stream: what MONITOR
+// showed before the mark is exactly what INFO has counted. Between two marks of one stream the counters and
+// MONITOR therefore speak of the same commands. Where the stream has a gap, the counters still say whether
+// anything ran in it.
 type master struct {
-	end  *endpoint.Endpoint
-	addr string
-	conn redis.Conn
-	log  *fence.Log
+	q     *inquiry
+	end   *endpoint.Endpoint
+	addr  string
+	conn  redis.Conn
+	log   *fence.Log
+	facts Master
 
-	first, last reading
-	holes       []string // what broke the evidence
-	logFailed   error
-	hits        []fence.Hit
+	sent  int // looks, for the marks
+	last  reading
+	looks []look // those whose interval is not settled yet, the oldest first
+	tap   *tap   // nil while MONITOR is off
+	retry time.Time
+	pause time.Duration // before MONITOR is tried again
+	hot   time.Time     // since when the load is too high, zero while it is not
+	hits  []fence.Hit
+
+	warned bool
+
+	mu     sync.Mutex
+	traces map[string]*trace // of legacy clients in MONITOR, by address
+	stale  bool              // a trace has no name yet
 }
 
-// reading is one look at the counters.
-type reading struct {
-	runID    string
-	version  string
-	role     string
-	commands int64 // of any kind, since the start or RESETSTAT
-	resets   int64 // CONFIG RESETSTAT since the last
-	setnx    calls
-	getset   calls
+// look is one look at the counters.
+type look struct {
+	mark  string
+	at    time.Time
+	stats [taking]calls
+	tap   *tap // the MONITOR that was on, nil for none
 }
 
-// calls counts one command.
-type calls struct{ calls, rejected, failed int64 }
-
-func (c calls) minus(d calls) calls {
-	return calls{c.calls - d.calls, c.rejected - d.rejected, c.failed - d.failed}
+// trace is what MONITOR showed of one legacy client.
+type trace struct {
+	name, user, dialect string
+	forms               map[string]int64
+	keys                []string
 }
 
-func newMaster(ctx context.Context, end *endpoint.Endpoint, addr string) (*master, error) {
-	conn, err := end.DialAddr(ctx, addr)
+const (
+	mostTraces = 1000 // clients that are remembered
+	mostKeys   = 10   // of each
+	mostBreaks = 10
+)
+
+func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
+	conn, err := q.end.DialAddr(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	m := &master{end: end, addr: addr, conn: conn, log: &fence.Log{Server: addr}}
-	if m.first, err = m.read(ctx); err != nil {
-		_ = conn.Close()
-		return nil, err
+	m := &master{
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[string]*trace{},
+		facts: Master{Addr: addr, CountsDenied: true, LogRead: true, Commands: make([]Command, taking)},
 	}
-	m.last = m.first
-	if m.first.role == "slave" {
-		m.hole("it is a replica: nobody writes there")
+	for i, name := range Taking {
+		m.facts.Commands[i].Name = name
 	}
-	_, m.logFailed = m.log.Poll(ctx, conn)
+	m.facts.Named = m.named(ctx)
+	// Rare commands that are sent once. A reset of the counters takes their count away.
+	_, _ = redis.DoContext(conn, ctx, "OBJECT", "HELP")
+	_, _ = redis.DoContext(conn, ctx, "COMMAND", "COUNT")
 	return m, nil
 }
 
-// read looks at INFO.
-func (m *master) read(ctx context.Context) (reading, error) {
-	var r reading
-	text, err := redis.String(redis.DoContext(m.conn, ctx, "INFO", "everything"))
-	if err != nil {
-		return r, endpoint.Explain(err)
+// begin takes the first look.
+func (m *master) begin(ctx context.Context) error {
+	if m.q.opts.Whole {
+		m.open(ctx)
 	}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name {
-		case "run_id":
-			r.runID = value
-		case "redis_version":
-			r.version = value
-		case "role":
-			r.role = value
-		case "total_commands_processed":
-			r.commands, _ = strconv.ParseInt(value, 10, 64)
-		case "cmdstat_setnx":
-			r.setnx = callsOf(value)
-		case "cmdstat_getset":
-			r.getset = callsOf(value)
-		case "cmdstat_config|resetstat":
-			r.resets = callsOf(value).calls
+	if err := m.look(ctx); err != nil {
+		return err
+	}
+	r := m.last
+	m.facts.RunID, m.facts.Version = r.runID, r.version
+	switch {
+	case r.role == "slave":
+		m.facts.Partial = "it is a replica: nobody takes a lock there"
+	case r.cluster && m.end.Kind != endpoint.Cluster:
+		m.facts.Partial = "it is one node of a cluster, and the others were not looked at: write redis+cluster://"
+	}
+	if r.stats[canary].calls < 1 {
+		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
+	}
+	if major := majorOf(r.version); major == 6 {
+		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
+		if err == nil && len(pair) == 2 {
+			m.facts.LogLength, _ = redis.Int64([]byte(pair[1]), nil)
 		}
 	}
-	if r.runID == "" || r.commands == 0 {
-		return r, &endpoint.Error{What: "INFO of " + m.addr + " does not tell its run id or its counters", Advice: "grant +info; a proxy in between makes the counters worthless"}
+	return nil
+}
+
+// named tells that SETNX and GETSET exist under these names.
+func (m *master) named(ctx context.Context) bool {
+	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
+	return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
+}
+
+func (m *master) breaks(why string) {
+	if len(m.facts.Breaks) < mostBreaks && !slices.Contains(m.facts.Breaks, why) {
+		m.facts.Breaks = append(m.facts.Breaks, why)
+	}
+}
+
+// look takes a reading of the counters, and polls ACL LOG. A look that fails costs nothing but a longer
+// interval, unless it is the last.
+func (m *master) look(ctx context.Context) error {
+	if m.tap != nil && m.tap.ended() != nil {
+		m.closeTap("MONITOR ended: " + endOf(m.tap.ended()))
+	}
+	mark := m.nextMark()
+	now, err := m.read(ctx, mark)
+	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
+		mark = m.nextMark()
+		now, err = m.read(ctx, mark)
+	}
+	m.facts.Ended = err == nil
+	if err != nil {
+		return err
+	}
+	if m.facts.Looks > 0 {
+		if why := broken(m.last, now); why != "" {
+			m.breaks(why)
+		}
+		m.facts.Canary += max(0, now.stats[canary].calls-m.last.stats[canary].calls)
+		m.watchLoad(now)
+	}
+	m.facts.Looks++
+	m.facts.CountsDenied = m.facts.CountsDenied && now.rejects
+	if now.refuses != "" {
+		m.facts.Refuses = now.refuses
+	}
+	l := look{mark: mark, at: now.at, tap: m.tap}
+	for i, name := range Taking {
+		l.stats[i] = now.stats[name]
+	}
+	m.looks = append(m.looks, l)
+	m.last = now
+	m.settle(false)
+	m.warnUnwatched()
+	m.poll(ctx)
+	m.name(ctx)
+	return nil
+}
+
+func (m *master) nextMark() string {
+	m.sent++
+	return fmt.Sprintf("%s%s-%d", markPrefix, m.q.id, m.sent)
+}
+
+// read sends the mark and reads INFO.
+func (m *master) read(ctx context.Context, mark string) (reading, error) {
+	if _, err := redis.DoContext(m.conn, ctx, "ECHO", mark); err != nil {
+		if _, refused := err.(redis.Error); !refused { // a refusal shows as a canary that does not rise
+			return reading{}, err
+		}
+	}
+	text, err := redis.String(redis.DoContext(m.conn, ctx, "INFO", "all"))
+	if err != nil {
+		return reading{}, endpoint.Explain(err)
+	}
+	r := readInfo(text)
+	if r.runID == "" {
+		return r, &endpoint.Error{What: "INFO of " + m.addr + " does not tell its run id", Advice: "grant +info; a proxy in between makes the counters worthless"}
 	}
 	return r, nil
 }
 
-// callsOf reads calls=1,usec=...,rejected_calls=0,failed_calls=0.
-func callsOf(value string) calls {
-	var c calls
-	for pair := range strings.SplitSeq(value, ",") {
-		name, number, _ := strings.Cut(pair, "=")
-		n, _ := strconv.ParseInt(number, 10, 64)
-		switch name {
-		case "calls":
-			c.calls = n
-		case "rejected_calls":
-			c.rejected = n
-		case "failed_calls":
-			c.failed = n
-		}
+func (m *master) reconnect(ctx context.Context) error {
+	conn, err := m.end.DialAddr(ctx, m.addr)
+	if err == nil {
+		_ = m.conn.Close()
+		m.conn = conn
 	}
-	return c
+	return err
 }
 
-func (m *master) hole(format string, args ...any) {
-	if len(m.holes) < 10 {
-		m.holes = append(m.holes, m.addr+": "+fmt.Sprintf(format, args...))
+// settle accounts for the intervals between looks whose place in the stream is known, or will never be.
+func (m *master) settle(final bool) {
+	for len(m.looks) >= 2 {
+		a, b := m.looks[0], m.looks[1]
+		from, knownA, pendingA := a.place()
+		to, knownB, pendingB := b.place()
+		if !final && (pendingA || pendingB) {
+			if m.tap != nil && (a.tap == m.tap || b.tap == m.tap) && time.Since(b.at) > catchUp {
+				m.closeTap("MONITOR is behind: the server would have to hold its output")
+				continue
+			}
+			return
+		}
+		m.account(a, b, from, to, a.tap != nil && a.tap == b.tap && knownA && knownB)
+		if a.tap != nil {
+			a.tap.forget(a.mark)
+		}
+		m.looks = m.looks[1:]
 	}
 }
 
-// look takes one more reading and one more poll of ACL LOG.
-func (m *master) look(ctx context.Context) {
-	now, err := m.read(ctx)
-	if err != nil && ctx.Err() == nil {
-		m.reconnect(ctx, err)
-		now, err = m.read(ctx)
+// place returns what MONITOR had shown when a look was taken.
+func (l *look) place() (c counts, known, pending bool) {
+	if l.tap == nil {
+		return c, false, false
 	}
-	if err != nil {
-		if ctx.Err() == nil {
-			m.hole("it could not be read: %v", err)
+	return l.tap.at(l.mark)
+}
+
+// account takes in one interval between two looks.
+func (m *master) account(a, b look, from, to counts, watched bool) {
+	if watched {
+		m.facts.WatchedSeconds += b.at.Sub(a.at).Seconds()
+	}
+	for i := range m.facts.Commands {
+		c := &m.facts.Commands[i]
+		run := max(0, b.stats[i].calls-a.stats[i].calls) // a count that fell is a break
+		c.Run += run
+		c.Denied += max(0, b.stats[i].rejected-a.stats[i].rejected)
+		if !watched {
+			continue
 		}
+		shown := to.lines[i] - from.lines[i]
+		c.Unmatched += max(run-shown, shown-run)
+		c.Watched += min(run, shown)
+		c.Unclear += to.unclear[i] - from.unclear[i]
+	}
+}
+
+// warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
+func (m *master) warnUnwatched() {
+	for _, c := range m.facts.Commands {
+		if c.Unwatched() > 0 && !m.warned {
+			m.warned = true
+			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
+		}
+	}
+}
+
+// open begins to watch the traffic. Where that is refused it is tried again, ever less often.
+func (m *master) open(ctx context.Context) {
+	if time.Now().Before(m.retry) {
 		return
 	}
-	switch {
-	case now.runID != m.first.runID:
-		m.hole("it restarted or was replaced: another run id")
-	case now.resets != m.last.resets, now.commands < m.last.commands, now.setnx.calls < m.last.setnx.calls, now.getset.calls < m.last.getset.calls:
-		m.hole("its counters were reset (CONFIG RESETSTAT)")
-	case now.role != m.first.role:
-		m.hole("its role changed to %s", now.role)
+	tap, err := openTap(ctx, m.end, m.addr, m.q.matches, m.saw)
+	if err == nil {
+		m.tap, m.pause = tap, 0
+		m.rename(ctx)
+		return
 	}
-	m.last = now
-	m.poll(ctx)
+	if ctx.Err() == nil {
+		m.watchBreaks("MONITOR could not begin: " + err.Error())
+	}
+	m.pause = min(max(2*m.pause, time.Second), time.Minute)
+	m.retry = time.Now().Add(m.pause)
 }
 
+func (m *master) watchBreaks(why string) {
+	if why = m.addr + ": " + why; len(m.facts.WatchBreaks) < mostBreaks && !slices.Contains(m.facts.WatchBreaks, why) {
+		m.facts.WatchBreaks = append(m.facts.WatchBreaks, why)
+	}
+}
+
+// closeTap ends MONITOR. Why is empty where that was meant.
+func (m *master) closeTap(why string) {
+	if m.tap == nil {
+		return
+	}
+	m.tap.close()
+	m.facts.OtherSeen += m.tap.others()
+	m.tap = nil
+	if why != "" {
+		m.watchBreaks(why)
+		m.retry = time.Now().Add(time.Second)
+	}
+}
+
+func endOf(err error) string {
+	if explained := endpoint.Explain(err); explained != nil {
+		return explained.Error()
+	}
+	return "the connection broke"
+}
+
+const (
+	mostLoad  = 0.9             // share of a core that the server's main thread may use while MONITOR is on
+	hotFor    = 3 * time.Second // for so long, before MONITOR ends
+	coolPause = time.Minute     // until it is tried again
+)
+
+// watchLoad ends MONITOR where the server is too busy for it.
+func (m *master) watchLoad(now reading) {
+	took := now.at.Sub(m.last.at).Seconds()
+	if m.tap == nil || took <= 0 || (now.cpu-m.last.cpu)/took < mostLoad {
+		m.hot = time.Time{}
+		return
+	}
+	if m.hot.IsZero() {
+		m.hot = m.last.at
+	}
+	if now.at.Sub(m.hot) >= hotFor {
+		m.closeTap(fmt.Sprintf("MONITOR ended: the server's main thread used more than %.0f %% of a core", 100*mostLoad))
+		m.retry, m.hot = time.Now().Add(coolPause), time.Time{}
+	}
+}
+
+// poll reads ACL LOG.
 func (m *master) poll(ctx context.Context) {
-	if m.logFailed != nil {
-		return
+	if !m.facts.LogRead {
+		return // each refusal would be an entry of ACL LOG itself
 	}
 	hits, err := m.log.Poll(ctx, m.conn)
-	if err == nil && len(m.hits) < 1000 {
-		m.hits = append(m.hits, hits...)
+	if err != nil {
+		m.facts.LogRead, m.facts.LogWhy = false, endOf(err)
+		return
+	}
+	for _, h := range hits {
+		if h.Key != "" && !m.q.matches(h.Key) {
+			m.facts.LogOther += h.Count
+		} else if len(m.hits) < mostTraces {
+			m.hits = append(m.hits, h)
+		}
 	}
 }
 
-func (m *master) reconnect(ctx context.Context, why error) {
-	_ = m.conn.Close()
-	if conn, err := m.end.DialAddr(ctx, m.addr); err == nil {
-		m.conn = conn
-	} else {
-		m.hole("the connection broke: %v", why)
+// saw notes a command of a legacy client. The reader of MONITOR calls it.
+func (m *master) saw(s sighting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.traces[s.addr]
+	if t == nil {
+		if len(m.traces) >= mostTraces {
+			return
+		}
+		t = &trace{forms: map[string]int64{}}
+		m.traces[s.addr], m.stale = t, true
+	}
+	t.forms[s.form]++
+	if s.dialect != "" {
+		t.dialect = s.dialect
+	}
+	if len(t.keys) < mostKeys && !slices.Contains(t.keys, s.key) {
+		t.keys = append(t.keys, s.key)
 	}
 }
 
-// server sums a master up. A count that went back, or a hole, leaves no difference to speak of; what was
-// counted is never taken back.
-func (m *master) server() Server {
-	setnx, getset := m.last.setnx.minus(m.first.setnx), m.last.getset.minus(m.first.getset)
-	return Server{
-		Addr: m.addr, RunID: m.first.runID, Version: m.first.version,
-		SetNX: max(0, setnx.calls), GetSet: max(0, getset.calls), Rejected: max(0, setnx.rejected) + max(0, getset.rejected),
+// name asks who is behind an address that was seen for the first time.
+func (m *master) name(ctx context.Context) {
+	m.mu.Lock()
+	stale := m.stale
+	m.stale = false
+	m.mu.Unlock()
+	if stale {
+		m.rename(ctx)
 	}
+}
+
+func (m *master) rename(ctx context.Context) {
+	list, err := redis.String(redis.DoContext(m.conn, ctx, "CLIENT", "LIST"))
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for line := range strings.Lines(list) {
+		field := map[string]string{}
+		for word := range strings.FieldsSeq(line) {
+			name, value, _ := strings.Cut(word, "=")
+			field[name] = value
+		}
+		if t := m.traces[field["addr"]]; t != nil {
+			t.name, t.user = field["name"], field["user"]
+		}
+	}
+}
+
+// found returns the legacy clients that MONITOR and ACL LOG named.
+func (m *master) found() (all []Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(m.traces)) {
+		t := m.traces[addr]
+		var forms []string
+		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
+			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
+		}
+		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: "MONITOR: it sent " + strings.Join(forms, ", ")})
+	}
+	for _, h := range m.hits {
+		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
+		if h.Key != "" {
+			c.Keys = []string{h.Key}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// follow looks until the window is over.
+func (m *master) follow(ctx context.Context, until time.Time) {
+	o := &m.q.opts
+	burst := time.Now()
+	var burstEnds time.Time
+	for ctx.Err() == nil {
+		now := time.Now()
+		if !now.Before(until) {
+			return
+		}
+		closing := false
+		switch {
+		case o.Whole:
+			if m.tap == nil {
+				m.open(ctx)
+			}
+		case o.Burst == 0:
+		case m.tap == nil && !now.Before(burst):
+			burst, burstEnds = now.Add(o.Every), now.Add(o.Burst)
+			m.open(ctx)
+		case m.tap != nil && !now.Before(burstEnds):
+			closing = true
+		}
+		_ = m.look(ctx) // the next one covers the time of one that failed
+		if closing && m.tap != nil {
+			m.awaitLast(ctx)
+			m.closeTap("")
+		}
+		m.q.tell()
+		next := time.Now().Add(o.Look)
+		if o.Burst > 0 && !o.Whole {
+			if event := map[bool]time.Time{true: burstEnds, false: burst}[m.tap != nil]; event.Before(next) {
+				next = event
+			}
+		}
+		if until.Before(next) {
+			next = until
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// awaitLast waits until the last look has come by in the stream.
+func (m *master) awaitLast(ctx context.Context) {
+	if n := len(m.looks); n > 0 && m.looks[n-1].tap != nil {
+		m.looks[n-1].tap.await(ctx, m.looks[n-1].mark)
+	}
+	m.settle(false)
+}
+
+// finish takes the last look.
+func (m *master) finish(ctx context.Context) {
+	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		m.breaks("it could not be read at the end: " + endOf(err))
+	}
+	m.awaitLast(ctx)
+	m.closeTap("")
+	m.settle(true)
 }

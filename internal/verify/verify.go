@@ -2,352 +2,260 @@ package verify
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/census"
 	"github.com/lockmigrate/lockmigrate/internal/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
-	"github.com/lockmigrate/lockmigrate/internal/observe"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // Options of a verification.
 type Options struct {
 	Window    time.Duration
-	Longest   time.Duration // the longest lease or pause between two runs of a job: the window must be longer
-	Match     []string      // globs of the lock keys; of the namespace's record where there is one
+	Longest   time.Duration // what is said to be the longest lease, or pause between two runs of a job; 0: nothing is said
+	Match     []string      // globs of the lock keys; those of the namespace's record where there is one; none: every key is a lock key
 	Namespace string
 	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
 	Burst     time.Duration // of MONITOR; 0 for none
 	Every     time.Duration // from one burst to the next
-	Census    bool
+	Whole     bool          // MONITOR for the whole window, in place of bursts
+	Census    bool          // look at the keys' values at the start and at the end
 
+	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
+	// within the window.
 	Progress func(left time.Duration, seen int)
+	// Warn, if set, is told once of each reason why this run cannot find that no client was seen.
+	Warn func(text string)
 }
 
 // inquiry is one run.
 type inquiry struct {
 	end     *endpoint.Endpoint
 	opts    Options
-	cert    Certificate
+	id      string // of the run, in its marks
 	masters []*master
 	began   time.Time
+	facts   Evidence
 
-	before     map[string]string // legacy values at the start, by server and key
-	legacyOps  int64             // that bursts saw
-	otherOps   int64
-	bursts     int
-	burstTime  time.Duration
-	holes      []string // each makes the verdict inconclusive
-	burstHoles []string // of a source that covers only a part anyway
-	clients    map[string]Client
+	telling sync.Mutex
 }
 
-// Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive,
-// unless a legacy client was seen before.
+// Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
+// legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, clients: map[string]Client{}, before: map[string]string{}}
+	q := &inquiry{end: end, opts: opts, id: rand.Text()}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
-	q.cert = Certificate{Format: Format, Namespace: opts.Namespace, Servers: []Server{}, Sources: []Source{}, LegacyClients: []Client{}}
-	if err := q.members(ctx); err != nil {
-		return q.cert, err
+	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
+	if err := q.namespace(ctx); err != nil {
+		return Certificate{}, err
 	}
-	q.cert.Patterns = q.opts.Match
+	q.facts.Patterns = q.opts.Match
 	addrs, err := end.Masters(ctx)
 	if err != nil {
-		return q.cert, err
+		return Certificate{}, err
 	}
 	defer func() {
 		for _, m := range q.masters {
+			m.closeTap("")
 			_ = m.conn.Close()
 		}
 	}()
 	for _, addr := range addrs {
-		m, err := newMaster(ctx, end, addr)
+		m, err := newMaster(ctx, q, addr)
 		if err != nil {
-			return q.cert, err
+			return Certificate{}, err
 		}
 		q.masters = append(q.masters, m)
 	}
-	q.began = time.Now()
-	q.cert.Started = q.began.UTC()
-	if opts.Census {
-		q.census(ctx, q.before, nil)
-	}
-	q.watch(ctx)
-	q.finish(ctx, addrs)
-	return q.cert, nil
-}
-
-// watch looks until the window is over.
-func (q *inquiry) watch(ctx context.Context) {
-	tick := time.NewTicker(q.opts.Look)
-	defer tick.Stop()
-	over := time.NewTimer(time.Until(q.began.Add(q.opts.Window)))
-	defer over.Stop()
-	next, running := time.Duration(0), false
-	bursts := make(chan func(), 1)
-	defer func() {
-		if running {
-			(<-bursts)()
-		}
-	}()
-	for {
-		if q.opts.Burst > 0 && !running && time.Since(q.began) >= next {
-			next, running = time.Since(q.began)+q.opts.Every, true
-			go func() { bursts <- q.burst(ctx) }() // beside the looks: ACL LOG must not wait
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-over.C:
-			return
-		case take := <-bursts:
-			take()
-			running = false
-			continue
-		case <-tick.C:
-		}
-		for _, m := range q.masters {
-			m.look(ctx)
-		}
-		if q.opts.Progress != nil {
-			q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), len(q.clients))
-		}
-	}
-}
-
-// burst runs MONITOR for a moment on every master, and returns what takes in what it found.
-func (q *inquiry) burst(ctx context.Context) (take func()) {
-	opts := observe.Options{}
-	if len(q.opts.Match) > 0 {
-		opts.Match = q.matches
-	}
-	length := min(q.opts.Burst, time.Until(q.began.Add(q.opts.Window)))
-	if length <= 0 {
-		return func() {}
-	}
-	began := time.Now()
-	var watches []*observe.Watch
-	var holes []string
 	for _, m := range q.masters {
-		w, err := observe.Start(ctx, q.end, m.addr, opts, observe.Limits{For: length, Commands: 2_000_000, Snapshot: -1})
-		if err != nil {
-			holes = append(holes, "a MONITOR burst was not possible: "+err.Error())
-			continue
+		if err := m.begin(ctx); err != nil {
+			return Certificate{}, err
 		}
-		watches = append(watches, w)
 	}
-	var reports []observe.Report
-	for _, w := range watches {
-		if err := w.Wait(); err != nil && ctx.Err() == nil {
-			holes = append(holes, "a MONITOR burst ended early: "+err.Error())
-		}
-		reports = append(reports, w.Report())
+	q.began = time.Now()
+	q.facts.Started = q.began.UTC()
+	q.watch(ctx, addrs)
+	return Certify(q.facts), nil
+}
+
+// watch looks until the window is over, and then for the last time.
+func (q *inquiry) watch(ctx context.Context, addrs []string) {
+	var group sync.WaitGroup
+	for _, m := range q.masters {
+		group.Go(func() { m.follow(ctx, q.began.Add(q.opts.Window)) })
 	}
-	took := time.Since(began)
-	return func() {
-		for _, h := range holes {
-			if !slices.Contains(q.burstHoles, h) {
-				q.burstHoles = append(q.burstHoles, h)
-			}
+	before, whyBefore := map[string]value{}, []string{leftOut}
+	if q.opts.Census {
+		before, whyBefore = q.values(ctx)
+	}
+	q.warnOfValues(before)
+	group.Wait()
+	q.facts.Finished = ctx.Err() == nil
+
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
+	defer cancel()
+	if q.facts.Finished {
+		last = ctx
+		q.lastValues(ctx, before, whyBefore)
+	} else {
+		q.facts.Values.Why = []string{"the run was interrupted"}
+	}
+	q.facts.Ended = time.Now().UTC()
+	for _, m := range q.masters {
+		group.Go(func() { m.finish(last) })
+	}
+	group.Wait()
+	for _, m := range q.masters {
+		q.facts.Masters = append(q.facts.Masters, m.facts)
+		for _, c := range m.found() {
+			q.sees(c)
 		}
-		if len(watches) > 0 {
-			q.bursts++
-			q.burstTime += took
-		}
-		for _, r := range reports {
-			q.attribute(r)
-		}
+	}
+	if q.facts.Finished {
+		now, err := q.end.Masters(last)
+		q.facts.MastersSame = err == nil && slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(addrs)))
+		q.lastNamespace(last)
+		q.facts.Finished = ctx.Err() == nil // it may have come to an end within the last looks
 	}
 }
 
-// attribute takes in the legacy clients of a burst.
-func (q *inquiry) attribute(r observe.Report) {
-	q.legacyOps += r.LegacyOps
-	q.otherOps += r.OtherOps
-	for _, row := range r.Clients {
-		if row.Kind == observe.Legacy {
-			q.sees(Client{Addr: row.Addr, Name: row.Name, User: row.User, Dialect: row.Dialect, Keys: row.Keys, Evidence: "MONITOR: it sent SETNX or GETSET"})
+// lastMoment is how long an interrupted run may take for its last looks.
+const lastMoment = 700 * time.Millisecond
+
+func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBefore []string) {
+	v := &q.facts.Values
+	*v = Values{StartWhole: len(whyBefore) == 0, Before: len(before), HeldBefore: []string{}, HeldAfter: []string{}, Why: whyBefore}
+	if !q.opts.Census {
+		return
+	}
+	after, why := q.values(ctx)
+	v.EndWhole = len(why) == 0
+	for _, w := range why {
+		if !slices.Contains(v.Why, w) {
+			v.Why = append(v.Why, w)
 		}
+	}
+	if !v.StartWhole || !v.EndWhole { // what is not in both may have stood there all the time
+		return
+	}
+	var seen []Client
+	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, func(id string) string {
+		_, key, _ := strings.Cut(id, " ")
+		return key
+	})
+	for _, c := range seen {
+		q.sees(c)
 	}
 }
 
+// matches tells whether a key is a lock key.
 func (q *inquiry) matches(key string) bool {
-	if len(q.opts.Match) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(q.opts.Match, func(p string) bool { return glob.Match(p, key) })
+	return len(q.opts.Match) == 0 || glob.MatchAny(q.opts.Match, key)
 }
 
 // sees notes a legacy client.
 func (q *inquiry) sees(c Client) {
-	id := c.Addr + " " + c.User + " " + c.Evidence
-	if _, known := q.clients[id]; !known && len(q.clients) < 1000 {
-		q.clients[id] = c
+	same := func(o Client) bool {
+		return o.Addr == c.Addr && o.User == c.User && o.Evidence == c.Evidence && slices.Equal(o.Keys, c.Keys)
+	}
+	if len(q.facts.Seen) < mostTraces && !slices.ContainsFunc(q.facts.Seen, same) {
+		q.facts.Seen = append(q.facts.Seen, c)
 	}
 }
 
-// members reads the namespace: its patterns, and who still runs stage legacy.
-func (q *inquiry) members(ctx context.Context) error {
-	if q.opts.Namespace == "" {
-		return nil
-	}
+// show reads the namespace's record.
+func (q *inquiry) show(ctx context.Context) (stages.View, error) {
 	pool := q.end.LocksOrNone() // in a cluster the record is on one master
 	defer pool.Close()
 	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
-	view, err := store.Show(ctx)
-	if err != nil {
-		if errors.Is(err, stages.ErrNoRecord) {
-			return &endpoint.Error{What: fmt.Sprintf("there is no namespace %q", q.opts.Namespace), Advice: "lockmigrate stage init makes one; or verify by --match alone", BadInput: true}
-		}
+	return store.Show(ctx)
+}
+
+// namespace reads the record at the start: its patterns, and who runs stage legacy.
+func (q *inquiry) namespace(ctx context.Context) error {
+	if q.opts.Namespace == "" {
+		return nil
+	}
+	view, err := q.show(ctx)
+	switch {
+	case errors.Is(err, stages.ErrNoRecord):
+		return &endpoint.Error{What: fmt.Sprintf("there is no namespace %q", q.opts.Namespace), Advice: "lockmigrate stage init makes one; or verify by --match alone", BadInput: true}
+	case err != nil:
 		return endpoint.Explain(err)
 	}
-	q.cert.Epoch = view.Record.Epoch
+	r := view.Record
+	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns}
 	if len(q.opts.Match) == 0 {
-		q.opts.Match = view.Record.Patterns
+		q.opts.Match = r.Patterns
 	}
-	if q.opts.Longest == 0 {
-		q.opts.Longest = view.Record.Shortest
+	q.members(view)
+	return nil
+}
+
+// lastNamespace reads it again at the end.
+func (q *inquiry) lastNamespace(ctx context.Context) {
+	n := q.facts.Namespace
+	if n == nil {
+		return
 	}
+	view, err := q.show(ctx)
+	if err != nil {
+		return
+	}
+	r := view.Record
+	n.Same = r.Epoch == n.Epoch && r.Since.Equal(n.Since) && slices.Equal(r.Patterns, n.Patterns)
+	q.members(view)
+}
+
+// members notes those that run stage legacy.
+func (q *inquiry) members(view stages.View) {
 	for _, m := range view.Members {
 		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
 			q.sees(Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
 		}
 	}
-	return nil
 }
 
-// census notes the legacy values among the lock keys; changed is told of each that was not there before, or
-// is live.
-func (q *inquiry) census(ctx context.Context, into map[string]string, changed func(server, key string, row *census.Row)) {
+// tell reports progress, and once that this run cannot end well.
+func (q *inquiry) tell() {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	seen := 0
 	for _, m := range q.masters {
-		conn, err := q.end.DialRaw(ctx, m.addr)
-		if err != nil {
-			q.holes = append(q.holes, "the census could not begin: "+err.Error())
-			continue
-		}
-		opts := census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
-			if len(r.Dialects) == 0 || !r.Format.Legacy() || len(into) > 100_000 {
-				return nil
-			}
-			id := m.addr + " " + string(r.Key)
-			into[id] = fmt.Sprint(r.Expires)
-			if changed != nil {
-				changed(m.addr, string(r.Key), r)
-			}
-			return nil
-		}}
-		if err := census.New(opts).Scan(ctx, conn); err != nil && ctx.Err() == nil {
-			q.holes = append(q.holes, "the census is not whole: "+err.Error())
-		}
+		m.mu.Lock()
+		seen += len(m.traces)
+		m.mu.Unlock()
+	}
+	if q.opts.Progress != nil {
+		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
 	}
 }
 
-// finish takes the last looks, and judges.
-func (q *inquiry) finish(ctx context.Context, addrs []string) {
-	interrupted := ctx.Err() != nil
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 700*time.Millisecond)
-	if !interrupted {
-		cancel()
-		last, cancel = context.WithTimeout(ctx, time.Minute)
-	}
-	defer cancel()
-	for _, m := range q.masters {
-		m.look(last)
-	}
-	q.cert.Ended = time.Now().UTC()
-	q.cert.WindowSeconds = q.cert.Ended.Sub(q.cert.Started).Seconds()
-	if interrupted {
-		q.holes = append(q.holes, "it was interrupted")
-	} else {
-		if now, err := q.end.Masters(last); err != nil || !slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(addrs))) {
-			q.holes = append(q.holes, "the masters are not those of the start")
-		}
-		if q.opts.Namespace != "" {
-			epoch := q.cert.Epoch
-			if err := q.members(last); err != nil || q.cert.Epoch != epoch {
-				q.holes = append(q.holes, "the namespace changed or could not be read at the end")
-			}
+// warnOfValues says at the start that a value stands in the way. The run goes on: it may name who wrote it.
+func (q *inquiry) warnOfValues(before map[string]value) {
+	held := 0
+	for _, v := range before {
+		if v.held {
+			held++
 		}
 	}
-	var held []string
-	if q.opts.Census && !interrupted {
-		held = q.lastCensus(last)
+	if held > 0 {
+		q.warn(fmt.Sprintf("%s on the lock keys may be held: this run can name legacy clients, but cannot end with none-seen", nouns(int64(held), "value")))
 	}
-	q.judge(held)
 }
 
-// lastCensus compares the values of the end with those of the start. It returns keys whose value is live and
-// was there all the time: somebody may hold it.
-func (q *inquiry) lastCensus(ctx context.Context) (held []string) {
-	q.census(ctx, map[string]string{}, func(server, key string, r *census.Row) {
-		before, known := q.before[server+" "+key]
-		switch {
-		case known && before == fmt.Sprint(r.Expires):
-			if r.State == census.Held && len(held) < 10 {
-				held = append(held, key)
-			}
-		default:
-			q.sees(Client{Evidence: "census: a legacy value was written within the window", Dialect: r.Dialects[0], Keys: []string{key}})
-		}
-	})
-	return held
-}
-
-// judge weighs the evidence.
-func (q *inquiry) judge(held []string) {
-	c := &q.cert
-	var calls, rejected int64
-	for _, m := range q.masters {
-		s := m.server()
-		c.Servers = append(c.Servers, s)
-		calls += s.SetNX + s.GetSet
-		rejected += s.Rejected
-		q.holes = append(q.holes, m.holes...)
-		for _, h := range m.hits {
-			if h.Key != "" && !q.matches(h.Key) {
-				continue
-			}
-			q.sees(Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)})
-		}
+func (q *inquiry) warn(text string) {
+	if q.opts.Warn != nil {
+		q.telling.Lock()
+		defer q.telling.Unlock()
+		q.opts.Warn(text)
 	}
-	q.sources(calls, rejected, held)
-	attributed := len(q.clients) > 0
-	if !attributed && (rejected > 0 || calls > 0 && q.otherOps == 0) {
-		evidence := fmt.Sprintf("commandstats: %d SETNX or GETSET were run", calls)
-		if rejected > 0 {
-			evidence = fmt.Sprintf("commandstats: %d SETNX or GETSET were run, %d denied", calls, rejected)
-		}
-		q.sees(Client{Evidence: evidence + "; no source names who"})
-		attributed = true
-	}
-	for _, id := range slices.Sorted(mapKeys(q.clients)) {
-		c.LegacyClients = append(c.LegacyClients, q.clients[id])
-	}
-	switch {
-	case attributed:
-		c.Verdict, c.Why = Seen, fmt.Sprintf("%d SETNX and GETSET on %d servers, %d denied; %s", calls, len(q.masters), rejected, nouns(len(c.LegacyClients), "finding"))
-	case len(q.holes) > 0:
-		c.Verdict, c.Why = Inconclusive, strings.Join(q.holes, "; ")
-	case calls > 0:
-		c.Verdict = Inconclusive
-		c.Why = fmt.Sprintf("%d SETNX or GETSET were run; the %d that MONITOR saw were not on these lock keys, but it did not see all", calls, q.otherOps)
-		if calls == q.otherOps {
-			c.Verdict, c.Why = NoneSeen, fmt.Sprintf("all %d SETNX and GETSET of the window were seen by MONITOR, and none was on a lock key", calls)
-		}
-	case len(held) > 0:
-		c.Verdict, c.Why = Inconclusive, fmt.Sprintf("a legacy client may hold %q: its value did not change and is not over; look for longer than the longest lease, or sweep", held)
-	case q.opts.Longest > 0 && c.WindowSeconds < q.opts.Longest.Seconds():
-		c.Verdict, c.Why = Inconclusive, fmt.Sprintf("nobody was seen in %.0f s, but a client may be silent for %v", c.WindowSeconds, q.opts.Longest)
-	default:
-		c.Verdict, c.Why = NoneSeen, fmt.Sprintf("no SETNX and no GETSET on %d servers in %.1f s", len(q.masters), c.WindowSeconds)
-	}
-	q.risks()
 }

@@ -1,0 +1,132 @@
+package verify
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// calls counts one command.
+type calls struct{ calls, rejected, failed int64 }
+
+// reading is one look at a server's INFO.
+type reading struct {
+	runID, version, role string
+
+	cluster bool
+	stats   map[string]calls // by command, in lower case
+	totals  map[string]int64 // other counts that only a restart or RESETSTAT sets back
+	rejects bool             // it has rejected_calls
+	refuses string           // why it refuses writes at the moment
+	cpu     float64          // seconds of its main thread
+	at      time.Time
+}
+
+// totals are the counts that are compared beside those of the commands.
+var totals = map[string]bool{
+	"total_commands_processed": true, "total_connections_received": true, "total_net_input_bytes": true, "total_net_output_bytes": true,
+	"keyspace_hits": true, "keyspace_misses": true, "expired_keys": true, "evicted_keys": true,
+}
+
+// readInfo reads the reply of INFO.
+func readInfo(text string) reading {
+	r := reading{stats: map[string]calls{}, totals: map[string]int64{}, at: time.Now()}
+	field := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, found := strings.Cut(strings.TrimSpace(line), ":")
+		if !found {
+			continue
+		}
+		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok {
+			c, rejects := callsOf(value)
+			r.stats[strings.ToLower(command)] = c
+			r.rejects = r.rejects || rejects
+			continue
+		}
+		if totals[name] {
+			r.totals[name], _ = strconv.ParseInt(value, 10, 64)
+		}
+		field[name] = value
+	}
+	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
+	r.cluster = field["cluster_enabled"] == "1"
+	r.refuses = refusal(field)
+	for _, name := range []string{"used_cpu_user_main_thread", "used_cpu_sys_main_thread"} {
+		seconds, _ := strconv.ParseFloat(field[name], 64)
+		r.cpu += seconds
+	}
+	if r.cpu == 0 { // before 6.2
+		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+			seconds, _ := strconv.ParseFloat(field[name], 64)
+			r.cpu += seconds
+		}
+	}
+	return r
+}
+
+// callsOf reads calls=1,usec=...,rejected_calls=0,failed_calls=0.
+func callsOf(value string) (c calls, rejects bool) {
+	for pair := range strings.SplitSeq(value, ",") {
+		name, number, _ := strings.Cut(pair, "=")
+		n, _ := strconv.ParseInt(number, 10, 64)
+		switch name {
+		case "calls":
+			c.calls = n
+		case "rejected_calls":
+			c.rejected, rejects = n, true
+		case "failed_calls":
+			c.failed = n
+		}
+	}
+	return c, rejects
+}
+
+// refusal tells why a server refuses writes at the moment, empty if nothing in INFO says so.
+func refusal(field map[string]string) string {
+	number := func(name string) int64 { n, _ := strconv.ParseInt(field[name], 10, 64); return n }
+	switch {
+	case field["loading"] == "1":
+		return "it is loading its data"
+	case number("maxmemory") > 0 && number("used_memory") >= number("maxmemory") && field["maxmemory_policy"] == "noeviction":
+		return "its memory is full"
+	case field["rdb_last_bgsave_status"] != "" && field["rdb_last_bgsave_status"] != "ok":
+		return "its last snapshot failed"
+	case field["aof_enabled"] == "1" && field["aof_last_write_status"] != "ok":
+		return "its append-only file cannot be written"
+	}
+	return ""
+}
+
+// canary is the command of ours that the counters prove themselves with: each look sends one before INFO.
+const canary = "echo"
+
+// broken tells why two readings, one after the other, cannot be compared; empty if they can. Every count only
+// rises, and that of our own ECHO rises with every look: a restart or CONFIG RESETSTAT in between shows, also on
+// a server where little was counted before it.
+func broken(before, after reading) string {
+	switch {
+	case after.runID != before.runID:
+		return "it restarted or was replaced: another run id"
+	case after.role != before.role:
+		return "its role changed to " + after.role
+	case after.stats["config|resetstat"].calls != before.stats["config|resetstat"].calls:
+		return "its counters were reset (CONFIG RESETSTAT)"
+	case after.stats[canary].calls < before.stats[canary].calls+1:
+		if before.stats[canary].calls > 0 && after.stats[canary].calls > 0 {
+			return "its counters were reset (CONFIG RESETSTAT): the count of our own ECHO fell"
+		}
+		return "INFO does not count our own ECHO: this server has no commandstats"
+	}
+	for name, was := range before.stats {
+		if is := after.stats[name]; is.calls < was.calls || is.rejected < was.rejected || is.failed < was.failed {
+			return fmt.Sprintf("its counters were reset (CONFIG RESETSTAT): the count of %s fell", name)
+		}
+	}
+	for name, was := range before.totals {
+		if after.totals[name] < was {
+			return fmt.Sprintf("its counters were reset (CONFIG RESETSTAT): %s fell", name)
+		}
+	}
+	return ""
+}
