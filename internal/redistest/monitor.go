@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,9 +35,15 @@ type Command struct {
 	Words []string  // the first in capitals
 }
 
-// Commands returns what ran since the last call, without the commands that scripts ran. A marker of its
-// own tells it where the present ends.
+// Commands returns what ran since the last call, without the commands that scripts ran.
 func (m *Monitor) Commands() []Command {
+	m.t.Helper()
+	return slices.DeleteFunc(m.All(), func(c Command) bool { return c.Addr == "lua" })
+}
+
+// All returns what ran since the last call, with the commands that scripts ran. A marker of its own tells it where the
+// present ends.
+func (m *Monitor) All() []Command {
 	m.t.Helper()
 	marker := fmt.Sprintf("marker-%d", time.Now().UnixNano())
 	m.s.Do("ECHO", marker)
@@ -50,7 +57,7 @@ func (m *Monitor) Commands() []Command {
 		if len(c.Words) == 2 && c.Words[0] == "ECHO" && c.Words[1] == marker {
 			return commands
 		}
-		if c.Addr != "lua" && len(c.Words) > 0 {
+		if len(c.Words) > 0 {
 			commands = append(commands, c)
 		}
 	}
