@@ -216,7 +216,8 @@ func (k *Lock) lostTo(v protocol.Verdict, seen, op string) *Error {
 	e := &Error{Op: op, Key: k.key, Kind: ErrLost, Note: "the key is not ours any more"}
 	if v == protocol.Displaced {
 		e.Value = seen
-		e.Note = "displaced: after a stale DEL another client may have come in; the key holds " + shown(e.Value)
+		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.
+		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + shown(e.Value)
 	}
 	return e
 }

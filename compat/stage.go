@@ -1,9 +1,6 @@
 package compat
 
 import (
-	"fmt"
-	"strings"
-
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -52,28 +49,8 @@ func stageOf(s stages.Stage) Stage {
 	}
 }
 
-// unshareable are the dialects that can share a key with nobody, not even with clients of their own.
-var unshareable = []struct {
-	names []string
-	why   string
-}{
-	{[]string{"t", "ms|uuid", "ms-pipe-uuid"},
-		"its clients send GETSET on every failure, so any value on the key, a bridge value too, is destroyed on first contention"},
-	{[]string{"e2", "redis-objects-forever"},
-		`its clients write "1" when they are given no expiration, which every reader with one takes for long expired`},
-	{[]string{"empty", "empty-value"},
-		"an empty value says nothing about its holder, and readers take it for an expiry long past"},
-}
-
 // ParseDialect finds a dialect that the bridge can speak, by its name on the command line. Those that
 // can share a key with nobody are refused, and the error says why.
 func ParseDialect(name string) (legacy.Dialect, error) {
-	for _, d := range unshareable {
-		for _, n := range d.names {
-			if strings.EqualFold(name, n) {
-				return legacy.Dialect{}, fmt.Errorf("dialect %q cannot share a key with anybody: %s", name, d.why)
-			}
-		}
-	}
 	return legacy.ParseDialect(name)
 }

@@ -209,7 +209,7 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 		if took := lost(t, k, 5*time.Second); took > 3*o.RenewEvery {
 			t.Errorf("told after %v, the renewal interval is %v", took, o.RenewEvery)
 		}
-		if cause := context.Cause(k.Context()); !strings.Contains(cause.Error(), "displaced") {
+		if cause := context.Cause(k.Context()); !strings.Contains(cause.Error(), "displaced") || !strings.Contains(cause.Error(), "or overwrote the key") {
 			t.Errorf("cause %v", cause)
 		}
 		s.Do("DEL", "orders") // the legacy client has finished; the displaced holder may still be at work

@@ -106,6 +106,26 @@ func TestMisconfiguredServers(t *testing.T) {
 			s.Do("SET", "lock:order:2", fmt.Sprint(time.Now().Unix()+60))
 			return s.URL(), doctor.Options{}
 		}, "dialects", doctor.Fail, "redis-doc"},
+		{"clients that overwrite a holder", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SETEX", "qo_tasks.add_a-1", 60, time.Now().Unix()+60)
+			return s.URL(), doctor.Options{}
+		}, "dialects", doctor.Fail, "blind-set"},
+		{"either of two dialects", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SET", "lock:py", fmt.Sprint(time.Now().Unix()+60)+".25")
+			return s.URL(), doctor.Options{}
+		}, "dialects", doctor.Pass, "redispy-float or redis-objects"},
+		{"a token of 16 letters and digits", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld")
+			return s.URL(), doctor.Options{}
+		}, "tokens-without-ttl", doctor.Warn, "lock:laravel"},
+		{"a token on a key of another name", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SETNX", "laravel_cache:job", "q8ZK3mPx0aVbT7Ld")
+			return s.URL(), doctor.Options{}
+		}, "tokens-without-ttl", doctor.Warn, "1 random texts"},
 		{"ghosts", func(t *testing.T) (string, doctor.Options) {
 			s := redistest.Real(t)
 			s.Do("SET", "lock:dead", ms(-48*time.Hour))

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/census"
 	"github.com/lockmigrate/lockmigrate/internal/observe"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // sample is what a bounded look at the keys found.
@@ -22,13 +24,16 @@ type sample struct {
 	ghost   string
 	noTTL   int
 	token   string
+	maybe   int // texts without TTL that may be tokens: their keys' names do not say that they are locks
+	blind   string
 	byName  map[string][]string // dialects by family
+	said    map[string]bool     // which dialects write what was found: those that write the same together
 	failure error
 }
 
 // takeSample looks at the keys through a census, for as many keys as the options allow.
 func takeSample(ctx context.Context, p *patient) *sample {
-	s := &sample{byName: map[string][]string{}}
+	s := &sample{byName: map[string][]string{}, said: map[string]bool{}}
 	conn, err := p.end.DialRaw(ctx, p.addr)
 	if err != nil {
 		s.failure = err
@@ -36,7 +41,7 @@ func takeSample(ctx context.Context, p *patient) *sample {
 	}
 	limited, enough := context.WithCancel(ctx)
 	defer enough()
-	opts := census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
+	opts := census.Options{Confidence: census.Low, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
 		s.take(r)
 		return nil
 	}}
@@ -58,6 +63,12 @@ func takeSample(ctx context.Context, p *patient) *sample {
 }
 
 func (s *sample) take(r *census.Row) {
+	if r.Confidence < census.Medium {
+		if r.Format == census.TokenNoTTL {
+			s.maybe++
+		}
+		return
+	}
 	if r.State == census.Ghost {
 		s.ghosts++
 		s.ghost = string(r.Key)
@@ -69,6 +80,10 @@ func (s *sample) take(r *census.Row) {
 	if len(r.Dialects) == 0 {
 		return
 	}
+	if r.Format == census.BlindSet {
+		s.blind = string(r.Key)
+	}
+	s.said[strings.Join(r.Dialects, " or ")] = true
 	family := observe.Family(string(r.Key))
 	seen := s.byName[family]
 	for _, other := range seen {
@@ -94,23 +109,15 @@ func dialects(_ context.Context, p *patient) (Verdict, string, string) {
 	switch {
 	case s.failure != nil:
 		return skip("the keys could not be read: " + s.failure.Error())
+	case s.blind != "":
+		return Fail, fmt.Sprintf("%s %q, by its name and value a key of %s clients", s.of(), s.blind, protocol.BlindSet), protocol.Refused(protocol.BlindSet)
 	case len(s.mixed) > 0:
 		return Fail, s.of() + ": " + strings.Join(s.mixed, ", "), "these fleets do not exclude each other today; lockmigrate observe names who writes what"
 	}
-	names := map[string]bool{}
-	for _, list := range s.byName {
-		for _, d := range list {
-			names[d] = true
-		}
-	}
-	var all []string
-	for d := range names {
-		all = append(all, d)
-	}
-	if len(all) == 0 {
+	if len(s.said) == 0 {
 		return Pass, s.of() + " no legacy value", ""
 	}
-	return Pass, s.of() + ": " + strings.Join(sorted(all), ", ") + ", never two on one kind of key", ""
+	return Pass, s.of() + ": " + strings.Join(slices.Sorted(maps.Keys(s.said)), ", ") + ", never two on one kind of key", ""
 }
 
 func ghosts(_ context.Context, p *patient) (Verdict, string, string) {
@@ -130,6 +137,8 @@ func tokensWithoutTTL(_ context.Context, p *patient) (Verdict, string, string) {
 		return skip("the keys could not be read: " + s.failure.Error())
 	case s.noTTL > 0:
 		return Warn, fmt.Sprintf("%s %d, such as %q", s.of(), s.noTTL, s.token), "lockmigrate sweep --tokens gives them a TTL"
+	case s.maybe > 0:
+		return Warn, fmt.Sprintf("%s none whose key is named like a lock; %d random texts without TTL may be tokens", s.of(), s.maybe), "lockmigrate scan --confidence low lists them; choose the locks among them with --match"
 	default:
 		return Pass, s.of() + " none", ""
 	}

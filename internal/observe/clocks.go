@@ -5,25 +5,43 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // sums are what one client's values on one family of keys say about offset + lease. Each sample is
-// offset + lease - delay - rounding, with delay >= 0 and 0 <= rounding < quantum: the largest is the closest.
+// offset + lease + extra - delay - rounding, with delay >= 0 and 0 <= rounding < quantum: the largest is the closest.
 type sums struct {
 	n       int64
 	top     [topSums]time.Duration // the largest, falling
 	quantum time.Duration
+	of      *protocol.Dialect // that wrote the values
 	// trip is the shortest time between two commands of one attempt: a whole round trip and more, so that
 	// the shortest delay of one way is below it.
 	trip time.Duration
 	run  suspects
+	// seen are the last samples of a client that counts in coarse steps: how far they spread says how much of
+	// a step rounding can have cost the largest of them.
+	seen []time.Duration
 }
 
-const topSums = 4
+const (
+	topSums  = 4
+	seenSums = 64
+	// coarse is from where on a step of the client's clock counts for more than delays.
+	coarse = 50 * time.Millisecond
+)
 
 func (s *sums) add(x, quantum time.Duration) {
 	if quantum > s.quantum {
 		s.quantum = quantum
+	}
+	if quantum >= coarse {
+		if len(s.seen) < seenSums {
+			s.seen = append(s.seen, x)
+		} else {
+			s.seen[s.n%seenSums] = x
+		}
 	}
 	kept := int(min(s.n, topSums))
 	s.n++
@@ -38,27 +56,145 @@ func (s *sums) add(x, quantum time.Duration) {
 	s.top[at] = x
 }
 
-// estimate returns offset + lease and how far off that may be.
+// join takes in what another connection of the same client has seen.
+func (s *sums) join(other *sums) {
+	s.of = other.of
+	if s.trip == 0 || other.trip > 0 && other.trip < s.trip {
+		s.trip = other.trip
+	}
+	n := s.n + other.n
+	if len(other.seen) > 0 {
+		for _, x := range other.seen {
+			s.add(x, other.quantum)
+		}
+	} else {
+		for _, x := range other.top[:min(other.n, topSums)] {
+			s.add(x, other.quantum)
+		}
+	}
+	s.n = n
+}
+
+// estimate returns offset + lease + extra and how far off that may be.
 func (s *sums) estimate() (sum, off time.Duration) {
 	kept := int(min(s.n, topSums))
-	second := s.top[kept-1]
-	spread := s.top[0] - second // how rare the fastest are: what the next fastest would add
+	spread := s.top[0] - s.top[kept-1] // how rare the fastest are: what the next fastest would add
+	lost := s.quantum / 2              // to rounding, give or take as much
+	if s.quantum >= coarse {
+		spread = 0 // is rounding
+		lost = s.rounding() / 2
+	}
 	trip := s.trip
 	if trip == 0 || trip > 50*time.Millisecond {
 		trip = min(max(2*spread, 2*time.Millisecond), 50*time.Millisecond)
 	}
 	// The fastest sample came after some delay in (0, trip): its middle, give or take the rest.
-	off = trip/2 + s.quantum/2 + spread
+	off = trip/2 + lost + spread
 	if kept == 1 {
 		off += 10 * time.Millisecond
 	}
-	return s.top[0] + trip/2 + s.quantum/2, off
+	return s.top[0] + trip/2 + lost, off
 }
 
-// pair is one client on one family of keys.
+// rounding returns how much rounding can have taken from the largest sample. All samples lie within one
+// step of the clock (but for delays), so what their spread leaves of it is the most.
+func (s *sums) rounding() time.Duration {
+	sorted := slices.Sorted(slices.Values(s.seen))
+	if len(sorted) == 0 {
+		return s.quantum
+	}
+	low := 0
+	if len(sorted) >= 4 {
+		low = 1 + len(sorted)/16 // one that was held up on its way makes the spread look larger
+	}
+	return min(max(s.quantum-(s.top[0]-sorted[low]), 0), s.quantum)
+}
+
+// pair is one client on one family of keys. Of direct pairs the lease is known by the TTL in the command,
+// and taken off: their sum is the offset.
 type pair struct {
 	client *client
 	family string
+	direct bool
+}
+
+// party is whose clock is estimated: a connection, or several of a host that have seen too little each.
+type party struct {
+	pair
+	members []*client
+	sums    *sums
+	// The estimate of offset + lease, or offset alone, with what the writers add taken off.
+	sum, off time.Duration
+}
+
+// enough is how many samples make a connection a party of its own.
+const enough = 3
+
+// parties puts together connections of one host that have a sample or two each: clients that connect for
+// each lock. One whose values disagree with the others has a clock of its own.
+func parties(all map[pair]*sums) []*party {
+	type crowd struct {
+		host, family string
+		direct       bool
+		of           *protocol.Dialect
+	}
+	var out []*party
+	few := map[crowd][]*party{}
+	for p, s := range all {
+		if s.n == 0 {
+			continue
+		}
+		one := &party{pair: p, members: []*client{p.client}, sums: s}
+		if id := (crowd{hostOf(p.client.addr), p.family, p.direct, s.of}); s.n < enough {
+			few[id] = append(few[id], one)
+		} else {
+			out = append(out, one)
+		}
+	}
+	for _, together := range few {
+		slices.SortFunc(together, func(a, b *party) int { return cmp.Compare(b.sums.top[0], a.sums.top[0]) })
+		for len(together) > 0 {
+			first := together[0]
+			all := &party{pair: first.pair, sums: &sums{}}
+			reach := max(first.sums.quantum, coarse)
+			var rest []*party
+			for _, one := range together {
+				if first.sums.top[0]-one.sums.top[0] > reach {
+					rest = append(rest, one)
+					continue
+				}
+				all.sums.join(one.sums)
+				all.members = append(all.members, one.client)
+			}
+			out = append(out, all)
+			together = rest
+		}
+	}
+	for _, p := range out {
+		p.sum, p.off = p.sums.estimate()
+		if p.direct {
+			p.off += time.Millisecond // the TTL was cut to whole milliseconds
+		}
+		p.sum -= p.client.extra(p.sums.of)
+	}
+	slices.SortFunc(out, func(a, b *party) int { // maps have no order, results must
+		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.sum, b.sum), cmp.Compare(a.client.addr, b.client.addr))
+	})
+	return out
+}
+
+// extra is what a client adds to now + lease, as far as what it does tells.
+func (c *client) extra(of *protocol.Dialect) time.Duration {
+	v := c.leading()
+	switch {
+	case of == nil:
+		return 0
+	case v.dialect == blindSet && c.sent["SETNX"] == 0 && c.sent["SET NX"] == 0:
+		return 0 // celery_once; node-resque, which tries SETNX first, adds one
+	case of == protocol.RedisPyFloat && v.dialect == protocol.RedisObjects.Name:
+		of = protocol.RedisObjects
+	}
+	return extraOf(of)
 }
 
 // Clocks are the solved offsets and leases.
@@ -74,49 +210,136 @@ type Clocks struct {
 // clocks of a fleet 5 s ahead with a lease of 30 s look like true clocks with a lease of 35 s. It is closed,
 // in this order, by
 //
-//	given  --lease;
-//	fleet  the lease, among those that people write down, with which most clients' clocks are right;
-//	round  the same with one client only: the nearest lease that people write down.
+//	given   --lease;
+//	expire  the TTL that the clients set after they have written the value, where most clocks are right with it;
+//	fleet   the lease, among those that people write down, with which most clients' clocks are right;
+//	round   the same with one client only: the nearest lease that people write down.
 //
 // A fleet whose clocks are all wrong by the same amount is therefore not found without --lease, and one
 // client alone only where its offset is small beside the steps between such leases.
-func solve(all map[pair]*sums, given time.Duration) *Clocks {
+//
+// Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
+// half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
+func solve(all map[pair]*sums, families map[string]*family, given time.Duration) *Clocks {
 	c := &Clocks{map[string]time.Duration{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}}
-	byFamily := map[string][]pair{}
-	for p, s := range all {
-		if s.n > 0 {
-			byFamily[p.family] = append(byFamily[p.family], p)
-		}
+	byFamily := map[string][]*party{}
+	for _, p := range parties(all) {
+		byFamily[p.family] = append(byFamily[p.family], p)
 	}
-	for family, pairs := range byFamily {
-		var seen []time.Duration
-		for _, p := range pairs {
-			sum, _ := all[p].estimate()
-			seen = append(seen, sum)
-		}
-		slices.Sort(seen) // maps have no order, results must
-		switch lease, ok := roundLease(seen); {
-		case given > 0:
-			c.lease[family], c.source[family] = given, "given"
-		case ok:
-			c.lease[family], c.source[family] = lease, "fleet"
-			if len(pairs) == 1 {
-				c.source[family] = "round"
+	for name, fleet := range byFamily {
+		var indirect []*party
+		for _, p := range fleet {
+			if !p.direct {
+				indirect = append(indirect, p)
 			}
 		}
-	}
-	for p, s := range all {
-		lease, ok := c.lease[p.family]
-		if !ok || s.n == 0 {
-			continue
+		var lease time.Duration
+		if len(indirect) > 0 {
+			switch ttl, ok := families[name].ttl(); {
+			case given > 0:
+				lease, c.source[name] = given, "given"
+			case ok && explains(indirect, ttl):
+				lease, c.source[name] = ttl, "expire"
+			default:
+				lease, _ = roundLease(indirect)
+				c.source[name] = "fleet"
+				if len(indirect) == 1 {
+					c.source[name] = "round"
+				}
+			}
+			c.lease[name] = lease
 		}
-		sum, off := s.estimate()
-		// Of several families the one with the smallest error bar speaks.
-		if before, seen := c.off[p.client]; !seen || off < before || off == before && sum-lease < c.offset[p.client] {
-			c.offset[p.client], c.off[p.client] = sum-lease, off
+		for _, direct := range []bool{false, true} {
+			c.offsets(fleet, direct, lease)
 		}
 	}
 	return c
+}
+
+// offsets takes the lease off the sums of a family.
+func (c *Clocks) offsets(fleet []*party, direct bool, lease time.Duration) {
+	var some []*party
+	for _, p := range fleet {
+		if p.direct == direct {
+			some = append(some, p)
+		}
+	}
+	if direct {
+		lease = 0
+	}
+	shift := rounded(some, lease)
+	for _, p := range some {
+		offset, off := p.sum-lease, p.off
+		if p.sums.quantum >= coarse {
+			offset -= shift
+			off += p.sums.quantum / 2
+		}
+		for _, m := range p.members {
+			// Of several families the one with the smallest error bar speaks.
+			if before, seen := c.off[m]; !seen || off < before || off == before && offset < c.offset[m] {
+				c.offset[m], c.off[m] = offset, off
+			}
+		}
+	}
+}
+
+// rounded tells whether clients that count in coarse steps cut the time or round it: 0, or half a step.
+func rounded(fleet []*party, lease time.Duration) time.Duration {
+	shift := time.Duration(0)
+	for _, p := range fleet {
+		if p.sums.quantum >= coarse {
+			shift = p.sums.quantum / 2
+		}
+	}
+	if shift > 0 && cost(fleet, lease, shift) < cost(fleet, lease, 0) {
+		return shift
+	}
+	return 0
+}
+
+// ttl returns the TTL that most EXPIREs of expiries gave.
+func (f *family) ttl() (time.Duration, bool) {
+	var best time.Duration
+	if f == nil {
+		return 0, false
+	}
+	for ttl, n := range f.ttls {
+		if n > f.ttls[best] || n == f.ttls[best] && ttl < best {
+			best = ttl
+		}
+	}
+	return best, best > 0
+}
+
+// explains tells that most clocks of a fleet are right with a lease.
+func explains(fleet []*party, lease time.Duration) bool {
+	right := 0
+	shift := rounded(fleet, lease)
+	for _, p := range fleet {
+		off := p.sum - lease
+		if p.sums.quantum >= coarse {
+			off -= shift
+		}
+		if off.Abs() <= p.off+50*time.Millisecond {
+			right++
+		}
+	}
+	return 2*right >= len(fleet)
+}
+
+// cost is how badly a lease explains a fleet: a clock that is right costs nothing, one that is wrong costs by
+// the order of magnitude of its error, so that a few clocks that are far off do not outvote those that are
+// right. What an estimate may be off by is no error.
+func cost(fleet []*party, lease, shift time.Duration) float64 {
+	total := 0.0
+	for _, p := range fleet {
+		off := p.sum - lease
+		if p.sums.quantum >= coarse {
+			off -= shift
+		}
+		total += math.Log1p(math.Abs(float64(off)) / float64(20*time.Millisecond+p.off))
+	}
+	return total
 }
 
 // written are the leases that people write down, in milliseconds: 1 to 9 of each decade and what divides a
@@ -136,23 +359,26 @@ var written = func() []time.Duration {
 	return slices.Compact(all)
 }()
 
-// roundLease finds the lease that explains the sums best: a clock that is right costs nothing, one that is
-// wrong costs by the order of magnitude of its error, so that a few clocks that are far off do not outvote
-// those that are right. Among equals the lease in the middle of the sums wins, then the shorter.
-func roundLease(sums []time.Duration) (time.Duration, bool) {
-	if len(sums) == 0 {
+// roundLease finds the lease that explains the sums best. Among equals the lease in the middle of the sums
+// wins, then the shorter. Clients that write whole seconds take leases of whole seconds.
+func roundLease(fleet []*party) (time.Duration, bool) {
+	if len(fleet) == 0 {
 		return 0, false
 	}
-	middle := sums[len(sums)/2]
+	middle := fleet[len(fleet)/2] // they are in order
 	best, bestCost := time.Duration(0), math.Inf(1)
 	for _, lease := range written {
-		cost := 0.0
-		for _, s := range sums {
-			cost += math.Log1p(math.Abs(float64(s-lease)) / float64(20*time.Millisecond))
-		}
-		cost += 0.1 * math.Log1p(math.Abs(float64(middle-lease))/float64(20*time.Millisecond))
-		if cost < bestCost {
-			best, bestCost = lease, cost
+		for _, shift := range []time.Duration{0, middle.sums.quantum / 2} {
+			if shift > 0 && middle.sums.quantum < coarse || middle.sums.quantum >= coarse && lease%middle.sums.quantum != 0 {
+				continue
+			}
+			c := cost(fleet, lease, shift) + 0.1*cost([]*party{middle}, lease, shift)
+			if shift > 0 {
+				c += 0.05 // most languages cut
+			}
+			if c < bestCost {
+				best, bestCost = lease, c
+			}
 		}
 	}
 	return best, true

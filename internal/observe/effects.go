@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/recognise"
 )
 
-// effect judges what one command of a client did to one key.
-func (o *Observer) effect(c *client, l *Line, e Effect) {
+// effect judges what one command of a client did to one key; named tells that a taking command is on a lock.
+func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 	id := keyID{e.DB, e.Key}
+	blind := false
 	switch e.Op {
 	case OpSetNX, OpTake, OpGetSet:
 	case OpHashAdd:
@@ -18,7 +20,8 @@ func (o *Observer) effect(c *client, l *Line, e Effect) {
 			return
 		}
 	case OpSet:
-		if o.locks[id] == nil && !l.Lua() {
+		blind = o.blind(c, l, e)
+		if o.locks[id] == nil && !l.Lua() && !blind {
 			return
 		}
 	default:
@@ -40,7 +43,7 @@ func (o *Observer) effect(c *client, l *Line, e Effect) {
 	}
 	switch e.Op {
 	case OpSetNX, OpTake:
-		o.try(c, lk, l, e)
+		o.try(c, lk, l, e, named)
 	case OpGet:
 		if !l.Lua() {
 			o.look(c, lk, l.At, e)
@@ -48,23 +51,62 @@ func (o *Observer) effect(c *client, l *Line, e Effect) {
 	case OpGetSet:
 		o.takeover(c, lk, l, e)
 	case OpSet:
-		o.overwrite(c, lk, l, e)
+		o.overwrite(c, lk, l, e, blind)
 	case OpDel:
 		o.delete(c, lk, l, e)
 	case OpHashAdd:
 		o.hashAdd(c, lk, l, e)
 	case OpExpire:
-		if h := lk.holder; h != nil && l.Lua() {
-			h.at = l.At
-			h.c.ttl = e.TTL
+		o.expires(c, lk, l, e)
+	}
+}
+
+// accompanies tells the guard, queue or counter of a lock.
+func accompanies(key string) bool {
+	_, _, ok := protocol.Owner([]byte(key))
+	return ok
+}
+
+// expires is EXPIRE and its like: a renewal by a script, or what follows SETNX where a lock lives by its TTL.
+func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
+	if !l.Lua() {
+		if a := c.attempts[lk.id]; a != nil && a.pending && lk.holder == nil { // who sets a TTL after a try has the key
+			o.settled(c, lk, a)
+		}
+	}
+	h := lk.holder
+	if h == nil || !l.Lua() && !o.same(h.c, c) {
+		return
+	}
+	h.c.ttl = e.TTL
+	if l.Lua() {
+		h.at = l.At
+	}
+	if f := o.family(lk.family); h.bySetNX && !h.expiring {
+		h.expiring = true
+		h.c.expired++
+		f.expired++
+		if h.shape.timed() && len(f.ttls) < 64 {
+			f.ttls[e.TTL]++
 		}
 	}
 }
 
-// accompanies tells the guard or fencing counter of a lock.
-func accompanies(key string) bool {
-	key = strings.TrimSuffix(key, ":")
-	return strings.HasSuffix(key, ":lockmigrate:guard") || strings.HasSuffix(key, ":lockmigrate:fence")
+// settled makes a client the holder whose try had an unknown outcome.
+func (o *Observer) settled(c *client, lk *lock, a *attempt) {
+	o.acquire(c, lk, shapeOf(a.wrote, a.last), a.wrote, a.last, "free")
+	if a.noTTL {
+		o.byNX(c, lk)
+	}
+}
+
+// byNX notes that the present holder has taken the key without a TTL.
+func (o *Observer) byNX(c *client, lk *lock) {
+	if h := lk.holder; h != nil {
+		h.bySetNX = true
+		c.wins++
+		o.family(lk.family).wins++
+	}
 }
 
 // vanished ends the holder whose key is gone without a DEL: its TTL passed.
@@ -85,9 +127,9 @@ func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
 }
 
 // try is SETNX or SET NX.
-func (o *Observer) try(c *client, lk *lock, l *Line, e Effect) {
+func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	s := shapeOf(e.Value, l.At)
-	o.voteTry(c, l, e, s)
+	o.voteTry(c, l, e, s, named)
 	if e.TTL > 0 {
 		c.ttl = e.TTL
 	}
@@ -109,33 +151,49 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect) {
 		c.poll.add(gap)
 	}
 	a.last, a.looked, a.readKnown = l.At, false, false
-	a.wrote = strings.Clone(e.Value)
-	if s.base != 0 && e.Op == OpSetNX {
-		o.sample(c, lk, s, l.At)
+	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
+	if s.timed() {
+		o.sample(c, lk, s, l.At, e.TTL)
 	}
-	o.mixed(c, lk, s, l.At)
+	if e.TTL == 0 || s.of != nil && s.of.TakesWithTTL {
+		o.mixed(c, lk, s, l.At)
+	}
 	a.failed, a.pending = e.Done == No, e.Done == Unsettled
+	if a.failed {
+		c.failures++
+	}
 	if e.Done == Yes {
 		o.acquire(c, lk, s, e.Value, l.At, "free")
+		if e.TTL == 0 {
+			o.byNX(c, lk)
+		}
 	}
 }
 
-// voteTry says what a try makes a client look like.
-func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape) {
+// voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
+func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
 	v := vote{s.kind, s.dialect}
 	switch name := o.script.name; {
 	case l.Lua() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == OpTake:
 		v = vote{Modern, ours}
 	case l.Lua() && strings.HasPrefix(name, "bridge_"):
 		v = vote{Bridge, ours}
-	case e.Op == OpTake && e.TTL > 0 && s.kind != Legacy:
+	case e.TTL > 0 && s.kind == Legacy && s.of != nil:
+		c.timeToken = s.of // a token, unless it turns out to read what it finds
+		if !s.of.TakesWithTTL {
+			v = vote{Modern, setNXPX}
+		}
+	case e.TTL > 0:
 		v = vote{Modern, setNXPX}
-	case e.Op == OpSetNX && s.kind == Modern:
+	case s.kind == Modern:
 		v = vote{Legacy, setnxUUID}
-	case e.Op == OpSetNX && s.kind == Unknown:
-		v = vote{Unknown, setnxOther}
+	case s.kind == Unknown && named:
+		v = vote{Legacy, setnxOther}
 	case s.kind == Unknown:
-		return
+		v = vote{Unknown, setnxOther}
+	}
+	if s.quantum == time.Second && e.TTL == 0 && recognise.BlindSetName(e.Key) {
+		c.blindNames = true
 	}
 	c.votes[v]++
 }
@@ -147,26 +205,29 @@ func (o *Observer) uses(c *client, lk *lock) {
 	}
 }
 
-// sample takes in what a value says about the writer's clock.
-func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant) {
-	p := pair{c, lk.family}
+// sample takes in what a value says about the writer's clock. A TTL in the same command is the lease.
+func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl time.Duration) {
+	p := pair{c, lk.family, ttl > 0}
 	sum := o.sums[p]
 	if sum == nil {
-		if len(o.sums) >= o.opts.MaxClients {
+		if len(o.sums) >= 2*o.opts.MaxClients {
 			return
 		}
 		sum = &sums{}
 		o.sums[p] = sum
 	}
-	if by, stepped := sum.take(s.base.Sub(at), s.quantum); stepped {
+	sum.of = s.of
+	if by, stepped := sum.take(s.expires.Sub(at)-ttl, s.quantum); stepped {
 		o.stepped(c, lk.id.name, at, by)
 	}
 }
 
 // trip takes in the time between two commands of one attempt.
 func (o *Observer) trip(c *client, lk *lock, d time.Duration) {
-	if s := o.sums[pair{c, lk.family}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
-		s.trip = d
+	for _, direct := range []bool{false, true} {
+		if s := o.sums[pair{c, lk.family, direct}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
+			s.trip = d
+		}
 	}
 }
 
@@ -201,18 +262,21 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 	}
 	if a.failed && !a.looked {
 		o.trip(c, lk, at.Sub(a.last))
-		a.looked = true
+		a.looked, a.lookedAt = true, at
+		c.readAfter++
 		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
 		o.misread(c, lk, at, e)
 		return
 	}
 	if a.failed { // a second GET of one attempt
+		a.lookedAt = at
 		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {
 		if h.shape.of != nil && looksFirst(h.shape.of) {
 			c.getRelease++
+			o.family(lk.family).looked++
 			o.actsAs(lk, h, at)
 			if h != lk.holder { // it finds out that it has lost the key, and leaves it
 				o.ended(lk, h, at, "lost")
@@ -228,7 +292,7 @@ func (o *Observer) settle(c *client, lk *lock, a *attempt, e Effect) bool {
 	s := shapeOf(a.wrote, a.last)
 	switch {
 	case e.OldKnown && e.There && e.Old == a.wrote && lk.holder == nil:
-		o.acquire(c, lk, s, a.wrote, a.last, "free")
+		o.settled(c, lk, a)
 		return true
 	case !e.OldKnown && s.of != nil && looksFirst(s.of):
 		return false
@@ -299,7 +363,7 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
 	if !l.Lua() || e.Done != Yes {
 		return
 	}
-	if isRedissonHolder(e.Value) {
+	if recognise.RedissonHolder(e.Value) {
 		c.votes[vote{Redisson, Redisson}]++
 	} else {
 		c.votes[vote{Unknown, hashUID}]++
@@ -312,8 +376,27 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
 	o.acquire(c, lk, shape{kind: Redisson}, e.Value, l.At, "free")
 }
 
+// blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
+func (o *Observer) blind(c *client, l *Line, e Effect) bool {
+	id := keyID{e.DB, e.Key}
+	s := shapeOf(e.Value, l.At)
+	if l.Lua() || c.watched == id || e.Done != Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(e.Key) || !s.timed() || accompanies(e.Key) {
+		return false
+	}
+	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
+		return true
+	}
+	// It read a value: one that is over by its own clock is taken over, one that lasts is its own to renew.
+	now := l.At
+	if e.TTL > 0 {
+		now = s.expires.Add(-extraOf(s.of) - e.TTL)
+	}
+	read := shapeOf(string(c.got.value), now)
+	return !read.timed() || read.expires < now
+}
+
 // overwrite is SET on a lock's key.
-func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect) {
+func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool) {
 	s := shapeOf(e.Value, l.At)
 	if l.Lua() && o.script.name != "" {
 		o.scriptSet(c, lk, l, e, s)
@@ -321,17 +404,48 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect) {
 	}
 	h := lk.holder
 	switch {
-	case h != nil && (o.same(h.c, c) && !c.attempt(lk.id).failed || h.value == e.Value):
+	case h != nil && (o.same(h.c, c) && !c.attempt(lk.id).failed || h.value == e.Value && !blind):
 		h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s // renewed
 	case !l.Lua() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
+	case blind:
+		o.setBlindly(c, lk, l, e, s)
 	case h == nil && s.kind == Unknown:
 	case h == nil:
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
 		o.hazard(Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
 	}
+}
+
+// setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
+// has taken the key in between.
+func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
+	c.votes[vote{Legacy, blindSet}]++
+	c.blindSets++
+	o.legacySets++
+	c.sends(l.Words[0])
+	o.uses(c, lk)
+	o.sample(c, lk, s, l.At, e.TTL)
+	c.pauses(l.At.Sub(c.got.at))
+	a := c.attempt(lk.id)
+	if !a.failed {
+		c.tries++
+	}
+	if e.TTL > 0 {
+		c.ttl = e.TTL
+	}
+	how := "set"
+	if h := lk.holder; h != nil && !o.same(h.c, c) {
+		how = "takeover"
+		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
+			how = blindSet
+			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+		}
+	}
+	a.failed = false
+	o.acquire(c, lk, s, e.Value, l.At, how)
 }
 
 // scriptSet is a SET by a script of ours.
@@ -394,9 +508,9 @@ func (o *Observer) Settle(db int, key string) {
 			continue
 		}
 		at.pending, at.failed = false, true
-		if s := shapeOf(value, at.last); ok && value == at.wrote && s.kind != Unknown {
+		if s := shapeOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(key)) {
 			at.failed = false
-			o.acquire(c, lk, s, value, at.last, "free")
+			o.settled(c, lk, at)
 		}
 	}
 }

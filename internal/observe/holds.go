@@ -18,10 +18,14 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 		c.votes[vote{Unknown, "getset"}]++
 		return // a counter that is read and reset
 	}
+	if e.TTL > 0 {
+		c.ttl = e.TTL
+	}
 	o.uses(c, lk)
 	at := c.attempt(lk.id)
 	if at.looked {
 		o.trip(c, lk, l.At.Sub(at.last))
+		c.pauses(l.At.Sub(at.lookedAt))
 	}
 	if at.pending {
 		at.pending, at.failed = false, true
@@ -31,7 +35,10 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	if recomputed && s.of == protocol.RedisPyFloat && at.wrote != "" && at.failed {
 		c.votes[vote{Legacy, protocol.RedisObjects.Name}] += 2 // redis-py sends the same text twice
 	}
-	at.wrote = strings.Clone(e.Value)
+	if s.timed() && (e.TTL > 0 || recomputed && s.of.Writes == protocol.EachCommand) {
+		o.sample(c, lk, s, l.At, e.TTL) // it read its clock for this command
+	}
+	at.wrote, at.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if h != nil && o.same(h.c, c) && !at.failed {
 		o.actsAs(lk, h, l.At)
 		h.at, h.value, h.shape = l.At, at.wrote, s
@@ -92,7 +99,10 @@ func (o *Observer) wins(at *attempt, lk *lock, s shape, e Effect) Answer {
 	if old.of == nil || old.expires == 0 || !ok {
 		return Unsettled
 	}
-	if old.expires < s.base.Add(-lease) {
+	if s.of == nil || s.expires == 0 {
+		return Unsettled
+	}
+	if old.expires < s.expires.Add(-extraOf(s.of)-lease) {
 		return Yes
 	}
 	return No
@@ -170,7 +180,7 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 		// It deletes after a try of unknown outcome: it had acquired.
 		at.pending = false
 		if lk.holder == nil {
-			o.acquire(c, lk, shapeOf(at.wrote, at.last), at.wrote, at.last, "free")
+			o.settled(c, lk, at)
 		}
 	}
 	h := lk.holder
@@ -182,6 +192,9 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 	switch {
 	case h != nil && len(mine) > 0 && mine[0] == h:
 		c.blindDelete++
+		if h.shape.of != nil && h.shape.of.Unit == protocol.FloatSeconds && c.getRelease == 0 {
+			o.family(lk.family).blind++
+		}
 		o.release(lk, h, c, l.At)
 		return
 	case len(mine) > 0:

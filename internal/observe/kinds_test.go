@@ -64,9 +64,11 @@ func TestOwnKinds(t *testing.T) {
 		}
 	})
 	byHost := fmt.Sprint(report.Hazards, report.Overlaps)
-	require.Len(t, report.Clients, 1)
-	assert.EqualValues(t, 6*turns+6, report.Clients[0].Acquired, "all acquisitions are seen")
-	assert.EqualValues(t, 6*turns+6, report.Clients[0].Released)
+	require.Len(t, report.Clients, 3, "one host, three kinds")
+	for _, row := range report.Clients {
+		assert.EqualValues(t, 2*turns+2, row.Acquired, "all acquisitions of %s are seen", row.Kind)
+		assert.EqualValues(t, 2*turns+2, row.Released, row.Kind)
+	}
 	assert.Empty(t, report.Hazards, byHost)
 	assert.Empty(t, report.Overlaps, byHost)
 

@@ -230,7 +230,11 @@ func TestRoundLease(t *testing.T) {
 		{[]time.Duration{60 * s, 60*s + 8*time.Millisecond, 72 * s}, 60 * s},
 		{[]time.Duration{300 * time.Millisecond, 301 * time.Millisecond}, 300 * time.Millisecond},
 	} {
-		got, ok := roundLease(c.sums)
+		var fleet []*party
+		for _, sum := range c.sums {
+			fleet = append(fleet, &party{sum: sum, sums: &sums{quantum: time.Millisecond}})
+		}
+		got, ok := roundLease(fleet)
 		assert.True(t, ok)
 		assert.Equal(t, c.want, got, c.sums)
 	}

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -34,6 +35,8 @@ func Merge(group Group, all []Report) Report {
 		out.Crowded += r.Crowded
 		out.LegacyOps += r.LegacyOps
 		out.OtherOps += r.OtherOps
+		out.LegacySets += r.LegacySets
+		out.OtherSets += r.OtherSets
 		out.OverlapCount += r.OverlapCount
 		out.Complete = out.Complete && r.Complete
 		for _, row := range r.Clients {
@@ -55,7 +58,9 @@ func Merge(group Group, all []Report) Report {
 
 // client takes in a row of one server.
 func (r *Report) client(group Group, server string, row Row) {
-	i := slices.IndexFunc(r.Clients, func(other Row) bool { return other.Addr == row.Addr })
+	i := slices.IndexFunc(r.Clients, func(other Row) bool {
+		return other.Addr == row.Addr && other.Kind == row.Kind && other.Dialect == row.Dialect
+	})
 	// The port of a connection says nothing without its server, and a name may be nobody's.
 	if (group == ByHost || group == ByName && row.Addr == row.Name) && i >= 0 {
 		r.Clients[i] = joined(r.Clients[i], row)
@@ -81,6 +86,17 @@ func joined(a, b Row) Row {
 	a.Hold.kept = slices.Concat(a.Hold.kept, b.Hold.kept)
 	a.Wait.kept = slices.Concat(a.Wait.kept, b.Wait.kept)
 	a.percentiles()
+	sent := map[string]int64{}
+	maps.Copy(sent, a.Sent)
+	for word, n := range b.Sent {
+		sent[word] += n
+	}
+	a.Sent = sent
+	if b.Pauses > a.Pauses {
+		a.PauseP50MS = b.PauseP50MS
+	}
+	a.Pauses += b.Pauses
+	a.PauseMaxMS = max(a.PauseMaxMS, b.PauseMaxMS)
 	if b.PollSamples > a.PollSamples && a.Kind == b.Kind {
 		a.PollMS, a.PollSamples = b.PollMS, b.PollSamples
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/recognise"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -69,6 +70,8 @@ type Observer struct {
 	lockOps     int64
 	legacyOps   int64 // SETNX and GETSET of locks
 	otherOps    int64 // SETNX and GETSET of what is no lock, or not of the keys that were asked for
+	legacySets  int64 // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
+	otherSets   int64 // ... and of anything else
 	garbled     int64
 	crowded     int64 // commands of clients beyond MaxClients
 	hazards     map[string]int64
@@ -76,6 +79,25 @@ type Observer struct {
 	overlaps    []Overlap
 	overlapN    int64
 	deferred    []func() // judgements that wait for a lease
+	families    map[string]*family
+}
+
+// family is what is known of one kind of keys beside its clients.
+type family struct {
+	wins, expired int64                   // acquisitions by SETNX, and those of them that an EXPIRE followed
+	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
+	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
+}
+
+func (o *Observer) family(name string) *family {
+	f := o.families[name]
+	if f == nil {
+		f = &family{ttls: map[time.Duration]int64{}}
+		if len(o.families) < o.opts.MaxKeys {
+			o.families[name] = f
+		}
+	}
+	return f
 }
 
 // Peer is what CLIENT LIST says about a connection.
@@ -93,6 +115,7 @@ type script struct {
 
 // client is one connection.
 type client struct {
+	o        *Observer
 	addr     string
 	votes    map[vote]int64
 	commands int64
@@ -109,6 +132,51 @@ type client struct {
 	blindDelete int64
 	watched     keyID
 	ttl         time.Duration // of the tokens that it sets
+
+	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
+	wins       int64             // acquisitions by SETNX or SET NX without a TTL
+	expired    int64             // those that an EXPIRE followed
+	failures   int64             // tries that found the key taken
+	readAfter  int64             // failed tries after which it read the value
+	blindSets  int64             // SETs of an expiry on a key that it had just read
+	blindNames bool              // it writes seconds on keys that are named as blind setters name them
+	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
+	pause      samples           // from the GET to the GETSET or SET of a takeover
+	pauseMost  time.Duration
+	got        got
+}
+
+// got is the last GET of a connection.
+type got struct {
+	db    int
+	key   []byte // reused
+	value []byte
+	at    protocol.Instant
+	known bool
+	there bool
+}
+
+func (g *got) remember(l *Line, e Effect) {
+	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
+	g.key, g.value = append(g.key[:0], e.Key...), append(g.value[:0], e.Old[:min(len(e.Old), recognise.Longest)]...)
+}
+
+// reads tells that a connection's last GET was of this key, not long before.
+func (c *client) reads(id keyID, at protocol.Instant) bool {
+	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.db && string(c.got.key) == id.name
+}
+
+func (c *client) sends(word string) {
+	if c.sent == nil {
+		c.sent = map[string]int64{}
+	}
+	c.sent[word]++
+}
+
+// pauses takes in the time from a GET to the GETSET or SET that followed from it.
+func (c *client) pauses(d time.Duration) {
+	c.pause.add(d)
+	c.pauseMost = max(c.pauseMost, d)
 }
 
 // vote is what one command makes a client look like.
@@ -119,11 +187,13 @@ type attempt struct {
 	first, last protocol.Instant // of the tries
 	failed      bool             // the last try did
 	pending     bool             // its outcome is not known yet
+	noTTL       bool             // the last try was without a TTL
 	wrote       string           // the last try's or takeover's value
 	read        string           // what the GET after it found
 	readThere   bool
 	readKnown   bool
 	looked      bool // a GET came after the last try
+	lookedAt    protocol.Instant
 }
 
 // hold is one client having one key.
@@ -136,6 +206,8 @@ type hold struct {
 	how        string
 	ended      protocol.Instant // 0 while it may believe to hold
 	end        string
+	bySetNX    bool   // taken by SETNX, or SET NX without a TTL
+	expiring   bool   // an EXPIRE followed
 	lost       string // what took the key away, while it may believe to hold
 	successors []*hold
 }
@@ -159,7 +231,7 @@ func New(opts Options) *Observer {
 		Keys: NewKeys(opts.MaxKeys), opts: opts,
 		clients: map[string]*client{}, locks: map[keyID]*lock{}, sums: map[pair]*sums{},
 		tokens: map[string]*client{}, names: map[string]Peer{}, hazards: map[string]int64{},
-		steps: map[string]step{},
+		steps: map[string]step{}, families: map[string]*family{},
 	}
 }
 
@@ -228,18 +300,77 @@ func (o *Observer) Take(l *Line) {
 		o.flushed(c, l.DB, l.At)
 	}
 	for _, e := range o.Keys.Apply(l) {
-		if e.Op == OpSetNX || e.Op == OpGetSet {
-			if o.opts.Match != nil && !o.opts.Match(e.Key) || shapeOf(e.Value, l.At).kind == Unknown {
-				o.otherOps++
-			} else {
-				o.legacyOps++
-			}
+		if e.Op == OpOther || e.Op == OpGet && o.opts.Match == nil && o.locks[keyID{e.DB, e.Key}] == nil && !o.named(e.Key) {
+			continue
 		}
+		lock := o.counts(c, l, e)
 		if o.opts.Match != nil && !o.opts.Match(e.Key) {
 			continue
 		}
-		o.effect(c, l, e)
+		o.effect(c, l, e, lock)
+		if e.Op == OpGet && !l.Lua() {
+			c.got.remember(l, e)
+		}
 	}
+}
+
+// named tells that the operator or the key's name says that it is a lock.
+func (o *Observer) named(key string) bool {
+	if o.opts.Match != nil {
+		return o.opts.Match(key)
+	}
+	return recognise.LockName(key) || recognise.BlindSetName(key)
+}
+
+// counts counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
+// on keys that were asked for every value counts, on others those that a lock is known to write.
+func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
+	word := sentAs(l, e)
+	if word == "" {
+		return false
+	}
+	switch s := shapeOf(e.Value, l.At); {
+	case accompanies(e.Key):
+	case o.opts.Match != nil:
+		lock = o.opts.Match(e.Key)
+	default:
+		lock = s.kind != Unknown || o.named(e.Key)
+	}
+	ours := l.Lua() && o.script.name != ""
+	old := word == "SETNX" || word == "GETSET"
+	if d := shapeOf(e.Value, l.At).of; e.Op == OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
+		old, ours = false, true // a token with a TTL is nothing of the old scheme
+	}
+	switch {
+	case old && lock:
+		o.legacyOps++
+	case old:
+		o.otherOps++
+	case ours:
+	case lock:
+		o.legacySets++
+	default:
+		o.otherSets++
+	}
+	if lock && (old || !(l.Lua() && o.script.name != "")) {
+		c.sends(word)
+	}
+	return lock
+}
+
+// sentAs names the command that tried to take a key; empty for all others.
+func sentAs(l *Line, e Effect) string {
+	switch {
+	case e.Op == OpSetNX:
+		return "SETNX"
+	case e.Op == OpTake:
+		return "SET NX"
+	case e.Op == OpGetSet && l.Words[0] == "GETSET":
+		return "GETSET"
+	case e.Op == OpGetSet:
+		return "SET GET"
+	}
+	return ""
 }
 
 // client finds the client of a line; nil when there are too many.
@@ -252,7 +383,7 @@ func (o *Observer) client(l *Line) *client {
 		o.crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
-		c = &client{addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, keys: map[string]int64{}}
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, keys: map[string]int64{}}
 		o.clients[addr] = c
 	}
 	return c
@@ -373,5 +504,5 @@ func (o *Observer) solve(now bool) {
 	if !now && o.clocks != nil && o.last.Sub(o.clocksAt) < time.Second {
 		return
 	}
-	o.clocks, o.clocksAt = solve(o.sums, o.opts.Lease), o.last
+	o.clocks, o.clocksAt = solve(o.sums, o.families, o.opts.Lease), o.last
 }

@@ -177,6 +177,7 @@ func (k *Keys) set(l *Line, id keyID) {
 		if e, ok := k.m[id]; ok && ttl > 0 && e.kind == text {
 			e.expires = until(l.At, ttl)
 			k.m[id] = e
+			k.effects[len(k.effects)-1].TTL = ttl
 		}
 	case xx:
 		switch k.look(id, l.At).kind {

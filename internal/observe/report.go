@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -94,6 +95,13 @@ type Row struct {
 	WaitP50MS   float64  `json:"wait_p50_ms"`
 	WaitP95MS   float64  `json:"wait_p95_ms"`
 	Keys        []string `json:"keys"`
+	// Sent counts the commands with which it tried to take locks: SETNX, GETSET, SET NX, SET GET, SET, SETEX.
+	Sent map[string]int64 `json:"sent"`
+	// The time from its GET of an expired value to the GETSET, or SET, with which it takes the lock over: the
+	// median and the longest, by the server's clock.
+	PauseP50MS float64 `json:"takeover_pause_p50_ms"`
+	PauseMaxMS float64 `json:"takeover_pause_max_ms"`
+	Pauses     int64   `json:"takeover_pauses"`
 
 	Hold, Wait samples `json:"-"`
 }
@@ -114,6 +122,8 @@ type Report struct {
 	LockCommands  int64            `json:"lock_commands"`
 	LegacyOps     int64            `json:"legacy_commands"` // SETNX and GETSET of locks
 	OtherOps      int64            `json:"other_setnx"`     // SETNX and GETSET of anything else
+	LegacySets    int64            `json:"legacy_sets"`     // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
+	OtherSets     int64            `json:"other_sets"`      // SET NX and SET GET without a TTL of anything else
 	Garbled       int64            `json:"unreadable_lines"`
 	Crowded       int64            `json:"left_out"`      // commands of clients beyond the most that are remembered
 	Complete      bool             `json:"keys_complete"` // the state of every key was known
@@ -167,27 +177,13 @@ func (o *Observer) Report() Report {
 	o.solve(true)
 	r := Report{
 		Started: o.first.Time(), WindowSeconds: o.last.Sub(o.first).Seconds(), Commands: o.commands, LockCommands: o.lockOps,
-		LegacyOps: o.legacyOps, OtherOps: o.otherOps, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: map[string]int64{}, OverlapCount: o.overlapN,
+		LegacyOps: o.legacyOps, OtherOps: o.otherOps, LegacySets: o.legacySets, OtherSets: o.otherSets, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: map[string]int64{}, OverlapCount: o.overlapN,
 		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
 	}
 	for name, n := range o.hazards {
 		r.Hazards[name] = n
 	}
-	groups := map[string][]*client{}
-	for _, c := range o.clients {
-		if len(c.votes) == 0 && c.released == 0 {
-			continue
-		}
-		id := c.addr
-		switch name := o.names[c.addr].Name; {
-		case o.opts.Group == ByHost:
-			id = hostOf(c.addr)
-		case o.opts.Group == ByName && name != "":
-			id = name
-		}
-		groups[id] = append(groups[id], c)
-	}
-	for id, members := range groups {
+	for id, members := range o.groups() {
 		r.Clients = append(r.Clients, o.row(id, members))
 	}
 	slices.SortFunc(r.Clients, byKind)
@@ -212,8 +208,56 @@ func kindOrder(k string) int {
 	return slices.Index([]string{Legacy, Bridge, Modern, Redisson, Unknown}, k)
 }
 
-// leading returns what most of a client's commands make it look like. Known kinds win over unknown ones.
+// group is one row: clients of one host or name that do different things have a row each.
+type group struct {
+	name string
+	vote
+}
+
+// groups puts the clients together that make one row.
+func (o *Observer) groups() map[group][]*client {
+	all := map[group][]*client{}
+	var silent []*client // released only: what they are, another connection of theirs says
+	nameOf := func(c *client) string {
+		switch name := o.names[c.addr].Name; {
+		case o.opts.Group == ByHost:
+			return hostOf(c.addr)
+		case o.opts.Group == ByName && name != "":
+			return name
+		}
+		return c.addr
+	}
+	for _, c := range o.clients {
+		switch {
+		case len(c.votes) > 0:
+			id := group{nameOf(c), c.leading()}
+			all[id] = append(all[id], c)
+		case c.released > 0:
+			silent = append(silent, c)
+		}
+	}
+	for _, c := range silent {
+		best, most := group{name: nameOf(c)}, int64(-1)
+		for id, members := range all {
+			var acquired int64
+			for _, m := range members {
+				acquired += m.acquired
+			}
+			if id.name == best.name && (acquired > most || acquired == most && id.kind+id.dialect < best.kind+best.dialect) {
+				best, most = id, acquired
+			}
+		}
+		all[best] = append(all[best], c)
+	}
+	return all
+}
+
+// leading returns what a client is. Most of its commands say it, where nothing that it did says better;
+// known kinds win over unknown ones.
 func (c *client) leading() vote {
+	if c.blindSets > 0 {
+		return vote{Legacy, blindSet}
+	}
 	var best vote
 	var most int64 = -1
 	for v, n := range c.votes {
@@ -224,33 +268,86 @@ func (c *client) leading() vote {
 			best, most = v, n
 		}
 	}
-	// redis-objects writes what redis-py writes, a second later; it deletes without a look.
-	if best.dialect == protocol.RedisPyFloat.Name && c.blindDelete > 0 && c.getRelease == 0 {
+	switch {
+	case best.dialect == protocol.RedisDoc.Name && c.blindNames && c.sent["GETSET"] == 0 && c.expires():
+		return vote{Legacy, blindSet} // the QueueLock of node-resque, which has not had to take a key over
+	case best.dialect == setNXPX && c.timeToken != nil && c.readAfter > 0: // a time that others read
+		return vote{Legacy, c.timeToken.Name}
+	case best.dialect == setnxUUID || best.dialect == setnxOther:
+		if c.expires() {
+			return vote{Modern, setnxExpire}
+		}
+	case best.kind == Legacy && c.failures >= 3 && c.readAfter == 0 && c.sent["GETSET"] == 0 && c.wins > 0 && c.expires():
+		return vote{Modern, setnxExpire} // a time that nobody reads
+	case best.dialect == protocol.RedisPyFloat.Name && c.deletesFloatsBlindly():
+		// redis-objects writes what redis-py writes, a second later; it deletes without a look.
 		best.dialect = protocol.RedisObjects.Name
 	}
 	return best
 }
 
-func (o *Observer) row(id string, members []*client) Row {
+// expires tells that an EXPIRE follows its SETNX. One that has won nothing does as those do that have.
+func (c *client) expires() bool {
+	wins, expired := c.wins, c.expired
+	if wins == 0 {
+		f := c.o.families[c.family()]
+		if f == nil {
+			return false
+		}
+		wins, expired = f.wins, f.expired
+	}
+	return expired > 0 && (wins-expired <= 1 || expired*10 >= wins*9)
+}
+
+// deletesFloatsBlindly: one that has released nothing does as the others of its family do.
+func (c *client) deletesFloatsBlindly() bool {
+	if c.blindDelete > 0 || c.getRelease > 0 {
+		return c.getRelease == 0
+	}
+	f := c.o.families[c.family()]
+	return f != nil && f.blind > 0 && f.looked == 0
+}
+
+// family returns the family of keys that a client uses most.
+func (c *client) family() string {
+	best := ""
+	for name, n := range c.keys {
+		if n > c.keys[best] || n == c.keys[best] && (best == "" || name < best) {
+			best = name
+		}
+	}
+	return best
+}
+
+func (o *Observer) row(id group, members []*client) Row {
 	slices.SortFunc(members, func(a, b *client) int { return cmp.Compare(a.addr, b.addr) })
-	lead := members[0]
+	var lead *client // a silent one only where there is no other
 	for _, c := range members {
-		if kindOrder(c.leading().kind) < kindOrder(lead.leading().kind) || c.tries > lead.tries && c.leading() == lead.leading() {
+		if lead == nil || c.leading() == id.vote && (lead.leading() != id.vote || c.tries > lead.tries) {
 			lead = c
 		}
 	}
-	v, peer := lead.leading(), o.names[lead.addr]
-	row := Row{Addr: id, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members), Kind: v.kind, Dialect: v.dialect, Keys: []string{}}
+	v, peer := id.vote, o.names[lead.addr]
+	row := Row{
+		Addr: id.name, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
+		Kind: v.kind, Dialect: v.dialect, Keys: []string{}, Sent: map[string]int64{},
+	}
 	if row.Kind == "" {
 		row.Kind = Unknown
 	}
 	families := map[string]int64{}
-	var poll samples
+	var poll, pause samples
 	var best *client
 	for _, c := range members {
 		row.Tries += c.tries
 		row.Acquired += c.acquired
 		row.Released += c.released
+		for word, n := range c.sent {
+			row.Sent[word] += n
+		}
+		row.Pauses += c.pause.n
+		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pauseMost))
+		pause.kept = append(pause.kept, c.pause.kept...)
 		for f, n := range c.keys {
 			families[f] += n
 		}
@@ -262,6 +359,7 @@ func (o *Observer) row(id string, members []*client) Row {
 		}
 	}
 	row.percentiles()
+	row.PauseP50MS = ms(pause.at(0.5))
 	if len(poll.kept) > 0 {
 		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
@@ -273,10 +371,10 @@ func (o *Observer) row(id string, members []*client) Row {
 			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), o.clocks.source[row.Keys[0]]
 		}
 	}
-	if row.Kind != Legacy && lead.ttl > 0 {
+	if row.LeaseMS == nil && lead.ttl > 0 && v.dialect != setnxUUID {
 		row.LeaseMS, row.LeaseFrom = ref(ms(lead.ttl)), "ttl"
 	}
-	if best != nil && row.Kind == Legacy {
+	if best != nil && (row.Kind == Legacy || row.Kind == Modern) { // a token may be a time
 		row.SkewMS, row.SkewErrorMS = ref(round1(ms(o.clocks.offset[best]))), ref(round1(ms(o.clocks.off[best])))
 		for p, s := range o.sums {
 			if p.client == best {
@@ -319,11 +417,11 @@ func (o *Observer) overlapRow(v Overlap) OverlapRow {
 func (o *Observer) ghosts() []GhostRow {
 	rows := []GhostRow{}
 	for id, e := range o.Keys.m {
-		if e.kind != text || e.expires != 0 || len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil {
+		if e.kind != text || e.expires != 0 || len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil || o.opts.Match != nil && !o.opts.Match(id.name) {
 			continue
 		}
 		s := shapeOf(e.value, o.last)
-		if s.kind != Legacy || s.forever {
+		if s.kind != Legacy || s.forever || accompanies(id.name) {
 			continue
 		}
 		grace := 5 * time.Second
@@ -356,6 +454,15 @@ func byCount(m map[string]int64) []string {
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 func ref(f float64) *float64     { return &f }
 func round1(f float64) float64   { return math.Round(f*10)/10 + 0 } // + 0 makes -0 of small offsets 0
+
+// SentText says which commands a client took locks with, and how often: "SETNX 12, GETSET 1".
+func (r *Row) SentText() string {
+	var parts []string
+	for _, word := range byCount(r.Sent) {
+		parts = append(parts, fmt.Sprintf("%s %d", word, r.Sent[word]))
+	}
+	return strings.Join(parts, ", ")
+}
 
 // Kind is what the acting client looks like.
 func (e Event) Kind() string {

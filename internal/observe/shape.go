@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/recognise"
 )
 
 // Kinds of clients, as in the command line's contract.
@@ -18,11 +19,14 @@ const (
 
 // Names of locks that are no dialect of an expiry.
 const (
-	setnxUUID  = "setnx-uuid"  // SETNX of a token, no TTL
-	setNXPX    = "set-nx-px"   // SET NX PX of a token
-	hashUID    = "hash-uid"    // a hash with a TTL
-	ours       = "lockmigrate" // our own scripts
-	setnxOther = "setnx"       // SETNX of something that no lock is known to write
+	setnxUUID   = "setnx-uuid"      // SETNX of a token, no TTL
+	setnxExpire = "setnx-expire"    // SETNX of anything, then EXPIRE: it lives by its TTL
+	setNXPX     = "set-nx-px"       // SET NX PX of anything: it lives by its TTL
+	hashUID     = "hash-uid"        // a hash with a TTL
+	ours        = "lockmigrate"     // our own scripts
+	setnxOther  = "setnx"           // SETNX of something that no lock is known to write
+	unlisted    = "unlisted-expiry" // an expiry in a form that no dialect of ours has
+	blindSet    = protocol.BlindSet // SET or SETEX over a key that it had just read
 )
 
 // shape is what a written value looks like.
@@ -32,105 +36,39 @@ type shape struct {
 	of      *protocol.Dialect // of an expiry, else nil
 	expires protocol.Instant  // of an expiry
 	forever bool              // an expiry that stands for none
-	// base is the writer's own clock plus its lease, cut to quantum; of an expiry that is not forever.
-	base    protocol.Instant
-	quantum time.Duration
+	quantum time.Duration     // the step in which its writer counts
 }
-
-// near is how far an expiry may lie from now to be one: no lease is longer, no clock is further off.
-const near = 3 * 365 * 24 * time.Hour
 
 // shapeOf tells what a value that was written at an instant is.
 func shapeOf(value string, now protocol.Instant) shape {
-	if len(value) == 0 || len(value) > 128 {
-		return shape{kind: Unknown}
-	}
-	for _, d := range protocol.Dialects() {
-		if _, ok := d.BridgeNumber(value); ok {
-			return shape{kind: Bridge, dialect: ours}
+	v := recognise.Of(value, now)
+	switch v.Kind {
+	case recognise.Expiry:
+		s := shape{kind: Legacy, dialect: unlisted, expires: v.At, forever: v.Forever, quantum: v.Quantum}
+		if len(v.Dialects) > 0 {
+			s.of, s.dialect = v.Dialects[0], v.Dialects[0].Name
 		}
-		if !formOf(d, value) {
-			continue
+		if s.forever {
+			s.expires = 0
 		}
-		if value == d.Forever && len(value) > 1 {
-			return shape{kind: Legacy, dialect: d.Name, of: d, forever: true}
-		}
-		at, ok := d.ExpiresAt(value)
-		if !ok || at.Sub(now).Abs() > near {
-			continue
-		}
-		s := shape{kind: Legacy, dialect: d.Name, of: d, expires: at}
-		s.quantum = quantumOf(d.Unit)
-		s.base = at - protocol.Instant(d.Extra)*protocol.Instant(unitOf(d.Unit))
 		return s
-	}
-	if looksLikeToken(value) {
+	case recognise.Bridge:
+		return shape{kind: Bridge, dialect: ours}
+	case recognise.Random:
 		return shape{kind: Modern, dialect: setNXPX}
 	}
 	return shape{kind: Unknown}
 }
 
-// formOf tells whether a value has the form that a dialect's clients write: stricter than what they read.
-func formOf(d *protocol.Dialect, value string) bool {
-	digits := strings.Trim(value, "0123456789") == ""
-	switch d {
-	case protocol.JedisMS:
-		return digits && len(value) == 13
-	case protocol.RedisDoc:
-		return digits && len(value) == 10
-	case protocol.UnixNano:
-		return digits && len(value) == 19
-	case protocol.RedisPyFloat:
-		whole, part, ok := strings.Cut(value, ".")
-		return ok && len(whole) == 10 && part != "" && strings.Trim(whole+part, "0123456789") == ""
-	case protocol.ServiceStack:
-		return len(value) == 15 && value[0] == '"' && value[14] == '"'
-	case protocol.JedisUUID:
-		return len(value) == 36+1+13 && value[36] == ':'
-	case protocol.SecPIDThread:
-		return strings.Count(value, "-") == 2 && strings.IndexByte(value, '-') == 10
-	default:
-		return false
-	}
-}
+// timed tells a value that says when it was written: an expiry with a lease.
+func (s shape) timed() bool { return s.of != nil && s.expires != 0 }
 
-func unitOf(u protocol.Unit) time.Duration {
-	switch u {
-	case protocol.Milliseconds:
-		return time.Millisecond
-	case protocol.Nanoseconds:
-		return time.Nanosecond
-	default:
-		return time.Second
+// extraOf is what a dialect's writers add to now + lease.
+func extraOf(d *protocol.Dialect) time.Duration {
+	if d.Unit == protocol.FloatSeconds {
+		return time.Duration(d.Extra) * time.Second
 	}
-}
-
-// quantumOf is what a written time is cut to.
-func quantumOf(u protocol.Unit) time.Duration {
-	switch u {
-	case protocol.FloatSeconds:
-		return time.Microsecond
-	default:
-		return unitOf(u)
-	}
-}
-
-// looksLikeToken tells a random text from a word or a counter: at least 8 characters, a digit among them.
-func looksLikeToken(value string) bool {
-	if len(value) < 8 || !strings.ContainsAny(value, "0123456789") {
-		return false
-	}
-	for i := 0; i < len(value); i++ {
-		if value[i] <= ' ' || value[i] > '~' {
-			return false
-		}
-	}
-	return strings.Trim(value, "0123456789") != ""
-}
-
-// isRedissonHolder tells the field of a Redisson lock: client uuid:thread.
-func isRedissonHolder(field string) bool {
-	return len(field) > 37 && field[36] == ':' && strings.Count(field[:36], "-") == 4 && strings.Trim(field[37:], "0123456789") == ""
+	return time.Duration(d.Extra) * d.Unit.Resolution()
 }
 
 // familyOf makes one name of the keys of one kind of lock: numbers and hexadecimal ids become #, so that

@@ -163,11 +163,30 @@ func Dialects() []*Dialect { return slices.Clone(dialects) }
 // condition: the QueueLock of node-resque, celery_once 1.x. It is no dialect.
 const BlindSet = "blind-set"
 
+// unshareable are clients that can share a key with nobody, not even with clients of their own.
+var unshareable = []struct {
+	names []string
+	why   string
+}{
+	{[]string{BlindSet},
+		"its clients overwrite the key with SET or SETEX after they have read it, so two that read at the same time both enter, " +
+			"and no value on the key stops them: move these clients to other keys first"},
+	{[]string{"t", "ms|uuid", "ms-pipe-uuid"},
+		"its clients send GETSET on every failure, so any value on the key, a bridge value too, is destroyed on first contention"},
+	{[]string{"e2", "redis-objects-forever"},
+		`its clients write "1" when they are given no expiration, which every reader with one takes for long expired`},
+	{[]string{"empty", "empty-value"},
+		"an empty value says nothing about its holder, and readers take it for an expiry long past"},
+}
+
 // Refused says why nothing can share a key with clients of this name; empty for all other names.
 func Refused(name string) string {
-	if strings.EqualFold(name, BlindSet) {
-		return "its clients overwrite a key with SET or SETEX after they have read it: two that read at the same time both enter, " +
-			"and no value on the key stops them; move these clients to other keys, or off them, first"
+	for _, d := range unshareable {
+		for _, n := range d.names {
+			if strings.EqualFold(name, n) {
+				return d.why
+			}
+		}
 	}
 	return ""
 }
@@ -176,7 +195,7 @@ func Refused(name string) string {
 func DialectNamed(name string) (*Dialect, error) {
 	var names []string
 	if why := Refused(name); why != "" {
-		return nil, fmt.Errorf("nothing can share a key with %s: %s", BlindSet, why)
+		return nil, fmt.Errorf("dialect %q cannot share a key with anybody: %s", name, why)
 	}
 	for _, d := range dialects {
 		if strings.EqualFold(name, d.Name) || strings.EqualFold(name, d.Letter) {

@@ -44,12 +44,12 @@ func base64(s string) bool {
 }
 
 // mixed tells 16 to 21 letters and digits that change between lower case, upper case and digits at least
-// five times. Of random ones 99 of 100 do; words in camel case rarely do.
+// five times, or have two of each. Of random ones 99 of 100 do; words in camel case rarely do.
 func mixed(s string) bool {
 	if len(s) < 16 || len(s) > 21 {
 		return false
 	}
-	changes, before := -1, byte(0)
+	changes, before, of := -1, byte(0), [128]int{}
 	for i := range len(s) {
 		class := byte('a')
 		switch c := s[i]; {
@@ -65,8 +65,9 @@ func mixed(s string) bool {
 			changes++
 		}
 		before = class
+		of[class]++
 	}
-	return changes >= 5
+	return changes >= 5 || min(of['a'], of['A'], of['0']) >= 2
 }
 
 // RedissonHolder tells the field of Redisson's locks: client uuid:thread id.
@@ -103,7 +104,7 @@ func LockName[T string | []byte](key T) bool {
 // BlindSetName tells the default names of keys that blind setters use: celery_once's, and those of the
 // QueueLock of node-resque.
 func BlindSetName(key string) bool {
-	return strings.HasPrefix(key, "qo_") || strings.Contains(key, ":lock:") && strings.HasSuffix(key, "]") && strings.Contains(key, ":[")
+	return strings.HasPrefix(key, "qo_") || strings.Contains(key, ":lock:") && strings.Contains(key, ":[")
 }
 
 func hasFold[T string | []byte](text T, word string) bool {
