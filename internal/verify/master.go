@@ -170,7 +170,7 @@ func (m *master) look(ctx context.Context) error {
 
 func (m *master) nextMark() string {
 	m.sent++
-	return fmt.Sprintf("%s%s-%d", markPrefix, m.q.id, m.sent)
+	return fmt.Sprint(m.q.prefix, m.sent)
 }
 
 // read sends the mark and reads INFO.
@@ -264,7 +264,7 @@ func (m *master) open(ctx context.Context) {
 	if time.Now().Before(m.retry) {
 		return
 	}
-	tap, err := openTap(ctx, m.end, m.addr, m.q.matches, m.saw)
+	tap, err := openTap(ctx, m.end, m.addr, m.q.prefix, m.q.matches, m.saw)
 	if err == nil {
 		m.tap, m.pause = tap, 0
 		m.rename(ctx)
@@ -419,13 +419,14 @@ func (m *master) found() (all []Client) {
 }
 
 // follow looks until the window is over.
-func (m *master) follow(ctx context.Context, until time.Time) {
+func (m *master) follow(ctx context.Context) {
 	o := &m.q.opts
 	burst := time.Now()
 	var burstEnds time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
-		if !now.Before(until) {
+		until, begun := m.q.until()
+		if begun && !now.Before(until) {
 			return
 		}
 		closing := false
@@ -453,7 +454,7 @@ func (m *master) follow(ctx context.Context, until time.Time) {
 				next = event
 			}
 		}
-		if until.Before(next) {
+		if begun && until.Before(next) {
 			next = until
 		}
 		timer := time.NewTimer(time.Until(next))

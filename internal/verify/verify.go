@@ -38,18 +38,18 @@ type Options struct {
 type inquiry struct {
 	end     *endpoint.Endpoint
 	opts    Options
-	id      string // of the run, in its marks
+	prefix  string // of this run's marks
 	masters []*master
-	began   time.Time
 	facts   Evidence
 
 	telling sync.Mutex
+	began   time.Time // when the window did, zero before
 }
 
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, id: rand.Text()}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-"}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
@@ -80,8 +80,6 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			return Certificate{}, err
 		}
 	}
-	q.began = time.Now()
-	q.facts.Started = q.began.UTC()
 	q.watch(ctx, addrs)
 	return Certify(q.facts), nil
 }
@@ -90,12 +88,13 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	var group sync.WaitGroup
 	for _, m := range q.masters {
-		group.Go(func() { m.follow(ctx, q.began.Add(q.opts.Window)) })
+		group.Go(func() { m.follow(ctx) })
 	}
 	before, whyBefore := map[string]value{}, []string{leftOut}
 	if q.opts.Census {
 		before, whyBefore = q.values(ctx)
 	}
+	q.begin()
 	q.warnOfValues(before)
 	group.Wait()
 	q.facts.Finished = ctx.Err() == nil
@@ -125,6 +124,22 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 		q.lastNamespace(last)
 		q.facts.Finished = ctx.Err() == nil // it may have come to an end within the last looks
 	}
+}
+
+// begin begins the window: the counters have been looked at, and then the keys. What is taken away from then on
+// has been seen, and what is written from then on is counted.
+func (q *inquiry) begin() {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	q.began = time.Now()
+	q.facts.Started = q.began.UTC()
+}
+
+// until returns the end of the window, if it has begun.
+func (q *inquiry) until() (end time.Time, begun bool) {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	return q.began.Add(q.opts.Window), !q.began.IsZero()
 }
 
 // lastMoment is how long an interrupted run may take for its last looks.
@@ -224,7 +239,7 @@ func (q *inquiry) members(view stages.View) {
 	}
 }
 
-// tell reports progress, and once that this run cannot end well.
+// tell reports progress.
 func (q *inquiry) tell() {
 	q.telling.Lock()
 	defer q.telling.Unlock()
@@ -234,7 +249,7 @@ func (q *inquiry) tell() {
 		seen += len(m.traces)
 		m.mu.Unlock()
 	}
-	if q.opts.Progress != nil {
+	if q.opts.Progress != nil && !q.began.IsZero() {
 		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
 	}
 }
