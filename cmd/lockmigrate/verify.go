@@ -38,7 +38,8 @@ enough where these commands are not in use.
 
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
 SIGHUP) ends the window early and keeps the results so far.`,
-		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out o.json
+		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor \
+      --out orders.json
   lockmigrate verify --match 'lock:*' --for 10m --longest 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkVerify(&opts); err != nil {

@@ -54,7 +54,12 @@ func Judge(e Evidence) (verdict Verdict, why string, obligations []Obligation) {
 }
 
 // window is what the looks of all masters cover.
-func (e *Evidence) window() time.Duration { return max(0, e.Ended.Sub(e.Started)) }
+func (e *Evidence) window() time.Duration {
+	if e.Started.IsZero() || e.Ended.IsZero() {
+		return 0
+	}
+	return max(0, e.Ended.Sub(e.Started))
+}
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
