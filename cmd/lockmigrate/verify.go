@@ -34,7 +34,8 @@ longest lease or the longest pause between two runs of a job. The window must be
 Every SETNX, GETSET and SET must be accounted for, since each may take a lock. Where such
 commands are in use, only MONITOR for the whole window (--monitor) can do that. It costs
 the server: see "lockmigrate observe --help". Bursts name clients at little cost, and are
-enough where these commands are not in use.
+enough where these commands are not in use, or where the ACL rules of all users but those
+of --trust-user leave none of them on the lock keys.
 
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
 SIGHUP) ends the window early and keeps the results so far.`,
@@ -56,6 +57,7 @@ SIGHUP) ends the window early and keeps the results so far.`,
 	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
 	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")
+	f.StringArrayVar(&opts.Trusted, "trust-user", nil, "`NAME` of a user that only the new services have: with a fence for all others no MONITOR is needed; repeatable")
 	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
@@ -71,6 +73,11 @@ func checkVerify(o *verify.Options) error {
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case o.Burst > 0 && o.Every < o.Burst:
 		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
+	}
+	for _, u := range o.Trusted {
+		if u == "" {
+			return usageError("give a name such as orders-go", "a --trust-user name is empty")
+		}
 	}
 	for _, p := range o.Match {
 		if p == "" {

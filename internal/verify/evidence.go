@@ -12,6 +12,7 @@ type Evidence struct {
 	Ended          time.Time `json:"ended"`           // when the last looks began
 	Finished       bool      `json:"finished"`        // the run was not interrupted
 
+	Trusted   []string   `json:"trusted,omitempty"`   // users that were said to be the new services' own
 	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
 	Namespace *Namespace `json:"namespace,omitempty"` // nil: the run was about no namespace
 
@@ -42,6 +43,8 @@ type Master struct {
 	Breaks []string `json:"breaks,omitempty"` // why two looks cannot be compared
 
 	Commands []Command `json:"commands"` // one for each of Taking
+
+	Ruled []string `json:"ruled,omitempty"` // commands that no user but the trusted may run on these keys, by rules that did not change
 
 	CountsDenied bool   `json:"counts_denied"`         // it has rejected_calls
 	Named        bool   `json:"named"`                 // SETNX and GETSET exist under these names

@@ -83,6 +83,7 @@ func TestJudge(t *testing.T) {
 		{"SETNX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Run++ }},
 		{"SET beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++ }},
 		{"SETEX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[3].Run++ }},
+		{"SET beside MONITOR, under rules for SETNX", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++; e.Masters[0].Ruled = []string{"setnx"} }},
 		{"a line that could not be read", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unclear = 1 }},
 		{"MONITOR that shows another number", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unmatched = 1 }},
 		{"commands that are missing", "commands", func(e *Evidence) { e.Masters[0].Commands = e.Masters[0].Commands[1:] }},
@@ -138,6 +139,9 @@ func TestJudge(t *testing.T) {
 			for i := range e.Masters[0].Commands {
 				e.Masters[0].Commands[i].Run, e.Masters[0].Commands[i].Watched = 0, 0
 			}
+		}},
+		{"SETNX and SET under rules", func(e *Evidence) {
+			e.Masters[0].Commands[0].Run, e.Masters[0].Commands[2].Run, e.Masters[0].Ruled = 500, 5000, []string{"setnx", "set"}
 		}},
 		{"denied on other keys only", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].LogOther = 2, 2 }},
 		{"6.0 with ACL LOG", func(e *Evidence) {
@@ -450,4 +454,49 @@ func TestCompareValues(t *testing.T) {
 			assert.Contains(t, seen[0].Evidence, c.seen, c.what)
 		}
 	}
+}
+
+func TestExcluded(t *testing.T) {
+	lock := []string{"lock.*"}
+	all := strings.Join(Taking, " ")
+	for _, c := range []struct {
+		what     string
+		commands string
+		keys     string
+		want     string // what the rules exclude on the lock keys
+	}{
+		{"all is allowed", "+@all", "~*", ""},
+		{"no keys", "+@all", "", all},
+		{"other keys", "+@all", "~cache:* ~app:*", all},
+		{"a key pattern that overlaps", "+@all", "~cache:* ~*.order.*", ""},
+		{"a class may overlap", "+@all", "~[xl]ock.*", ""},
+		{"lock keys to read", "+@all", "~cache:* %R~lock.*", all},
+		{"lock keys to write", "+@all", "%W~lock.*", ""},
+		{"the older spelling", "allcommands", "allkeys", ""},
+		{"a fence", "+@all -setnx -getset", "~*", "setnx getset"},
+		{"a fence that is open again", "+@all -setnx -getset +setnx", "~*", "getset"},
+		{"words that a later rule overrules", "+@all -setnx -getset +@write", "~*", ""},
+		{"nothing but reads", "-@all +@read +get", "~*", all},
+		{"writes, but no strings", "+@all -@string", "~*", "setnx getset set setex psetex msetnx"},
+		{"no writes", "+@all -@write +set", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"a category of its own", "-@all +@whatever", "~*", ""},
+		{"a first argument", "-@all +set|x", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"fast commands taken away in part", "+@all -@fast", "~*", ""},
+	} {
+		a := account{name: "old", on: true, parts: []permission{{c.commands, c.keys}}}
+		assert.Equal(t, c.want, strings.Join(excluded([]account{a}, lock, nil), " "), c.what)
+		off := a
+		off.on = false
+		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: the user is off", c.what)
+		assert.Equal(t, all, strings.Join(excluded([]account{a}, lock, []string{"old"}), " "), "%s: the user is trusted", c.what)
+		second := account{name: "second", on: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
+		assert.Equal(t, c.want, strings.Join(excluded([]account{off, second}, lock, nil), " "), "%s: in a selector", c.what)
+		assert.Empty(t, excluded([]account{a}, nil, nil), "%s: every key is a lock key", c.what)
+	}
+	assert.Empty(t, excluded(nil, lock, nil), "no user could be read")
+
+	first, last := readInfo("cmdstat_acl|setuser:calls=1"), readInfo("cmdstat_acl|setuser:calls=1")
+	assert.Equal(t, []string{"set"}, unchanged([]string{"set", "setnx"}, []string{"set"}, first, last))
+	last = readInfo("cmdstat_acl|setuser:calls=2")
+	assert.Empty(t, unchanged([]string{"set"}, []string{"set"}, first, last))
 }

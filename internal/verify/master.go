@@ -40,6 +40,8 @@ type master struct {
 	hot   time.Time     // since when the load is too high, zero while it is not
 	hits  []fence.Hit
 
+	ruled  []string // what the rules excluded at the start
+	first  reading
 	warned bool
 
 	mu     sync.Mutex
@@ -106,6 +108,7 @@ func (m *master) begin(ctx context.Context) error {
 	if r.stats[canary].calls < 1 {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
+	m.first, m.ruled = m.last, m.excludedNow(ctx)
 	if major := majorOf(r.version); major == 6 {
 		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
 		if err == nil && len(pair) == 2 {
@@ -252,7 +255,7 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 // warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
 func (m *master) warnUnwatched() {
 	for _, c := range m.facts.Commands {
-		if c.Unwatched() > 0 && !m.warned {
+		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
 			m.warned = true
 			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
 		}
@@ -476,10 +479,12 @@ func (m *master) awaitLast(ctx context.Context) {
 
 // finish takes the last look.
 func (m *master) finish(ctx context.Context) {
+	ruled := m.excludedNow(ctx)
 	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		m.breaks("it could not be read at the end: " + endOf(err))
 	}
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
+	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

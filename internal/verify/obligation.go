@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,7 +126,7 @@ func countersProveThemselves(e *Evidence) (bool, string) {
 }
 
 func commandsAreAccountedFor(e *Evidence) (bool, string) {
-	var run, watched int64
+	var run, watched, ruled int64
 	for _, m := range e.Masters {
 		if len(m.Commands) != taking {
 			return false, m.Addr + ": nothing is known of its commands"
@@ -139,6 +140,8 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 				return false, fmt.Sprintf("%s: MONITOR and the counters disagree by %d %s", m.Addr, c.Unmatched, name)
 			case c.Unclear != 0:
 				return false, fmt.Sprintf("%s: the key or the form of %d %s could not be read", m.Addr, c.Unclear, name)
+			case c.Unwatched() > 0 && slices.Contains(m.Ruled, c.Name):
+				ruled += c.Unwatched()
 			case c.Unwatched() > 0:
 				return false, fmt.Sprintf("%s: %d of %d %s ran while MONITOR was off, on keys that nobody saw%s: watch the whole window with --monitor",
 					m.Addr, c.Unwatched(), c.Run, name, map[bool]string{true: "; each may be a SET NX"}[c.Name == "set"])
@@ -149,7 +152,18 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 	if run == 0 {
 		return len(e.Masters) > 0, "no " + strings.ToUpper(strings.Join(Taking[:len(Taking)-1], ", ")) + " or RENAMENX ran"
 	}
-	return true, fmt.Sprintf("MONITOR saw each of the %d commands that can take a lock, between the same marks as the counters; none was a legacy client's", watched)
+	var parts []string
+	if watched > 0 {
+		parts = append(parts, fmt.Sprintf("MONITOR showed each of %d commands that can take a lock, between the same marks as the counters; none was a legacy client's", watched))
+	}
+	if ruled > 0 {
+		but := ""
+		if len(e.Trusted) > 0 {
+			but = " but " + strings.Join(e.Trusted, ", ")
+		}
+		parts = append(parts, fmt.Sprintf("%d more ran under ACL rules that let no user%s run them on these keys", ruled, but))
+	}
+	return len(e.Masters) > 0, strings.Join(parts, "; ")
 }
 
 // leastLog is how many entries ACL LOG must keep where nothing else tells who was denied. It keeps 128 by default.

@@ -21,6 +21,7 @@ type Options struct {
 	Longest   time.Duration // what is said to be the longest lease, or pause between two runs of a job; 0: nothing is said
 	Match     []string      // globs of the lock keys; those of the namespace's record where there is one; none: every key is a lock key
 	Namespace string
+	Trusted   []string      // users that are said to be the new services' own: the rules of others decide what can have run
 	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
 	Burst     time.Duration // of MONITOR; 0 for none
 	Every     time.Duration // from one burst to the next
@@ -57,7 +58,7 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err := q.namespace(ctx); err != nil {
 		return Certificate{}, err
 	}
-	q.facts.Patterns = q.opts.Match
+	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
 	addrs, err := end.Masters(ctx)
 	if err != nil {
 		return Certificate{}, err

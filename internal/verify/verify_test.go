@@ -415,3 +415,88 @@ func TestLongLines(t *testing.T) {
 	c = during(t, s, o, func() { s.Do("SETNX", "lock:a", long); s.Do("DEL", "lock:a") })
 	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
 }
+
+// TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
+// and the new services under a user of their own. No MONITOR runs.
+func TestRulesInPlaceOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~lock:*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old := login("go"), login("old")
+	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	admin := login("old")
+	look := func(trusted []string, f func()) verify.Certificate {
+		t.Helper()
+		for {
+			done := false
+			c, err := verify.Run(context.Background(), ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted,
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						s.Do("SETNX", "cache:a", "1")
+						_, err := fleet.Do("SET", "lock:a", "token", "NX", "PX", 1)
+						require.NoError(t, err)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+	}
+	nothing := func() {}
+	assert.Equal(t, []string{"commands"}, open(look([]string{"go"}, nothing)), "user old may write lock keys")
+	_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
+	c := look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := old.Do("SETNX", "lock:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := admin.Do("ACL", "SETUSER", "old", "~lock:*")
+		require.NoError(t, err)
+		_, err = old.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err)
+		_, err = old.Do("DEL", "lock:b")
+		require.NoError(t, err)
+		_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
+}
+
+// TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
+func TestMonitorRefused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-monitor")
+	end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	o := verify.Options{Window: 300 * time.Millisecond, Longest: 300 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true}
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: nothing ran, so the counters are enough", c.Why)
+	once := sync.Once{}
+	o.Progress = func(time.Duration, int) { once.Do(func() { s.Do("SETNX", "cache:a", "1") }) }
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(c))
+	source := c.Sources[len(c.Sources)-1]
+	assert.Equal(t, verify.Broken, source.State)
+	assert.Contains(t, source.Found, "monitor")
+}
