@@ -117,7 +117,13 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		return inconclusiveError("look again when these are mended", "no verdict: %s", cert.Why)
+		var missing []string
+		for _, o := range cert.Obligations {
+			if !o.Discharged {
+				missing = append(missing, o.ID)
+			}
+		}
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -142,12 +148,20 @@ func writeFile(file string, write func(io.Writer) error) error {
 	return nil
 }
 
+// mostClients is how many findings are printed.
+const mostClients = 20
+
+// indented wraps a text to the screen. The lines after the first begin at a column.
+func indented(text string, column int) string {
+	return strings.ReplaceAll(wrap(terminal.Safe(text), helpColumns-column, 0), "\n", "\n"+strings.Repeat(" ", column))
+}
+
 func printCertificate(env *environment, c verify.Certificate) error {
 	if env.global.json {
 		return c.Write(env.stdout)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), terminal.Safe(c.Why),
+	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), indented(c.Why, 2),
 		c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
 	if c.Namespace != "" {
 		fmt.Fprintf(&b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
@@ -164,16 +178,20 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	b.WriteString("\nobligations\n")
 	for _, o := range c.Obligations {
-		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, terminal.Safe(o.Evidence))
+		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, indented(o.Evidence, 16))
 	}
 	b.WriteString("\nsources\n")
 	for _, s := range c.Sources {
-		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, terminal.Safe(s.Found))
+		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, indented(s.Found, 24))
 	}
 	if len(c.LegacyClients) > 0 {
 		b.WriteString("\nlegacy clients\n")
 	}
-	for _, l := range c.LegacyClients {
+	for i, l := range c.LegacyClients {
+		if i == mostClients {
+			fmt.Fprintf(&b, "  ... and %d more: --json shows all\n", len(c.LegacyClients)-i)
+			break
+		}
 		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
 		if who == "" {
 			who = "(not named)"
@@ -189,7 +207,7 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	b.WriteString("\nwhat this cannot know\n")
 	for _, r := range c.ResidualRisks {
-		fmt.Fprintf(&b, "  - %s\n", r)
+		fmt.Fprintf(&b, "  - %s\n", indented(r, 4))
 	}
 	_, err := io.WriteString(env.stdout, b.String())
 	return err

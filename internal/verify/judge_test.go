@@ -84,6 +84,10 @@ func TestJudge(t *testing.T) {
 		{"SET beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++ }},
 		{"SETEX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[3].Run++ }},
 		{"SET beside MONITOR, under rules for SETNX", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++; e.Masters[0].Ruled = []string{"setnx"} }},
+		{"a legacy client in MONITOR", "commands", func(e *Evidence) { e.Masters[0].LegacySeen = 1 }},
+		{"a denial on a lock key", "denials", func(e *Evidence) { e.Masters[0].LogDenied = 1 }},
+		{"a value that was written", "values", func(e *Evidence) { e.Values.Changed = 1 }},
+		{"a member at stage legacy", "members", func(e *Evidence) { e.Namespace.Legacy = 1 }},
 		{"a line that could not be read", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unclear = 1 }},
 		{"MONITOR that shows another number", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unmatched = 1 }},
 		{"commands that are missing", "commands", func(e *Evidence) { e.Masters[0].Commands = e.Masters[0].Commands[1:] }},
@@ -170,7 +174,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	require.NoError(t, err)
 	// Without these the question or the fault is another one.
 	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_other", "masters.acl_log_length", "masters.acl_log_read",
-		"masters.watched_seconds", "masters.monitor_other", "namespace", "namespace.since", "values.before", "values.held_before", "values.held_after"}
+		"masters.watched_seconds", "masters.monitor_other", "masters.monitor_legacy", "masters.acl_log_denied", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
 	var all map[string]any
 	require.NoError(t, json.Unmarshal(text, &all))
 	var paths []string

@@ -45,6 +45,7 @@ type master struct {
 	warned bool
 
 	mu     sync.Mutex
+	seen   int64             // commands of legacy clients in MONITOR
 	traces map[string]*trace // of legacy clients in MONITOR, by address
 	stale  bool              // a trace has no name yet
 }
@@ -342,7 +343,10 @@ func (m *master) poll(ctx context.Context) {
 	for _, h := range hits {
 		if h.Key != "" && !m.q.matches(h.Key) {
 			m.facts.LogOther += h.Count
-		} else if len(m.hits) < mostTraces {
+			continue
+		}
+		m.facts.LogDenied += h.Count
+		if len(m.hits) < mostTraces {
 			m.hits = append(m.hits, h)
 		}
 	}
@@ -352,6 +356,7 @@ func (m *master) poll(ctx context.Context) {
 func (m *master) saw(s sighting) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.seen++
 	t := m.traces[s.addr]
 	if t == nil {
 		if len(m.traces) >= mostTraces {
@@ -486,5 +491,8 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
+	m.mu.Lock()
+	m.facts.LegacySeen = m.seen
+	m.mu.Unlock()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -131,6 +131,9 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 		if len(m.Commands) != taking {
 			return false, m.Addr + ": nothing is known of its commands"
 		}
+		if m.LegacySeen > 0 {
+			return false, fmt.Sprintf("%s: MONITOR showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
+		}
 		for i, c := range m.Commands {
 			name := strings.ToUpper(c.Name)
 			switch {
@@ -154,7 +157,7 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 	}
 	var parts []string
 	if watched > 0 {
-		parts = append(parts, fmt.Sprintf("MONITOR showed each of %d commands that can take a lock, between the same marks as the counters; none was a legacy client's", watched))
+		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
 	}
 	if ruled > 0 {
 		but := ""
@@ -180,6 +183,8 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		switch {
 		case !m.Named:
 			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, so who tries it is not counted"
+		case m.LogDenied > 0:
+			return false, fmt.Sprintf("%s: %d SETNX or GETSET were denied on lock keys, or on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
 		case here > m.LogOther:
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied, %d of them on other keys: a fence, or a server that refuses writes", m.Addr, here, m.LogOther)
 		case major >= 7 && m.CountsDenied:
@@ -219,6 +224,8 @@ func nothingIsHeld(e *Evidence) (bool, string) {
 			why = "the keys were not looked at"
 		}
 		return false, "what stands on the keys is not known: " + why
+	case v.Changed > 0:
+		return false, nouns(int64(v.Changed), "value") + " of a legacy client was written or deleted within the window"
 	case len(v.HeldAfter) > 0:
 		return false, fmt.Sprintf("a legacy client may hold %q at the end: wait until it is released, or see sweep", v.HeldAfter)
 	case len(v.HeldBefore) > 0:
@@ -234,6 +241,8 @@ func recordStands(e *Evidence) (bool, string) {
 		return false, ""
 	case n.Name == "" || n.Epoch <= 0:
 		return false, "the record of the namespace could not be read"
+	case n.Legacy > 0:
+		return false, nouns(int64(n.Legacy), "member") + " of namespace " + n.Name + " ran stage legacy, or held a lock of it"
 	case !n.Same:
 		return false, fmt.Sprintf("namespace %s changed, or could not be read at the end", n.Name)
 	}

@@ -167,6 +167,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 		_, key, _ := strings.Cut(id, " ")
 		return key
 	})
+	v.Changed = len(seen)
 	for _, c := range seen {
 		q.sees(c)
 	}
@@ -233,11 +234,14 @@ func (q *inquiry) lastNamespace(ctx context.Context) {
 
 // members notes those that run stage legacy.
 func (q *inquiry) members(view stages.View) {
+	legacy := 0
 	for _, m := range view.Members {
 		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+			legacy++
 			q.sees(Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
 		}
 	}
+	q.facts.Namespace.Legacy = max(q.facts.Namespace.Legacy, legacy)
 }
 
 // tell reports progress.
