@@ -500,3 +500,42 @@ func TestMonitorRefused(t *testing.T) {
 	assert.Equal(t, verify.Broken, source.State)
 	assert.Contains(t, source.Found, "monitor")
 }
+
+// TestLeastRights has a user with the rights that docs/operator.md lists. Each right that is taken away leaves an
+// obligation open, or ends the run at its beginning.
+func TestLeastRights(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "token", "PX", 60_000)
+	rights := strings.Fields("+echo +info +command|info +monitor +scan +time +getrange +pttl")
+	look := func(rights []string) (verify.Certificate, error) {
+		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
+		for _, r := range rights {
+			args = append(args, r)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		once := sync.Once{}
+		return verify.Run(context.Background(), end, verify.Options{
+			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true,
+			Progress: func(left time.Duration, _ int) {
+				if left > 0 {
+					once.Do(func() { s.Do("SETNX", "cache:a", "1") })
+				}
+			},
+		})
+	}
+	c, err := look(rights)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	for i, without := range rights {
+		var others []string
+		others = append(append(others, rights[:i]...), rights[i+1:]...)
+		c, err := look(others)
+		if err != nil {
+			assert.Contains(t, err.Error(), strings.Split(without[1:], "|")[0], without)
+			continue
+		}
+		assert.Equal(t, verify.Inconclusive, c.Verdict, without)
+	}
+}
