@@ -23,12 +23,12 @@ func TestAdvanceOnACertificate(t *testing.T) {
 		require.Equal(t, want, code, "%q: %s", args, stderr)
 		return stdout + stderr
 	}
-	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--burst", "0", "--out", file}
+	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--longest", "1s", "--monitor", "--out", file}
 	advance := []string{"stage", "advance", "--namespace", "orders", "--execute", "--certificate", file}
 	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.*", "--shortest-lease", "1s", "--execute")
 	do(exitDone, verify...) // in stage legacy: a certificate of the wrong epoch
 	do(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
-	assert.Contains(t, do(exitUnsafe, advance...), "an earlier epoch")
+	assert.Contains(t, do(exitUnsafe, advance...), "another epoch")
 	s.Do("SETNX", "lock.a", "1")
 	s.Do("DEL", "lock.a")
 	do(exitDone, verify...)

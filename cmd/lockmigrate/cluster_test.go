@@ -146,7 +146,7 @@ func TestVerifyOverACluster(t *testing.T) {
 		name = fmt.Sprint("orders-", n)
 	}
 	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
-	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--burst", "300ms", "--every", "500ms", "--redis", c.URL()}
+	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--longest", "2s", "--monitor", "--redis", c.URL()}
 	out, _ := expect(t, exitDone, verify...)
 	assert.Contains(t, out, "of       namespace "+name+", epoch 1")
 	for _, s := range c.Masters {

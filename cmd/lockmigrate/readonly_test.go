@@ -62,7 +62,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "orders", "--json"},
 		{"stage", "init", "--namespace", "other", "--match", "o:*", "--shortest-lease", "30s"},
 		{"stage", "advance", "--namespace", "orders", "--force", "why", "--timeout", "1s"}, {"stage", "rollback", "--namespace", "orders"},
-		{"verify", "--for", "300ms", "--burst", "0", "--namespace", "orders"},
+		{"verify", "--for", "300ms", "--burst", "0", "--namespace", "orders"}, {"verify", "--for", "300ms", "--monitor"},
 		{"serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--burst", "100ms", "--every", "200ms", "--census-every", "100ms", "--match", "lock:*", "--group", "name", "--lease", "1s"},
 	}
 	before := stateOf(t, s)

@@ -34,11 +34,13 @@ longest lease or the longest pause between two runs of a job. The window must be
 Every SETNX, GETSET and SET must be accounted for, since each may take a lock. Where such
 commands are in use, only MONITOR for the whole window (--monitor) can do that. It costs
 the server: see "lockmigrate observe --help". Bursts name clients at little cost, and are
-enough where these commands are not in use.
+enough where these commands are not in use, or where the ACL rules of all users but those
+of --trust-user leave none of them on the lock keys.
 
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
 SIGHUP) ends the window early and keeps the results so far.`,
-		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out o.json
+		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor \
+      --out orders.json
   lockmigrate verify --match 'lock:*' --for 10m --longest 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkVerify(&opts); err != nil {
@@ -55,6 +57,7 @@ SIGHUP) ends the window early and keeps the results so far.`,
 	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
 	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")
+	f.StringArrayVar(&opts.Trusted, "trust-user", nil, "`NAME` of a user that only the new services have: with a fence for all others no MONITOR is needed; repeatable")
 	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
@@ -70,6 +73,11 @@ func checkVerify(o *verify.Options) error {
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case o.Burst > 0 && o.Every < o.Burst:
 		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
+	}
+	for _, u := range o.Trusted {
+		if u == "" {
+			return usageError("give a name such as orders-go", "a --trust-user name is empty")
+		}
 	}
 	for _, p := range o.Match {
 		if p == "" {
@@ -109,7 +117,13 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		return inconclusiveError("look again when these are mended", "no verdict: %s", cert.Why)
+		var missing []string
+		for _, o := range cert.Obligations {
+			if !o.Discharged {
+				missing = append(missing, o.ID)
+			}
+		}
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -134,12 +148,20 @@ func writeFile(file string, write func(io.Writer) error) error {
 	return nil
 }
 
+// mostClients is how many findings are printed.
+const mostClients = 20
+
+// indented wraps a text to the screen. The lines after the first begin at a column.
+func indented(text string, column int) string {
+	return strings.ReplaceAll(wrap(terminal.Safe(text), helpColumns-column, 0), "\n", "\n"+strings.Repeat(" ", column))
+}
+
 func printCertificate(env *environment, c verify.Certificate) error {
 	if env.global.json {
 		return c.Write(env.stdout)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), terminal.Safe(c.Why),
+	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), indented(c.Why, 2),
 		c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
 	if c.Namespace != "" {
 		fmt.Fprintf(&b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
@@ -156,16 +178,20 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	b.WriteString("\nobligations\n")
 	for _, o := range c.Obligations {
-		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, terminal.Safe(o.Evidence))
+		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, indented(o.Evidence, 16))
 	}
 	b.WriteString("\nsources\n")
 	for _, s := range c.Sources {
-		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, terminal.Safe(s.Found))
+		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, indented(s.Found, 24))
 	}
 	if len(c.LegacyClients) > 0 {
 		b.WriteString("\nlegacy clients\n")
 	}
-	for _, l := range c.LegacyClients {
+	for i, l := range c.LegacyClients {
+		if i == mostClients {
+			fmt.Fprintf(&b, "  ... and %d more: --json shows all\n", len(c.LegacyClients)-i)
+			break
+		}
 		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
 		if who == "" {
 			who = "(not named)"
@@ -181,7 +207,7 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	b.WriteString("\nwhat this cannot know\n")
 	for _, r := range c.ResidualRisks {
-		fmt.Fprintf(&b, "  - %s\n", r)
+		fmt.Fprintf(&b, "  - %s\n", indented(r, 4))
 	}
 	_, err := io.WriteString(env.stdout, b.String())
 	return err

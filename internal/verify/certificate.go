@@ -240,6 +240,9 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	if verdict == NoneSeen {
 		risks = append(risks, "quiet is not proof: put up the fence, then a forgotten client fails loudly instead of entering beside a holder")
 	}
+	if len(e.Trusted) > 0 {
+		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
+	}
 	if e.Values.Before > 0 {
 		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")
 	}

@@ -12,6 +12,7 @@ type Evidence struct {
 	Ended          time.Time `json:"ended"`           // when the last looks began
 	Finished       bool      `json:"finished"`        // the run was not interrupted
 
+	Trusted   []string   `json:"trusted,omitempty"`   // users that were said to be the new services' own
 	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
 	Namespace *Namespace `json:"namespace,omitempty"` // nil: the run was about no namespace
 
@@ -27,7 +28,8 @@ type Namespace struct {
 	Epoch    int64     `json:"epoch"`
 	Since    time.Time `json:"since"` // of this epoch, on the server's clock; tells two servers' records apart
 	Patterns []string  `json:"patterns"`
-	Same     bool      `json:"same"` // at the end it was read again, and was the same
+	Same     bool      `json:"same"`           // at the end it was read again, and was the same
+	Legacy   int       `json:"legacy_members"` // members that ran stage legacy, at the start or at the end
 }
 
 // Master is one master over the window.
@@ -43,16 +45,20 @@ type Master struct {
 
 	Commands []Command `json:"commands"` // one for each of Taking
 
+	Ruled []string `json:"ruled,omitempty"` // commands that no user but the trusted may run on these keys, by rules that did not change
+
 	CountsDenied bool   `json:"counts_denied"`         // it has rejected_calls
 	Named        bool   `json:"named"`                 // SETNX and GETSET exist under these names
 	LogRead      bool   `json:"acl_log_read"`          // ACL LOG was read at each look
 	LogWhy       string `json:"acl_log_why,omitempty"` // why not
 	LogLength    int64  `json:"acl_log_length"`        // how many entries it keeps, 0 where the server does not say
+	LogDenied    int64  `json:"acl_log_denied"`        // SETNX and GETSET that were denied on lock keys, or on keys that it does not tell
 	LogOther     int64  `json:"acl_log_other"`         // SETNX and GETSET that were denied on other keys
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
 	WatchedSeconds float64  `json:"watched_seconds"`        // MONITOR was on
 	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
+	LegacySeen     int64    `json:"monitor_legacy"`         // commands of legacy clients that MONITOR showed
 	OtherSeen      int64    `json:"monitor_other"`          // SETNX and GETSET that MONITOR saw on other keys
 	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
 }
@@ -94,6 +100,7 @@ type Values struct {
 	Before     int      `json:"before"`        // values at the start that a legacy client may have written
 	HeldBefore []string `json:"held_before"`   // keys, the first of them, that looked held at the start
 	HeldAfter  []string `json:"held_after"`    // and at the end
+	Changed    int      `json:"changed"`       // values that a legacy client wrote or deleted in between
 }
 
 // Client is one that was seen to be a legacy client, or a trace of one.

@@ -40,9 +40,12 @@ type master struct {
 	hot   time.Time     // since when the load is too high, zero while it is not
 	hits  []fence.Hit
 
+	ruled  []string // what the rules excluded at the start
+	first  reading
 	warned bool
 
 	mu     sync.Mutex
+	seen   int64             // commands of legacy clients in MONITOR
 	traces map[string]*trace // of legacy clients in MONITOR, by address
 	stale  bool              // a trace has no name yet
 }
@@ -106,6 +109,7 @@ func (m *master) begin(ctx context.Context) error {
 	if r.stats[canary].calls < 1 {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
+	m.first, m.ruled = m.last, m.excludedNow(ctx)
 	if major := majorOf(r.version); major == 6 {
 		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
 		if err == nil && len(pair) == 2 {
@@ -170,7 +174,7 @@ func (m *master) look(ctx context.Context) error {
 
 func (m *master) nextMark() string {
 	m.sent++
-	return fmt.Sprintf("%s%s-%d", markPrefix, m.q.id, m.sent)
+	return fmt.Sprint(m.q.prefix, m.sent)
 }
 
 // read sends the mark and reads INFO.
@@ -252,7 +256,7 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 // warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
 func (m *master) warnUnwatched() {
 	for _, c := range m.facts.Commands {
-		if c.Unwatched() > 0 && !m.warned {
+		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
 			m.warned = true
 			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
 		}
@@ -264,7 +268,7 @@ func (m *master) open(ctx context.Context) {
 	if time.Now().Before(m.retry) {
 		return
 	}
-	tap, err := openTap(ctx, m.end, m.addr, m.q.matches, m.saw)
+	tap, err := openTap(ctx, m.end, m.addr, m.q.prefix, m.q.matches, m.saw)
 	if err == nil {
 		m.tap, m.pause = tap, 0
 		m.rename(ctx)
@@ -339,7 +343,10 @@ func (m *master) poll(ctx context.Context) {
 	for _, h := range hits {
 		if h.Key != "" && !m.q.matches(h.Key) {
 			m.facts.LogOther += h.Count
-		} else if len(m.hits) < mostTraces {
+			continue
+		}
+		m.facts.LogDenied += h.Count
+		if len(m.hits) < mostTraces {
 			m.hits = append(m.hits, h)
 		}
 	}
@@ -349,6 +356,7 @@ func (m *master) poll(ctx context.Context) {
 func (m *master) saw(s sighting) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.seen++
 	t := m.traces[s.addr]
 	if t == nil {
 		if len(m.traces) >= mostTraces {
@@ -419,13 +427,14 @@ func (m *master) found() (all []Client) {
 }
 
 // follow looks until the window is over.
-func (m *master) follow(ctx context.Context, until time.Time) {
+func (m *master) follow(ctx context.Context) {
 	o := &m.q.opts
 	burst := time.Now()
 	var burstEnds time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
-		if !now.Before(until) {
+		until, begun := m.q.until()
+		if begun && !now.Before(until) {
 			return
 		}
 		closing := false
@@ -453,7 +462,7 @@ func (m *master) follow(ctx context.Context, until time.Time) {
 				next = event
 			}
 		}
-		if until.Before(next) {
+		if begun && until.Before(next) {
 			next = until
 		}
 		timer := time.NewTimer(time.Until(next))
@@ -475,10 +484,15 @@ func (m *master) awaitLast(ctx context.Context) {
 
 // finish takes the last look.
 func (m *master) finish(ctx context.Context) {
+	ruled := m.excludedNow(ctx)
 	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		m.breaks("it could not be read at the end: " + endOf(err))
 	}
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
+	m.mu.Lock()
+	m.facts.LegacySeen = m.seen
+	m.mu.Unlock()
+	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

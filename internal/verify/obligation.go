@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,7 +55,12 @@ func Judge(e Evidence) (verdict Verdict, why string, obligations []Obligation) {
 }
 
 // window is what the looks of all masters cover.
-func (e *Evidence) window() time.Duration { return max(0, e.Ended.Sub(e.Started)) }
+func (e *Evidence) window() time.Duration {
+	if e.Started.IsZero() || e.Ended.IsZero() {
+		return 0
+	}
+	return max(0, e.Ended.Sub(e.Started))
+}
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
@@ -120,10 +126,13 @@ func countersProveThemselves(e *Evidence) (bool, string) {
 }
 
 func commandsAreAccountedFor(e *Evidence) (bool, string) {
-	var run, watched int64
+	var run, watched, ruled int64
 	for _, m := range e.Masters {
 		if len(m.Commands) != taking {
 			return false, m.Addr + ": nothing is known of its commands"
+		}
+		if m.LegacySeen > 0 {
+			return false, fmt.Sprintf("%s: MONITOR showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
 		}
 		for i, c := range m.Commands {
 			name := strings.ToUpper(c.Name)
@@ -134,6 +143,8 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 				return false, fmt.Sprintf("%s: MONITOR and the counters disagree by %d %s", m.Addr, c.Unmatched, name)
 			case c.Unclear != 0:
 				return false, fmt.Sprintf("%s: the key or the form of %d %s could not be read", m.Addr, c.Unclear, name)
+			case c.Unwatched() > 0 && slices.Contains(m.Ruled, c.Name):
+				ruled += c.Unwatched()
 			case c.Unwatched() > 0:
 				return false, fmt.Sprintf("%s: %d of %d %s ran while MONITOR was off, on keys that nobody saw%s: watch the whole window with --monitor",
 					m.Addr, c.Unwatched(), c.Run, name, map[bool]string{true: "; each may be a SET NX"}[c.Name == "set"])
@@ -144,7 +155,18 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 	if run == 0 {
 		return len(e.Masters) > 0, "no " + strings.ToUpper(strings.Join(Taking[:len(Taking)-1], ", ")) + " or RENAMENX ran"
 	}
-	return true, fmt.Sprintf("MONITOR saw each of the %d commands that can take a lock, between the same marks as the counters; none was a legacy client's", watched)
+	var parts []string
+	if watched > 0 {
+		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
+	}
+	if ruled > 0 {
+		but := ""
+		if len(e.Trusted) > 0 {
+			but = " but " + strings.Join(e.Trusted, ", ")
+		}
+		parts = append(parts, fmt.Sprintf("%d more ran under ACL rules that let no user%s run them on these keys", ruled, but))
+	}
+	return len(e.Masters) > 0, strings.Join(parts, "; ")
 }
 
 // leastLog is how many entries ACL LOG must keep where nothing else tells who was denied. It keeps 128 by default.
@@ -161,6 +183,8 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		switch {
 		case !m.Named:
 			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, so who tries it is not counted"
+		case m.LogDenied > 0:
+			return false, fmt.Sprintf("%s: %d SETNX or GETSET were denied on lock keys, or on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
 		case here > m.LogOther:
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied, %d of them on other keys: a fence, or a server that refuses writes", m.Addr, here, m.LogOther)
 		case major >= 7 && m.CountsDenied:
@@ -200,6 +224,8 @@ func nothingIsHeld(e *Evidence) (bool, string) {
 			why = "the keys were not looked at"
 		}
 		return false, "what stands on the keys is not known: " + why
+	case v.Changed > 0:
+		return false, nouns(int64(v.Changed), "value") + " of a legacy client was written or deleted within the window"
 	case len(v.HeldAfter) > 0:
 		return false, fmt.Sprintf("a legacy client may hold %q at the end: wait until it is released, or see sweep", v.HeldAfter)
 	case len(v.HeldBefore) > 0:
@@ -215,6 +241,8 @@ func recordStands(e *Evidence) (bool, string) {
 		return false, ""
 	case n.Name == "" || n.Epoch <= 0:
 		return false, "the record of the namespace could not be read"
+	case n.Legacy > 0:
+		return false, nouns(int64(n.Legacy), "member") + " of namespace " + n.Name + " ran stage legacy, or held a lock of it"
 	case !n.Same:
 		return false, fmt.Sprintf("namespace %s changed, or could not be read at the end", n.Name)
 	}

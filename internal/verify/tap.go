@@ -27,8 +27,8 @@ type tap struct {
 	err     error             // why it ended, nil while it runs
 }
 
-// openTap begins to read what a server runs. Saw is told of each command of a legacy client, one call at a time.
-func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, matches func(string) bool, saw func(sighting)) (*tap, error) {
+// openTap begins to read what a server runs. Prefix begins the marks of its looks. Saw is told of each command of a legacy client, one call at a time.
+func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, matches func(string) bool, saw func(sighting)) (*tap, error) {
 	conn, err := end.DialRaw(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, matches f
 	}
 	t := &tap{
 		conn: conn, began: time.Now(), done: make(chan struct{}),
-		traffic: traffic{matches: matches, saw: saw}, marks: map[string]counts{}, moved: make(chan struct{}),
+		traffic: traffic{matches: matches, saw: saw, prefix: prefix}, marks: map[string]counts{}, moved: make(chan struct{}),
 	}
 	go t.read(in)
 	return t, nil

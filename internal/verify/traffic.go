@@ -15,6 +15,7 @@ import (
 type traffic struct {
 	matches func(key string) bool
 	saw     func(sighting) // is told of each command of a legacy client
+	prefix  string         // of this run's marks; other runs may look at the same server
 
 	counts   counts
 	other    int64  // SETNX and GETSET on other keys
@@ -22,7 +23,7 @@ type traffic struct {
 	ours     bool   // the script is one of the bridge or of modern clients
 	line     observe.Line
 	garbled  int64
-	mark     string // the ECHO that was seen last, and from whom
+	mark     string // of the look whose ECHO was seen last, and from whom
 	markAddr string
 }
 
@@ -38,7 +39,7 @@ type sighting struct {
 	form               string // how it took or wrote the lock
 }
 
-// markPrefix begins the text that our ECHO sends, to find the place of a look in the stream.
+// markPrefix begins the text that the ECHO of each look sends, to find the look's place in the stream.
 const markPrefix = "lockmigrate-verify-"
 
 // take reads a line. Cut says that only the line's beginning is there. It returns the mark of a look when the
@@ -60,7 +61,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 	l := &t.line
 	switch name {
 	case "echo":
-		if len(l.Words) == 2 && strings.HasPrefix(l.Words[1], markPrefix) {
+		if len(l.Words) == 2 && strings.HasPrefix(l.Words[1], t.prefix) {
 			t.mark, t.markAddr = strings.Clone(l.Words[1]), strings.Clone(l.Addr)
 		}
 		return ""

@@ -21,6 +21,7 @@ type Options struct {
 	Longest   time.Duration // what is said to be the longest lease, or pause between two runs of a job; 0: nothing is said
 	Match     []string      // globs of the lock keys; those of the namespace's record where there is one; none: every key is a lock key
 	Namespace string
+	Trusted   []string      // users that are said to be the new services' own: the rules of others decide what can have run
 	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
 	Burst     time.Duration // of MONITOR; 0 for none
 	Every     time.Duration // from one burst to the next
@@ -38,18 +39,18 @@ type Options struct {
 type inquiry struct {
 	end     *endpoint.Endpoint
 	opts    Options
-	id      string // of the run, in its marks
+	prefix  string // of this run's marks
 	masters []*master
-	began   time.Time
 	facts   Evidence
 
 	telling sync.Mutex
+	began   time.Time // when the window did, zero before
 }
 
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, id: rand.Text()}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-"}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
@@ -57,7 +58,7 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err := q.namespace(ctx); err != nil {
 		return Certificate{}, err
 	}
-	q.facts.Patterns = q.opts.Match
+	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
 	addrs, err := end.Masters(ctx)
 	if err != nil {
 		return Certificate{}, err
@@ -80,8 +81,6 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			return Certificate{}, err
 		}
 	}
-	q.began = time.Now()
-	q.facts.Started = q.began.UTC()
 	q.watch(ctx, addrs)
 	return Certify(q.facts), nil
 }
@@ -90,12 +89,13 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	var group sync.WaitGroup
 	for _, m := range q.masters {
-		group.Go(func() { m.follow(ctx, q.began.Add(q.opts.Window)) })
+		group.Go(func() { m.follow(ctx) })
 	}
 	before, whyBefore := map[string]value{}, []string{leftOut}
 	if q.opts.Census {
 		before, whyBefore = q.values(ctx)
 	}
+	q.begin()
 	q.warnOfValues(before)
 	group.Wait()
 	q.facts.Finished = ctx.Err() == nil
@@ -127,6 +127,22 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	}
 }
 
+// begin begins the window: the counters have been looked at, and then the keys. What is taken away from then on
+// has been seen, and what is written from then on is counted.
+func (q *inquiry) begin() {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	q.began = time.Now()
+	q.facts.Started = q.began.UTC()
+}
+
+// until returns the end of the window, if it has begun.
+func (q *inquiry) until() (end time.Time, begun bool) {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	return q.began.Add(q.opts.Window), !q.began.IsZero()
+}
+
 // lastMoment is how long an interrupted run may take for its last looks.
 const lastMoment = 700 * time.Millisecond
 
@@ -151,6 +167,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 		_, key, _ := strings.Cut(id, " ")
 		return key
 	})
+	v.Changed = len(seen)
 	for _, c := range seen {
 		q.sees(c)
 	}
@@ -217,14 +234,17 @@ func (q *inquiry) lastNamespace(ctx context.Context) {
 
 // members notes those that run stage legacy.
 func (q *inquiry) members(view stages.View) {
+	legacy := 0
 	for _, m := range view.Members {
 		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+			legacy++
 			q.sees(Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
 		}
 	}
+	q.facts.Namespace.Legacy = max(q.facts.Namespace.Legacy, legacy)
 }
 
-// tell reports progress, and once that this run cannot end well.
+// tell reports progress.
 func (q *inquiry) tell() {
 	q.telling.Lock()
 	defer q.telling.Unlock()
@@ -234,7 +254,7 @@ func (q *inquiry) tell() {
 		seen += len(m.traces)
 		m.mu.Unlock()
 	}
-	if q.opts.Progress != nil {
+	if q.opts.Progress != nil && !q.began.IsZero() {
 		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
 	}
 }

@@ -1,13 +1,12 @@
 package verify_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,166 +24,299 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const window = 90 * time.Millisecond
-
-// crowd is 49 clients that lock as modern clients do, until the test ends.
-func crowd(t *testing.T, s *redistest.Server) {
+// clients run until the test ends, each step after a pause.
+func clients(t *testing.T, s *redistest.Server, n int, pause time.Duration, step func(conn redis.Conn, client, turn int)) (turns *atomic.Int64) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
+	turns = new(atomic.Int64)
 	var running sync.WaitGroup
-	for i := range 49 {
+	for i := range n {
 		conn := s.Conn()
 		running.Go(func() {
-			for n := 0; ctx.Err() == nil; n++ {
-				key, token := fmt.Sprint("lock:", i), fmt.Sprintf("token-%d-%d", i, n)
-				_, _ = conn.Do("SET", key, token, "NX", "PX", 5000)
-				_, _ = conn.Do("EVAL", scripts.CompareDel.Source, 1, key, token)
+			for turn := 0; ctx.Err() == nil; turn++ {
+				step(conn, i, turn)
+				turns.Add(1)
 				select {
 				case <-ctx.Done():
-				case <-time.After(50 * time.Millisecond):
+				case <-time.After(pause):
 				}
 			}
 		})
 	}
 	t.Cleanup(func() { stop(); running.Wait() })
+	return turns
 }
 
-func run(t *testing.T, url string, o verify.Options) verify.Certificate {
+// rounds is how many windows each acceptance test looks at, and atOnce how many of them side by side.
+const (
+	rounds = 50
+	atOnce = 10
+)
+
+// modernFleet locks the keys of all rounds as modern clients do.
+func modernFleet(t *testing.T, s *redistest.Server) {
+	clients(t, s, 10, 10*time.Millisecond, func(conn redis.Conn, client, turn int) {
+		key, token := fmt.Sprintf("lock:%d:job", rand.IntN(rounds)), fmt.Sprintf("token-%d-%d", client, turn)
+		_, _ = conn.Do("SET", key, token, "NX", "PX", 5000)
+		_, _ = conn.Do("EVAL", scripts.CompareDel.Source, 1, key, token)
+	})
+}
+
+// otherApplication uses SETNX, GETSET and SET for something else, all the time.
+func otherApplication(t *testing.T, s *redistest.Server) *atomic.Int64 {
+	return clients(t, s, 4, 2*time.Millisecond, func(conn redis.Conn, _, turn int) {
+		key := fmt.Sprint("cache:", turn%20)
+		switch turn % 5 {
+		case 0, 1:
+			_, _ = conn.Do("SETNX", key, "1")
+		case 2:
+			_, _ = conn.Do("GETSET", key, "2")
+		case 3:
+			_, _ = conn.Do("EVAL", "redis.call('SETNX', KEYS[1], '3') return redis.call('SET', KEYS[1], '4', 'NX')", 1, key)
+		case 4:
+			_ = conn.Send("MULTI")
+			_ = conn.Send("SETNX", key, "5")
+			_ = conn.Send("DEL", key)
+			_, _ = conn.Do("EXEC")
+		}
+	})
+}
+
+// acts are what a hidden client may do once: one acquisition, of whatever value, in whatever spelling.
+func acts(n int, key string) [][]any {
+	now := time.Now().Add(30 * time.Second)
+	values := []string{
+		fmt.Sprint(now.UnixMilli()), "1", "\xf6\x01\x02\x03\x04\x05\x06\x07\x08\x00", "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+		fmt.Sprintf("%.6f", float64(now.UnixMicro())/1e6), fmt.Sprint(now.UnixNano()), "locked",
+	}
+	value := values[n%len(values)]
+	forms := [][][]any{
+		{{"SETNX", key, value}},
+		{{"SET", key, value, "NX"}},
+		{{"EVAL", "return redis.call('SETNX', KEYS[1], ARGV[1])", 1, key, value}},
+		{{"set", key, value, "nx"}},
+		{{"GETSET", key, value}},
+		{{"MULTI"}, {"SETNX", key, value}, {"EXPIRE", key, 10}, {"EXEC"}},
+		{{"SET", key, value, "NX", "GET"}},
+		{{"EVAL", "return redis.call('SET', KEYS[1], ARGV[1], 'NX')", 1, key, value}},
+	}
+	return append(forms[n%len(forms)], []any{"DEL", key})
+}
+
+// round runs one window. Act, if it is not nil, runs once within it.
+func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) (verify.Certificate, string) {
 	t.Helper()
-	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	if o.Window == 0 {
-		o.Window = window
-	}
-	cert, err := verify.Run(context.Background(), end, o)
-	require.NoError(t, err)
-	return cert
-}
-
-// act is what the hidden client does once in a window: one acquisition, directly or within a script.
-func act(conn redis.Conn, n int) {
-	value := fmt.Sprint(time.Now().Add(30*time.Second).UnixMilli() + 1)
-	if n%2 == 0 {
-		_, _ = conn.Do("SETNX", "lock:hidden", value)
-	} else {
-		_, _ = conn.Do("EVAL", "return redis.call('SETNX', KEYS[1], ARGV[1])", 1, "lock:hidden", value)
-	}
-	_, _ = conn.Do("DEL", "lock:hidden")
-}
-
-// TestOneHiddenClientAmongFifty runs 50 windows in which one legacy client of 50 acts once, 50 with the
-// fence up, and 50 in which it does not.
-func TestOneHiddenClientAmongFifty(t *testing.T) {
-	s := redistest.Real(t)
-	crowd(t, s)
-	hidden := s.Conn()
-	addr := addrOf(t, hidden)
-	windows := func(acts bool, check func(n int, c verify.Certificate)) {
-		for n := 0; n < 50; {
-			acted := false
-			when := rand.N(window) // it acts once, somewhere in the window
-			cert := run(t, s.URL(), verify.Options{Match: []string{"lock:*"}, Census: n%5 == 0, Progress: func(left time.Duration, _ int) {
-				if acts && !acted && left > 0 && left <= when {
-					act(hidden, n)
+	const window = 400 * time.Millisecond
+	conn := s.Conn()
+	when := rand.N(window)
+	for {
+		acted := act == nil
+		cert, err := verify.Run(context.Background(), end, verify.Options{
+			Window: window, Longest: window, Look: 50 * time.Millisecond, Match: []string{fmt.Sprintf("lock:%d:*", n)}, Whole: true, Census: true,
+			Progress: func(left time.Duration, _ int) {
+				if !acted && left > 0 && left <= when {
+					act(conn)
 					acted = true
 				}
-			}})
-			if acts && !acted {
-				continue // the machine was too busy for a look in the rest of the window: it did not act
-			}
-			check(n, cert)
-			n++
+			},
+		})
+		require.NoError(t, err)
+		if acted {
+			return cert, addrOf(t, conn)
 		}
+		when = window // the machine was too busy for a look in the rest of the window: act at the first one
 	}
-	seen, named, alarms := 0, 0, 0
-	windows(true, func(n int, c verify.Certificate) {
+}
+
+// each runs all rounds, some at once.
+func each(check func(n int)) {
+	var running sync.WaitGroup
+	gate := make(chan struct{}, atOnce)
+	for n := range rounds {
+		gate <- struct{}{}
+		running.Go(func() { check(n); <-gate })
+	}
+	running.Wait()
+}
+
+// TestOneHiddenClientBesideAnotherApplication has a modern fleet, and an application that uses SETNX, GETSET and SET
+// NX all the time. In 50 windows nobody else acts, and in 50 one legacy client sends one command.
+func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
+	s := redistest.Real(t)
+	modernFleet(t, s)
+	turns := otherApplication(t, s)
+	var seen, named, clean atomic.Int64
+	each(func(n int) {
+		c, addr := round(t, s, n, func(conn redis.Conn) {
+			for _, words := range acts(n, fmt.Sprintf("lock:%d:hidden", n)) {
+				_, err := conn.Do(words[0].(string), words[1:]...)
+				assert.NoError(t, err, words)
+			}
+		})
 		if c.Verdict == verify.Seen {
-			seen++
+			seen.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why)
 		}
-	})
-	windows(false, func(n int, c verify.Certificate) {
-		if c.Verdict != verify.NoneSeen {
-			alarms++
-			t.Log(c.Why)
-		}
-	})
-	fenceDefault(t, s)
-	windows(true, func(n int, c verify.Certificate) {
 		for _, l := range c.LegacyClients {
-			if l.Addr == addr && c.Verdict == verify.Seen {
-				named++
+			if l.Addr == addr {
+				named.Add(1)
 				break
 			}
 		}
 	})
-	t.Logf("seen %d of 50, named by address behind the fence %d of 50, false alarms %d of 50", seen, named, alarms)
-	assert.Equal(t, 50, seen)
-	assert.Equal(t, 50, named)
-	assert.Zero(t, alarms)
+	each(func(n int) {
+		c, _ := round(t, s, n, nil)
+		if c.Verdict == verify.NoneSeen {
+			clean.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+		}
+	})
+	t.Logf("seen %d of %d, named by address %d, none-seen where nobody hid %d of %d; %d turns of the other application",
+		seen.Load(), rounds, named.Load(), clean.Load(), rounds, turns.Load())
+	assert.EqualValues(t, rounds, seen.Load())
+	assert.EqualValues(t, rounds, named.Load())
+	assert.EqualValues(t, rounds, clean.Load())
+	assert.Greater(t, turns.Load(), int64(1000))
+}
+
+// TestOneHiddenClientBehindTheFence is the same under a fence that keeps the other application's keys.
+func TestOneHiddenClientBehindTheFence(t *testing.T) {
+	s := redistest.Real(t)
+	fenceDefault(t, s, "cache:*")
+	modernFleet(t, s)
+	otherApplication(t, s)
+	var named, clean atomic.Int64
+	each(func(n int) {
+		c, addr := round(t, s, n, func(conn redis.Conn) {
+			words := []any{"SETNX", fmt.Sprintf("lock:%d:hidden", n), "1"}
+			if n%2 == 1 {
+				words = []any{"EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, words[1]}
+			}
+			_, err := conn.Do(words[0].(string), words[1:]...)
+			assert.Error(t, err, words)
+		})
+		for _, l := range c.LegacyClients {
+			if l.Addr == addr && c.Verdict == verify.Seen {
+				named.Add(1)
+				return
+			}
+		}
+		t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+	})
+	s.Do("ACL", "LOG", "RESET")
+	each(func(n int) {
+		c, _ := round(t, s, n, nil)
+		if c.Verdict == verify.NoneSeen {
+			clean.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+		}
+	})
+	assert.EqualValues(t, rounds, named.Load())
+	assert.EqualValues(t, rounds, clean.Load())
 }
 
 func addrOf(t *testing.T, conn redis.Conn) string {
 	t.Helper()
 	info, err := redis.String(conn.Do("CLIENT", "INFO"))
 	require.NoError(t, err)
-	var id int
-	var addr string
-	_, err = fmt.Sscanf(info, "id=%d addr=%s", &id, &addr)
-	require.NoError(t, err)
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
 	return addr
 }
 
-func fenceDefault(t *testing.T, s *redistest.Server) {
+func fenceDefault(t *testing.T, s *redistest.Server, keep ...string) {
 	t.Helper()
 	conn := s.Conn()
-	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Lock: "lock:x"})
+	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Lock: "lock:x", Keep: keep})
 	require.NoError(t, err)
 	require.NoError(t, plans[0].Execute(context.Background(), conn))
 }
 
-// TestHolesAreInconclusive breaks the evidence in every way and wants no verdict.
-func TestHolesAreInconclusive(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	during := func(s *redistest.Server, o verify.Options, f func()) verify.Certificate {
+// during runs verify, and f once at a look within the window.
+func during(t *testing.T, s *redistest.Server, o verify.Options, f func()) verify.Certificate {
+	t.Helper()
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	if o.Window == 0 {
+		o.Window = 500 * time.Millisecond
+	}
+	if o.Longest == 0 {
+		o.Longest = o.Window
+	}
+	for {
 		done := false
-		o.Progress = func(time.Duration, int) { // at the first look, in the middle of the window
-			if !done {
+		o.Progress = func(left time.Duration, _ int) {
+			if !done && left > 0 {
 				done = true
 				f()
 			}
 		}
-		for !done {
-			o.Window = 500 * time.Millisecond
-			cert := run(t, s.URL(), o)
-			if done {
-				return cert
-			}
+		cert, err := verify.Run(context.Background(), end, o)
+		require.NoError(t, err)
+		if done {
+			return cert
 		}
-		return verify.Certificate{}
 	}
+}
+
+// open lists the obligations that are not discharged.
+func open(c verify.Certificate) (ids []string) {
+	for _, o := range c.Obligations {
+		if !o.Discharged {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// TestHolesAreInconclusive breaks the evidence, and wants the obligation that it leaves open.
+func TestHolesAreInconclusive(t *testing.T) {
 	s := redistest.Real(t)
-	c := during(s, verify.Options{}, func() { s.Do("CONFIG", "RESETSTAT") })
-	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
+
+	c := during(t, s, lock, func() { s.Do("CONFIG", "RESETSTAT") })
+	assert.Equal(t, []string{"counters"}, open(c))
 	assert.Contains(t, c.Why, "reset")
 
-	c = during(s, verify.Options{}, func() { s.Kill(); s.Start() })
+	c = during(t, s, lock, func() { s.Kill(); s.Start() })
 	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	assert.Contains(t, open(c), "counters")
 
-	c = during(s, verify.Options{Longest: time.Hour}, func() {})
-	assert.Equal(t, verify.Inconclusive, c.Verdict)
-	assert.Contains(t, c.Why, "1h0m0s")
+	o := lock
+	o.Longest = time.Hour
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"window"}, open(c))
 
 	s.Do("SET", "lock:held", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
-	c = during(s, verify.Options{Census: true, Match: []string{"lock:*"}}, func() {})
-	assert.Equal(t, verify.Inconclusive, c.Verdict, "a live legacy value that does not change")
+	o = lock
+	var mu sync.Mutex
+	var warnings []string
+	o.Warn = func(text string) { mu.Lock(); defer mu.Unlock(); warnings = append(warnings, text) }
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a live legacy value that does not change")
 	assert.Contains(t, c.Why, "lock:held")
-	s.Do("DEL", "lock:held")
+	assert.Len(t, warnings, 1, "it is said at the start")
 
-	c = during(s, verify.Options{Census: true, Match: []string{"lock:*"}}, func() {
-		s.Do("SET", "lock:odd", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), "NX")
-	})
+	c = during(t, s, lock, func() { s.Do("DEL", "lock:held") })
+	assert.Equal(t, verify.Seen, c.Verdict, "a live value that is deleted")
+
+	s.Do("SETNX", "lock:flag", "1")
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a value without TTL, which no modern client writes")
+	s.Do("DEL", "lock:flag")
+
+	c = during(t, s, lock, func() { s.Do("SET", "lock:odd", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), "NX") })
 	assert.Equal(t, verify.Seen, c.Verdict, "a legacy value set by SET NX shows in the census")
 	s.Do("DEL", "lock:odd")
+
+	s.Do("SET", "lock:over", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()))
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: a value that was over before", c.Why)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
@@ -198,73 +330,212 @@ func TestHolesAreInconclusive(t *testing.T) {
 	assert.Contains(t, c.Why, "interrupted")
 }
 
-// TestOthersUseSetNX has an application that uses SETNX for something else: no alarm, and no clean bill
-// unless MONITOR has seen all of it.
-func TestOthersUseSetNX(t *testing.T) {
+// TestGapsOfMonitor has commands run within bursts of MONITOR, beside them, and while a broken MONITOR comes back.
+func TestGapsOfMonitor(t *testing.T) {
 	s := redistest.Real(t)
-	conn := s.Conn()
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
-				_, _ = conn.Do("SETNX", "cache:flag", "1")
-			}
+	other := func() { s.Do("SETNX", "cache:a", "1") }
+	lock := verify.Options{Match: []string{"lock:*"}, Window: 800 * time.Millisecond, Look: 50 * time.Millisecond}
+
+	o := lock
+	o.Whole = true
+	step := 0
+	o.Progress = func(time.Duration, int) {
+		switch step++; step {
+		case 1: // before a look that MONITOR shows
+			other()
+		case 2:
+			s.Do("CLIENT", "KILL", "TYPE", "normal")
+			other()
 		}
-	}()
-	c := run(t, s.URL(), verify.Options{Window: 1500 * time.Millisecond, Match: []string{"lock:*"}, Burst: 500 * time.Millisecond, Every: 5 * time.Second})
-	close(stop)
-	<-done
-	assert.Equal(t, verify.Inconclusive, c.Verdict, c.Why)
+	}
+	o.Longest = o.Window
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	if assert.Contains(t, open(c), "commands", "the second one ran while MONITOR was broken") {
+		assert.Contains(t, c.Why, "1 of 2 SETNX ran while MONITOR was off")
+	}
+	c = during(t, s, o, func() { s.Do("CLIENT", "KILL", "TYPE", "normal") })
+	assert.NotContains(t, open(c), "commands", "nothing ran while MONITOR was broken")
+	assert.NotContains(t, open(c), "counters", "a broken connection is no hole in the counters")
+
+	o = lock
+	o.Burst, o.Every = 300*time.Millisecond, time.Minute
+	c = during(t, s, o, other)
+	assert.NotContains(t, open(c), "commands", "%s: it ran within the burst at the start", c.Why)
+	o.Burst = 10 * time.Millisecond
+	done := false
+	warned := false
+	o.Warn = func(text string) { warned = warned || strings.Contains(text, "--monitor") }
+	o.Progress = func(left time.Duration, _ int) {
+		if !done && left < o.Window/2 {
+			done = true
+			other()
+		}
+	}
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Contains(t, open(c), "commands", "it ran long after the burst")
+	assert.True(t, warned, "it is said as soon as it is known")
 	assert.Empty(t, c.LegacyClients)
 }
 
-func TestBurstNamesTheClient(t *testing.T) {
+func TestMonitorNamesTheClient(t *testing.T) {
 	s := redistest.Real(t)
 	conn := s.Conn()
 	_, err := conn.Do("CLIENT", "SETNAME", "billing-7")
 	require.NoError(t, err)
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-				act(conn, n)
-			}
+	c := during(t, s, verify.Options{Match: []string{"lock:*"}, Burst: 300 * time.Millisecond, Every: time.Minute}, func() {
+		for _, words := range acts(0, "lock:hidden") {
+			_, err := conn.Do(words[0].(string), words[1:]...)
+			require.NoError(t, err)
 		}
-	}()
-	c := run(t, s.URL(), verify.Options{Window: 1200 * time.Millisecond, Burst: 600 * time.Millisecond, Every: time.Minute})
-	close(stop)
-	<-done
+	})
 	assert.Equal(t, verify.Seen, c.Verdict)
 	require.NotEmpty(t, c.LegacyClients)
-	assert.Equal(t, "billing-7", c.LegacyClients[0].Name)
-	assert.Equal(t, "jedis-ms", c.LegacyClients[0].Dialect)
-	assert.Equal(t, []string{"lock:hidden"}, c.LegacyClients[0].Keys)
+	l := c.LegacyClients[0]
+	assert.Equal(t, "billing-7", l.Name)
+	assert.Equal(t, "default", l.User)
+	assert.Equal(t, "jedis-ms", l.Dialect)
+	assert.Equal(t, []string{"lock:hidden"}, l.Keys)
+	assert.Equal(t, "MONITOR: it sent SETNX (1)", l.Evidence)
 }
 
-func TestCertificateFile(t *testing.T) {
-	now := time.Now()
-	c := verify.Certificate{Format: verify.Format, Verdict: verify.NoneSeen, Namespace: "orders", Epoch: 3, Ended: now.Add(-time.Minute), WindowSeconds: 600}
-	var text bytes.Buffer
-	require.NoError(t, c.Write(&text))
-	file := filepath.Join(t.TempDir(), "c.json")
-	require.NoError(t, os.WriteFile(file, text.Bytes(), 0o600))
-	c, err := verify.Load(file)
+// TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of
+// the command is not known.
+func TestLongLines(t *testing.T) {
+	s := redistest.Real(t)
+	long := strings.Repeat("x", 100_000)
+	o := verify.Options{Match: []string{"lock:*"}, Whole: true}
+	c := during(t, s, o, func() { s.Do("SET", "cache:a", long, "NX"); s.Do("SETNX", "cache:b", long) })
+	assert.NotContains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SET", "lock:a", long, "NX"); s.Do("DEL", "lock:a") })
+	assert.Contains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SETNX", "lock:a", long); s.Do("DEL", "lock:a") })
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+}
+
+// TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
+// and the new services under a user of their own. No MONITOR runs.
+func TestRulesInPlaceOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~lock:*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old := login("go"), login("old")
+	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	assert.NoError(t, c.Supports("orders", 3, now, time.Hour, 10*time.Minute))
-	assert.ErrorIs(t, c.Supports("orders", 4, now, time.Hour, time.Minute), verify.ErrNamespace)
-	assert.ErrorIs(t, c.Supports("orders", 3, now, time.Second, time.Minute), verify.ErrStale)
-	assert.ErrorIs(t, c.Supports("orders", 3, now, time.Hour, time.Hour), verify.ErrShort)
-	c.Verdict = verify.Inconclusive
-	assert.ErrorIs(t, c.Supports("orders", 3, now, time.Hour, time.Minute), verify.ErrVerdict)
-	require.NoError(t, os.WriteFile(file, []byte(`{"verdict":"none-seen"}`), 0o600))
-	_, err = verify.Load(file)
-	assert.Error(t, err)
+	admin := login("old")
+	look := func(trusted []string, f func()) verify.Certificate {
+		t.Helper()
+		for {
+			done := false
+			c, err := verify.Run(context.Background(), ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted,
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						s.Do("SETNX", "cache:a", "1")
+						_, err := fleet.Do("SET", "lock:a", "token", "NX", "PX", 1)
+						require.NoError(t, err)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+	}
+	nothing := func() {}
+	assert.Equal(t, []string{"commands"}, open(look([]string{"go"}, nothing)), "user old may write lock keys")
+	_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
+	c := look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := old.Do("SETNX", "lock:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := admin.Do("ACL", "SETUSER", "old", "~lock:*")
+		require.NoError(t, err)
+		_, err = old.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err)
+		_, err = old.Do("DEL", "lock:b")
+		require.NoError(t, err)
+		_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
+}
+
+// TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
+func TestMonitorRefused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-monitor")
+	end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	o := verify.Options{Window: 300 * time.Millisecond, Longest: 300 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true}
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: nothing ran, so the counters are enough", c.Why)
+	once := sync.Once{}
+	o.Progress = func(time.Duration, int) { once.Do(func() { s.Do("SETNX", "cache:a", "1") }) }
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(c))
+	source := c.Sources[len(c.Sources)-1]
+	assert.Equal(t, verify.Broken, source.State)
+	assert.Contains(t, source.Found, "monitor")
+}
+
+// TestLeastRights has a user with the rights that docs/operator.md lists. Each right that is taken away leaves an
+// obligation open, or ends the run at its beginning.
+func TestLeastRights(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "token", "PX", 60_000)
+	rights := strings.Fields("+echo +info +command|info +monitor +scan +time +getrange +pttl")
+	look := func(rights []string) (verify.Certificate, error) {
+		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
+		for _, r := range rights {
+			args = append(args, r)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		once := sync.Once{}
+		return verify.Run(context.Background(), end, verify.Options{
+			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true,
+			Progress: func(left time.Duration, _ int) {
+				if left > 0 {
+					once.Do(func() { s.Do("SETNX", "cache:a", "1") })
+				}
+			},
+		})
+	}
+	c, err := look(rights)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	for i, without := range rights {
+		var others []string
+		others = append(append(others, rights[:i]...), rights[i+1:]...)
+		c, err := look(others)
+		if err != nil {
+			assert.Contains(t, err.Error(), strings.Split(without[1:], "|")[0], without)
+			continue
+		}
+		assert.Equal(t, verify.Inconclusive, c.Verdict, without)
+	}
 }

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+)
+
+// verified is what a run of verify printed as JSON.
+type verified struct {
+	Verdict     string
+	Why         string
+	Obligations []struct {
+		ID         string
+		Discharged bool
+		Evidence   string
+	}
+	LegacyClients []struct{ Addr, Evidence, Dialect string } `json:"legacy_clients"`
+}
+
+// open lists the obligations that are not discharged.
+func (v verified) open() (ids []string) {
+	for _, o := range v.Obligations {
+		if !o.Discharged {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// verifyWhile runs verify with MONITOR for the whole window, and act within it.
+func verifyWhile(t *testing.T, url string, act func(), args ...string) verified {
+	t.Helper()
+	args = append([]string{"verify", "--json", "--for", "1500ms", "--redis", url}, args...)
+	type result struct {
+		code        int
+		out, stderr string
+	}
+	done := make(chan result, 1)
+	go func() {
+		code, out, stderr := lockmigrateIn(context.Background(), false, args...)
+		done <- result{code, out, stderr}
+	}()
+	if act != nil {
+		time.Sleep(700 * time.Millisecond) // into the window: verify says nothing of its beginning where it is no terminal
+		act()
+	}
+	r := <-done
+	var v verified
+	require.NoError(t, json.Unmarshal([]byte(r.out), &v), "%s%s", r.out, r.stderr)
+	want := map[string]int{"none-seen": exitDone, "seen": exitUnsafe, "inconclusive": exitInconclusive}[v.Verdict]
+	assert.Equal(t, want, r.code, r.stderr)
+	return v
+}
+
+var wholeWindow = []string{"--burst", "10s", "--every", "10s"}
+
+func with(args []string, more ...string) []string {
+	return append(append([]string{}, args...), more...)
+}
+
+// TestVerifyNeverVouchesTooMuch has the situations in which a certificate was given although a legacy client was there,
+// or could have been.
+func TestVerifyNeverVouchesTooMuch(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	bare := func(s *redistest.Server) func() { return func() { s.Do("SETNX", "cache:x", "1") } }
+
+	t.Run("one SETNX of another application hides neither a live value nor a short window", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		s.Do("SET", "lock.order.1", inMS(time.Hour))
+		v := verifyWhile(t, s.URL(), bare(s), with(wholeWindow, "--match", "lock.order.*", "--longest", "25h")...)
+		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+		assert.Equal(t, []string{"window", "values"}, v.open())
+	})
+	t.Run("a live value that is deleted", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		s.Do("SET", "lock.order.1", inMS(time.Hour))
+		v := verifyWhile(t, s.URL(), func() { s.Do("DEL", "lock.order.1") }, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+		assert.Equal(t, "seen", v.Verdict, v.Why)
+	})
+	t.Run("SETNX and EXPIRE of 1", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		v := verifyWhile(t, s.URL(), func() {
+			for range 5 {
+				s.Do("SETNX", "lock.order.17", "1")
+				s.Do("EXPIRE", "lock.order.17", 10)
+				s.Do("DEL", "lock.order.17")
+			}
+		}, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+		assert.Equal(t, "seen", v.Verdict, v.Why)
+	})
+	for name, words := range map[string][]any{
+		"a binary value by SETNX":     {"SETNX", "lock.order.17", "\xf6\x01\x02\x03\x04\x05\x06\x07\x08\x00"},
+		"SET NX without TTL":          {"SET", "lock.order.17", "1", "NX"},
+		"SET NX of nanoseconds":       {"SET", "lock.order.17", fmt.Sprint(time.Now().Add(time.Minute).UnixNano()), "PX", "60000", "NX"},
+		"SET GET":                     {"SET", "lock.order.17", "x", "GET"},
+		"a script with SET NX":        {"EVAL", "return redis.call('SET', KEYS[1], 'v', 'NX')", 1, "lock.order.17"},
+		"SETEX of an expiry, blind":   {"SETEX", "lock.order.17", 60, inMS(time.Minute)},
+		"MSETNX of several, one ours": {"MSETNX", "cache:a", "1", "lock.order.17", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			act := func() { s.Do(words[0].(string), words[1:]...); s.Do("DEL", "lock.order.17") }
+			v := verifyWhile(t, s.URL(), act, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+			assert.Equal(t, "seen", v.Verdict, v.Why)
+			v = verifyWhile(t, s.URL(), act, "--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+			assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+			assert.Equal(t, []string{"commands"}, v.open())
+		})
+	}
+	t.Run("a reset of counters that had counted little", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		s.Do("CONFIG", "RESETSTAT")
+		v := verifyWhile(t, s.URL(), func() {
+			s.Do("SETNX", "lock.order.1", "1")
+			s.Do("DEL", "lock.order.1")
+			s.Do("CONFIG", "RESETSTAT")
+		}, "--match", "lock.order.*", "--longest", "1s", "--burst", "0", "--no-census")
+		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+		assert.Contains(t, v.open(), "counters")
+	})
+	t.Run("INFO without commandstats", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		url := infoProxy(t, s, func(line string) string { return keepUnless(line, strings.HasPrefix(line, "cmdstat_")) })
+		v := verifyWhile(t, url, func() { s.Do("SETNX", "lock.order.1", "1"); s.Do("DEL", "lock.order.1") },
+			"--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+		assert.Contains(t, v.open(), "counters")
+	})
+	t.Run("denials that an older server does not count", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx")
+		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-acl")
+		url := infoProxy(t, s, func(line string) string {
+			before, _, found := strings.Cut(line, ",rejected_calls=")
+			switch {
+			case strings.HasPrefix(line, "redis_version:"):
+				return "redis_version:6.0.16"
+			case found && strings.Contains(line, ":calls=0,"):
+				return ""
+			case found:
+				return before
+			}
+			return line
+		})
+		url = strings.Replace(url, "redis://", "redis://ops:pw@", 1)
+		legacy, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		defer legacy.Close()
+		v := verifyWhile(t, url, func() {
+			_, err := legacy.Do("SETNX", "lock.order.1", "1")
+			assert.ErrorContains(t, err, "NOPERM")
+		}, "--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+		assert.Equal(t, []string{"denials"}, v.open())
+	})
+	t.Run("nobody said how long a client may be silent", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*")
+		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+		assert.Equal(t, []string{"window"}, v.open())
+	})
+	t.Run("one node of a cluster", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t, "--cluster-enabled", "yes")
+		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*", "--longest", "1s", "--no-census")
+		assert.Equal(t, []string{"masters", "values"}, v.open())
+	})
+	t.Run("a user who may not read the keys", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Real(t)
+		s.Do("SET", "lock.order.1", inMS(time.Hour))
+		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~other", "+@all")
+		v := verifyWhile(t, strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), nil, "--match", "lock.order.*", "--longest", "1s")
+		assert.Equal(t, []string{"values"}, v.open())
+	})
+}
+
+func keepUnless(line string, drop bool) string {
+	if drop {
+		return ""
+	}
+	return line
+}
+
+// TestAdvanceTakesNoCertificateOfOtherKeys tries to go to modern with certificates that are not about all of the
+// namespace, or that do not say how long a client may be silent.
+func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
+	s := redistest.Real(t)
+	file := filepath.Join(t.TempDir(), "c.json")
+	do := func(args ...string) (int, string) {
+		t.Helper()
+		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--redis", s.URL())...)
+		return code, stdout + stderr
+	}
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--shortest-lease", "1s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--execute"},
+	} {
+		code, text := do(args...)
+		require.Equal(t, exitDone, code, text)
+	}
+	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
+
+	// A client on a key that the certificate's patterns leave out.
+	v := verifyWhile(t, s.URL(), func() { s.Do("SETNX", "lock.order.5", "1"); s.Do("DEL", "lock.order.5") },
+		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest", "1s", "--out", file)...)
+	assert.Equal(t, "inconclusive", v.Verdict, v.Why)
+	assert.Equal(t, []string{"keys"}, v.open())
+	code, text := do(advance...)
+	assert.Equal(t, exitUnsafe, code, text)
+
+	// Nothing was said of the longest silence.
+	v = verifyWhile(t, s.URL(), nil, with(wholeWindow, "--namespace", "orders", "--out", file)...)
+	assert.Equal(t, []string{"window"}, v.open())
+	code, text = do(advance...)
+	assert.Equal(t, exitUnsafe, code, text)
+
+	// The same with a verdict that somebody wrote by hand.
+	for _, change := range [][2]string{{`"verdict": "inconclusive"`, `"verdict": "none-seen"`}, {`"discharged": false`, `"discharged": true`}} {
+		written, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Contains(t, string(written), change[0])
+		require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(written), change[0], change[1])), 0o600))
+		code, text = do(advance...)
+		assert.Equal(t, exitUnsafe, code, text)
+		assert.Contains(t, text, `obligation "window" is not discharged`)
+	}
+}
+
+// TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
+func TestHangupKeepsTheCertificate(t *testing.T) {
+	s := redistest.Real(t)
+	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := filepath.Join(dir, "c.json")
+			cmd := program(t, "verify", "--for", "1h", "--longest", "1h", "--out", file, "--redis", s.URL())
+			out := &buffer{}
+			cmd.Stdout, cmd.Stderr = out, out
+			require.NoError(t, cmd.Start())
+			redistest.Await(t, "a look", 20*time.Second, func() bool { return connections(s) > 0 })
+			time.Sleep(300 * time.Millisecond) // beyond the beginning, which has no results yet
+			require.NoError(t, cmd.Process.Signal(signal))
+			_ = cmd.Wait()
+			assert.Equal(t, exitInconclusive, cmd.ProcessState.ExitCode(), out.String())
+			text, err := os.ReadFile(file)
+			require.NoError(t, err, out.String())
+			var v verified
+			require.NoError(t, json.Unmarshal(text, &v))
+			assert.Equal(t, "inconclusive", v.Verdict)
+			assert.Contains(t, v.Why, "interrupted")
+		})
+	}
+	t.Run("nohup", func(t *testing.T) {
+		t.Parallel()
+		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--burst", "0", "--longest", "1s", "--redis", s.URL())
+		cmd := exec.Command("sh", append([]string{"-c", `trap '' HUP; exec "$@"`, "sh"}, own.Args...)...)
+		out := &buffer{}
+		cmd.Stdout, cmd.Stderr = out, out
+		require.NoError(t, cmd.Start())
+		time.Sleep(500 * time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		_ = cmd.Wait()
+		assert.NotContains(t, out.String(), "interrupted")
+	})
+}
+
+// program is the command line as a process of its own.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	name := filepath.Join(t.TempDir(), "lockmigrate") // the name tells the test binary what to be
+	require.NoError(t, os.Symlink(self, name))
+	return exec.Command(name, args...)
+}
+
+// infoProxy stands in front of a server and edits the lines of INFO, as servers and services differ in what they
+// tell. A line that becomes empty is left out. It returns a URL.
+func infoProxy(t *testing.T, s *redistest.Server, edit func(line string) string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", s.Addr)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			mu.Lock()
+			open = append(open, client, server)
+			mu.Unlock()
+			running.Go(func() { defer client.Close(); editInfo(client, server, edit) })
+			running.Go(func() { defer server.Close(); _, _ = io.Copy(server, client) })
+		}
+	})
+	return "redis://" + l.Addr().String() + "/0"
+}
+
+// editInfo forwards replies. Those of INFO begin with its first heading.
+func editInfo(to io.Writer, from io.Reader, edit func(line string) string) {
+	in := bufio.NewReader(from)
+	for {
+		raw, err := in.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if length, err := strconv.Atoi(strings.TrimSpace(raw[1:])); raw[0] == '$' && err == nil && length >= 0 {
+			body := make([]byte, length+2)
+			if _, err := io.ReadFull(in, body); err != nil {
+				return
+			}
+			raw += string(body)
+			if text := string(body[:length]); strings.HasPrefix(text, "# Server") {
+				var edited strings.Builder
+				for line := range strings.Lines(text) {
+					if line = edit(strings.TrimSpace(line)); line != "" {
+						edited.WriteString(line + "\r\n")
+					}
+				}
+				raw = fmt.Sprintf("$%d\r\n%s\r\n", edited.Len(), edited.String())
+			}
+		}
+		if _, err := io.WriteString(to, raw); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,506 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+var (
+	ended = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	since = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// clean is evidence that discharges every obligation: SETNX and SET run all the time, and MONITOR shows each.
+func clean() Evidence {
+	commands := make([]Command, taking)
+	for i, name := range Taking {
+		commands[i].Name = name
+	}
+	commands[0].Run, commands[0].Watched = 120, 120
+	commands[2].Run, commands[2].Watched = 3041, 3041
+	return Evidence{
+		AskedSeconds: 3600, LongestSeconds: 1800, Started: ended.Add(-time.Hour), Ended: ended, Finished: true,
+		Patterns:  []string{"lock.order.*"},
+		Namespace: &Namespace{Name: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Same: true},
+		Masters: []Master{{
+			Addr: "10.0.0.1:6379", RunID: "6cac81f0", Version: "7.0.15", Looks: 3600, Canary: 3599, Ended: true, Commands: commands,
+			CountsDenied: true, Named: true, LogRead: true, WatchedSeconds: 3600,
+		}},
+		MastersSame: true,
+		Values:      Values{StartWhole: true, EndWhole: true},
+		Seen:        []Client{},
+	}
+}
+
+func openOf(e Evidence) (ids []string) {
+	_, _, obligations := Judge(e)
+	for _, o := range obligations {
+		if !o.Discharged {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+func TestJudge(t *testing.T) {
+	verdict, why, obligations := Judge(clean())
+	assert.Equal(t, NoneSeen, verdict, why)
+	assert.Len(t, obligations, len(duties))
+
+	for _, c := range []struct {
+		what string
+		open string // the one obligation that stays open
+		but  func(e *Evidence)
+	}{
+		{"an interrupt", "window", func(e *Evidence) { e.Finished = false }},
+		{"a short window", "window", func(e *Evidence) { e.LongestSeconds = 3601 }},
+		{"nothing was said of the longest silence", "window", func(e *Evidence) { e.LongestSeconds = 0 }},
+		{"a negative silence", "window", func(e *Evidence) { e.LongestSeconds = -1 }},
+		{"other keys than the record's", "keys", func(e *Evidence) { e.Patterns = []string{"lock.order.9*"} }},
+		{"a record that has got a pattern more", "keys", func(e *Evidence) { e.Namespace.Patterns = append(e.Namespace.Patterns, "lock.bill.*") }},
+		{"a record without patterns", "keys", func(e *Evidence) { e.Namespace.Patterns = nil }},
+		{"other masters at the end", "masters", func(e *Evidence) { e.MastersSame = false }},
+		{"one node of several", "masters", func(e *Evidence) { e.Masters[0].Partial = "one node of a cluster" }},
+		{"a restart", "counters", func(e *Evidence) { e.Masters[0].Breaks = []string{"it restarted"} }},
+		{"no last look", "counters", func(e *Evidence) { e.Masters[0].Ended = false }},
+		{"one look", "counters", func(e *Evidence) { e.Masters[0].Looks = 1 }},
+		{"no run id", "counters", func(e *Evidence) { e.Masters[0].RunID = "" }},
+		{"a canary that does not rise", "counters", func(e *Evidence) { e.Masters[0].Canary = 3598 }},
+		{"SETNX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Run++ }},
+		{"SET beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++ }},
+		{"SETEX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[3].Run++ }},
+		{"SET beside MONITOR, under rules for SETNX", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++; e.Masters[0].Ruled = []string{"setnx"} }},
+		{"a legacy client in MONITOR", "commands", func(e *Evidence) { e.Masters[0].LegacySeen = 1 }},
+		{"a denial on a lock key", "denials", func(e *Evidence) { e.Masters[0].LogDenied = 1 }},
+		{"a value that was written", "values", func(e *Evidence) { e.Values.Changed = 1 }},
+		{"a member at stage legacy", "members", func(e *Evidence) { e.Namespace.Legacy = 1 }},
+		{"a line that could not be read", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unclear = 1 }},
+		{"MONITOR that shows another number", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unmatched = 1 }},
+		{"commands that are missing", "commands", func(e *Evidence) { e.Masters[0].Commands = e.Masters[0].Commands[1:] }},
+		{"commands that were not counted", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Name = "get" }},
+		{"more that were watched than ran", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Watched++ }},
+		{"a denied SETNX", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied = 1 }},
+		{"two denied, one of them on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].LogOther = 2, 1 }},
+		{"SETNX renamed", "denials", func(e *Evidence) { e.Masters[0].Named = false }},
+		{"6.2 without ACL LOG", "denials", func(e *Evidence) { e.Masters[0].Version, e.Masters[0].LogRead = "6.2.11", false }},
+		{"6.0 without ACL LOG", "denials", func(e *Evidence) {
+			e.Masters[0].Version, e.Masters[0].LogRead, e.Masters[0].CountsDenied = "6.0.16", false, false
+		}},
+		{"6.0 with an ACL LOG that keeps nothing", "denials", func(e *Evidence) { e.Masters[0].Version, e.Masters[0].LogLength = "6.0.16", 0 }},
+		{"7.0 that counts no denials, without ACL LOG", "denials", func(e *Evidence) { e.Masters[0].CountsDenied, e.Masters[0].LogRead = false, false }},
+		{"5.0 that refused writes", "denials", func(e *Evidence) {
+			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].Refuses = "5.0.6", false, "its memory is full"
+		}},
+		{"no version", "denials", func(e *Evidence) { e.Masters[0].Version = "" }},
+		{"no census at the start", "values", func(e *Evidence) { e.Values.StartWhole = false }},
+		{"no census at the end", "values", func(e *Evidence) { e.Values.EndWhole = false }},
+		{"a value live at the start", "values", func(e *Evidence) { e.Values.HeldBefore = []string{"lock.order.1"} }},
+		{"a value live at the end", "values", func(e *Evidence) { e.Values.HeldAfter = []string{"lock.order.1"} }},
+		{"a record that changed", "members", func(e *Evidence) { e.Namespace.Same = false }},
+		{"a record without epoch", "members", func(e *Evidence) { e.Namespace.Epoch = 0 }},
+	} {
+		e := clean()
+		c.but(&e)
+		assert.Equal(t, []string{c.open}, openOf(e), c.what)
+		verdict, why, _ := Judge(e)
+		assert.Equal(t, Inconclusive, verdict, c.what)
+		assert.NotEmpty(t, why, c.what)
+
+		second := clean() // what is wrong with one master is wrong, wherever it stands
+		second.Masters = append(second.Masters, e.Masters...)
+		if c.open == "masters" || c.open == "counters" || c.open == "commands" || c.open == "denials" {
+			second.MastersSame = e.MastersSame
+			assert.Equal(t, []string{c.open}, openOf(second), "%s: the second master", c.what)
+		}
+		e.Seen = []Client{{Evidence: "x"}}
+		verdict, _, _ = Judge(e)
+		assert.Equal(t, Seen, verdict, "%s: what was seen decides", c.what)
+	}
+
+	for _, c := range []struct {
+		what string
+		but  func(e *Evidence)
+	}{
+		{"no namespace", func(e *Evidence) { e.Namespace = nil }},
+		{"no patterns and no namespace: every key is a lock key", func(e *Evidence) { e.Namespace, e.Patterns = nil, nil }},
+		{"wider patterns", func(e *Evidence) { e.Patterns = []string{"x", "lock.*"} }},
+		{"MONITOR off, and all at rest", func(e *Evidence) {
+			e.Masters[0].WatchedSeconds = 0
+			for i := range e.Masters[0].Commands {
+				e.Masters[0].Commands[i].Run, e.Masters[0].Commands[i].Watched = 0, 0
+			}
+		}},
+		{"SETNX and SET under rules", func(e *Evidence) {
+			e.Masters[0].Commands[0].Run, e.Masters[0].Commands[2].Run, e.Masters[0].Ruled = 500, 5000, []string{"setnx", "set"}
+		}},
+		{"denied on other keys only", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].LogOther = 2, 2 }},
+		{"6.0 with ACL LOG", func(e *Evidence) {
+			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].LogLength = "6.0.16", false, 128
+		}},
+		{"5.0, which has no ACL", func(e *Evidence) {
+			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].LogRead = "5.0.6", false, false
+		}},
+	} {
+		e := clean()
+		c.but(&e)
+		verdict, why, _ := Judge(e)
+		assert.Equal(t, NoneSeen, verdict, "%s: %s", c.what, why)
+	}
+}
+
+// TestNothingLookedAtIsNothingShown takes away each field of the evidence in turn: what was not looked at never
+// leads to none-seen, unless it is a fault that did not happen or a part of the question.
+func TestNothingLookedAtIsNothingShown(t *testing.T) {
+	assert.Equal(t, []string{"window", "masters", "counters", "commands", "denials", "values"}, openOf(Evidence{}))
+	e := clean()
+	e.Masters = []Master{{}}
+	assert.Equal(t, []string{"counters", "commands", "denials"}, openOf(e))
+
+	text, err := json.Marshal(clean())
+	require.NoError(t, err)
+	// Without these the question or the fault is another one.
+	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_other", "masters.acl_log_length", "masters.acl_log_read",
+		"masters.watched_seconds", "masters.monitor_other", "masters.monitor_legacy", "masters.acl_log_denied", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
+	var all map[string]any
+	require.NoError(t, json.Unmarshal(text, &all))
+	var paths []string
+	for name, v := range all {
+		paths = append(paths, name)
+		if list, ok := v.([]any); ok && name == "masters" {
+			v = list[0]
+		}
+		if inner, ok := v.(map[string]any); ok {
+			for field := range inner {
+				paths = append(paths, name+"."+field)
+			}
+		}
+	}
+	require.Greater(t, len(paths), 25)
+	for _, path := range paths {
+		var doc map[string]any
+		require.NoError(t, json.Unmarshal(text, &doc))
+		outer, inner, nested := strings.Cut(path, ".")
+		switch part := doc[outer].(type) {
+		case []any:
+			if nested {
+				delete(part[0].(map[string]any), inner)
+			}
+		case map[string]any:
+			if nested {
+				delete(part, inner)
+			}
+		}
+		if !nested {
+			delete(doc, outer)
+		}
+		without, err := json.Marshal(doc)
+		require.NoError(t, err)
+		var e Evidence
+		require.NoError(t, json.Unmarshal(without, &e))
+		verdict, why, _ := Judge(e)
+		assert.Equal(t, slices.Contains(fine, path), verdict == NoneSeen, "%s: %s", path, why)
+	}
+}
+
+func TestSupports(t *testing.T) {
+	purpose := func() Purpose {
+		return Purpose{
+			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Shortest: 30 * time.Second,
+			Now: ended.Add(time.Hour), MaxAge: 24 * time.Hour,
+		}
+	}
+	var text bytes.Buffer
+	require.NoError(t, Certify(clean()).Write(&text))
+	file := filepath.Join(t.TempDir(), "c.json")
+	require.NoError(t, os.WriteFile(file, text.Bytes(), 0o600))
+	c, err := Load(file)
+	require.NoError(t, err)
+	assert.NoError(t, c.Supports(purpose()), "through a file")
+
+	for _, x := range []struct {
+		what string
+		want error
+		but  func(c *Certificate, p *Purpose)
+	}{
+		{"another namespace", ErrNamespace, func(c *Certificate, p *Purpose) { p.Namespace = "bills" }},
+		{"another epoch", ErrNamespace, func(c *Certificate, p *Purpose) { p.Epoch = 4 }},
+		{"another server", ErrNamespace, func(c *Certificate, p *Purpose) { p.Since = since.Add(time.Millisecond) }},
+		{"about no namespace", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence.Namespace = nil }},
+		{"too old", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(25 * time.Hour) }},
+		{"from the future", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
+		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Shortest = time.Hour }},
+		{"patterns that the record has now", ErrVerdict, func(c *Certificate, p *Purpose) { p.Patterns = []string{"lock.*"} }},
+		{"a verdict by hand", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Finished = false }},
+		{"a verdict that the evidence is better than", ErrVerdict, func(c *Certificate, p *Purpose) { c.Verdict = Inconclusive }},
+		{"a client in the evidence", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Seen = []Client{{}} }},
+		{"no evidence", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence = Evidence{} }},
+	} {
+		c, p := Certify(clean()), purpose()
+		x.but(&c, &p)
+		assert.ErrorIs(t, c.Supports(p), x.want, x.what)
+	}
+	require.NoError(t, os.WriteFile(file, []byte(`{"verdict":"none-seen"}`), 0o600))
+	_, err = Load(file)
+	assert.Error(t, err)
+}
+
+func TestCovers(t *testing.T) {
+	for _, c := range []struct {
+		outer, inner string
+		want         bool
+	}{
+		{"lock.order.*", "lock.order.*", true}, {"lock.*", "lock.order.*", true}, {"*", "lock.order.*", true}, {"*order*", "lock.order.*", true},
+		{"lock.order.9*", "lock.order.*", false}, {"lock.order.*", "lock.*", false}, {"lock.order.?", "lock.order.*", false},
+		{"lock.order.*", "lock.order.?", true}, {"lock.order.?", "lock.order.?", true}, {"lock.order.?", "lock.order.1", true}, {"lock.order.1", "lock.order.?", false},
+		{"a*b*c", "a*c", false}, {"a*c", "a*b*c", true}, {"*a", "*aa", true}, {"*aa", "*a", false}, {"a*", "a", true}, {"a", "a*", false},
+		{"[ab]*", "[ab]*", true}, {"[ab]*", "a*", false}, {"a*", `a\*`, false}, {"", "", true}, {"**", "*", true}, {"?*", "*", false}, {"*?", "?", true},
+	} {
+		_, ok := Covers([]string{"zz", c.outer}, []string{c.inner})
+		assert.Equal(t, c.want, ok, "%q in %q", c.inner, c.outer)
+	}
+	missing, ok := Covers([]string{"a*", "c*"}, []string{"a1", "b1"})
+	assert.False(t, ok)
+	assert.Equal(t, "b1", missing)
+
+	// Whatever lies within by the rule lies within by the server's matching.
+	const letters = "ab*?"
+	random := rand.New(rand.NewPCG(1, 2))
+	text := func(from string) string {
+		b := make([]byte, random.IntN(6))
+		for i := range b {
+			b[i] = from[random.IntN(len(from))]
+		}
+		return string(b)
+	}
+	within := 0
+	for range 20_000 {
+		outer, inner := text(letters), text(letters)
+		if _, ok := Covers([]string{outer}, []string{inner}); !ok || outer == "" && inner != "" {
+			continue
+		}
+		within++
+		for range 20 {
+			if key := text("ab"); glob.Match(inner, key) {
+				require.True(t, glob.Match(outer, key), "%q matches %q, not %q", key, inner, outer)
+			}
+		}
+	}
+	assert.Greater(t, within, 1000)
+}
+
+func TestBroken(t *testing.T) {
+	info := func(lines ...string) reading {
+		return readInfo("# Server\r\nrun_id:a\r\nrole:master\r\n# Commandstats\r\n" + strings.Join(lines, "\r\n") + "\r\n")
+	}
+	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100"}
+	for _, c := range []struct {
+		what, want string
+		after      []string
+	}{
+		{"a quiet interval", "", []string{"cmdstat_echo:calls=8", before[1], before[2]}},
+		{"others send ECHO too", "", []string{"cmdstat_echo:calls=80", before[1], before[2], "cmdstat_config|set:calls=1"}},
+		{"another run id", "another run id", []string{"cmdstat_echo:calls=8", before[1], before[2], "run_id:b"}},
+		{"another role", "role", []string{"cmdstat_echo:calls=8", before[1], before[2], "role:slave"}},
+		{"a reset", "reset", []string{"cmdstat_echo:calls=1", "cmdstat_config|resetstat:calls=1"}},
+		{"a reset, counted like the one before", "reset", []string{"cmdstat_echo:calls=1"}},
+		{"a reset that many ECHO hide", "object|help", []string{"cmdstat_echo:calls=90", before[2]}},
+		{"a reset that all commands hide", "total_net_input_bytes", []string{"cmdstat_echo:calls=90", "cmdstat_object|help:calls=2", "total_net_input_bytes:99"}},
+		{"counters that stand still", "ECHO", []string{before[0], before[1], before[2]}},
+		{"no commandstats", "no commandstats", []string{before[2]}},
+	} {
+		got := broken(info(before...), info(c.after...))
+		if c.want == "" {
+			assert.Empty(t, got, c.what)
+		} else {
+			assert.Contains(t, got, c.want, c.what)
+		}
+	}
+	r := info("redis_version:5.0.6", "cluster_enabled:1", "cmdstat_setnx:calls=3,usec=9,usec_per_call=3.0", "used_cpu_sys:1.5", "used_cpu_user:2")
+	assert.Equal(t, "5.0.6", r.version)
+	assert.True(t, r.cluster)
+	assert.False(t, r.rejects)
+	assert.EqualValues(t, 3, r.stats["setnx"].calls)
+	assert.InDelta(t, 3.5, r.cpu, 0.01)
+	assert.Empty(t, r.refuses)
+	for _, lines := range [][]string{
+		{"loading:1"}, {"maxmemory:10", "used_memory:11", "maxmemory_policy:noeviction"}, {"rdb_last_bgsave_status:err"}, {"aof_enabled:1", "aof_last_write_status:err"},
+	} {
+		assert.NotEmpty(t, info(lines...).refuses, lines)
+	}
+}
+
+func TestTraffic(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	ms := fmt.Sprint(now.Add(30 * time.Second).UnixMilli())
+	ns := fmt.Sprint(now.Add(30 * time.Second).UnixNano())
+	bridge := "6234567890123456789"
+	digest := ""
+	for _, s := range scripts.All() {
+		if s.Name == "modern_release.lua" {
+			digest = s.Digest
+		}
+	}
+	require.NotEmpty(t, digest)
+	for _, c := range []struct {
+		what  string
+		lines []string // addr and words
+		form  string   // what is seen, empty for nothing
+	}{
+		{"SETNX", []string{`a "SETNX" "lock:1" "` + ms + `"`}, "SETNX"},
+		{"in small letters", []string{`a "setnx" "lock:1" "1"`}, "SETNX"},
+		{"on another key", []string{`a "SETNX" "cache:1" "` + ms + `"`}, ""},
+		{"GETSET of bytes", []string{`a "GETSET" "lock:1" "\xf6\x00"`}, "GETSET"},
+		{"GETSET of a bridge value", []string{`a "GETSET" "lock:1" "` + bridge + `"`}, "GETSET"},
+		{"SET NX", []string{`a "SET" "lock:1" "x" "nx"`}, "SET NX without TTL"},
+		{"SET NX KEEPTTL", []string{`a "SET" "lock:1" "x" "KEEPTTL" "NX"`}, "SET NX without TTL"},
+		{"a token", []string{`a "SET" "lock:1" "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30" "NX" "PX" "30000"`}, ""},
+		{"a modern token", []string{`a "SET" "lock:1" "` + bridge + `" "NX" "PX" "30000"`}, ""},
+		{"an expiry with a TTL", []string{`a "SET" "lock:1" "` + ns + `" "PX" "30000" "NX"`}, "SET NX of an expiry"},
+		{"a value NX", []string{`a "SET" "lock:1" "NX"`}, ""},
+		{"a TTL that reads as NX", []string{`a "SET" "lock:1" "x" "EX" "NX"`}, ""},
+		{"SET GET", []string{`a "SET" "lock:1" "x" "GET"`}, "SET GET"},
+		{"a blind SET", []string{`a "SET" "lock:1" "` + ms + `"`}, "SET of an expiry"},
+		{"SETEX of an expiry", []string{`a "SETEX" "lock:1" "30" "` + ms + `"`}, "SETEX"},
+		{"SETEX of something", []string{`a "SETEX" "lock:1" "30" "hello"`}, ""},
+		{"PSETEX of an expiry", []string{`a "PSETEX" "lock:1" "30" "` + ms + `"`}, "PSETEX"},
+		{"MSET of an expiry", []string{`a "MSET" "x" "1" "lock:1" "` + ms + `"`}, "MSET"},
+		{"MSET of something", []string{`a "MSET" "x" "1" "lock:1" "hello"`}, ""},
+		{"MSETNX", []string{`a "MSETNX" "x" "1" "lock:1" "hello"`}, "MSETNX"},
+		{"RENAMENX to a lock", []string{`a "RENAMENX" "tmp" "lock:1"`}, "RENAMENX"},
+		{"RENAMENX of a lock", []string{`a "RENAMENX" "lock:1" "tmp"`}, ""},
+		{"a script", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "setnx" "lock:1" "1"`}, "SETNX in a script"},
+		{"a time beside a lock, by a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:{1}:share" "` + ms + `" "PX" "1000"`}, ""},
+		{"SETNX in a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SETNX" "lock:1" "` + ms + `"`}, "SETNX in a script"},
+		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
+		{"reads", []string{`a "GET" "lock:1"`, `a "DEL" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
+	} {
+		var seen []sighting
+		tr := traffic{matches: func(key string) bool { return strings.HasPrefix(key, "lock:") }, saw: func(s sighting) { seen = append(seen, s) }}
+		for _, l := range c.lines {
+			addr, words, _ := strings.Cut(l, " ")
+			tr.take(fmt.Sprintf("+1700000000.123456 [0 %s] %s\r\n", addr, words), false)
+		}
+		assert.Zero(t, tr.garbled, c.what)
+		if c.form == "" {
+			assert.Empty(t, seen, c.what)
+			continue
+		}
+		if assert.Len(t, seen, 1, c.what) {
+			assert.Equal(t, c.form, seen[0].form, c.what)
+			assert.Equal(t, "a", seen[0].addr, c.what)
+		}
+	}
+}
+
+// TestMarks has the looks of two runs in one stream.
+func TestMarks(t *testing.T) {
+	tr := traffic{prefix: "mine-", matches: func(string) bool { return false }}
+	marks := func(lines ...string) (found []string) {
+		for _, l := range lines {
+			if mark := tr.take("+1700000000.123456 [0 "+l+"\r\n", false); mark != "" {
+				found = append(found, fmt.Sprintf("%s %d", mark, tr.counts.lines[indexOf("setnx")]))
+			}
+		}
+		return found
+	}
+	assert.Equal(t, []string{"mine-1 2"}, marks(
+		`x:1] "SETNX" "a" "1"`, `a:1] "ECHO" "mine-1"`, `b:1] "ECHO" "theirs-1"`, `b:1] "INFO" "all"`, `x:1] "SETNX" "a" "1"`,
+		`a:1] "INFO" "all"`, `x:1] "SETNX" "a" "1"`, `a:1] "INFO" "all"`))
+	assert.Equal(t, []string{"mine-2 3"}, marks(`a:1] "ECHO" "mine-2"`, `b:1] "INFO" "all"`, `a:1] "INFO" "all"`))
+	tr.take("+1700000000.123456 [0 x:1] \"SETNX\" \"a\" nonsense\r\n", false)
+	assert.EqualValues(t, 1, tr.garbled, "a line that could be anything")
+}
+
+func TestCompareValues(t *testing.T) {
+	live := value{expires: "5", held: true, dialect: "jedis-ms"}
+	over := value{expires: "1", dialect: "jedis-ms"}
+	flag := value{held: true}
+	brief := value{expires: "5", held: true, ttl: true}
+	for _, c := range []struct {
+		what          string
+		before, after map[string]value
+		heldBefore    int
+		heldAfter     int
+		seen          string
+	}{
+		{"nothing", nil, nil, 0, 0, ""},
+		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
+		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {expires: "5"}}, 1, 0, ""},
+		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
+		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
+		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},
+		{"over all the time", map[string]value{"k": over}, map[string]value{"k": over}, 0, 0, ""},
+		{"taken over", map[string]value{"k": over}, map[string]value{"k": live}, 0, 1, "written"},
+		{"new", nil, map[string]value{"k": over}, 0, 0, "written"},
+		{"a flag without TTL", map[string]value{"k": flag}, map[string]value{"k": flag}, 1, 1, ""},
+		{"a new flag without TTL", nil, map[string]value{"k": flag}, 0, 1, ""},
+	} {
+		before, after, seen := compareValues(c.before, c.after, func(id string) string { return id })
+		assert.Len(t, before, c.heldBefore, c.what)
+		assert.Len(t, after, c.heldAfter, c.what)
+		if c.seen == "" {
+			assert.Empty(t, seen, c.what)
+		} else if assert.Len(t, seen, 1, c.what) {
+			assert.Contains(t, seen[0].Evidence, c.seen, c.what)
+		}
+	}
+}
+
+func TestExcluded(t *testing.T) {
+	lock := []string{"lock.*"}
+	all := strings.Join(Taking, " ")
+	for _, c := range []struct {
+		what     string
+		commands string
+		keys     string
+		want     string // what the rules exclude on the lock keys
+	}{
+		{"all is allowed", "+@all", "~*", ""},
+		{"no keys", "+@all", "", all},
+		{"other keys", "+@all", "~cache:* ~app:*", all},
+		{"a key pattern that overlaps", "+@all", "~cache:* ~*.order.*", ""},
+		{"a class may overlap", "+@all", "~[xl]ock.*", ""},
+		{"lock keys to read", "+@all", "~cache:* %R~lock.*", all},
+		{"lock keys to write", "+@all", "%W~lock.*", ""},
+		{"the older spelling", "allcommands", "allkeys", ""},
+		{"a fence", "+@all -setnx -getset", "~*", "setnx getset"},
+		{"a fence that is open again", "+@all -setnx -getset +setnx", "~*", "getset"},
+		{"words that a later rule overrules", "+@all -setnx -getset +@write", "~*", ""},
+		{"nothing but reads", "-@all +@read +get", "~*", all},
+		{"writes, but no strings", "+@all -@string", "~*", "setnx getset set setex psetex msetnx"},
+		{"no writes", "+@all -@write +set", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"a category of its own", "-@all +@whatever", "~*", ""},
+		{"a first argument", "-@all +set|x", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"fast commands taken away in part", "+@all -@fast", "~*", ""},
+	} {
+		a := account{name: "old", on: true, parts: []permission{{c.commands, c.keys}}}
+		assert.Equal(t, c.want, strings.Join(excluded([]account{a}, lock, nil), " "), c.what)
+		off := a
+		off.on = false
+		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: the user is off", c.what)
+		assert.Equal(t, all, strings.Join(excluded([]account{a}, lock, []string{"old"}), " "), "%s: the user is trusted", c.what)
+		second := account{name: "second", on: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
+		assert.Equal(t, c.want, strings.Join(excluded([]account{off, second}, lock, nil), " "), "%s: in a selector", c.what)
+		assert.Empty(t, excluded([]account{a}, nil, nil), "%s: every key is a lock key", c.what)
+	}
+	assert.Empty(t, excluded(nil, lock, nil), "no user could be read")
+
+	first, last := readInfo("cmdstat_acl|setuser:calls=1"), readInfo("cmdstat_acl|setuser:calls=1")
+	assert.Equal(t, []string{"set"}, unchanged([]string{"set", "setnx"}, []string{"set"}, first, last))
+	last = readInfo("cmdstat_acl|setuser:calls=2")
+	assert.Empty(t, unchanged([]string{"set"}, []string{"set"}, first, last))
+}
