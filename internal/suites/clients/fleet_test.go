@@ -45,7 +45,7 @@ var beside = map[string]func(*testing.T, client, *redistest.Server) []holders.Me
 }
 
 // TestFleets: two processes of a client take turns with two of Go, at stage bridge and at stage modern. Nobody is ever
-// inside beside another, everybody gets turns, and no lock throws, although the clocks of the client's hosts are ahead of the
+// inside beside another, everybody gets turns (but see least), and no lock throws, although the clocks of the client's hosts are ahead of the
 // server's by two leases, where it reads a clock.
 func TestFleets(t *testing.T) {
 	for stage, members := range beside {
@@ -61,7 +61,7 @@ func TestFleets(t *testing.T) {
 					old = c.member(t, s, c.clock(t, 2*lease)) // both: two clocks would break their own exclusion
 				}
 				report := holders.Fleet{
-					T: t, Server: s, Key: c.key, Turns: 80, Each: 2, Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
+					T: t, Server: s, Key: c.key, Turns: 80, Each: c.least(stage), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
 					Members: append([]holders.Member{old, old}, members(t, c, s)...),
 				}.Run()
 				t.Log(report)
@@ -72,6 +72,15 @@ func TestFleets(t *testing.T) {
 			})
 		}
 	}
+}
+
+// least is how many turns everybody must get. A client that looks once a second finds no gap between modern holders that work
+// without a pause: that stage is for clients that wait in its queue, or look often.
+func (c client) least(stage string) int {
+	if stage == "modern" && c.kind == holders.Retools {
+		return -1
+	}
+	return 2
 }
 
 // TestBlindSetters: clients that write over a holder overlap with each other, and with Go at every stage. Go refuses
@@ -153,11 +162,12 @@ func TestGoWaits(t *testing.T) {
 			h := c.start(t, s)
 			c.acquire(t, h)
 			_, err = locker.TryAcquire(t.Context(), c.key)
-			assert.ErrorIs(t, err, compat.ErrNotAcquired)
 			h.Kill()
 			if c.lease == 0 {
-				return // nothing frees it: see what doctor says
+				assert.ErrorIs(t, err, compat.ErrForeignFormat, "nothing will ever free it, and that is said")
+				return
 			}
+			assert.ErrorIs(t, err, compat.ErrNotAcquired)
 			began := time.Now()
 			lock, err := locker.Acquire(t.Context(), c.key)
 			require.NoError(t, err)
@@ -166,4 +176,3 @@ func TestGoWaits(t *testing.T) {
 		})
 	}
 }
-

@@ -223,7 +223,8 @@ func TestDoctor(t *testing.T) {
 				assert.Contains(t, by["dialects"].Found, "blind-set")
 			case c.scan != "token" && c.scan != "token-no-ttl":
 				assert.Equal(t, doctor.Pass, by["dialects"].Verdict, "%+v", by["dialects"])
-				assert.Contains(t, by["dialects"].Found, c.dialect)
+				row, _ := found(t, s, c.key)
+				assert.Contains(t, by["dialects"].Found, row.Dialects[0])
 			}
 			wanted := map[bool]doctor.Verdict{true: doctor.Warn, false: doctor.Pass}[c.scan == "token-no-ttl"]
 			assert.Equal(t, wanted, by["tokens-without-ttl"].Verdict, "%+v", by["tokens-without-ttl"])

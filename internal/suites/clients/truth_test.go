@@ -2,6 +2,7 @@ package clients
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,15 @@ func said(t *testing.T, lines []redistest.Command, key string) string {
 	return strings.Join(out, ", ")
 }
 
+// latin makes each byte a rune, so that a regular expression can speak of bytes.
+func latin(value string) string {
+	runes := make([]rune, len(value))
+	for i := range len(value) {
+		runes[i] = rune(value[i])
+	}
+	return string(runes)
+}
+
 // TestTruth: what each client sends, writes, and makes of what it finds.
 func TestTruth(t *testing.T) {
 	for _, c := range clients {
@@ -77,6 +87,7 @@ func TestTruth(t *testing.T) {
 			c.acquire(t, h)
 			assert.Equal(t, c.takes, said(t, m.All(), c.key), "takes")
 			assert.Equal(t, c.ttl, s.Do("PTTL", c.key).(int64) > 0, "TTL")
+			assert.True(t, regexp.MustCompile(c.form).MatchString(latin(s.Value(c.key))), "value %q", s.Value(c.key))
 			m.All()
 			h.Do("release %s", c.key)
 			assert.Equal(t, c.releases, said(t, m.All(), c.key), "releases")
