@@ -144,6 +144,13 @@ func Clock(t testing.TB, d time.Duration) Option {
 	}
 }
 
+// MovedClock is Clock without libfaketime, for programs that it slows down too much: see redistest.MovedClock.
+func MovedClock(t testing.TB, d time.Duration) Option {
+	t.Helper()
+	environ := redistest.MovedClock(t, d)
+	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) }
+}
+
 // Start starts a holder, waits until it is ready, and ends it with the test.
 func Start(t testing.TB, kind Kind, url string, options ...Option) *Holder {
 	t.Helper()

@@ -61,13 +61,16 @@ func TestFleets(t *testing.T) {
 					old = c.member(t, s, c.clock(t, 2*lease)) // both: two clocks would break their own exclusion
 				}
 				report := holders.Fleet{
-					T: t, Server: s, Key: c.key, Turns: 80, Each: c.least(stage), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
+					T: t, Server: s, Key: c.key, Turns: 60, Each: c.least(stage), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
 					Members: append([]holders.Member{old, old}, members(t, c, s)...),
 				}.Run()
 				t.Log(report)
 				assert.Zero(t, report.Overlaps, redistest.Violated)
 				for _, e := range report.Errors {
-					assert.Fail(t, "a lock threw", "%+v", e)
+					// A clobber by a losing GETSET is told to the holder as a loss: it cannot know better.
+					if stage != "bridge" || e.Op != "release" || !strings.Contains(e.Message, "displaced") {
+						assert.Fail(t, "a lock threw", "%+v", e)
+					}
 				}
 			})
 		}
@@ -80,7 +83,7 @@ func (c client) least(stage string) int {
 	if stage == "modern" && c.kind == holders.Retools {
 		return -1
 	}
-	return 2
+	return 1
 }
 
 // TestBlindSetters: clients that write over a holder overlap with each other, and with Go at every stage. Go refuses
@@ -115,7 +118,7 @@ func TestBlindSetters(t *testing.T) {
 		}
 		_, err := compat.ParseDialect(c.dialect)
 		require.Error(t, err)
-		assert.Contains(t, err.Error(), "nothing can share a key")
+		assert.Contains(t, err.Error(), "overwrite")
 	}
 }
 
@@ -126,7 +129,7 @@ func TestGoKeepsOut(t *testing.T) {
 			t.Run(stage+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				s := redistest.Real(t)
-				locker, err := newCompat(s.Pool(), stage, c.goDialect())
+				locker, err := newCompat(s.Pool(), stage, c.goDialect(), 30*time.Second) // no busy machine makes it late
 				require.NoError(t, err)
 				defer locker.Close()
 				lock, err := locker.Acquire(t.Context(), c.key)
@@ -156,7 +159,7 @@ func TestGoWaits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			locker, err := newCompat(s.Pool(), "bridge", c.goDialect())
+			locker, err := newCompat(s.Pool(), "bridge", c.goDialect(), goTTL)
 			require.NoError(t, err)
 			defer locker.Close()
 			h := c.start(t, s)

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write docs/clients.md as this run finds
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := newCompat(pool, args["stage"], args["dialect"])
+			locker, err := newCompat(pool, args["stage"], args["dialect"], goTTL)
 			return compatTaker{locker}, err
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
@@ -38,9 +38,9 @@ const (
 )
 
 // newCompat makes a Locker as a service that joins the fleet would.
-func newCompat(pool *redis.Pool, stage, dialect string) (*compat.Locker, error) {
+func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*compat.Locker, error) {
 	o := compat.Options{
-		TTL: goTTL, Lease: lease, ShortestLease: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond,
+		TTL: ttl, Lease: lease, ShortestLease: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond,
 	}
 	if stage == "modern" {
 		o.Stage = compat.Modern
