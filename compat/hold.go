@@ -47,7 +47,9 @@ func (h *bridgeHold) release() protocol.Machine {
 	}
 	h.given = true
 	a := &h.acquire
-	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked()}
+	*m = protocol.BridgeRelease{
+		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(), Leftover: a.Dialect.Leftover(),
+	}
 	return m
 }
 
