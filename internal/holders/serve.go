@@ -26,6 +26,23 @@ type Taker interface {
 	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
 }
 
+// TakerOf makes a Taker of a Locker's Acquire.
+func TakerOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error)) Taker {
+	return takerOf[L]{acquire}
+}
+
+type takerOf[L interface{ Release(context.Context) error }] struct {
+	acquire func(context.Context, string) (L, error)
+}
+
+func (t takerOf[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	lock, err := t.acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
 // Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
 type Trier interface {
 	TryAcquire(ctx context.Context, key string) (release func(context.Context) error, err error)

@@ -3,7 +3,6 @@
 package clients
 
 import (
-	"context"
 	"flag"
 	"testing"
 	"time"
@@ -22,11 +21,17 @@ func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 			locker, err := newCompat(pool, args["stage"], args["dialect"], goTTL)
-			return compatTaker{locker}, err
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 			locker, err := modern.New(pool, modern.Options{TTL: goTTL, Fencing: true})
-			return modernTaker{locker}, err
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
 		},
 	})
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python, redistest.Node, redistest.PHP, redistest.GoHold)
@@ -52,24 +57,4 @@ func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*com
 		}
 	}
 	return compat.New(pool, o)
-}
-
-type compatTaker struct{ *compat.Locker }
-
-func (t compatTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
-}
-
-type modernTaker struct{ *modern.Locker }
-
-func (t modernTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
 }
