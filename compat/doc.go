@@ -84,7 +84,8 @@
 //   - clobber: a loser's GETSET that is delayed by more than CommandDelay, and in dialects that take a
 //     vanished key for an expired one also a prompt one, overwrites the key under a holder who has done
 //     nothing wrong. The holder is told that it lost the lock, at a renewal or at the release: it cannot
-//     know better. The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
+//     know better. So that it is rare, bridge clients leave the key alone for 5 ms after a bridge holder's
+//     release in those dialects, TryAcquire too (TestBreath in internal/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
 //     may be never: redis-py's default is no lease. The displaced holder deletes that one value at its release, as
 //     a redis-py holder would (TestLosersLeaveNothingForEver in internal/suites/clients).
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.

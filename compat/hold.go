@@ -48,7 +48,7 @@ func (h *bridgeHold) release() protocol.Machine {
 	h.given = true
 	a := &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(), Leftover: a.Dialect.Leftover(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(), Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
 	return m
 }

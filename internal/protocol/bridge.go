@@ -438,9 +438,10 @@ type BridgeRelease struct {
 	Value    string
 	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
-	Place    Place   // with an Entry, the place is given up too
-	Taken    Instant // a reading from before the keys were taken; 0: unknown
-	Leftover string  // deleted where it stands in our place; empty: nothing is
+	Place    Place         // with an Entry, the place is given up too
+	Taken    Instant       // a reading from before the keys were taken; 0: unknown
+	Leftover string        // deleted where it stands in our place; empty: nothing is
+	Breath   time.Duration // see Dialect.Breath
 
 	asked  bool
 	again  bool
@@ -484,6 +485,6 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 
 func (r *BridgeRelease) ask(brief bool) Step {
 	return send(r.Place.on(r.Courtesy.on(Command{
-		Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Brief: brief,
+		Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Brief: brief, Breath: r.Breath,
 	})))
 }

@@ -64,6 +64,17 @@ func (d *Dialect) Leftover() string {
 	return d.Forever
 }
 
+// Breath is for how long the key stays free of bridge clients after a bridge holder's release, in dialects whose clients take a key
+// that has gone for an expired one; 0 for the others. It is longer than a client takes for two commands, and much less than a
+// turn: without it such a client overwrites the next holder's value about once in a hundred contended turns. A dialect whose
+// every acquisition settles needs none.
+func (d *Dialect) Breath() time.Duration {
+	if d.Missing != MissingExpired || d.SettlesFree() {
+		return 0
+	}
+	return 5 * time.Millisecond
+}
+
 // WriteTime says when the writer computes the expiry that it writes.
 type WriteTime uint8
 
