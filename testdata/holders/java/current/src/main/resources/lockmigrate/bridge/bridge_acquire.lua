@@ -9,7 +9,7 @@
 -- ARGV[2]  the TTL in milliseconds, of key and guard
 -- ARGV[3]  the grace in milliseconds; -1 never takes over
 -- ARGV[4]  the unit of the dialect: ms, s, float or ns
--- ARGV[5]  its layout: plain, uuid, dash, colon or quoted
+-- ARGV[5]  its layout: plain, uuid, dash, colon, quoted or fst
 -- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
 -- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
@@ -131,6 +131,11 @@ local function expiry(value, unit, layout)
     digits = string.match(value, '^(%d+):.+$')
   elseif layout == 'quoted' then
     digits = string.match(value, '^"(%d+)"$') or value
+  elseif layout == 'fst' then -- a Java Long: f6 82 and eight bytes, the lowest first
+    if #value ~= 10 or string.sub(value, 1, 2) ~= '\246\130' then return nil end
+    local n = 0
+    for i = 10, 3, -1 do n = n * 256 + string.byte(value, i) end
+    digits = string.format('%.0f', n)
   end
   if not digits or #digits > 32 then return nil end
   if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end

@@ -39,6 +39,11 @@ local function expiry(value, unit, layout)
     digits = string.match(value, '^(%d+):.+$')
   elseif layout == 'quoted' then
     digits = string.match(value, '^"(%d+)"$') or value
+  elseif layout == 'fst' then -- a Java Long: f6 82 and eight bytes, the lowest first
+    if #value ~= 10 or string.sub(value, 1, 2) ~= '\246\130' then return nil end
+    local n = 0
+    for i = 10, 3, -1 do n = n * 256 + string.byte(value, i) end
+    digits = string.format('%.0f', n)
   end
   if not digits or #digits > 32 then return nil end
   if not string.match(digits, unit == 'float' and '^%d+%.?%d*$' or '^%d+$') then return nil end
