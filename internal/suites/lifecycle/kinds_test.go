@@ -155,7 +155,7 @@ func (k kind) locks(key string) []string {
 func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
 	s := stages.Store{Pool: pool, Namespace: p.terms.name, ReplyTimeout: 5 * time.Second}
 	err := s.Init(ctx, stages.Record{
-		Patterns: []string{p.key + "*"}, Dialect: "jedis-ms", Shortest: p.terms.ttl, Stage: stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3)),
+		Patterns: []string{p.key}, Dialect: "jedis-ms", Shortest: p.terms.ttl, Stage: stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3)),
 	})
 	if err != nil {
 		return fmt.Errorf("make the record of %s: %w", p.terms.name, err)

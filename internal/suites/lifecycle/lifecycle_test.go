@@ -23,8 +23,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +46,7 @@ var (
 	ofKind    = flag.String("kind", "", "the kinds to run, separated by commas; empty: all")
 	atOnce    = flag.Int("at-once", 320, "how many sequences run at once")
 	shown     = flag.Int("shown", 3, "how many failures of a kind are shown in full")
+	until     = flag.String("until", "", "a fault, as a regular expression, after which a kind has run for long enough")
 )
 
 func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
@@ -96,9 +99,13 @@ func newSite(t *testing.T) *site {
 // all runs the sequences of a kind, many at once, and returns how many failed.
 func (s *site) all(t *testing.T, k kind, first uint64, n int) int {
 	var failed atomic.Int64
+	var enough atomic.Bool
 	var open sync.WaitGroup
 	places := make(chan struct{}, *atOnce)
 	for i := range n {
+		if enough.Load() {
+			break
+		}
 		places <- struct{}{}
 		for s.late.most() > 40*time.Millisecond && len(places) > 4 { // more would only make all of them late
 			time.Sleep(5 * time.Millisecond)
@@ -114,6 +121,9 @@ func (s *site) all(t *testing.T, k kind, first uint64, n int) int {
 			r.act()
 			<-places
 			r.end() // mostly waits for what must have gone by then
+			if *until != "" && slices.ContainsFunc(r.faults, regexp.MustCompile(*until).MatchString) {
+				enough.Store(true)
+			}
 			if len(r.faults) > 0 || *only != 0 {
 				if len(r.faults) > 0 && failed.Add(1) <= int64(*shown) {
 					t.Errorf("%s\n%s\n%s\n  again: -kind %s -seed %d", strings.Join(r.faults, "\n"), r.plan, strings.Join(r.notes, "\n"), k.name, p.seed)
