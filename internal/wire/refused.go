@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // refusal is a server's refusal for want of a right. The server does not say which key, and before 7.2 it does
@@ -30,7 +32,7 @@ var scriptLine = regexp.MustCompile(`user_script:(\d+)`)
 // called finds the commands that a line of a script runs.
 var called = regexp.MustCompile(`redis\.p?call\('(\w+)'`)
 
-// Explain adds to a refusal which right is missing. Any other error, and nil, is returned as it is.
+// Explain adds to a refusal which right is missing, or that the server is too old for the script. Any other error, and nil, is returned as it is.
 func (r *Request) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -40,6 +42,11 @@ func (r *Request) Explain(err error) error {
 		return err
 	}
 	text := string(refused)
+	if r.Script != nil {
+		if old := servers.Old(refused, r.Script.Name); old != nil {
+			return old
+		}
+	}
 	switch {
 	case strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "keys"), strings.Contains(text, "access at least one of the keys"):
 		return &refusal{refused, "the user needs each of the keys " + strings.Join(r.keys(), " ")}
