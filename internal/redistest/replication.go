@@ -25,14 +25,27 @@ type Replicated struct {
 // NewReplicated starts the pair and waits until they are in step.
 func NewReplicated(t testing.TB, args ...string) *Replicated {
 	t.Helper()
+	return NewReplicatedOf(t, "", args...)
+}
+
+// NewReplicatedOf is NewReplicated of another version, see Of. The options have the names that every version knows.
+func NewReplicatedOf(t testing.TB, name string, args ...string) *Replicated {
+	t.Helper()
 	Need(t, Redis)
-	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "60"}, args...)
-	r := &Replicated{Master: Real(t, args...)}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1", "--repl-timeout", "60"}, args...)
+	r := &Replicated{Master: newServerOf(t, name, args...)}
+	r.Master.Start()
 	r.Link = NewLink(t, r.Master.Addr)
-	host, port, _ := net.SplitHostPort(r.Link.Addr)
-	r.Replica = Real(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+	r.Replica = newServerOf(t, name, slices.Concat(args, follows(r.Link.Addr))...)
+	r.Replica.Start()
 	r.AwaitInStep(t)
 	return r
+}
+
+// follows are the words that make a server a replica. Old versions want the address in two words.
+func follows(addr string) []string {
+	host, port, _ := net.SplitHostPort(addr)
+	return []string{"--slaveof", host, port}
 }
 
 // AwaitInStep waits until the replica has everything.
@@ -72,7 +85,7 @@ func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *Sentin
 	host, port, _ := net.SplitHostPort(g.Servers[0].Addr)
 	var starting sync.WaitGroup
 	for range replicas {
-		s := newServer(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+		s := newServer(t, slices.Concat(args, follows(g.Servers[0].Addr))...)
 		g.Servers = append(g.Servers, s)
 		starting.Go(s.Start)
 	}

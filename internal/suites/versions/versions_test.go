@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"flag"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -55,9 +56,39 @@ func TestMain(m *testing.M) {
 	for _, l := range locks {
 		makers[l.name] = l.maker
 	}
+	makers["legacy-named"] = named(old(legacy.ReleaseAsDialect))
+	makers["member"] = member
 	holders.ServeIfAsked(makers)
 	_ = flag.Set("test.parallel", "6") // a test waits for a killed holder's lease most of the time
-	redistest.Main(m, redistest.Redis, redistest.Servers)
+	redistest.Main(cleanUp{m}, redistest.Redis, redistest.Servers)
+}
+
+// cleanUp removes what the tests built.
+type cleanUp struct{ m *testing.M }
+
+func (c cleanUp) Run() int {
+	dir, err := os.MkdirTemp("", "versions")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	built = dir
+	return c.m.Run()
+}
+
+// named is a holder whose connections have the name that it is started with.
+func named(maker holders.Maker) holders.Maker {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		dial := pool.DialContext
+		pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
+			conn, err := dial(ctx)
+			if err == nil {
+				_, err = conn.Do("CLIENT", "SETNAME", args["name"])
+			}
+			return conn, err
+		}
+		return maker(pool, args)
+	}
 }
 
 // acquirer is what the Lockers have in common.
