@@ -201,6 +201,11 @@ func (m *master) read(ctx context.Context, mark string) (reading, error) {
 		return reading{}, endpoint.Explain(err)
 	}
 	r := readInfo(text)
+	if !r.limited && r.refuses == "" {
+		limit, err1 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory"))
+		policy, err2 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory-policy"))
+		r.refuses = fullMemory(r.used, limit, policy, errors.Join(err1, err2))
+	}
 	if r.runID == "" {
 		return r, &endpoint.Error{What: "INFO of " + m.addr + " does not tell its run id", Advice: "grant +info; a proxy in between makes the counters worthless"}
 	}

@@ -225,7 +225,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		code, out, stderr := lockmigrate(t, server, append(fence, "--keep", "cache.*", "--execute")...)
 		if cell.How == servers.Partly {
 			assert.NotEqual(t, done, code, out)
-			assert.Contains(t, stderr, "7.0")
+			assert.Contains(t, out+stderr, "7.0")
 			code, out, stderr = lockmigrate(t, server, append(fence, "--execute")...)
 		}
 		assert.Equal(t, done, code, "%s%s", out, stderr)
