@@ -78,19 +78,26 @@ type SentinelGroup struct {
 // NewSentinels starts a master with replicas and sentinels that agree on it.
 func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *SentinelGroup {
 	t.Helper()
+	return NewSentinelsOf(t, "", replicas, sentinels, args...)
+}
+
+// NewSentinelsOf is NewSentinels of another version, see Of.
+func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...string) *SentinelGroup {
+	t.Helper()
 	Need(t, Redis)
 	g := &SentinelGroup{Name: "locks", t: t}
-	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
-	g.Servers = []*Server{Real(t, args...)}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1"}, args...)
+	g.Servers = []*Server{newServerOf(t, name, args...)}
+	g.Servers[0].Start()
 	host, port, _ := net.SplitHostPort(g.Servers[0].Addr)
 	var starting sync.WaitGroup
 	for range replicas {
-		s := newServer(t, slices.Concat(args, follows(g.Servers[0].Addr))...)
+		s := newServerOf(t, name, slices.Concat(args, follows(g.Servers[0].Addr))...)
 		g.Servers = append(g.Servers, s)
 		starting.Go(s.Start)
 	}
 	for range sentinels {
-		s := newServer(t)
+		s := newServerOf(t, name)
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
 sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000

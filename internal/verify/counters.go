@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // calls counts one command.
@@ -12,7 +14,8 @@ type calls struct{ calls, rejected, failed int64 }
 
 // reading is one look at a server's INFO.
 type reading struct {
-	runID, version, role string
+	runID, version, role string // the version is the Redis that the server can stand for
+	is                   string // what it is, such as Valkey 9.0.0
 
 	cluster bool
 	stats   map[string]calls // by command, in lower case
@@ -58,6 +61,7 @@ func readInfo(text string) reading {
 		field[name] = value
 	}
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
+	r.is = servers.Of(field).String()
 	r.cluster = field["cluster_enabled"] == "1"
 	r.refuses = refusal(field)
 	_, r.limited = field["maxmemory"]

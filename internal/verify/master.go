@@ -99,7 +99,7 @@ func (m *master) begin(ctx context.Context) error {
 		return err
 	}
 	r := m.last
-	m.facts.RunID, m.facts.Version = r.runID, r.version
+	m.facts.RunID, m.facts.Version, m.facts.Is = r.runID, r.version, r.is
 	switch {
 	case r.role == "slave":
 		m.facts.Partial = "it is a replica: nobody takes a lock there"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/rights"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // used are the commands that the packages and the tools use, by the table of rights.
@@ -42,6 +43,9 @@ func frees(command string) bool {
 	}
 	return false
 }
+
+// onTheWay are the rows behind the uses whose rights doctor tries by default.
+var onTheWay = map[string]bool{servers.Legacy: true, servers.Bridge: true, servers.Namespace: true, servers.Modern: true}
 
 // TestRenamed takes each command away in turn, as managed services do: what needs it says so by its name and leaves no key, and no
 // tool says that all is well where it cannot see.
@@ -89,7 +93,7 @@ func TestRenamed(t *testing.T) {
 				for _, f := range found.Servers[0].Features {
 					if broken[f.ID] {
 						assert.NotContains(t, []string{"works", "polls"}, f.How, "doctor says that %s works", f.ID)
-						assert.NotEqual(t, "fit", found.Verdict)
+						assert.False(t, onTheWay[f.ID] && found.Verdict == "fit", "doctor calls a server fit on which %s does not work", f.ID)
 					}
 				}
 			}
