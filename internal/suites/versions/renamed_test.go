@@ -50,10 +50,10 @@ var onTheWay = map[string]bool{servers.Legacy: true, servers.Bridge: true, serve
 // TestRenamed takes each command away in turn, as managed services do: what needs it says so by its name and leaves no key, and no
 // tool says that all is well where it cannot see.
 func TestRenamed(t *testing.T) {
-	for _, command := range used() {
-		t.Run(command, func(t *testing.T) {
+	for _, away := range used() {
+		t.Run(away, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Real(t, "--rename-command", command, "")
+			server := redistest.Real(t, "--rename-command", away, "")
 			broken := map[string]bool{} // rows that do not work
 			for _, l := range locks {
 				func() {
@@ -64,14 +64,14 @@ func TestRenamed(t *testing.T) {
 					release, err := taker.Acquire(ctx, "lock."+l.name)
 					if err != nil {
 						broken[l.feature] = true
-						assert.Contains(t, strings.ToUpper(err.Error()), command, "%s: the error does not name the command", l.name)
+						assert.Contains(t, strings.ToUpper(err.Error()), away, "%s: the error does not name the command", l.name)
 						assert.Empty(t, keys(server, "lock."+l.name), "%s leaves a key behind: %v", l.name, err)
 						return
 					}
 					if err := release(ctx); err != nil {
 						broken[l.feature] = true
-						assert.Contains(t, strings.ToUpper(err.Error()), command, "%s: the error does not name the command", l.name)
-						assert.True(t, frees(command), "%s: %s is not known to be needed by a release: %v", l.name, command, err)
+						assert.Contains(t, strings.ToUpper(err.Error()), away, "%s: the error does not name the command", l.name)
+						assert.True(t, frees(away), "%s: %s is not known to be needed by a release: %v", l.name, away, err)
 					}
 				}()
 			}
@@ -80,7 +80,7 @@ func TestRenamed(t *testing.T) {
 				_, _ = conn.Do("UNLINK", name)
 			}
 
-			code, out, stderr := lockmigrate(t, server, "doctor", "--json")
+			code, out, stderr := command(t, server, "doctor", "--json")
 			var found struct {
 				Verdict string
 				Servers []struct {
@@ -100,7 +100,7 @@ func TestRenamed(t *testing.T) {
 
 			over := make(chan string, 1)
 			go func() {
-				_, out, stderr := lockmigrateBounded(context.Background(), t, server, "verify", "--json", "--match", "lock.*", "--for", "1s", "--longest", "1s")
+				_, out, stderr := commandBounded(context.Background(), t, server, "verify", "--json", "--match", "lock.*", "--for", "1s", "--longest", "1s")
 				if out == "" {
 					out = stderr
 				}
@@ -122,9 +122,9 @@ func TestRenamed(t *testing.T) {
 			}
 			var v struct{ Verdict, Why string }
 			if json.Unmarshal([]byte(out), &v) == nil {
-				assert.Contains(t, []string{"seen", "inconclusive"}, v.Verdict, "%s: verify vouches beside SETNX: %s", command, v.Why)
+				assert.Contains(t, []string{"seen", "inconclusive"}, v.Verdict, "%s: verify vouches beside SETNX: %s", away, v.Why)
 			} else {
-				assert.Contains(t, strings.ToUpper(out), command, "verify does not name the command")
+				assert.Contains(t, strings.ToUpper(out), away, "verify does not name the command")
 			}
 		})
 	}

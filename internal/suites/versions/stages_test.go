@@ -155,7 +155,7 @@ func TestStages(t *testing.T) {
 		t.Run("held", func(t *testing.T) {
 			t.Parallel()
 			server := on.start(t)
-			code, out, stderr := lockmigrate(t, server, append(initStage, "--execute")...)
+			code, out, stderr := command(t, server, append(initStage, "--execute")...)
 			require.Equal(t, done, code, "%s%s", out, stderr)
 			locker, err := memberOf(server)
 			require.NoError(t, err)

@@ -36,14 +36,14 @@ var program = sync.OnceValues(func() (string, error) {
 // built is the folder for the program; TestMain removes it.
 var built string
 
-// lockmigrate runs it.
-func lockmigrate(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
+// command runs it.
+func command(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
-	code, out, stderr = lockmigrateBounded(t.Context(), t, server, args...)
+	code, out, stderr = commandBounded(t.Context(), t, server, args...)
 	return code, out, stderr
 }
 
-func lockmigrateBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
+func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
 	t.Helper()
 	path, err := program()
 	if err != nil {
@@ -77,14 +77,14 @@ func jedis(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMil
 var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	servers.Namespace: func(t *testing.T, on site, cell servers.Cell) {
 		server := on.start(t)
-		code, out, stderr := lockmigrate(t, server, append(initStage, "--execute")...)
+		code, out, stderr := command(t, server, append(initStage, "--execute")...)
 		if cell.How.Usable() {
 			assert.Equal(t, done, code, "%s%s", out, stderr)
 			return
 		}
 		assert.Equal(t, failed, code, "%s%s", out, stderr)
 		refusedWell(t, server, stderr)
-		code, _, stderr = lockmigrate(t, server, initStage...)
+		code, _, stderr = command(t, server, initStage...)
 		assert.Equal(t, failed, code, "a plan that cannot be executed: %s", stderr)
 		refusedWell(t, server, stderr)
 		locker, err := memberOf(server)
@@ -103,7 +103,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	},
 	servers.Doctor: func(t *testing.T, on site, _ servers.Cell) {
 		server := on.start(t)
-		code, out, stderr := lockmigrate(t, server, "doctor", "--json")
+		code, out, stderr := command(t, server, "doctor", "--json")
 		var found struct {
 			Verdict string
 			Checks  []struct{ ID, Verdict, Found string }
@@ -129,14 +129,14 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		}
 		assert.Equal(t, want, found.Verdict, out)
 		assert.Equal(t, map[string]int{"fit": done, "unfit": unsafe}[want], code)
-		_, out, _ = lockmigrate(t, server, "doctor")
+		_, out, _ = command(t, server, "doctor")
 		assert.Contains(t, out, "this server: "+serverOf(server).String())
 	},
 	servers.Scan: func(t *testing.T, on site, _ servers.Cell) {
 		server := on.start(t)
 		server.Do("SET", "lock.live", jedis(time.Minute))
 		server.Do("SET", "lock.token", "5123456789012345678", "PX", 60_000)
-		code, out, stderr := lockmigrate(t, server, "scan", "--all")
+		code, out, stderr := command(t, server, "scan", "--all")
 		assert.Equal(t, done, code, stderr)
 		assert.Contains(t, out, "lock.live")
 		assert.Contains(t, out, "lock.token")
@@ -145,7 +145,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		server := on.start(t)
 		server.Do("SET", "lock.ghost", jedis(-time.Hour))
 		server.Do("SET", "lock.live", jedis(time.Hour))
-		code, out, stderr := lockmigrate(t, server, "sweep", "--match", "lock.*", "--execute")
+		code, out, stderr := command(t, server, "sweep", "--match", "lock.*", "--execute")
 		assert.Equal(t, done, code, "%s%s", out, stderr)
 		assert.EqualValues(t, 0, server.Do("EXISTS", "lock.ghost"), out)
 		assert.EqualValues(t, 1, server.Do("EXISTS", "lock.live"))
@@ -153,7 +153,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	servers.Observe: func(t *testing.T, on site, _ servers.Cell) {
 		server := on.start(t)
 		stop := workers(t, server, "worker-a", "worker-b")
-		code, out, stderr := lockmigrate(t, server, "observe", "--for", "1500ms", "--group", "name", "--json")
+		code, out, stderr := command(t, server, "observe", "--for", "1500ms", "--group", "name", "--json")
 		stop()
 		assert.NotEqual(t, failed, code, stderr)
 		var report struct {
@@ -190,7 +190,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 				}
 				over := make(chan result, 1)
 				go func() {
-					code, out, stderr := lockmigrateBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest", "1s"}, c.args...)...)
+					code, out, stderr := commandBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest", "1s"}, c.args...)...)
 					over <- result{code, out, stderr}
 				}()
 				watched := func() bool { // until verify has begun: it has run commands that no server has otherwise
@@ -216,17 +216,17 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		server := on.start(t)
 		fence := []string{"fence", "--user", "old", "--lock", "lock.*"}
 		if cell.How == servers.Absent {
-			code, _, stderr := lockmigrate(t, server, append(fence, "--execute")...)
+			code, _, stderr := command(t, server, append(fence, "--execute")...)
 			assert.Equal(t, failed, code, stderr)
 			assert.Contains(t, stderr, "older than 6.0")
 			return
 		}
 		server.Do("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-@dangerous", "-@admin")
-		code, out, stderr := lockmigrate(t, server, append(fence, "--keep", "cache.*", "--execute")...)
+		code, out, stderr := command(t, server, append(fence, "--keep", "cache.*", "--execute")...)
 		if cell.How == servers.Partly {
 			assert.NotEqual(t, done, code, out)
 			assert.Contains(t, out+stderr, "7.0")
-			code, out, stderr = lockmigrate(t, server, append(fence, "--execute")...)
+			code, out, stderr = command(t, server, append(fence, "--execute")...)
 		}
 		assert.Equal(t, done, code, "%s%s", out, stderr)
 		conn := server.Conn()
@@ -238,7 +238,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		if cell.How == servers.Works {
 			assert.NoError(t, err)
 		}
-		code, out, stderr = lockmigrate(t, server, "fence", "--user", "old", "--remove", "--execute")
+		code, out, stderr = command(t, server, "fence", "--user", "old", "--remove", "--execute")
 		assert.Equal(t, done, code, "%s%s", out, stderr)
 		_, err = conn.Do("SETNX", "lock.1", "1")
 		assert.NoError(t, err)
@@ -246,7 +246,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	servers.Watch: func(t *testing.T, on site, cell servers.Cell) {
 		server := on.start(t)
 		if cell.How == servers.Absent {
-			code, _, stderr := lockmigrate(t, server, "fence", "--watch", "100ms")
+			code, _, stderr := command(t, server, "fence", "--watch", "100ms")
 			assert.NotEqual(t, done, code, stderr)
 			assert.Contains(t, stderr, "ACL")
 			return
@@ -268,7 +268,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 				}
 			}
 		})
-		code, out, stderr := lockmigrate(t, server, "fence", "--watch", "1200ms")
+		code, out, stderr := command(t, server, "fence", "--watch", "1200ms")
 		close(quit)
 		hitting.Wait()
 		assert.Equal(t, done, code, stderr)
