@@ -123,6 +123,7 @@ func old(release legacy.ReleasePolicy) holders.Maker {
 
 func bridged(opts compat.Options) holders.Maker {
 	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		opts := opts // makers run side by side
 		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
 		locker, err := compat.New(pool, opts)
 		if err != nil {
@@ -134,6 +135,7 @@ func bridged(opts compat.Options) holders.Maker {
 
 func token(opts modern.Options) holders.Maker {
 	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		opts := opts
 		opts.TTL = ttl
 		locker, err := modern.New(pool, opts)
 		if err != nil {
@@ -283,4 +285,34 @@ func TestWaiting(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestVerbatimReplication has Redis 6.2 with a setting that older configurations may carry: scripts are replicated as text unless
+// they ask otherwise, and may then not write after TIME.
+func TestVerbatimReplication(t *testing.T) {
+	server := redistest.Of(t, "redis-6.2.11", "--lua-replicate-commands", "no")
+	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
+	require.ErrorContains(t, err, "non deterministic", "the setting is on")
+	for _, l := range locks {
+		taker, err := l.maker(server.Pool(), nil)
+		require.NoError(t, err)
+		waiter, err := l.maker(server.Pool(), nil)
+		require.NoError(t, err)
+		release, err := taker.Acquire(t.Context(), key)
+		require.NoError(t, err, l.name)
+		over := make(chan error, 1)
+		go func() {
+			again, err := waiter.Acquire(context.Background(), key)
+			if err == nil {
+				err = again(context.Background())
+			}
+			over <- err
+		}()
+		require.NoError(t, release(t.Context()), l.name)
+		require.NoError(t, <-over, l.name)
+	}
+	code, out, stderr := command(t, server, append(initStage, "--execute")...)
+	assert.Equal(t, done, code, "%s%s", out, stderr)
+	code, out, stderr = command(t, server, "doctor")
+	assert.Equal(t, done, code, "%s%s", out, stderr)
 }
