@@ -52,7 +52,9 @@ func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*probe
 func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
 	field, mark := "id", ""
 	id, err := redis.Int64(redis.DoContext(conn, ctx, "CLIENT", "ID"))
-	if mark = fmt.Sprint(id); err != nil { // before 5.0: a name that nobody else has
+	if mark = fmt.Sprint(id); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+		return "", endpoint.Explain(err)
+	} else if err != nil { // before 5.0: a name that nobody else has
 		field, mark = "name", ownName()
 		if _, err = redis.DoContext(conn, ctx, "CLIENT", "SETNAME", mark); err != nil {
 			return "", endpoint.Explain(err)

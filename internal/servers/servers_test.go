@@ -68,9 +68,7 @@ func TestServersAndTheirColumns(t *testing.T) {
 // TestTriedVersions wants every server that the suite builds in the table, and the other way round.
 func TestTriedVersions(t *testing.T) {
 	tried := []string{"redis-7.0.15"} // Debian's, on the PATH
-	for _, name := range redistest.Names() {
-		tried = append(tried, name)
-	}
+	tried = append(tried, redistest.Names()...)
 	var named []string
 	for _, r := range servers.Ranges {
 		kind, _, _ := strings.Cut(strings.ToLower(r.Name), " ")

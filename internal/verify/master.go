@@ -122,8 +122,8 @@ func (m *master) begin(ctx context.Context) error {
 // named tells that SETNX and GETSET exist under these names.
 func (m *master) named(ctx context.Context) bool {
 	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
-	if err == nil {
-		return len(reply) == 2 && reply[0] != nil && reply[1] != nil
+	if err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
+		return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
 	}
 	// Without COMMAND they are tried without arguments: a command that exists says how many it wants, and is not counted.
 	for _, name := range []string{"SETNX", "GETSET"} {

@@ -145,7 +145,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		server := on.start(t)
 		server.Do("SET", "lock.ghost", jedis(-time.Hour))
 		server.Do("SET", "lock.live", jedis(time.Hour))
-		code, out, stderr := command(t, server, "sweep", "--match", "lock.*", "--execute")
+		code, out, stderr := command(t, server, "sweep", "--match", "lock.*", "--execute", "--journal", filepath.Join(t.TempDir(), "journal"))
 		assert.Equal(t, done, code, "%s%s", out, stderr)
 		assert.EqualValues(t, 0, server.Do("EXISTS", "lock.ghost"), out)
 		assert.EqualValues(t, 1, server.Do("EXISTS", "lock.live"))
