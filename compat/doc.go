@@ -167,7 +167,7 @@
 // when), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
 // "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
-// Redis 5 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
+// Redis 3.2 or later, and stage Legacy without a Namespace any; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.
 //
 // # Concurrency

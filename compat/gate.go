@@ -12,6 +12,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -238,13 +239,13 @@ func (g *gate) failed(err error) {
 }
 
 // isRefusal tells that the server answered, and will give the same answer until somebody changes a right, a password
-// or a key.
+// or a key, or replaces the server.
 func isRefusal(err error) bool {
 	var refused redis.Error
 	if !errors.As(err, &refused) {
 		return false
 	}
-	for _, sign := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", "unknown command", "can't run this command", "can't access"} {
+	for _, sign := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", servers.OldReply, "unknown command", "can't run this command", "can't access"} {
 		if strings.Contains(string(refused), sign) {
 			return true
 		}

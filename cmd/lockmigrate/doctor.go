@@ -47,11 +47,12 @@ deployment is fit.`,
 			}
 			defer stop()
 			opts.Now = env.now
-			checks, err := doctor.Examine(cmd.Context(), end, opts)
+			found, err := doctor.Examine(cmd.Context(), end, opts)
+			checks := found.Checks
 			if err != nil && len(checks) == 0 {
 				return err
 			}
-			if printErr := printChecks(env, checks, all); printErr != nil {
+			if printErr := printChecks(env, found, all); printErr != nil {
 				return printErr
 			}
 			if err != nil {
@@ -74,6 +75,28 @@ deployment is fit.`,
 	return cmd
 }
 
+// serverSummary says in one screen what works on a server.
+func serverSummary(s doctor.Server, several bool) string {
+	var b strings.Builder
+	b.WriteString("\nthis server")
+	if several {
+		fmt.Fprintf(&b, " (%s)", s.Addr)
+	}
+	is := terminal.Safe(s.Is)
+	if is == "" {
+		is = "its version is not known"
+	}
+	fmt.Fprintf(&b, ": %s\n", is)
+	for _, f := range s.Features {
+		fmt.Fprintf(&b, "  %-8s %s", f.How, f.Name)
+		if f.Note != "" {
+			fmt.Fprintf(&b, " (%s)", terminal.Safe(f.Note))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
 func countOf(checks []doctor.Check, v doctor.Verdict) int {
 	n := 0
 	for _, c := range checks {
@@ -94,12 +117,13 @@ func useNames() []string {
 	return names
 }
 
-func printChecks(env *environment, checks []doctor.Check, all bool) error {
+func printChecks(env *environment, found doctor.Findings, all bool) error {
+	checks := found.Checks
 	outcome, obligations := doctor.Judge(checks)
 	if env.global.json {
 		out := json.NewEncoder(env.stdout)
 		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"checks": checks, "verdict": outcome, "obligations": obligations})
+		return out.Encode(map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations})
 	}
 	var b strings.Builder
 	for _, c := range checks {
@@ -115,6 +139,9 @@ func printChecks(env *environment, checks []doctor.Check, all bool) error {
 		if c.Hint != "" {
 			fmt.Fprintf(&b, "      do:  %s\n", terminal.Safe(c.Hint))
 		}
+	}
+	for _, server := range found.Servers {
+		b.WriteString(serverSummary(server, len(found.Servers) > 1))
 	}
 	fmt.Fprintf(&b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
 		countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))

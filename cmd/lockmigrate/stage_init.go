@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
@@ -100,6 +101,10 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
 			"namespace %s exists already: stage %v, epoch %d", at.store.Namespace, view.Record.Stage, view.Record.Epoch)
 	} else if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	var old *servers.TooOld // a plan for a server that cannot run it is none
+	if _, err := at.store.Hello(ctx); errors.As(err, &old) {
 		return err
 	}
 	if err := at.store.CheckOthers(ctx, record.Patterns); err != nil {

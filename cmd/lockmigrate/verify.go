@@ -174,7 +174,7 @@ func printCertificate(env *environment, c verify.Certificate) error {
 		fmt.Fprintf(&b, "keys     %s\n", strings.Join(shown, " "))
 	}
 	for _, s := range c.Servers {
-		fmt.Fprintf(&b, "server   %s run %.8s Redis %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, s.Version, s.SetNX, s.GetSet, s.Rejected)
+		fmt.Fprintf(&b, "server   %s run %.8s %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, terminal.Safe(s.Is), s.SetNX, s.GetSet, s.Rejected)
 	}
 	b.WriteString("\nobligations\n")
 	for _, o := range c.Obligations {

@@ -64,6 +64,8 @@ type patient struct {
 	trip    time.Duration // the shortest round trip
 	clockOK bool
 	keys    *sample
+	missing map[string]bool // commands that were asked for
+	isDeaf  *bool           // no client tracking; nil: not asked
 }
 
 // check is one question to a patient.
@@ -73,40 +75,46 @@ type check struct {
 	ask func(ctx context.Context, p *patient) (Verdict, string, string) // verdict, found, hint
 }
 
+// Findings are what an examination found.
+type Findings struct {
+	Checks  []Check
+	Servers []Server // what works on each master
+}
+
 // Examine asks every question of every master.
-func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) ([]Check, error) {
+func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found Findings, err error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
 	masters, err := end.Masters(ctx)
 	if err != nil {
-		return nil, err
+		return found, err
 	}
-	var all []Check
 	var patients []*patient
 	for _, addr := range masters {
 		p, err := admit(ctx, end, addr, opts)
 		if err != nil {
-			return all, err
+			return found, err
 		}
 		defer p.conn.Close()
 		patients = append(patients, p)
 		for _, c := range checks(opts) {
 			if ctx.Err() != nil {
-				return all, context.Cause(ctx)
+				return found, context.Cause(ctx)
 			}
-			verdict, found, hint := c.ask(ctx, p)
-			one := Check{ID: c.id, Verdict: verdict, Found: found, Why: c.why, Hint: hint}
+			verdict, what, hint := c.ask(ctx, p)
+			one := Check{ID: c.id, Verdict: verdict, Found: what, Why: c.why, Hint: hint}
 			if len(masters) > 1 {
 				one.Server = addr
 			}
-			all = append(all, one)
+			found.Checks = append(found.Checks, one)
 		}
+		found.Servers = append(found.Servers, p.features(ctx))
 	}
 	if len(patients) > 1 {
-		all = append(all, clocksAgree(patients))
+		found.Checks = append(found.Checks, clocksAgree(patients))
 	}
-	return all, nil
+	return found, context.Cause(ctx)
 }
 
 // admit reads what most checks want to know.
@@ -115,7 +123,7 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	if err != nil {
 		return nil, err
 	}
-	p := &patient{conn: conn, end: end, addr: addr, opts: opts, info: map[string]string{}, config: map[string]string{}}
+	p := &patient{conn: conn, end: end, addr: addr, opts: opts, missing: map[string]bool{}, info: map[string]string{}, config: map[string]string{}}
 	text, err := redis.String(p.do(ctx, "INFO"))
 	p.infoErr = err
 	for line := range strings.Lines(text) {
@@ -150,16 +158,6 @@ func (p *patient) measureClock(ctx context.Context) {
 func (p *patient) number(name string) (int64, bool) {
 	n, err := strconv.ParseInt(p.info[name], 10, 64)
 	return n, err == nil
-}
-
-// atLeast compares the server's version.
-func (p *patient) atLeast(major, minor, patch int) (bool, bool) {
-	var a, b, c int
-	if n, _ := fmt.Sscanf(p.info["redis_version"], "%d.%d.%d", &a, &b, &c); n < 2 {
-		return false, false
-	}
-	have, want := a*1_000_000+b*1000+c, major*1_000_000+minor*1000+patch
-	return have >= want, true
 }
 
 // may asks whether this user may run a command; unknown where the server cannot tell (before 7.0).

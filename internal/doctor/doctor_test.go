@@ -25,8 +25,9 @@ func examine(t *testing.T, url string, opts doctor.Options) map[string]doctor.Ch
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
 	require.NoError(t, err)
 	opts.Keys = 100_000
-	checks, err := doctor.Examine(context.Background(), end, opts)
+	found, err := doctor.Examine(context.Background(), end, opts)
 	require.NoError(t, err)
+	checks := found.Checks
 	require.GreaterOrEqual(t, len(checks), 20)
 	byID := map[string]doctor.Check{}
 	for _, c := range checks {
@@ -224,16 +225,16 @@ func TestFitNeedsAnswers(t *testing.T) {
 	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-@admin", "-@dangerous", "-multi")
 	end, err := endpoint.Parse("redis://joe:pw@"+s.Addr, endpoint.TLSFiles{})
 	require.NoError(t, err)
-	all, err := doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
+	found, err := doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
 	require.NoError(t, err)
-	outcome, list := doctor.Judge(all)
+	outcome, list := doctor.Judge(found.Checks)
 	assert.Equal(t, doctor.Inconclusive, outcome)
 	assert.False(t, obligation.All(list))
 	end, err = endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	all, err = doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
+	found, err = doctor.Examine(context.Background(), end, doctor.Options{Keys: 1000})
 	require.NoError(t, err)
-	outcome, list = doctor.Judge(all)
+	outcome, list = doctor.Judge(found.Checks)
 	assert.Equal(t, doctor.Fit, outcome, list)
 	outcome, _ = doctor.Judge(nil)
 	assert.Equal(t, doctor.Inconclusive, outcome)

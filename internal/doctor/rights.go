@@ -26,6 +26,11 @@ func scripting(ctx context.Context, p *patient) (Verdict, string, string) {
 	if _, err := p.do(ctx, "EVALSHA", strings.Repeat("0", 40), 0); errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOSCRIPT") {
 		return Fail, "EVALSHA is refused: " + string(refused), "grant +evalsha to the users of the locks, or undo rename-command for it"
 	}
+	// What effects.lua asks: a server that does not tell its version shows here whether it is too old.
+	clocked, err := redis.Int64(p.do(ctx, "EVAL", "return (redis.replicate_commands or redis.REDIS_VERSION_NUM) and 1 or 0", 0))
+	if err == nil && clocked == 0 {
+		return Fail, "EVAL and EVALSHA work, but a script may not write after it has read the clock", "upgrade to Redis 3.2 or later for the bridge and the stages"
+	}
 	return Pass, "EVAL and EVALSHA work", ""
 }
 
@@ -48,6 +53,9 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		var missing, lost, unknown, grant []string
 		open := false // a right that is needed was not told about
 		for _, r := range use.Rights {
+			if r.Name == "acl|whoami" && p.user == "" && p.opts.User == "" && !p.exists(ctx, "ACL") {
+				continue // without ACL there are no rules to look at
+			}
 			what := string(r.Kind) + " " + r.Name
 			if r.Kind == rights.Key {
 				what = fmt.Sprintf("key %q", keyOf(r.Name, p.lockName()))
@@ -70,10 +78,13 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		if user == "" {
 			user = p.user
 		}
-		hint := fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
+		who, hint := "user "+user, fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
+		if user == "" { // no ACL: what is missing is missing for everybody
+			who, hint = "this server", "undo rename-command for them, or upgrade the server"
+		}
 		switch {
 		case len(missing) > 0:
-			return Fail, fmt.Sprintf("%s cannot work: user %s lacks %s", use.Name, user, strings.Join(append(missing, lost...), "; ")), hint
+			return Fail, fmt.Sprintf("%s cannot work: %s lacks %s", use.Name, who, strings.Join(append(missing, lost...), "; ")), hint
 		case len(unknown) > 0 && len(unknown) == len(use.Rights):
 			return skip("neither ACL DRYRUN nor MULTI tells what this user may run")
 		case open:
@@ -82,9 +93,9 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 			lost = append(lost, "not told: "+strings.Join(unknown, ", "))
 			fallthrough
 		case len(lost) > 0:
-			return Warn, fmt.Sprintf("user %s lacks %s", user, strings.Join(lost, "; ")), hint
+			return Warn, fmt.Sprintf("%s lacks %s", who, strings.Join(lost, "; ")), hint
 		}
-		return Pass, fmt.Sprintf("user %s has all %d rights that %s needs", user, len(use.Rights), use.Name), ""
+		return Pass, fmt.Sprintf("%s has all %d rights that %s needs", who, len(use.Rights), use.Name), ""
 	}
 }
 
@@ -307,6 +318,8 @@ func monitorRight(ctx context.Context, p *patient) (Verdict, string, string) {
 	}
 	allowed, known, _ := p.may(ctx, "MONITOR")
 	switch {
+	case !p.exists(ctx, "MONITOR"):
+		return Warn, "MONITOR is renamed or disabled", "observe cannot work there, and verify has its counters only"
 	case known && !allowed:
 		return Warn, fmt.Sprintf("user %s may not use MONITOR", p.user), fmt.Sprintf("ACL SETUSER %s +monitor for the time of the migration", p.user)
 	case others > 0:
@@ -334,10 +347,10 @@ func users(ctx context.Context, p *patient) (Verdict, string, string) {
 		return skip("CLIENT LIST is refused")
 	}
 	names := map[string]int{}
-	for line := range strings.Lines(list) {
+	for line := range strings.Lines(strings.TrimSpace(list)) {
 		user := "default"
 		if _, after, found := strings.Cut(line, " user="); found {
-			user, _, _ = strings.Cut(after, " ")
+			user, _, _ = strings.Cut(strings.TrimSpace(after), " ")
 		}
 		names[user]++
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/rights"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // checks are the questions, in the order of a first visit: is it the right server, can it keep locks, may we
 // work there, is its clock right, what lies on it.
 func checks(o Options) []check {
 	list := []check{
-		{"version", "SET NX PX and scripts need 2.6.12, script effects 5.0, client tracking and ACL 6.0, a fence with preview 7.0", version},
+		{"version", "the bridge and the stages need Redis 3.2, client tracking and ACL 6.0, a fence with preview 7.0", version},
 		{"role", "a replica refuses writes, or keeps a lock that its master never saw", role},
 		{"cluster-mode", "in a cluster a lock's key has one master; a plain URL sees only a part of the keys", clusterMode},
 		{"commands", "managed servers rename or disable commands; each is used by the locks or the tools", commands},
@@ -69,29 +70,23 @@ var DefaultUses = []string{"legacy", "compat Namespace legacy", "compat Namespac
 var essential = []string{"version", "role", "cluster-mode", "eviction", "scripting", "clock"}
 
 func version(_ context.Context, p *patient) (Verdict, string, string) {
-	v := p.info["redis_version"]
-	if v == "" {
+	is := servers.Of(p.info)
+	if is.Version == "" {
 		return p.noInfo()
 	}
-	found := "Redis " + v
-	if name := p.info["server_name"]; name != "" && name != "redis" {
-		found = name + " " + v
+	column, known := is.RangeOf()
+	if !known {
+		return Warn, is.String(), "nobody has tried this project on it: see README for the servers that it is tried on"
 	}
-	for _, step := range []struct {
-		major, minor, patch int
-		verdict             Verdict
-		hint                string
-	}{
-		{2, 6, 12, Fail, "upgrade: no SET NX PX, so no token lock is possible"},
-		{5, 0, 0, Fail, "upgrade to 5.0 or later: before, a script may not write after it has read the clock, which the bridge does"},
-		{6, 0, 0, Warn, "upgrade to 6.0 or later for wake-ups by client tracking and for users with rights of their own"},
-		{7, 0, 0, Warn, "upgrade to 7.0 or later to fence by key pattern, and to preview it"},
-	} {
-		if ok, known := p.atLeast(step.major, step.minor, step.patch); known && !ok {
-			return step.verdict, found, step.hint
-		}
+	if bridge, _ := servers.Find(servers.Bridge); !bridge.At(column).How.Usable() {
+		return Fail, is.String(), "upgrade to 3.2 or later: before, " + bridge.At(column).Note + ", which the bridge and the stages do"
+	} else if bridge.At(column).How == servers.Polls {
+		return Warn, is.String(), "upgrade to 6.0 or later for wake-ups by client tracking and for users with rights of their own"
 	}
-	return Pass, found, ""
+	if fence, _ := servers.Find(servers.Fence); fence.At(column).How == servers.Partly {
+		return Warn, is.String(), "upgrade to 7.0 or later to fence by key pattern, and to preview it"
+	}
+	return Pass, is.String(), ""
 }
 
 func role(_ context.Context, p *patient) (Verdict, string, string) {
@@ -112,6 +107,8 @@ func role(_ context.Context, p *patient) (Verdict, string, string) {
 func clusterMode(_ context.Context, p *patient) (Verdict, string, string) {
 	on, ok := p.number("cluster_enabled")
 	switch {
+	case !ok && strings.HasPrefix(p.info["redis_version"], "2."):
+		return Pass, "no cluster: there is none before 3.0", ""
 	case !ok:
 		return p.noInfo()
 	case on == 1 && !strings.Contains(p.end.String(), "+cluster"):
@@ -121,32 +118,6 @@ func clusterMode(_ context.Context, p *patient) (Verdict, string, string) {
 	default:
 		return Pass, "no cluster", ""
 	}
-}
-
-func commands(ctx context.Context, p *patient) (Verdict, string, string) {
-	names := []any{"GET", "SET", "SETNX", "GETSET", "DEL", "PEXPIRE", "PTTL", "EVAL", "EVALSHA", "SCRIPT", "TIME", "WATCH", "PUBLISH", "SUBSCRIBE", "SCAN", "INFO", "CONFIG", "CLIENT", "MONITOR", "ACL"}
-	reply, err := redis.Values(p.do(ctx, "COMMAND", append([]any{"INFO"}, names...)...))
-	if err != nil || len(reply) != len(names) {
-		return skip("COMMAND INFO is refused")
-	}
-	var missing, optional []string
-	for i, r := range reply {
-		if r != nil {
-			continue
-		}
-		if name := names[i].(string); i < 15 {
-			missing = append(missing, name)
-		} else {
-			optional = append(optional, name)
-		}
-	}
-	switch {
-	case len(missing) > 0:
-		return Fail, "missing: " + strings.Join(append(missing, optional...), " "), "undo rename-command for them, or ask the provider"
-	case len(optional) > 0:
-		return Warn, "missing: " + strings.Join(optional, " "), "the tools that need them will say so: MONITOR for observe, CONFIG for this check, ACL for fence"
-	}
-	return Pass, fmt.Sprintf("all of %d are there", len(names)), ""
 }
 
 func eviction(_ context.Context, p *patient) (Verdict, string, string) {

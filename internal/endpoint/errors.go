@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // Error is a failure of a URL, a connection or a server, in words for the person at the command line.
@@ -61,7 +63,7 @@ var refusals = []struct {
 	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients"},
 	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
 	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
-	{"ERR", "unknown command", "the server does not know a command that this needs", "it must be Redis 5 or later, the command must not be renamed, and a sentinel or a proxy may lack it"},
+	{"ERR", "unknown command", "the server does not know a command that this needs", "it may be renamed or disabled there, the server may be too old for it, and a sentinel or a proxy may lack it; lockmigrate doctor says what works there"},
 	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL"},
 }
 
@@ -72,9 +74,12 @@ func Explain(err error) error {
 	var explained *Error
 	var refused redis.Error
 	var network net.Error
+	var old *servers.TooOld
 	switch {
 	case err == nil, errors.As(err, &explained), errors.Is(err, context.Canceled):
 		return err
+	case errors.As(err, &old):
+		return &Error{What: old.What(), Advice: old.Instead(), Cause: err}
 	case errors.As(err, &refused):
 		return explainRefusal(refused, err)
 	case errors.As(err, &network), closed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):

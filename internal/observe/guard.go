@@ -3,6 +3,7 @@ package observe
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,7 +19,8 @@ import (
 // that reads too slowly makes the server hold its output.
 type guard struct {
 	addr   string // of its connection, as the server sees it
-	id     string // the monitor's CLIENT ID, empty if unknown
+	field  string // of CLIENT LIST that the monitor is known by, empty if there is none
+	value  string // in it
 	conn   redis.Conn
 	limits Limits
 
@@ -79,13 +81,18 @@ func share(from, to cpuReading) float64 {
 	return 0
 }
 
-func (g *guard) watchID(id string) { g.id = id }
+// watches says by which field of CLIENT LIST the monitor is known.
+func (g *guard) watches(field, value string) { g.field, g.value = field, value }
 
 func (g *guard) close() { _ = g.conn.Close() }
 
 // look returns why the watch has to end, empty if it need not.
 func (g *guard) look(ctx context.Context) string {
-	list, err := redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST", "ID", g.id))
+	var list string
+	err := errors.New("the monitor has no id")
+	if g.field == "id" {
+		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST", "ID", g.value))
+	}
 	if err != nil && ctx.Err() == nil {
 		list, _ = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST")) // before 6.2
 	}
@@ -93,7 +100,7 @@ func (g *guard) look(ctx context.Context) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for line := range strings.Lines(list) {
-		if f := fieldsOf(line); f["id"] == g.id {
+		if f := fieldsOf(line); g.field != "" && f[g.field] == g.value {
 			held, _ := strconv.ParseInt(f["omem"], 10, 64)
 			g.peak = max(g.peak, held)
 		}

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -49,21 +50,30 @@ func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*probe
 
 // ownAddr asks the server which address a connection has for it.
 func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
+	field, mark := "id", ""
 	id, err := redis.Int64(redis.DoContext(conn, ctx, "CLIENT", "ID"))
-	if err != nil {
+	if mark = fmt.Sprint(id); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
 		return "", endpoint.Explain(err)
+	} else if err != nil { // before 5.0: a name that nobody else has
+		field, mark = "name", ownName()
+		if _, err = redis.DoContext(conn, ctx, "CLIENT", "SETNAME", mark); err != nil {
+			return "", endpoint.Explain(err)
+		}
 	}
 	list, err := redis.String(redis.DoContext(conn, ctx, "CLIENT", "LIST"))
 	if err != nil {
 		return "", endpoint.Explain(err)
 	}
 	for line := range strings.Lines(list) {
-		if f := fieldsOf(line); f["id"] == fmt.Sprint(id) {
+		if f := fieldsOf(line); f[field] == mark {
 			return f["addr"], nil
 		}
 	}
 	return "", errors.New("the server's CLIENT LIST does not show this connection")
 }
+
+// ownName is a connection's name that no other connection has.
+func ownName() string { return "lockmigrate-" + rand.Text() }
 
 // fieldsOf reads a line of CLIENT LIST.
 func fieldsOf(line string) map[string]string {

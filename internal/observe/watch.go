@@ -127,7 +127,12 @@ func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) error {
 		return strings.TrimSpace(line), err
 	}
 	if id, err := ask("CLIENT", "ID"); err == nil {
-		w.guard.watchID(strings.TrimPrefix(id, ":"))
+		w.guard.watches("id", strings.TrimPrefix(id, ":"))
+	} else { // before 5.0
+		name := ownName()
+		if _, err := ask("CLIENT", "SETNAME", name); err == nil {
+			w.guard.watches("name", name)
+		}
 	}
 	if _, err := ask("MONITOR"); err != nil {
 		_ = raw.Close()

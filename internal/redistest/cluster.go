@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,29 +33,41 @@ const NodeTimeout = 600 * time.Millisecond
 // takes Redis two seconds.
 func NewCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	return newCluster(t, masters, replicas, nil, args)
+	return newCluster(t, "", masters, replicas, nil, args)
+}
+
+// NewClusterOf is NewCluster of another version, from Redis 5.0 on, see Of.
+func NewClusterOf(t testing.TB, name string, masters, replicas int, args ...string) *Cluster {
+	t.Helper()
+	return newCluster(t, name, masters, replicas, nil, args)
 }
 
 // NewTLSCluster starts masters that speak TLS only, among themselves too.
 func NewTLSCluster(t testing.TB, certs *Certificates, masters int) *Cluster {
 	t.Helper()
-	return newCluster(t, masters, 0, certs.Client, append(certs.args(), "--tls-cluster", "yes", "--tls-replication", "yes"))
+	return newCluster(t, "", masters, 0, certs.Client, append(certs.args(), "--tls-cluster", "yes", "--tls-replication", "yes"))
 }
 
-func newCluster(t testing.TB, masters, replicas int, secure *tls.Config, args []string) *Cluster {
+func newCluster(t testing.TB, name string, masters, replicas int, secure *tls.Config, args []string) *Cluster {
 	t.Helper()
 	Need(t, Redis)
 	c := &Cluster{t: t, Replicas: make([][]*Server, masters)}
 	args = append([]string{
 		"--cluster-enabled", "yes", "--cluster-node-timeout", fmt.Sprint(NodeTimeout.Milliseconds()),
 		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
-		"--enable-debug-command", "local",
 	}, args...)
+	before7 := strings.HasPrefix(name, "redis-5.") || strings.HasPrefix(name, "redis-6.")
+	if !before7 { // DEBUG needs no such word there, and the bus is 10,000 above the port
+		args = append([]string{"--enable-debug-command", "local"}, args...)
+	}
 	var all []*Server
 	for i := range masters * (1 + replicas) {
-		_, port, _ := net.SplitHostPort(freeAddr(t))
-		s := newServer(t, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i), "--cluster-port", port})...)
-		s.bus, s.tls = port, secure
+		s := newServerOf(t, name, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i)})...)
+		s.bus, s.tls = busOf(s.Addr), secure
+		if !before7 {
+			_, s.bus, _ = net.SplitHostPort(freeAddr(t))
+			s.args = append(s.args, "--cluster-port", s.bus)
+		}
 		all = append(all, s)
 	}
 	c.Masters = all[:masters]
@@ -69,7 +82,7 @@ func newCluster(t testing.TB, masters, replicas int, secure *tls.Config, args []
 	for i, s := range all {
 		s.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		if i < masters {
-			s.Do("CLUSTER", "ADDSLOTSRANGE", i*Slots/masters, (i+1)*Slots/masters-1)
+			s.addSlots(i*Slots/masters, (i+1)*Slots/masters-1)
 		}
 	}
 	var met time.Time
@@ -107,6 +120,26 @@ func newCluster(t testing.TB, masters, replicas int, secure *tls.Config, args []
 	}
 	c.AwaitOK()
 	return c
+}
+
+// addSlots gives a node a range of slots.
+func (s *Server) addSlots(from, to int) {
+	s.t.Helper()
+	if _, err := s.Try("CLUSTER", "ADDSLOTSRANGE", from, to); err == nil {
+		return
+	}
+	args := []any{"ADDSLOTS"} // before 7.0
+	for slot := from; slot <= to; slot++ {
+		args = append(args, slot)
+	}
+	s.Do("CLUSTER", args...)
+}
+
+// busOf is the port of a node's bus where it cannot be chosen.
+func busOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	n, _ := strconv.Atoi(port)
+	return strconv.Itoa(n + 10_000)
 }
 
 // Nodes returns all servers.

@@ -25,14 +25,27 @@ type Replicated struct {
 // NewReplicated starts the pair and waits until they are in step.
 func NewReplicated(t testing.TB, args ...string) *Replicated {
 	t.Helper()
+	return NewReplicatedOf(t, "", args...)
+}
+
+// NewReplicatedOf is NewReplicated of another version, see Of. The options have the names that every version knows.
+func NewReplicatedOf(t testing.TB, name string, args ...string) *Replicated {
+	t.Helper()
 	Need(t, Redis)
-	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "60"}, args...)
-	r := &Replicated{Master: Real(t, args...)}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1", "--repl-timeout", "60"}, args...)
+	r := &Replicated{Master: newServerOf(t, name, args...)}
+	r.Master.Start()
 	r.Link = NewLink(t, r.Master.Addr)
-	host, port, _ := net.SplitHostPort(r.Link.Addr)
-	r.Replica = Real(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+	r.Replica = newServerOf(t, name, slices.Concat(args, follows(r.Link.Addr))...)
+	r.Replica.Start()
 	r.AwaitInStep(t)
 	return r
+}
+
+// follows are the words that make a server a replica. Old versions want the address in two words.
+func follows(addr string) []string {
+	host, port, _ := net.SplitHostPort(addr)
+	return []string{"--slaveof", host, port}
 }
 
 // AwaitInStep waits until the replica has everything.
@@ -65,19 +78,26 @@ type SentinelGroup struct {
 // NewSentinels starts a master with replicas and sentinels that agree on it.
 func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *SentinelGroup {
 	t.Helper()
+	return NewSentinelsOf(t, "", replicas, sentinels, args...)
+}
+
+// NewSentinelsOf is NewSentinels of another version, see Of.
+func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...string) *SentinelGroup {
+	t.Helper()
 	Need(t, Redis)
 	g := &SentinelGroup{Name: "locks", t: t}
-	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
-	g.Servers = []*Server{Real(t, args...)}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1"}, args...)
+	g.Servers = []*Server{newServerOf(t, name, args...)}
+	g.Servers[0].Start()
 	host, port, _ := net.SplitHostPort(g.Servers[0].Addr)
 	var starting sync.WaitGroup
 	for range replicas {
-		s := newServer(t, slices.Concat(args, []string{"--replicaof", host + " " + port})...)
+		s := newServerOf(t, name, slices.Concat(args, follows(g.Servers[0].Addr))...)
 		g.Servers = append(g.Servers, s)
 		starting.Go(s.Start)
 	}
 	for range sentinels {
-		s := newServer(t)
+		s := newServerOf(t, name)
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
 sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000

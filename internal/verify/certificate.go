@@ -49,7 +49,8 @@ type Server struct {
 	Addr     string `json:"addr"`
 	RunID    string `json:"run_id"`
 	Version  string `json:"version"`
-	SetNX    int64  `json:"setnx_calls"` // within the window
+	Is       string `json:"is,omitempty"` // such as Valkey 9.0.0
+	SetNX    int64  `json:"setnx_calls"`  // within the window
 	GetSet   int64  `json:"getset_calls"`
 	Rejected int64  `json:"rejected_calls"` // of all commands that can take a lock, denied before they ran
 }
@@ -66,7 +67,7 @@ func Certify(e Evidence) Certificate {
 		c.Namespace, c.Epoch = e.Namespace.Name, e.Namespace.Epoch
 	}
 	for _, m := range e.Masters {
-		s := Server{Addr: m.Addr, RunID: m.RunID, Version: m.Version}
+		s := Server{Addr: m.Addr, RunID: m.RunID, Version: m.Version, Is: m.Is}
 		for _, command := range m.Commands {
 			switch command.Name {
 			case "setnx":

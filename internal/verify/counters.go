@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // calls counts one command.
@@ -12,7 +14,8 @@ type calls struct{ calls, rejected, failed int64 }
 
 // reading is one look at a server's INFO.
 type reading struct {
-	runID, version, role string
+	runID, version, role string // the version is the Redis that the server can stand for
+	is                   string // what it is, such as Valkey 9.0.0
 
 	cluster bool
 	stats   map[string]calls // by command, in lower case
@@ -20,6 +23,8 @@ type reading struct {
 	errors  map[string]int64 // replies by their first word, from 6.2 on
 	rejects bool             // it has rejected_calls
 	refuses string           // why it refuses writes at the moment
+	limited bool             // it tells its memory's limit: before 3.2 INFO does not
+	used    int64            // bytes
 	cpu     float64          // seconds of its main thread
 	at      time.Time
 }
@@ -56,8 +61,11 @@ func readInfo(text string) reading {
 		field[name] = value
 	}
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
+	r.is = servers.Of(field).String()
 	r.cluster = field["cluster_enabled"] == "1"
 	r.refuses = refusal(field)
+	_, r.limited = field["maxmemory"]
+	r.used, _ = strconv.ParseInt(field["used_memory"], 10, 64)
 	for _, name := range []string{"used_cpu_user_main_thread", "used_cpu_sys_main_thread"} {
 		seconds, _ := strconv.ParseFloat(field[name], 64)
 		r.cpu += seconds
@@ -95,7 +103,7 @@ func refusal(field map[string]string) string {
 	case field["loading"] == "1":
 		return "it is loading its data"
 	case number("maxmemory") > 0 && number("used_memory") >= number("maxmemory") && field["maxmemory_policy"] == "noeviction":
-		return "its memory is full"
+		return memoryFull
 	case field["rdb_last_bgsave_status"] != "" && field["rdb_last_bgsave_status"] != "ok":
 		return "its last snapshot failed"
 	case field["aof_enabled"] == "1" && field["aof_last_write_status"] != "ok":
@@ -103,6 +111,20 @@ func refusal(field map[string]string) string {
 	}
 	return ""
 }
+
+// fullMemory tells whether a server whose INFO does not tell the limit of its memory refuses writes, by the replies to CONFIG GET
+// maxmemory and maxmemory-policy.
+func fullMemory(used int64, limit, policy []string, err error) string {
+	if err != nil || len(limit) != 2 || len(policy) != 2 {
+		return "neither INFO nor CONFIG GET tells whether its memory was full"
+	}
+	if most, err := strconv.ParseInt(limit[1], 10, 64); err != nil || most > 0 && used >= most && policy[1] == "noeviction" {
+		return memoryFull
+	}
+	return ""
+}
+
+const memoryFull = "its memory is full"
 
 // canary is the command of ours that the counters prove themselves with: each look sends one before INFO.
 const canary = "echo"

@@ -37,7 +37,8 @@ type Namespace struct {
 type Master struct {
 	Addr    string `json:"addr"`
 	RunID   string `json:"run_id"`
-	Version string `json:"version"`
+	Version string `json:"version"`      // of the Redis that the server can stand for: the duties depend on it
+	Is      string `json:"is,omitempty"` // what it says that it is, such as Valkey 9.0.0
 
 	Looks  int      `json:"looks"`            // at its counters
 	Canary int64    `json:"canary"`           // by how much the count of our own ECHO rose

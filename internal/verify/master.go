@@ -99,7 +99,7 @@ func (m *master) begin(ctx context.Context) error {
 		return err
 	}
 	r := m.last
-	m.facts.RunID, m.facts.Version = r.runID, r.version
+	m.facts.RunID, m.facts.Version, m.facts.Is = r.runID, r.version, r.is
 	switch {
 	case r.role == "slave":
 		m.facts.Partial = "it is a replica: nobody takes a lock there"
@@ -122,7 +122,16 @@ func (m *master) begin(ctx context.Context) error {
 // named tells that SETNX and GETSET exist under these names.
 func (m *master) named(ctx context.Context) bool {
 	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
-	return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
+	if err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
+		return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
+	}
+	// Without COMMAND they are tried without arguments: a command that exists says how many it wants, and is not counted.
+	for _, name := range []string{"SETNX", "GETSET"} {
+		if _, err := redis.DoContext(m.conn, ctx, name); err == nil || !strings.Contains(err.Error(), "wrong number of arguments") {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *master) breaks(why string) {
@@ -192,6 +201,11 @@ func (m *master) read(ctx context.Context, mark string) (reading, error) {
 		return reading{}, endpoint.Explain(err)
 	}
 	r := readInfo(text)
+	if !r.limited && r.refuses == "" {
+		limit, err1 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory"))
+		policy, err2 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory-policy"))
+		r.refuses = fullMemory(r.used, limit, policy, errors.Join(err1, err2))
+	}
 	if r.runID == "" {
 		return r, &endpoint.Error{What: "INFO of " + m.addr + " does not tell its run id", Advice: "grant +info; a proxy in between makes the counters worthless"}
 	}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -191,7 +192,7 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied, %d of them on other keys: a fence, or a server that refuses writes", m.Addr, here, other)
 		case major >= 7 && m.CountsDenied:
 		case major >= 6 && !m.LogRead:
-			return false, fmt.Sprintf("%s: Redis %s does not count all that it denies, and ACL LOG cannot be read (%s): grant +acl|log, or +acl", m.Addr, m.Version, m.LogWhy)
+			return false, fmt.Sprintf("%s: %s does not count all that it denies, and ACL LOG cannot be read (%s): grant +acl|log, or +acl", m.Addr, cmp.Or(m.Is, "Redis "+m.Version), m.LogWhy)
 		case major >= 6 && m.LogLength < leastLog:
 			return false, fmt.Sprintf("%s: ACL LOG keeps %d entries, or does not say how many (CONFIG GET acllog-max-len): a denied client may be missing", m.Addr, m.LogLength)
 		case major < 2:

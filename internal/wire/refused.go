@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 // refusal is a server's refusal for want of a right. The server does not say which key, and before 7.2 it does
@@ -30,7 +32,7 @@ var scriptLine = regexp.MustCompile(`user_script:(\d+)`)
 // called finds the commands that a line of a script runs.
 var called = regexp.MustCompile(`redis\.p?call\('(\w+)'`)
 
-// Explain adds to a refusal which right is missing. Any other error, and nil, is returned as it is.
+// Explain adds to a refusal which right is missing, or that the server is too old for the script. Any other error, and nil, is returned as it is.
 func (r *Request) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -40,11 +42,18 @@ func (r *Request) Explain(err error) error {
 		return err
 	}
 	text := string(refused)
+	if r.Script != nil {
+		if old := servers.Old(refused, r.Script.Name); old != nil {
+			return old
+		}
+	}
 	switch {
 	case strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "keys"), strings.Contains(text, "access at least one of the keys"):
 		return &refusal{refused, "the user needs each of the keys " + strings.Join(r.keys(), " ")}
+	case strings.Contains(text, "Unknown Redis command") && r.Script != nil:
+		return &refusal{refused, fmt.Sprintf("%s runs %s", r.Script.Name, r.running(text, "does not exist there, or is renamed or disabled"))}
 	case strings.Contains(text, "run this command") && r.Script != nil:
-		return &refusal{refused, fmt.Sprintf("%s runs %s", r.Script.Name, r.running(text))}
+		return &refusal{refused, fmt.Sprintf("%s runs %s", r.Script.Name, r.running(text, "the user may not run"))}
 	case strings.Contains(text, "channel") && (strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "executing the script")):
 		return &refusal{refused, "the user needs the channel that " + r.what() + " publishes to, one of " + strings.Join(r.texts(), " ")}
 	}
@@ -94,7 +103,7 @@ func (r *Request) texts() []string {
 
 // running names the command that the script was about to run, by the line that the error names; without one,
 // all that it may run.
-func (r *Request) running(text string) string {
+func (r *Request) running(text, trouble string) string {
 	lines := strings.Split(r.Script.Source, "\n")
 	source := r.Script.Source
 	if m := scriptLine.FindStringSubmatch(text); m != nil {
@@ -109,12 +118,12 @@ func (r *Request) running(text string) string {
 		}
 	}
 	if len(names) == 0 {
-		return "a command that the user may not run"
+		return "a command that " + trouble
 	}
 	if len(names) == 1 {
-		return names[0] + ", which the user may not run"
+		return names[0] + ", which " + trouble
 	}
-	return strings.Join(names, ", ") + ", one of which the user may not run"
+	return strings.Join(names, ", ") + ", one of which " + trouble
 }
 
 // quote cuts a key to a readable length.

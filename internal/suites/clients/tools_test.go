@@ -215,7 +215,7 @@ func TestDoctor(t *testing.T) {
 			checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Keys: 1000, Now: time.Now})
 			require.NoError(t, err)
 			by := map[string]doctor.Check{}
-			for _, check := range checks {
+			for _, check := range checks.Checks {
 				by[check.ID] = check
 			}
 			switch {

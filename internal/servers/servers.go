@@ -1,0 +1,241 @@
+// Package servers says what works on which server. It is the one table behind README's, behind doctor's summary and behind
+// the refusal of a server that is too old. The suite versions tries each cell on a real server.
+package servers
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Server is what a server says that it is.
+type Server struct {
+	Name    string // Redis, Valkey, or what it calls itself
+	Version string // its own; empty where it is not told
+}
+
+func (s Server) String() string { return strings.TrimSpace(s.Name + " " + s.Version) }
+
+// Of reads the fields of INFO server. Valkey also tells a redis_version, which is that of the Redis that it replaces.
+func Of(info map[string]string) Server {
+	name := info["server_name"]
+	switch {
+	case info["valkey_version"] != "":
+		return Server{"Valkey", info["valkey_version"]}
+	case name == "" || strings.EqualFold(name, "redis"):
+		return Server{"Redis", info["redis_version"]}
+	}
+	version := info[strings.ToLower(name)+"_version"]
+	if version == "" {
+		version = info["redis_version"]
+	}
+	return Server{strings.ToUpper(name[:1]) + name[1:], version}
+}
+
+// How is how far a feature goes on a server.
+type How string
+
+// The ways.
+const (
+	Works   How = "works"
+	Polls   How = "polls"   // works; waiters find a release by polling and by messages, as there is no client tracking
+	Partly  How = "partly"  // works but for what the note names
+	Refused How = "refused" // this project refuses it, in words, before anything is written
+	Absent  How = "absent"  // the server does not offer what the feature stands on
+)
+
+// Usable tells that the feature can be used.
+func (h How) Usable() bool { return h == Works || h == Polls || h == Partly }
+
+// Cell is a feature on a range of servers.
+type Cell struct {
+	How  How
+	Note string // why it is not plain Works; empty for Works
+}
+
+func (c Cell) String() string {
+	if c.Note == "" {
+		return string(c.How)
+	}
+	return string(c.How) + ": " + c.Note
+}
+
+// Range is a column: servers on which the same things work.
+type Range struct {
+	Name  string
+	Tried string // the versions that the suite runs on
+	from  [2]int // Redis; major and minor
+}
+
+// Ranges are the columns, oldest first. The last one is for other servers than Redis.
+var Ranges = []Range{
+	{"Redis 2.8, 3.0", "2.8.19", [2]int{2, 6}},
+	{"Redis 3.2, 4.0", "3.2.6", [2]int{3, 2}},
+	{"Redis 5.0", "5.0.6", [2]int{5, 0}},
+	{"Redis 6.0", "6.0.16", [2]int{6, 0}},
+	{"Redis 6.2", "6.2.11", [2]int{6, 2}},
+	{"Redis 7", "7.0.15", [2]int{7, 0}},
+	{"Redis 8", "8.2.3", [2]int{8, 0}},
+	{"Valkey 8, 9", "8.1.8 9.0.0", [2]int{}},
+}
+
+const (
+	oldest = iota // no script may write after it has read the clock
+	effects
+	_
+	acl // and client tracking
+	_
+	selectors // and ACL DRYRUN
+)
+
+// RangeOf finds the column of a server; none is right for one that is no Redis or Valkey, or does not tell its version.
+func (s Server) RangeOf() (column int, known bool) {
+	if s.Name == "Valkey" {
+		return len(Ranges) - 1, s.Version != ""
+	}
+	words := strings.SplitN(s.Version, ".", 3)
+	if s.Name != "Redis" || len(words) < 2 {
+		return 0, false
+	}
+	major, err1 := strconv.Atoi(words[0])
+	minor, err2 := strconv.Atoi(words[1])
+	if err1 != nil || err2 != nil {
+		return 0, false
+	}
+	column = -1
+	for i, r := range Ranges[:len(Ranges)-1] {
+		if major > r.from[0] || major == r.from[0] && minor >= r.from[1] {
+			column = i
+		}
+	}
+	return max(column, 0), column >= 0
+}
+
+// Feature is a row.
+type Feature struct {
+	ID    string // one word, for the suite and for JSON
+	Name  string // in README and in messages
+	Needs string // what it needs of a server; empty for what every server has
+	at    func(column int) Cell
+}
+
+// At is the cell of a column.
+func (f Feature) At(column int) Cell { return f.at(column) }
+
+func everywhere(int) Cell { return Cell{How: Works} }
+
+const (
+	clockNote    = "a script may not write after it has read the clock"
+	trackingNote = "no client tracking"
+	aclNote      = "no ACL"
+)
+
+// clocked is a feature that needs a script that writes after it has read the clock; waits tells that there are waiters.
+func clocked(waits bool) func(int) Cell {
+	return func(column int) Cell {
+		switch {
+		case column < effects:
+			return Cell{Refused, clockNote}
+		case waits && column < acl:
+			return Cell{Polls, trackingNote}
+		}
+		return Cell{How: Works}
+	}
+}
+
+func listening(column int) Cell {
+	if column < acl {
+		return Cell{Polls, trackingNote}
+	}
+	return Cell{How: Works}
+}
+
+func fenced(column int) Cell {
+	switch {
+	case column < acl:
+		return Cell{Absent, aclNote}
+	case column < selectors:
+		return Cell{Partly, "no --keep, no trial of the rules"}
+	}
+	return Cell{How: Works}
+}
+
+func logged(column int) Cell {
+	if column < acl {
+		return Cell{Absent, aclNote}
+	}
+	return Cell{How: Works}
+}
+
+// The rows' names, for those who look one up.
+const (
+	Legacy    = "legacy"
+	Stage0    = "compat-legacy"
+	Bridge    = "compat-bridge"
+	Namespace = "namespace"
+	Modern    = "modern"
+	Fencing   = "modern-fencing"
+	Unfair    = "modern-unfair"
+	Redisson  = "modern-redisson"
+	Doctor    = "doctor"
+	Scan      = "scan"
+	Sweep     = "sweep"
+	Observe   = "observe"
+	Verify    = "verify"
+	Fence     = "fence"
+	Watch     = "fence-watch"
+)
+
+const scriptEffects = "Redis 3.2: " + clockNote + " before"
+
+// Features are the rows.
+var Features = []Feature{
+	{Legacy, "package legacy, every dialect and release policy", "", everywhere},
+	{Stage0, "package compat at stage legacy, without a namespace", "", listening},
+	{Bridge, "package compat at the stages bridge and modern", scriptEffects, clocked(true)},
+	{Namespace, "namespaces: members, stage init, advance, rollback", scriptEffects, clocked(false)},
+	{Modern, "package modern with its queue, Share, Replicas", scriptEffects, clocked(true)},
+	{Fencing, "package modern with Fencing", scriptEffects, clocked(true)},
+	{Unfair, "package modern with Unfair and without Fencing", "", listening},
+	{Redisson, "package modern with Redisson's layout", "", listening},
+	{Doctor, "lockmigrate doctor", "", everywhere},
+	{Scan, "lockmigrate scan", "", everywhere},
+	{Sweep, "lockmigrate sweep", "", everywhere},
+	{Observe, "lockmigrate observe", "", everywhere},
+	{Verify, "lockmigrate verify", "", everywhere},
+	{Fence, "lockmigrate fence", "Redis 6.0: ACL; --keep needs 7.0", fenced},
+	{Watch, "lockmigrate fence --watch", "Redis 6.0: ACL LOG", logged},
+}
+
+// Find returns a row.
+func Find(id string) (Feature, bool) {
+	i := slices.IndexFunc(Features, func(f Feature) bool { return f.ID == id })
+	if i < 0 {
+		return Feature{}, false
+	}
+	return Features[i], true
+}
+
+// Markdown is README's table.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, r := range Ranges {
+		fmt.Fprintf(&b, " %s |", r.Name)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(Ranges)) + "\n")
+	for _, f := range Features {
+		fmt.Fprintf(&b, "| %s |", f.Name)
+		for i := range Ranges {
+			c := f.At(i)
+			text := string(c.How)
+			if c.How == Partly || c.How == Absent {
+				text = c.Note
+			}
+			fmt.Fprintf(&b, " %s |", text)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
