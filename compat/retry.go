@@ -34,7 +34,7 @@ func broke(err error) bool {
 		return true
 	case !errors.As(err, &e) || e.Kind != nil || e.Cause == nil:
 		return false
-	case errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
+	case errors.Is(err, errClosed), errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
 		return false // for good; redigo's error for it has no name
 	}
 	var refused redis.Error

@@ -18,7 +18,7 @@ func (l *Locker) redissonRelease(h *hold) *protocol.ReleaseRedisson {
 
 func (l *Locker) attemptRedisson(ctx context.Context, k *Lock) error {
 	m := l.redissonAcquire(&k.own, 1)
-	outcome, err := l.runRedissonAcquire(ctx, l.runner, k, m)
+	outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
 	if err != nil {
 		return l.gaveUp(k, err)
 	}
@@ -34,18 +34,14 @@ func (l *Locker) attemptRedisson(ctx context.Context, k *Lock) error {
 	return k.own.fail("acquire", nil, outcome.Err)
 }
 
-func (l *Locker) runRedissonAcquire(ctx context.Context, runner waiting.Runner, k *Lock, m *protocol.AcquireRedisson) (driver.Outcome, error) {
-	return runner.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-}
-
 // competeRedisson waits as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
 func (l *Locker) competeRedisson(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(k.own.key)); err != nil {
-		return l.gaveUp(k, err)
+		return l.left(k.own.key, err)
 	}
 	return l.contend(ctx, turn, k, func() (driver.Outcome, contention, error) {
 		m := l.redissonAcquire(&k.own, 1)
-		outcome, err := l.runRedissonAcquire(ctx, turn, k, m)
+		outcome, err := l.ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
 		return outcome, contention{left: m.Left(), until: m.Deadline()}, err
 	})
 }
