@@ -20,7 +20,8 @@
 // still stood in the queue is sent over the next connection, which is made by the next command that
 // needs one. A connection whose server says that it is the wrong one (READONLY after a failover, LOADING ...) is
 // given up as well, since the address may mean another server by now: what was sent on it gets its replies, and the
-// command that was refused is sent once more. After an attempt to connect has failed, the next one waits for Retry,
+// command that was refused is sent once more. A server that is busy with a script is asked again until ReplyTimeout is
+// over. After an attempt to connect has failed, the next one waits for Retry,
 // a time that doubles, and the commands wait with it. A connection that nobody has used for Ping is asked whether it lives.
 //
 // # Limits
@@ -52,6 +53,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -337,6 +339,7 @@ func (l *Line) settle(ctx context.Context, one *call) (protocol.Reply, error) {
 // over; then it is under way on its link, and may be waited for again.
 func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, error) {
 	silence := protocol.Reply{Kind: protocol.Silence}
+	var patience topology.Patience
 	for tries := 1; ; tries++ {
 		left := one.link.await(ctx, one)
 		switch left {
@@ -354,6 +357,18 @@ func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, erro
 				continue
 			}
 			one.err = refused
+		case topology.IsBusy(one.err):
+			if !patience.Wait(ctx, l.opts.ReplyTimeout) {
+				if ctx.Err() != nil {
+					one.err = notSent{context.Cause(ctx)} // it has not run
+				}
+				break
+			}
+			one.renew()
+			if one.err = l.submit(ctx, one); one.err == nil {
+				tries--
+				continue
+			}
 		case !one.again():
 		case tries > resubmissions:
 			one.err = notSent{one.err}
