@@ -101,8 +101,6 @@ type Line struct {
 	notBefore time.Time
 	leaves    int       // connections given up in a row because of what their servers said
 	left      time.Time // when the last one was
-	finishing int       // runs whose callers have left
-	quiet     sync.Cond
 	closed    bool
 
 	life       context.Context // of attempts to connect
@@ -132,34 +130,14 @@ func (e notSent) Unwrap() []error { return []error{ErrNotSent, e.cause} }
 // New returns a line that connects with its first command.
 func New(opts Options) *Line {
 	l := &Line{opts: opts.withDefaults()}
-	l.quiet.L = &l.mu
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
-}
-
-// Shutdown lets the runs whose callers have left come to their ends, then refuses new commands and waits
-// for the replies that are still to come, all as long as ctx allows; then it closes the line.
-func (l *Line) Shutdown(ctx context.Context) {
-	stop := context.AfterFunc(ctx, l.Close)
-	defer stop()
-	l.mu.Lock()
-	for l.finishing > 0 && !l.closed {
-		l.quiet.Wait()
-	}
-	l.closed = true
-	l.mu.Unlock()
-	if k := l.link.Load(); k != nil {
-		<-k.drain()
-	}
-	l.Close()
-	l.Wait()
 }
 
 // Close breaks the connection off. Whatever is under way gets Silence.
 func (l *Line) Close() {
 	l.mu.Lock()
 	l.closed = true
-	l.quiet.Broadcast()
 	l.mu.Unlock()
 	l.end()
 	if k := l.link.Load(); k != nil {
@@ -293,16 +271,7 @@ func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.R
 // finish brings a run to its end whose caller has left: one is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
 func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abandoned func(driver.Outcome)) {
-	l.mu.Lock()
-	l.finishing++
-	l.mu.Unlock()
 	l.background.GoOrDo(func() { // itself if the line is closed, where everything ends at once
-		defer func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.finishing--
-			l.quiet.Broadcast()
-		}()
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		reply, last := protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
