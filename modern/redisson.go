@@ -42,7 +42,10 @@ func (l *Locker) competeRedisson(ctx context.Context, turn *waiting.Turn, k *Loc
 	return l.contend(ctx, turn, k, func() (driver.Outcome, contention, error) {
 		m := l.redissonAcquire(&k.own, 1)
 		outcome, err := l.ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		return outcome, contention{left: m.Left(), until: m.Deadline()}, err
+		if err != nil { // as in compete
+			return outcome, contention{}, err
+		}
+		return outcome, contention{left: m.Left(), until: m.Deadline()}, nil
 	})
 }
 

@@ -186,7 +186,10 @@ func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error
 			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
 		outcome, err := l.ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, err
+		if err != nil { // the machine may still run: hands off
+			return outcome, contention{}, err
+		}
+		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, nil
 	})
 }
 
