@@ -10,7 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 )
 
@@ -63,5 +68,73 @@ func TestCloseBesideCallers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Close ends every wait at once, and no waiter leaves its place in the queue behind.
+func TestCloseEndsWaits(t *testing.T) {
+	for name, o := range map[string]func(*compat.Options){
+		"legacy":    func(o *compat.Options) { o.Stage = compat.Legacy },
+		"bridge":    func(*compat.Options) {},
+		"modern":    func(o *compat.Options) { o.Stage = compat.Modern },
+		"untracked": func(o *compat.Options) { o.NoTracking = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const key, waiters = "k", 3
+			s := redistest.Real(t)
+			k := acquire(t, newLocker(t, s, quick(o)), key)
+			l := newLocker(t, s, quick(o))
+			ended := make(chan error, waiters)
+			for range waiters {
+				go func() {
+					_, err := l.Acquire(context.Background(), key)
+					ended <- err
+				}()
+			}
+			queue := protocol.CompanionsOf(key).Line
+			if name != "legacy" {
+				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
+			} else {
+				time.Sleep(300 * time.Millisecond) // the subject
+			}
+			l.Close()
+			for range waiters {
+				closed(t, ended)
+			}
+			assert.Equal(t, int64(0), s.Do("EXISTS", queue), "places in the queue")
+			release(t, k)
+		})
+	}
+}
+
+// Who waits for the namespace is told of Close too.
+func TestCloseEndsTheWaitForANamespace(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := poolTo(t, s.Addr)
+	s.Mini.Close()
+	l, err := compat.New(pool, quick(func(o *compat.Options) { o.Namespace = "orders" }))
+	require.NoError(t, err)
+	ended := make(chan error, 2)
+	go func() {
+		_, err := l.Acquire(context.Background(), "lock.order.1")
+		ended <- err
+	}()
+	go func() { ended <- l.Ready(context.Background()) }()
+	time.Sleep(200 * time.Millisecond) // the subject
+	l.Close()
+	closed(t, ended)
+	closed(t, ended)
+}
+
+// closed expects the error of a closed Locker, soon.
+func closed(t testing.TB, ended <-chan error) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, lifetime.ErrClosed)
+		assert.NotErrorIs(t, err, compat.ErrNotAcquired)
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits on after Close")
 	}
 }

@@ -31,6 +31,7 @@ type gate struct {
 	until    time.Time // the end of the member's lease on the local monotonic clock
 	why      error     // what went wrong with the last report
 	hopeless bool      // waiting does not mend it: see cannotRun
+	over     bool      // the Locker is closed
 	inUse    [3]int
 	changed  context.Context // ends, and is replaced, when an order changes what attempts may do
 	change   context.CancelFunc
@@ -75,7 +76,10 @@ func (g *gate) enter(key string, p *permit) error {
 
 // closed says why no attempt may begin.
 func (g *gate) closed() error {
-	if g.fixed {
+	switch {
+	case g.over:
+		return errClosed
+	case g.fixed:
 		return nil
 	}
 	now := time.Now()
@@ -113,7 +117,7 @@ func (c *cannotRun) Unwrap() error { return c.error }
 
 func isHopeless(err error) bool {
 	var c *cannotRun
-	return errors.As(err, &c) || errors.Is(err, errOtherNamespace)
+	return errors.As(err, &c) || errors.Is(err, errOtherNamespace) || errors.Is(err, errClosed)
 }
 
 // bound returns the last instant of the server's clock at which a command of this member may act.
@@ -251,6 +255,14 @@ func isRefusal(err error) bool {
 		}
 	}
 	return false
+}
+
+// close lets nothing begin any more, and wakes everybody who waits.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	g.announce()
 }
 
 // announce wakes those who wait for a change.

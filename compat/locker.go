@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -44,7 +43,6 @@ type Locker struct {
 	stop       context.CancelFunc
 	background background.Group
 	closing    sync.Once
-	closed     atomic.Bool
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -100,11 +98,11 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any
 // more. Release locks first: those that are held are lost to their holders and stay on the server until
 // their TTL or lease is over, and a stage change has to wait for that. Nobody should be waiting by then: an attempt
-// that is under way is finished, or undone, and every other one is an error.
+// that is under way is finished, or undone, and every other one is an error. A caller who waits gets it at once.
 func (l *Locker) Close() {
 	l.closing.Do(func() {
-		l.closed.Store(true)
 		l.stop()
+		l.gate.close()
 		l.background.Close() // before the renewer: a lock whose release is under way is not lost
 		l.renewer.Close()
 		if l.member != nil {
@@ -131,8 +129,6 @@ func (l *Locker) Ready(ctx context.Context) error {
 		changed := l.gate.wait()
 		err := l.gate.whyClosed()
 		switch {
-		case l.closed.Load():
-			return refused(errClosed)
 		case err == nil:
 			return nil
 		case isHopeless(err):
@@ -206,6 +202,10 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 			return lock, false, err
 		}
 	}
+	if !l.background.Begin() { // to the end of the wait: Close finds it over, and its place given up
+		return nil, true, failed(key, errClosed)
+	}
+	defer l.background.End()
 	turn, err := l.hub.Enter(ctx, key)
 	if err != nil {
 		return nil, true, notAcquired(key, err)
@@ -215,7 +215,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	w := &wait{turn: turn}
 	defer func() {
 		if w.listed {
-			l.background.Go(func() { l.leaveLine(key, w.entry) }) // where it is refused, the others pass the place over in time
+			l.background.Fork(func() { l.leaveLine(key, w.entry) }) // where it is refused, the others pass the place over in time
 		}
 	}()
 	var met setbacks
@@ -232,7 +232,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		switch {
 		case err == nil:
 			return lock, true, nil
-		case !again(ctx, err) && (ctx.Err() != nil || !broke(err) || l.closed.Load()):
+		case !again(ctx, err) && (ctx.Err() != nil || !broke(err)):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.left != nil { // its place goes with what it may have taken
@@ -421,6 +421,9 @@ func again(ctx context.Context, err error) bool {
 
 // refused is the error of an attempt that did not pass the gate.
 func (l *Locker) refused(ctx context.Context, key string, err error) error {
+	if errors.Is(err, errClosed) {
+		return failed(key, errClosed)
+	}
 	kind := ErrStage
 	if ctx.Err() != nil && !isHopeless(err) { // a cancelled wait, which says why it waited
 		kind = ErrNotAcquired

@@ -412,3 +412,19 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 		_ = pool.Close()
 	}
 }
+
+// TestAGoodbyeWithoutARecord: the record is gone, by a flush or because an operator has deleted it. A member that is
+// closed then leaves nothing behind that nobody would remove.
+func TestAGoodbyeWithoutARecord(t *testing.T) {
+	s := redistest.Real(t)
+	namespace(t, s)
+	l := newLocker(t, s, quick(ofOrders))
+	if err := l.Ready(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	s.Do("FLUSHALL")
+	l.Close()
+	if n := s.Do("EXISTS", stages.MembersKey("orders")); n != int64(0) {
+		t.Error("it has left an entry")
+	}
+}

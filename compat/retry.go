@@ -12,8 +12,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
-// A waiter whose attempt fails because a connection broke, or because the server loads its data or is a master no
-// more, tries again until its context ends: it has waited for somebody else's release, which may come at any time, and
+// A waiter whose attempt fails because a connection broke, or because the server loads its data, is busy with a script or
+// is a master no more, tries again until its context ends: it has waited for somebody else's release, which may come at any time, and
 // a restart of the server is no reason to lose its place. Refusals (a missing right, no memory) are answers.
 //
 // An attempt whose reply was lost may have taken the key. It is given back in the background, by its own
@@ -34,11 +34,11 @@ func broke(err error) bool {
 		return true
 	case !errors.As(err, &e) || e.Kind != nil || e.Cause == nil:
 		return false
-	case errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
+	case errors.Is(err, errClosed), errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
 		return false // for good; redigo's error for it has no name
 	}
 	var refused redis.Error
-	return !errors.As(err, &refused) || topology.Elsewhere(string(refused))
+	return !errors.As(err, &refused) || topology.Elsewhere(string(refused)) || topology.Busy(string(refused))
 }
 
 // leftover is what an attempt may have left on the server.

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -168,4 +170,70 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 		assert.ErrorIs(t, err, context.Canceled)
 		redistest.Await(t, "the key to be given back", 10*time.Second, func() bool { return s.Value(key) == "" })
 	})
+}
+
+// Close ends every wait at once, and no waiter leaves its place in the queue behind.
+func TestCloseEndsWaits(t *testing.T) {
+	for name, opts := range map[string]modern.Options{
+		"queue": {}, "fenced": {Fencing: true}, "unfair": {Unfair: true}, "pooled": {Pooled: true},
+		"redisson": {Layout: modern.Redisson}, "untracked": {NoTracking: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const key, waiters = "k", 3
+			s := redistest.Real(t)
+			lock, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+			require.NoError(t, err)
+			locker := newLocker(t, s.Pool(), opts)
+			ended := make(chan error, waiters)
+			for range waiters {
+				go func() {
+					_, err := locker.Acquire(context.Background(), key)
+					ended <- err
+				}()
+			}
+			queue := protocol.QueueKey(key)
+			if opts.Unfair || opts.Layout == modern.Redisson {
+				time.Sleep(300 * time.Millisecond) // the subject
+			} else {
+				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
+			}
+			locker.Close()
+			for range waiters {
+				select {
+				case err := <-ended:
+					require.ErrorIs(t, err, lifetime.ErrClosed)
+					assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+				case <-time.After(20 * time.Second):
+					t.Fatal("it waits on after Close")
+				}
+			}
+			assert.Equal(t, int64(0), s.Do("EXISTS", queue), "places in the queue")
+			require.NoError(t, lock.Release(t.Context()))
+		})
+	}
+}
+
+// Renewals to a server that does not answer do not pile up: the release and Close wait for none of them.
+func TestRenewalsOfAQuorumDoNotPileUp(t *testing.T) {
+	const renewals, patience = 50, 100 * time.Millisecond
+	var pools []lockmigrate.Pool
+	var silent *redistest.Server
+	for range 3 {
+		silent = redistest.Real(t)
+		pools = append(pools, silent.Pool())
+	}
+	q, err := modern.NewQuorum(pools, modern.QuorumOptions{TTL: time.Minute, ReplyTimeout: patience})
+	require.NoError(t, err)
+	lock, err := q.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	thaw := silent.Freeze()
+	defer thaw()
+	for range renewals {
+		require.NoError(t, lock.Renew(t.Context()))
+	}
+	require.NoError(t, lock.Release(t.Context()))
+	began := time.Now()
+	q.Close()
+	assert.Less(t, time.Since(began), renewals*patience/2)
 }

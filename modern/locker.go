@@ -47,7 +47,10 @@ type Locker struct {
 	mu    sync.Mutex
 	owned map[ownership]*hold // what owners in contexts hold
 
+	life       context.Context // of waits: ends with errClosed
+	end        context.CancelCauseFunc
 	background background.Group
+	closing    sync.Once
 	closed     atomic.Bool
 	proven     atomic.Bool // the server runs the scripts of the queue
 }
@@ -64,6 +67,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	pool = topology.Leaving(pool)
 	l := &Locker{opts: opts, clock: renewal.NewClock(), owned: make(map[ownership]*hold), seen: opts.Observer}
 	l.hot = waiting.NewHeat()
+	l.life, l.end = context.WithCancelCause(context.Background())
 	if l.seen == nil {
 		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
 	}
@@ -102,20 +106,21 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 // Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any
 // more. Locks that are still held end with ErrLost and stay on the server until their TTL is over:
-// release them first. Nobody should be waiting by then: a caller who still is gets an error, and what it may have
-// left on the server is reported as ErrUnknownOutcome.
+// release them first. Nobody should be waiting by then: a caller who still is gets an error at once, and gives up its
+// place in the queue. What an attempt may have left on the server is reported as ErrUnknownOutcome.
 func (l *Locker) Close() {
-	if l.closed.Swap(true) {
-		return
-	}
-	l.background.Close() // before the renewer: a lock whose release is under way is not lost
-	l.renewer.Close()
-	l.hub.Close()
-	if l.line != nil {
-		l.line.Close()
-		l.line.Wait()
-	}
-	l.pool.Close()
+	l.closing.Do(func() {
+		l.closed.Store(true)
+		l.end(errClosed)
+		l.background.Close() // before the renewer: a lock whose release is under way is not lost
+		l.renewer.Close()
+		l.hub.Close()
+		if l.line != nil {
+			l.line.Close()
+			l.line.Wait()
+		}
+		l.pool.Close()
+	})
 }
 
 // Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.

@@ -2,6 +2,7 @@ package modern
 
 import (
 	"context"
+	"errors"
 
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -48,9 +49,6 @@ func (l *Locker) reenter(ctx context.Context, key string) (*Lock, bool, error) {
 	h.mu.Unlock()
 	if l.opts.Layout == Redisson {
 		if err := l.countRedisson(ctx, h); err != nil {
-			h.mu.Lock()
-			h.count--
-			h.mu.Unlock()
 			return nil, true, err
 		}
 	}
@@ -83,9 +81,8 @@ func (l *Locker) disown(h *hold) {
 // releaseOnce gives back one of several Locks of a hold. Only layout Redisson counts on the server. The work under an inner
 // Lock is told of a loss like that under the outermost.
 func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
-	over := h.life.Over()
-	if over != nil || l.opts.Layout != Redisson {
-		return over
+	if over := h.life.Over(); over != nil || l.opts.Layout != Redisson {
+		return lost(over)
 	}
 	m := l.redissonRelease(h)
 	m.Remaining = h.remaining()
@@ -95,16 +92,24 @@ func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
 	}
 	switch outcome.Step.Verdict {
 	case protocol.Released:
-		return h.life.Over()
+		return lost(h.life.Over())
 	case protocol.Kept:
 		l.renewer.Remove(&h.life.Lease)
 		h.life.LoseTo(protocol.Kept, "release")
-		return h.life.Over()
+		return lost(h.life.Over())
 	case protocol.Unsure:
 		return h.fail("release", ErrUnknownOutcome, outcome.Err)
 	default:
 		return h.fail("release", nil, outcome.Err)
 	}
+}
+
+// lost returns why a hold is over if it was lost. That the last of its Locks was released meanwhile is no error.
+func lost(over error) error {
+	if errors.Is(over, ErrLost) {
+		return over
+	}
+	return nil
 }
 
 func (h *hold) remaining() int {

@@ -54,6 +54,7 @@ type Quorum struct {
 	lives   lifetime.Locker
 
 	background background.Group
+	closing    sync.Once
 	closed     atomic.Bool
 }
 
@@ -173,18 +174,18 @@ func (q *Quorum) drift() time.Duration {
 
 // Close is as Locker.Close.
 func (q *Quorum) Close() {
-	if q.closed.Swap(true) {
-		return
-	}
-	q.background.Close() // as in Locker.Close
-	q.renewer.Close()
-	for _, m := range q.members {
-		if m.line != nil {
-			m.line.Close()
-			m.line.Wait()
+	q.closing.Do(func() {
+		q.closed.Store(true)
+		q.background.Close() // as in Locker.Close
+		q.renewer.Close()
+		for _, m := range q.members {
+			if m.line != nil {
+				m.line.Close()
+				m.line.Wait()
+			}
+			m.pool.Close()
 		}
-		m.pool.Close()
-	}
+	})
 }
 
 // TryAcquire makes one attempt on all servers at once.
@@ -287,17 +288,16 @@ func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
 		return nil, &Error{Op: "acquire", Key: key, Cause: errClosed}
 	}
 	defer q.background.End()
-	k := &QuorumLock{quorum: q, key: key, token: q.newToken(), turns: make([]chan struct{}, len(q.members))}
+	k := &QuorumLock{quorum: q, key: key, token: q.newToken(), turns: make([]<-chan struct{}, len(q.members))}
 	for i := range k.turns {
-		k.turns[i] = make(chan struct{})
-		close(k.turns[i])
+		k.turns[i] = begun
 	}
 	k.life.Init(&q.lives, (*kept)(k), ctx)
 	q.single.terms(&k.life.Lease, (*kept)(k))
 	sent := q.clock.Now()
-	v, cause := q.poll(ctx, k, func() protocol.Machine {
+	v, cause := q.poll(ctx, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
-	}, protocol.Acquired, nil)
+	}, protocol.Acquired, k.turn, nil)
 
 	until := sent.Add(q.opts.TTL - q.drift())
 	closed := q.closed.Load()
@@ -353,14 +353,15 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 }
 
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
-// set, is told the count in the background. On each server the machine comes after what was asked there for this lock before:
-// a release must not overtake an acquisition whose vote was not needed any more. The caller is counted in background.
-func (q *Quorum) poll(ctx context.Context, k *QuorumLock, machine func() protocol.Machine, good protocol.Verdict, behind func(votes)) (votes, error) {
+// set, is told the count in the background. On each server the machine waits for its turn. The caller is counted in background.
+func (q *Quorum) poll(
+	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn func(server int) (<-chan struct{}, func()), behind func(votes),
+) (votes, error) {
 	ballots := make(chan ballot, len(q.members))
 	for i, m := range q.members {
-		before, done := k.turn(i)
+		before, done := turn(i)
 		q.background.Fork(func() {
-			defer close(done)
+			defer done()
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.opts.ReplyTimeout)
@@ -403,7 +404,7 @@ func (q *Quorum) undo(k *QuorumLock) {
 	for i, m := range q.members {
 		before, done := k.turn(i)
 		all.Go(func() {
-			defer close(done)
+			defer done()
 			<-before
 			ctx, cancel := context.WithTimeout(context.Background(), 2*q.opts.ReplyTimeout)
 			defer cancel()
@@ -441,19 +442,26 @@ type QuorumLock struct {
 	token  string
 
 	order sync.Mutex
-	turns []chan struct{} // of each server: closed when what was asked last is over
+	turns []<-chan struct{} // of each server: closed when what was asked last is over
 }
 
 var _ lockmigrate.Held = (*QuorumLock)(nil)
 
-// turn returns when to begin with a server, and what to close at the end.
-func (k *QuorumLock) turn(server int) (before <-chan struct{}, done chan struct{}) {
+// turn returns when to begin with a server, and what to call at the end. A release must not overtake an acquisition whose
+// vote was not needed any more.
+func (k *QuorumLock) turn(server int) (before <-chan struct{}, done func()) {
 	k.order.Lock()
 	defer k.order.Unlock()
-	before, done = k.turns[server], make(chan struct{})
-	k.turns[server] = done
-	return before, done
+	before, next := k.turns[server], make(chan struct{})
+	k.turns[server] = next
+	return before, func() { close(next) }
 }
+
+// atOnce is the turn of a renewal, which changes nothing where it comes too early or too late. If each waited for the one
+// before, those to a server that does not answer would pile up, and Close and the release would wait for all of them.
+func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {} }
+
+var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Key returns the lock's key.
 func (k *QuorumLock) Key() string { return k.key }
@@ -492,18 +500,20 @@ func (k *kept) Acquired(driver.Outcome) {}
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: k.quorum.opts.TTL}
-	}, protocol.Renewed, protocol.Lost, abandoned)
+	}, protocol.Renewed, protocol.Lost, atOnce, abandoned)
 }
 
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.Kept, abandoned)
+	}, protocol.Released, protocol.Kept, (*QuorumLock)(k).turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.
-func (k *kept) ask(ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *kept) ask(
+	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn func(int) (<-chan struct{}, func()), abandoned func(driver.Outcome),
+) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
 		out := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}}
@@ -520,7 +530,7 @@ func (k *kept) ask(ctx context.Context, machine func() protocol.Machine, good, b
 		out.Err = fmt.Errorf("%d of %d servers: %w", v.yes, len(q.members), errors.Join(v.causes...))
 		return out
 	}
-	v, cause := q.poll(ctx, (*QuorumLock)(k), machine, good, func(v votes) { abandoned(verdict(v)) })
+	v, cause := q.poll(ctx, machine, good, turn, func(v votes) { abandoned(verdict(v)) })
 	if cause != nil {
 		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: cause}, cause
 	}

@@ -2,6 +2,7 @@ package modern
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -25,9 +26,16 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 	if err := l.refuses(key); err != nil {
 		return nil, err
 	}
-	turn, err := l.hub.Enter(ctx, key)
+	if !l.background.Begin() { // to the end of the wait: Close finds it over, and its place given up
+		return nil, &Error{Op: "acquire", Key: key, Cause: errClosed}
+	}
+	defer l.background.End()
+	waits, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
+	turn, err := l.hub.Enter(waits, key)
 	if err != nil {
-		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
+		return nil, l.left(key, err)
 	}
 	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
@@ -35,11 +43,11 @@ func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
 	k := l.newLock(ctx, key)
 	switch {
 	case l.opts.Layout == Redisson:
-		err = l.competeRedisson(ctx, turn, k)
+		err = l.competeRedisson(waits, turn, k)
 	case l.opts.Unfair:
-		err = l.compete(ctx, turn, k)
+		err = l.compete(waits, turn, k)
 	default:
-		err = l.queue(ctx, turn, k)
+		err = l.queue(waits, turn, k)
 	}
 	return k, err
 }
@@ -62,12 +70,12 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 		if unsettled {
 			return l.unknown(k, err)
 		}
-		return l.gaveUp(k, err)
+		return l.left(k.own.key, err)
 	}
 	var watch waiting.Watch
 	for {
 		turn.Forget()
-		outcome, err := watch.Over(l.runner, turn).Advance(ctx, m, reply, func(driver.Outcome) { _ = l.giveBack(k, true) })
+		outcome, err := l.ask(ctx, watch.Over(l.runner, turn), m, reply, func(driver.Outcome) { _ = l.giveBack(k, true) })
 		if err != nil {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
 				l.leave(k)
@@ -108,16 +116,37 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	}
 }
 
-// leave gives the place in the server's queue up, or the key if it has come meanwhile. The caller does
+// left is the error of a waiter whose context ended, or whose Locker was closed.
+func (l *Locker) left(key string, cause error) error {
+	if errors.Is(cause, errClosed) {
+		return &Error{Op: "acquire", Key: key, Cause: errClosed}
+	}
+	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+}
+
+// ask is over's Advance for a waiter. What goes on after it has left is counted in background, like the waiter.
+func (l *Locker) ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	l.background.Extend()
+	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
+		defer l.background.End()
+		abandoned(o)
+	})
+	if err == nil || outcome.Step.Verdict == protocol.Failed { // nothing goes on
+		l.background.End()
+	}
+	return outcome, err
+}
+
+// leave gives the place in the server's queue up, or the key if it has come meanwhile. The caller, a waiter, does
 // not wait for that.
-func (l *Locker) leave(k *Lock) { l.giveBackLater(k, true) }
+func (l *Locker) leave(k *Lock) { l.background.Fork(func() { _ = l.giveBack(k, true) }) }
 
 // unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
 // does not wait for that: until it is confirmed, a release does the same.
 func (l *Locker) unqueue(k *Lock) {
 	h := &k.own
 	h.stands.Store(true)
-	l.background.Go(func() {
+	l.background.Fork(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
@@ -156,8 +185,11 @@ func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error
 		m := &protocol.ModernAcquire{
 			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
-		outcome, err := turn.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, err
+		outcome, err := l.ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
+		if err != nil { // the machine may still run: hands off
+			return outcome, contention{}, err
+		}
+		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, nil
 	})
 }
 
@@ -174,10 +206,10 @@ func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try f
 	unsettled := false // a question that stayed without an answer may have taken the key
 	gaveUp := func(err error) error {
 		if unsettled {
-			l.giveBackLater(k, false)
+			l.background.Fork(func() { _ = l.giveBack(k, false) })
 			return l.unknown(k, err)
 		}
-		return l.gaveUp(k, err)
+		return l.left(k.own.key, err)
 	}
 	for silent := 0; ; {
 		outcome, found, err := try()
@@ -196,7 +228,7 @@ func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try f
 			found.left = min(time.Duration(silent)*pause, longestPause)
 		default:
 			if unsettled {
-				l.giveBackLater(k, false)
+				l.background.Fork(func() { _ = l.giveBack(k, false) })
 			}
 			return l.waitFailed(ctx, k, outcome, false)
 		}
@@ -225,7 +257,7 @@ func (l *Locker) replicated(ctx context.Context, k *Lock) error {
 	switch {
 	case err != nil:
 		if outcome.Step.Verdict == protocol.Failed {
-			l.leave(k)
+			l.giveBackLater(k, true)
 		}
 		return l.gaveUp(k, err)
 	case outcome.Step.Verdict == protocol.Renewed:

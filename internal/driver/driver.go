@@ -169,8 +169,9 @@ func Elsewhere(err error) bool {
 	return errors.As(err, &refused) && topology.Elsewhere(string(refused))
 }
 
-// Refused tells that an error is the server's own word on a command, and not a failure to reach the right server.
+// Refused tells that an error is the server's own word on a command, and not a failure to reach the right server, or one that
+// is busy.
 func Refused(err error) bool {
 	var refused redis.Error
-	return errors.As(err, &refused) && !topology.Elsewhere(string(refused))
+	return errors.As(err, &refused) && !topology.Elsewhere(string(refused)) && !topology.Busy(string(refused))
 }

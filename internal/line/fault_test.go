@@ -122,63 +122,6 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 	assert.EqualValues(t, 1, dials.Load(), "the connection survives")
 }
 
-func TestShutdownFinishesWhatIsUnderWay(t *testing.T) {
-	s := redistest.Mini(t)
-	proxy := redistest.NewProxy(t, s)
-	pass := make(chan struct{})
-	proxy.Before(func(words []string) {
-		if words[0] == "SET" {
-			<-pass
-		}
-	})
-	l := open(t, proxy.Addr, nil)
-	require.NoError(t, l.Connect(t.Context()))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	var done atomic.Bool
-	m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
-	_, err := l.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
-		assert.Equal(t, protocol.Acquired, o.Step.Verdict)
-		_, err := l.Do(context.Background(), protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "token"})
-		assert.NoError(t, err)
-		done.Store(true)
-	})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	time.AfterFunc(20*time.Millisecond, func() { close(pass) })
-	l.Shutdown(t.Context())
-	assert.True(t, done.Load())
-	assert.False(t, s.Mini.Exists("k"))
-}
-
-func TestShutdownWaitsForReplies(t *testing.T) {
-	f := newFake()
-	l := over(t, f, nil)
-	last := ask(t.Context(), l, "LAST")
-	eventually(t, "sent", func() bool { return f.sent() == 1 })
-	down := make(chan struct{})
-	go func() { l.Shutdown(t.Context()); close(down) }()
-	eventually(t, "refuses", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		err := <-ask(ctx, l, "LATE")
-		return errors.Is(err, ErrClosed) && errors.Is(err, ErrNotSent)
-	})
-	for range f.sent() {
-		f.replies <- "OK"
-	}
-	require.NoError(t, <-last)
-	<-down
-
-	f = newFake()
-	l = over(t, f, nil)
-	last = ask(t.Context(), l, "UNANSWERED")
-	eventually(t, "sent", func() bool { return f.sent() == 1 })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	l.Shutdown(ctx)
-	require.ErrorIs(t, <-last, ErrClosed, "as long as its context allows")
-}
-
 func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	f := newFake()
 	f.gate = make(chan struct{})

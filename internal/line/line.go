@@ -20,7 +20,8 @@
 // still stood in the queue is sent over the next connection, which is made by the next command that
 // needs one. A connection whose server says that it is the wrong one (READONLY after a failover, LOADING ...) is
 // given up as well, since the address may mean another server by now: what was sent on it gets its replies, and the
-// command that was refused is sent once more. After an attempt to connect has failed, the next one waits for Retry,
+// command that was refused is sent once more. A server that is busy with a script is asked again until ReplyTimeout is
+// over. After an attempt to connect has failed, the next one waits for Retry,
 // a time that doubles, and the commands wait with it. A connection that nobody has used for Ping is asked whether it lives.
 //
 // # Limits
@@ -52,6 +53,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/background"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -99,8 +101,6 @@ type Line struct {
 	notBefore time.Time
 	leaves    int       // connections given up in a row because of what their servers said
 	left      time.Time // when the last one was
-	finishing int       // runs whose callers have left
-	quiet     sync.Cond
 	closed    bool
 
 	life       context.Context // of attempts to connect
@@ -130,34 +130,14 @@ func (e notSent) Unwrap() []error { return []error{ErrNotSent, e.cause} }
 // New returns a line that connects with its first command.
 func New(opts Options) *Line {
 	l := &Line{opts: opts.withDefaults()}
-	l.quiet.L = &l.mu
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
-}
-
-// Shutdown lets the runs whose callers have left come to their ends, then refuses new commands and waits
-// for the replies that are still to come, all as long as ctx allows; then it closes the line.
-func (l *Line) Shutdown(ctx context.Context) {
-	stop := context.AfterFunc(ctx, l.Close)
-	defer stop()
-	l.mu.Lock()
-	for l.finishing > 0 && !l.closed {
-		l.quiet.Wait()
-	}
-	l.closed = true
-	l.mu.Unlock()
-	if k := l.link.Load(); k != nil {
-		<-k.drain()
-	}
-	l.Close()
-	l.Wait()
 }
 
 // Close breaks the connection off. Whatever is under way gets Silence.
 func (l *Line) Close() {
 	l.mu.Lock()
 	l.closed = true
-	l.quiet.Broadcast()
 	l.mu.Unlock()
 	l.end()
 	if k := l.link.Load(); k != nil {
@@ -291,16 +271,7 @@ func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.R
 // finish brings a run to its end whose caller has left: one is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
 func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abandoned func(driver.Outcome)) {
-	l.mu.Lock()
-	l.finishing++
-	l.mu.Unlock()
 	l.background.GoOrDo(func() { // itself if the line is closed, where everything ends at once
-		defer func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.finishing--
-			l.quiet.Broadcast()
-		}()
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		reply, last := protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
@@ -337,6 +308,7 @@ func (l *Line) settle(ctx context.Context, one *call) (protocol.Reply, error) {
 // over; then it is under way on its link, and may be waited for again.
 func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, error) {
 	silence := protocol.Reply{Kind: protocol.Silence}
+	var patience topology.Patience
 	for tries := 1; ; tries++ {
 		left := one.link.await(ctx, one)
 		switch left {
@@ -354,6 +326,18 @@ func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, erro
 				continue
 			}
 			one.err = refused
+		case topology.IsBusy(one.err):
+			if !patience.Wait(ctx, l.opts.ReplyTimeout) {
+				if ctx.Err() != nil {
+					one.err = notSent{context.Cause(ctx)} // it has not run
+				}
+				break
+			}
+			one.renew()
+			if one.err = l.submit(ctx, one); one.err == nil {
+				tries--
+				continue
+			}
 		case !one.again():
 		case tries > resubmissions:
 			one.err = notSent{one.err}

@@ -25,7 +25,6 @@ type Way interface {
 	Request(ctx context.Context, request wire.Request) (protocol.Reply, error)
 	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
-	Shutdown(ctx context.Context)
 	Close()
 	Wait()
 }
@@ -46,12 +45,10 @@ type Lines struct {
 	opts    Options // Dial, Setup and Down are set for each line
 	events  Events
 
-	mu        sync.Mutex
-	lines     map[string]*Line
-	finishing int
-	quiet     sync.Cond
-	closed    bool
-	stop      func() // ends the hearing of masters that are none any more
+	mu     sync.Mutex
+	lines  map[string]*Line
+	closed bool
+	stop   func() // ends the hearing of masters that are none any more
 
 	background background.Group
 }
@@ -66,7 +63,6 @@ type Events interface {
 // the options do not count.
 func NewLines(servers topology.Servers, opts Options, events Events) *Lines {
 	l := &Lines{servers: servers, opts: opts.withDefaults(), events: events, lines: make(map[string]*Line)}
-	l.quiet.L = &l.mu
 	l.stop = servers.Gone(l.gone)
 	return l
 }
@@ -142,7 +138,6 @@ func (l *Lines) Close() {
 	l.stop()
 	l.mu.Lock()
 	l.closed = true
-	l.quiet.Broadcast()
 	l.mu.Unlock()
 	for _, one := range l.all() {
 		one.Close()
@@ -155,25 +150,6 @@ func (l *Lines) Wait() {
 	for _, one := range l.all() {
 		one.Wait()
 	}
-}
-
-// Shutdown is that of Line, for all of them.
-func (l *Lines) Shutdown(ctx context.Context) {
-	stop := context.AfterFunc(ctx, l.Close)
-	defer stop()
-	defer l.stop()
-	l.mu.Lock()
-	for l.finishing > 0 && !l.closed {
-		l.quiet.Wait()
-	}
-	l.closed = true
-	l.mu.Unlock()
-	var ending sync.WaitGroup
-	for _, one := range l.all() {
-		ending.Go(func() { one.Shutdown(ctx) })
-	}
-	ending.Wait()
-	l.Wait()
 }
 
 // Do sends one command, as Line's.
@@ -283,16 +259,7 @@ func (l *Lines) advance(ctx context.Context, m protocol.Machine, reply protocol.
 
 // finish brings a run to its end whose caller has left.
 func (l *Lines) finish(ctx context.Context, m protocol.Machine, pending *underWay, abandoned func(driver.Outcome)) {
-	l.mu.Lock()
-	l.finishing++
-	l.mu.Unlock()
 	l.background.GoOrDo(func() { // as Line's
-		defer func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.finishing--
-			l.quiet.Broadcast()
-		}()
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		reply, last := protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)

@@ -29,11 +29,9 @@ type link struct {
 	head, next, tail uint32
 	writing          bool // somebody writes: nothing that is sent may be reused if it is not answered
 	asleep           bool // the writer waits for wake
-	draining         bool // Close waits for the last reply: nothing new
 	retired          bool // nothing new, and it is over with the last reply
 	crowd            uint8
-	waiting          int           // callers without a place
-	empty            chan struct{} // closed when nothing is without reply, if anybody asked for it
+	waiting          int // callers without a place
 	tick             uint32
 	heard            uint32 // the tick of the last reply
 	ticking          bool
@@ -82,11 +80,8 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 			return false, err
 		}
 	}
-	if k.err != nil || k.retired || k.draining {
-		defer k.mu.Unlock()
-		if k.err == nil && !k.retired {
-			return false, ErrClosed
-		}
+	if k.err != nil || k.retired {
+		k.mu.Unlock()
 		return false, nil
 	}
 	alone := k.head == k.tail
@@ -130,7 +125,7 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 }
 
 func (k *link) full() bool {
-	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.draining && !k.retired
+	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.retired
 }
 
 // waitForRoom waits until there is a place. Called, and returning, with mu held.
@@ -269,7 +264,6 @@ func (k *link) take() {
 	}
 	k.next, k.tail = to, to
 	k.offerRoom()
-	k.checkEmpty()
 }
 
 // transmit writes calls, the first of which has a number in the ring. Once it is encoded, a call can be
@@ -323,7 +317,6 @@ func (k *link) read() {
 		k.heard = k.tick
 		c.at = answered
 		k.offerRoom()
-		k.checkEmpty()
 		over := k.retired && k.head == k.tail
 		k.mu.Unlock()
 		if c.orphan {
@@ -346,31 +339,6 @@ func unasked(raw any, refused error) error {
 		return fmt.Errorf("the server, unasked: %w", refused)
 	}
 	return fmt.Errorf("a reply that nobody asked for: %T", raw)
-}
-
-// checkEmpty tells those who wait for the end of everything. Called with mu held.
-func (k *link) checkEmpty() {
-	if k.empty != nil && k.head == k.tail {
-		close(k.empty)
-		k.empty = nil
-	}
-}
-
-// drain takes nothing new any more, and returns a channel that is closed when the last reply has come.
-func (k *link) drain() <-chan struct{} {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.draining = true
-	k.offerRoom() // those who wait for a place shall hear of it
-	if k.head == k.tail || k.err != nil {
-		closed := make(chan struct{})
-		close(closed)
-		return closed
-	}
-	if k.empty == nil {
-		k.empty = make(chan struct{})
-	}
-	return k.empty
 }
 
 // fail ends the link. What was sent is resolved when nobody writes any more.
@@ -451,7 +419,6 @@ func (k *link) resolve() {
 		c.done <- struct{}{}
 	}
 	k.next = k.tail
-	k.checkEmpty()
 }
 
 // idle is how long the timer sleeps while nothing is under way.

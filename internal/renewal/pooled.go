@@ -54,7 +54,7 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 			if elsewhere && again < sendAgain {
 				continue // it has not run, and another connection may lead to the right server
 			}
-			if reply.Kind == protocol.Silence {
+			if reply.Kind == protocol.Silence || topology.Busy(reply.Text) { // the others need not wait for the same
 				broken = err
 				break
 			}

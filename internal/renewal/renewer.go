@@ -351,7 +351,8 @@ func (r *Renewer) send(due []*Lease) {
 	r.mu.Lock()
 	for _, s := range due {
 		if alone, ok := s.Owner.(Alone); ok {
-			r.background.Go(func() { r.sendAlone(s, s.round, alone) })
+			round := s.round
+			r.background.Go(func() { r.sendAlone(s, round, alone) })
 			continue
 		}
 		together = append(together, s)

@@ -506,7 +506,7 @@ func situations() []situation {
 
 		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
-		other(scripts.StageLeave, "known", "1", recorded, []string{members}, "m", 2, later),
+		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
 		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),

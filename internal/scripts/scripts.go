@@ -41,7 +41,7 @@ var (
 
 	StageInit  = load("stage_init.lua", 2, "effects.lua", "stage_shared.lua")
 	StageJoin  = load("stage_join.lua", 2, "effects.lua", "stage_shared.lua")
-	StageLeave = load("stage_leave.lua", 1)
+	StageLeave = load("stage_leave.lua", 2)
 	StageMove  = load("stage_move.lua", 2, "effects.lua", "stage_shared.lua")
 	StageShow  = load("stage_show.lua", 2)
 

@@ -391,7 +391,7 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 // Leave takes a member that holds nothing off the record. Bound is the latest of its reports' bounds: until then
 // a report that is still on its way would bring it back, and is refused.
 func (s *Store) Leave(ctx context.Context, id string, seq int64, bound time.Time) error {
-	_, err := s.eval(ctx, scripts.StageLeave, MembersKey(s.Namespace), id, seq, bound.UnixMilli())
+	_, err := s.eval(ctx, scripts.StageLeave, RecordKey(s.Namespace), MembersKey(s.Namespace), id, seq, bound.UnixMilli())
 	return err
 }
 

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,32 @@ import (
 func Elsewhere(reply string) bool {
 	r, _, _ := Read(reply)
 	return r != Answer
+}
+
+// Busy tells that an error reply says that the server runs a slow script and has not run the command. It is the right
+// server, and answers when the script has ended: as one does that is slow for another reason and says nothing.
+func Busy(reply string) bool { return strings.HasPrefix(reply, "BUSY ") }
+
+// IsBusy is Busy of an error.
+func IsBusy(err error) bool {
+	refused, ok := err.(redis.Error)
+	return ok && Busy(string(refused))
+}
+
+// Patience is how long a command waits for a server that is busy.
+type Patience struct {
+	until time.Time
+	pause time.Duration
+}
+
+// Wait pauses before the command is sent again, as long as ctx and the limit since the first call allow. It tells whether
+// it may be sent.
+func (p *Patience) Wait(ctx context.Context, limit time.Duration) bool {
+	if p.until.IsZero() {
+		p.until = time.Now().Add(limit)
+	}
+	p.pause = min(max(2*p.pause, 2*time.Millisecond), 50*time.Millisecond)
+	return time.Now().Add(p.pause).Before(p.until) && Sleep(ctx, p.pause)
 }
 
 // Leaving returns a pool that drops a connection whose server has said that it is the wrong one, and the idle ones

@@ -37,8 +37,8 @@
 // # Failure
 //
 // While somebody waits on a server, there is a listener, or an attempt to connect is under way, or a timer is set
-// for the next attempt; the pauses between failed attempts double up to 64 times Retry. A waiter does not wait for
-// that longer than 500 ms: until there is a listener its questions go over Options.Runner, and it looks at the key
+// for the next attempt; the pauses between failed attempts double up to 64 times Retry. Nobody waits for
+// an attempt that is older than 500 ms: until there is a listener its questions go over Options.Runner, and it looks at the key
 // once in Poll.
 //
 // In a cluster each master has its own two connections, so that one that hangs is nothing to those who wait on

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // invalidations is the channel that the server publishes invalidations on for RESP2 clients.
@@ -165,6 +167,10 @@ func (l *listener) read() {
 			l.mu.Unlock()
 			continue
 		}
+		if topology.IsBusy(err) && !l.awaits() { // the answer to a ping
+			l.heard.Add(1)
+			continue
+		}
 		if err != nil {
 			l.hub.deaf(l, fmt.Errorf("listener: %w", err))
 			return
@@ -177,6 +183,13 @@ func (l *listener) read() {
 		} // else a pong
 		runtime.Gosched() // whom the message was for comes first; there is hardly anything to be read yet
 	}
+}
+
+// awaits tells that a subscription is not confirmed yet.
+func (l *listener) awaits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.awaiting) > 0
 }
 
 func (l *listener) dispatch(kind, channel string, payload any) {
@@ -302,7 +315,8 @@ func (l *listener) send(name string, args ...any) {
 	}
 }
 
+// isRefusal tells that the server does not allow a command. One that is busy with a script may allow it later.
 func isRefusal(err error) bool {
 	var refused redis.Error
-	return errors.As(err, &refused)
+	return errors.As(err, &refused) && !topology.Busy(string(refused))
 }

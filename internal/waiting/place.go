@@ -20,6 +20,7 @@ type place struct {
 	listener *listener
 	born     time.Time     // when the listener came
 	starting chan struct{} // closed when the attempt that is under way is over
+	began    time.Time     // when that attempt did
 	failures int           // attempts in a row that came to nothing, or to connections that broke at once
 	again    *time.Timer   // starts the next attempt; nil when none is due
 	behind   bool          // somebody waits here who asked without being listened for
@@ -92,7 +93,8 @@ func (h *Hub) look(why error) {
 }
 
 // listenPatience is how long a waiter waits to be listened for before it asks. A connection takes a few round trips, and
-// longer on a busy machine.
+// longer on a busy machine. It counts from the beginning of an attempt: who comes later waits for less, or not at all, or a
+// connection that hangs would hold up one after the other.
 const listenPatience = 500 * time.Millisecond
 
 // listen makes sure that a queue is listened for, or has tried to as far as patience goes: what it cannot have
@@ -134,14 +136,18 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 		if p.starting == nil {
 			h.begin(p)
 		}
-		starting := p.starting
+		starting, hangs := p.starting, time.NewTimer(time.Until(p.began.Add(listenPatience)))
 		h.mu.Unlock()
+		settled := false
 		select {
 		case <-starting:
+			settled = true
+		case <-hangs.C:
 		case <-patience.Done():
 		}
+		hangs.Stop()
 		h.mu.Lock()
-		if patience.Err() != nil {
+		if !settled || patience.Err() != nil {
 			p.behind = p.behind || p.listener == nil
 			break
 		}
@@ -170,7 +176,7 @@ func (h *Hub) track() {
 // begin starts an attempt to connect. The caller holds mu, and there is neither a listener nor an attempt.
 func (h *Hub) begin(p *place) {
 	starting, t := make(chan struct{}), h.tracked
-	p.starting = starting
+	p.starting, p.began = starting, time.Now()
 	var keys []string
 	if h.opts.Servers != nil {
 		for key, q := range h.queues {

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
-// Do sends one command and waits at most timeout for its reply. A server's refusal comes back as a
+// Do sends one command and waits at most timeout for its reply, and as long for a server that is busy with a script. A server's refusal comes back as a
 // Fault with the error beside it; anything else that went wrong is Silence: the command may have run.
 func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
 	if c.Op == protocol.Commit {
@@ -24,12 +25,23 @@ func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Re
 	if err != nil {
 		return Translate(nil, err)
 	}
-	raw, err := redis.DoWithTimeout(conn, timeout, request.Name, request.Args()...)
+	raw, err := send(conn, timeout, request.Name, request.Args()...)
 	if request.Script != nil && IsNoScript(err) {
 		request.ByText()
-		raw, err = redis.DoWithTimeout(conn, timeout, request.Name, request.Args()...)
+		raw, err = send(conn, timeout, request.Name, request.Args()...)
 	}
 	return Translate(raw, request.Explain(err))
+}
+
+// send is one command and its reply. A server that says that it is busy is asked again until timeout is over.
+func send(conn redis.Conn, timeout time.Duration, name string, args ...any) (raw any, err error) {
+	var patience topology.Patience
+	for {
+		raw, err = redis.DoWithTimeout(conn, timeout, name, args...)
+		if !topology.IsBusy(err) || !patience.Wait(context.Background(), timeout) {
+			return raw, err
+		}
+	}
 }
 
 // Translate reads a reply as redigo gives it. A script that answers with several values gives up to
@@ -225,9 +237,9 @@ func script(s *scripts.Script, keysAndArgs ...any) (Request, error) {
 
 // Eval runs a script by its digest, and by its text when the server does not know it.
 func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, keysAndArgs ...any) (any, error) {
-	raw, err := redis.DoWithTimeout(conn, timeout, "EVALSHA", s.Args(true, keysAndArgs)...)
+	raw, err := send(conn, timeout, "EVALSHA", s.Args(true, keysAndArgs)...)
 	if IsNoScript(err) {
-		raw, err = redis.DoWithTimeout(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
+		raw, err = send(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
 	}
 	if err != nil {
 		request, _ := script(s, keysAndArgs...)

@@ -1,0 +1,73 @@
+package modern_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// A second goroutine of an owner gives up while the server still counts its hold, after the first one has released: the
+// key is given back, and nobody hears of a loss.
+func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
+	s := redistest.Real(t)
+	route := redistest.NewRoute(s.Addr)
+	var mu sync.Mutex
+	takes, second := 0, make(chan struct{})
+	route.Decide = func(words []string) (h redistest.Happening) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(words) == 6 && words[0] == "EVALSHA" && words[3] == key { // a take: one key, TTL and holder
+			if takes++; takes == 2 {
+				h.LateReply = 300 * time.Millisecond
+				close(second)
+			}
+		}
+		return h
+	}
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialContextFunc(route.Dial))
+	}}
+	t.Cleanup(func() { _ = pool.Close() })
+	ends := make(chan lockmigrate.EventKind, 10)
+	locker := newLocker(t, pool, modern.Options{
+		Layout: modern.Redisson, TTL: 2 * time.Second,
+		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
+				ends <- e.Kind
+			}
+		}),
+	})
+	owner := modern.WithOwner(t.Context(), "owner")
+	first, err := locker.Acquire(owner, key)
+	require.NoError(t, err)
+	ctx, giveUp := context.WithCancel(owner)
+	given := make(chan error, 1)
+	go func() {
+		_, err := locker.Acquire(ctx, key)
+		given <- err
+	}()
+	<-second
+	released := make(chan error, 1)
+	go func() { released <- first.Release(t.Context()) }()
+	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return first.Count() == 1 })
+	giveUp()
+	require.ErrorIs(t, <-given, modern.ErrNotAcquired)
+	require.NoError(t, <-released)
+	select {
+	case kind := <-ends:
+		assert.Equal(t, lockmigrate.EventReleased, kind)
+	case <-time.After(10 * time.Second):
+		t.Error("the hold never ends")
+	}
+	redistest.Await(t, "the key is free", 5*time.Second, func() bool { return s.Do("EXISTS", key) == int64(0) })
+	assert.ErrorIs(t, context.Cause(first.Context()), modern.ErrReleased)
+}
