@@ -306,12 +306,9 @@ func connectedUsers(ctx context.Context, nodes []*fenceNode) string {
 		if n.conn == nil {
 			continue
 		}
-		list, _ := redis.String(redis.DoContext(n.conn, ctx, "CLIENT", "LIST"))
-		for line := range strings.Lines(list) {
-			if _, after, found := strings.Cut(line, " user="); found {
-				name, _, _ := strings.Cut(after, " ")
-				counts[name]++
-			}
+		users, _ := fence.Connections(ctx, n.conn)
+		for name, connections := range users {
+			counts[name] += connections
 		}
 	}
 	var all []string

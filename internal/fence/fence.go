@@ -13,7 +13,7 @@
 // may become the master needs the fence for itself. They are gone after a restart unless they are saved
 // (ACL SAVE, CONFIG REWRITE).
 //
-// Least rights: acl|list, acl|dryrun, acl|setuser, and acl|log to watch. See SECURITY.md.
+// Least rights: acl|list, acl|dryrun, client|list, acl|setuser, and acl|log to watch. See SECURITY.md.
 package fence
 
 import (
@@ -283,7 +283,7 @@ func (p *Plan) apply(r rule) {
 		p.Command = append(p.Command, keeper(o.Keep))
 	}
 	if slices.Contains(r.root.other, "off") {
-		p.Note = "the user is off: nobody can connect with it"
+		p.Note = "the user is off: nobody can connect as it, but those who are connected go on"
 	}
 }
 
@@ -419,14 +419,24 @@ func (p *Plan) userObligation() obligation.Obligation {
 	return o
 }
 
-// othersObligation looks at every other user that somebody can connect as.
+// othersObligation looks at every other user that somebody can connect as, or is connected as.
 func othersObligation(ctx context.Context, conn redis.Conn, lines []string, opts Options) obligation.Obligation {
 	o := obligation.Obligation{ID: "other-users-denied"}
+	connected, unseen := Connections(ctx, conn)
 	var may, unclear []string
 	users := 0
 	for _, line := range lines {
 		r := parse(line)
-		if slices.Contains(opts.Users, r.user) || slices.Contains(r.root.other, "off") {
+		if slices.Contains(opts.Users, r.user) {
+			continue
+		}
+		name := r.user
+		switch off := slices.Contains(r.root.other, "off"); {
+		case off && unseen != nil:
+			name += " (off; whether it is connected needs +client|list)"
+		case off && connected[r.user] > 0:
+			name += " (off, but connected)"
+		case off:
 			continue
 		}
 		users++
@@ -445,9 +455,9 @@ func othersObligation(ctx context.Context, conn redis.Conn, lines []string, opts
 		}
 		switch verdict {
 		case "allowed":
-			may = append(may, r.user)
+			may = append(may, name)
 		case "unknown":
-			unclear = append(unclear, r.user)
+			unclear = append(unclear, name)
 		}
 	}
 	switch {
@@ -456,7 +466,7 @@ func othersObligation(ctx context.Context, conn redis.Conn, lines []string, opts
 	case len(unclear) > 0:
 		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
 	default:
-		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to the %d other users that are on", users)
+		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to the %d other users that are on, or connected", users)
 	}
 	return o
 }

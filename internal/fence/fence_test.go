@@ -250,6 +250,28 @@ func TestFencedNeedsEverybody(t *testing.T) {
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~other:*")
 	got, said = verdict()
 	assert.Equal(t, fence.Fenced, got, said)
+
+	s.Do("ACL", "SETUSER", "gone", "on", "nopass", "~*", "+@all")
+	gone, err := redis.Dial("tcp", s.Addr, redis.DialUsername("gone"), redis.DialPassword("x"))
+	require.NoError(t, err)
+	defer gone.Close()
+	s.Do("ACL", "SETUSER", "gone", "off")
+	_, err = gone.Do("SETNX", "lock:x", "1")
+	require.NoError(t, err, "a user that is off keeps its connections")
+	got, said = verdict()
+	assert.Equal(t, fence.Partly, got, said)
+	assert.Contains(t, said, "gone (off, but connected)")
+	s.Do("ACL", "SETUSER", "ops", "-client|list")
+	ops, err := redis.Dial("tcp", s.Addr, redis.DialUsername("ops"), redis.DialPassword("x"))
+	require.NoError(t, err)
+	defer ops.Close()
+	s.Do("CLIENT", "KILL", "USER", "gone")
+	got, said = verdict()
+	assert.Equal(t, fence.Fenced, got, said)
+	conn = ops
+	got, said = verdict()
+	assert.Equal(t, fence.Partly, got, "nobody can tell whether the user is connected")
+	assert.Contains(t, said, "client|list")
 }
 
 // TestACLRenamed does not call a new server an old one.

@@ -499,13 +499,13 @@ func TestExcluded(t *testing.T) {
 		{"a first argument", "-@all +set|x", "~*", "setnx getset setex psetex msetnx renamenx"},
 		{"fast commands taken away in part", "+@all -@fast", "~*", ""},
 	} {
-		a := account{name: "old", on: true, parts: []permission{{c.commands, c.keys}}}
+		a := account{name: "old", live: true, parts: []permission{{c.commands, c.keys}}}
 		assert.Equal(t, c.want, strings.Join(excluded([]account{a}, lock, nil), " "), c.what)
 		off := a
-		off.on = false
-		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: the user is off", c.what)
+		off.live = false
+		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: nobody can be the user", c.what)
 		assert.Equal(t, all, strings.Join(excluded([]account{a}, lock, []string{"old"}), " "), "%s: the user is trusted", c.what)
-		second := account{name: "second", on: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
+		second := account{name: "second", live: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
 		assert.Equal(t, c.want, strings.Join(excluded([]account{off, second}, lock, nil), " "), "%s: in a selector", c.what)
 		assert.Empty(t, excluded([]account{a}, nil, nil), "%s: every key is a lock key", c.what)
 	}

@@ -472,6 +472,21 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
 	c := look([]string{"go"}, nothing)
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
+	gone := login("gone")
+	s.Do("ACL", "SETUSER", "gone", "off")
+	c = look([]string{"go"}, func() {
+		_, err := gone.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err, "a user that is off keeps its connections")
+		_, err = gone.Do("DEL", "lock:b")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), c.Why)
+	s.Do("CLIENT", "KILL", "USER", "gone")
+	c = look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
 	c = look([]string{"go"}, func() {
 		_, err := old.Do("SETNX", "lock:b", "1")
 		assert.ErrorContains(t, err, "NOPERM")
