@@ -13,6 +13,7 @@ type calls struct{ calls, rejected, failed int64 }
 // reading is one look at a server's INFO.
 type reading struct {
 	runID, version, role string
+	history, before      string // its replication id, and the one that it had before it became the master
 
 	cluster bool
 	stats   map[string]calls // by command, in lower case
@@ -56,6 +57,7 @@ func readInfo(text string) reading {
 		field[name] = value
 	}
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
+	r.history, r.before = field["master_replid"], strings.Trim(field["master_replid2"], "0") // zeros: it had none
 	r.cluster = field["cluster_enabled"] == "1"
 	r.refuses = refusal(field)
 	for _, name := range []string{"used_cpu_user_main_thread", "used_cpu_sys_main_thread"} {
@@ -109,13 +111,17 @@ const canary = "echo"
 
 // broken tells why two readings, one after the other, cannot be compared; empty if they can. Every count only
 // rises, and that of our own ECHO rises with every look: a restart or CONFIG RESETSTAT in between shows, also on
-// a server where little was counted before it.
+// a server where little was counted before it. A server that was a replica for a moment shows by its replication
+// id: what clients sent to the master of that moment was not counted here. An id that changes because no replica
+// is left has no predecessor.
 func broken(before, after reading) string {
 	switch {
 	case after.runID != before.runID:
 		return "it restarted or was replaced: another run id"
 	case after.role != before.role:
 		return "its role changed to " + after.role
+	case before.history != "" && after.history != before.history && after.before != before.before:
+		return "another server was the master in between: its replication id changed"
 	case after.stats["config|resetstat"].calls != before.stats["config|resetstat"].calls:
 		return "its counters were reset (CONFIG RESETSTAT)"
 	case after.stats[canary].calls < before.stats[canary].calls+1:

@@ -316,7 +316,7 @@ func TestBroken(t *testing.T) {
 	info := func(lines ...string) reading {
 		return readInfo("# Server\r\nrun_id:a\r\nrole:master\r\n# Commandstats\r\n" + strings.Join(lines, "\r\n") + "\r\n")
 	}
-	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100"}
+	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100\r\nmaster_replid:a7\r\nmaster_replid2:00"}
 	for _, c := range []struct {
 		what, want string
 		after      []string
@@ -325,6 +325,8 @@ func TestBroken(t *testing.T) {
 		{"others send ECHO too", "", []string{"cmdstat_echo:calls=80", before[1], before[2], "cmdstat_config|set:calls=1"}},
 		{"another run id", "another run id", []string{"cmdstat_echo:calls=8", before[1], before[2], "run_id:b"}},
 		{"another role", "role", []string{"cmdstat_echo:calls=8", before[1], before[2], "role:slave"}},
+		{"a master that was a replica meanwhile", "another server was the master", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:a7"}},
+		{"a master without replicas for an hour", "", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:00"}},
 		{"a reset", "reset", []string{"cmdstat_echo:calls=1", "cmdstat_config|resetstat:calls=1"}},
 		{"a reset, counted like the one before", "reset", []string{"cmdstat_echo:calls=1"}},
 		{"a reset that many ECHO hide", "object|help", []string{"cmdstat_echo:calls=90", before[2]}},

@@ -294,6 +294,18 @@ func TestHolesAreInconclusive(t *testing.T) {
 	assert.Equal(t, verify.Inconclusive, c.Verdict)
 	assert.Contains(t, open(c), "counters")
 
+	other := redistest.Real(t) // a failover there and back within one look: clients lock on the other server
+	c = during(t, s, lock, func() {
+		host, port, _ := strings.Cut(other.Addr, ":")
+		s.Do("REPLICAOF", host, port)
+		redistest.Await(t, "a replica that follows", 10*time.Second, func() bool {
+			info, _ := redis.String(s.Do("INFO", "replication"), nil)
+			return strings.Contains(info, "master_link_status:up")
+		})
+		s.Do("REPLICAOF", "NO", "ONE")
+	})
+	assert.Equal(t, []string{"counters"}, open(c), c.Why)
+
 	o := lock
 	o.Longest = time.Hour
 	c = during(t, s, o, func() {})
