@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -111,9 +110,9 @@ func printChecks(env *environment, checks []doctor.Check, all bool) error {
 		if c.Verdict == doctor.Pass && !all {
 			continue
 		}
-		fmt.Fprintf(&b, "      why: %s\n", c.Why)
+		fmt.Fprintf(&b, "      why:  %s\n", c.Why)
 		if c.Hint != "" {
-			fmt.Fprintf(&b, "      do:  %s\n", terminal.Safe(c.Hint))
+			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
 		}
 	}
 	fmt.Fprintf(&b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
@@ -137,6 +136,5 @@ func printChecks(env *environment, checks []doctor.Check, all bool) error {
 		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
 	}
 	b.WriteByte('\n')
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	return env.show(b.String())
 }

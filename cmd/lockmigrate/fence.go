@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -231,8 +230,7 @@ func printPlans(env *environment, all []fence.Plan, executed bool) error {
 	if !executed {
 		b.WriteString("\nnothing was changed; --execute changes the ACL\n")
 	}
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	return env.show(b.String())
 }
 
 var fenceLimits = []string{

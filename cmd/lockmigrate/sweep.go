@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -135,12 +134,11 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 	if e.ExpiredMS > 0 {
 		why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
 	}
-	line := fmt.Sprintf("%-17s  %-16s  %-14s  %-17s  %s", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
+	line := fmt.Sprintf("%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
 	if e.Note != "" {
-		line += "  " + terminal.Safe(e.Note)
+		line += "          " + terminal.Safe(e.Note) + "\n"
 	}
-	_, err := fmt.Fprintln(env.stdout, line)
-	return err
+	return env.show(line)
 }
 
 func printSweepSummary(env *environment, s sweep.Summary) error {
@@ -162,6 +160,5 @@ func printSweepSummary(env *environment, s sweep.Summary) error {
 	case !s.Complete:
 		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
 	}
-	_, err := io.WriteString(env.stdout, text)
-	return err
+	return env.show(text)
 }
