@@ -102,7 +102,7 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 	summary, err := sweep.New(end, opts).Run(ctx)
 	status.Clear()
 	if err == nil || summary.Scanned > 0 {
-		if printErr := printSweepSummary(env, summary); printErr != nil {
+		if printErr := printSweepSummary(env, summary, len(opts.Match) > 0); printErr != nil {
 			return printErr
 		}
 	}
@@ -141,15 +141,17 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 	return env.show(line)
 }
 
-func printSweepSummary(env *environment, s sweep.Summary) error {
+func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": s})
 	}
 	text := fmt.Sprintf("%s keys in %.1f s, %s candidates%s\n", thousands(s.Scanned), s.Seconds, thousands(s.Candidates), listed(s.ByFormat))
 	if s.Executed {
 		text += "changed" + listed(s.ByResult) + "\n"
-	} else if s.Candidates > 0 {
+	} else if s.Candidates > 0 && chosen {
 		text += "nothing was changed; --execute changes them\n"
+	} else if s.Candidates > 0 {
+		text += "nothing was changed; --execute changes those that --match chooses: by its form alone a time of the application looks like a lock\n"
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.Left)) {
 		text += fmt.Sprintf("left: %s, %s\n", thousands(s.Left[why]), why)

@@ -152,7 +152,7 @@ func unknownACL(ctx context.Context, conn redis.Conn, cause error) error {
 
 func ruleOf(lines []string, user string) string {
 	for _, r := range lines {
-		if words := strings.Fields(r); len(words) > 1 && words[1] == user {
+		if words := Words(r); len(words) > 1 && words[1] == user {
 			return r
 		}
 	}
@@ -161,7 +161,7 @@ func ruleOf(lines []string, user string) string {
 
 // withoutPasswords leaves out the hashes that ACL LIST shows.
 func withoutPasswords(line string) string {
-	return strings.Join(slices.DeleteFunc(strings.Fields(line), func(w string) bool { return strings.HasPrefix(w, "#") }), " ")
+	return strings.Join(slices.DeleteFunc(Words(line), func(w string) bool { return strings.HasPrefix(w, "#") }), " ")
 }
 
 // witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it

@@ -512,6 +512,8 @@ func TestExcluded(t *testing.T) {
 		assert.Empty(t, excluded([]account{a}, nil, nil), "%s: every key is a lock key", c.what)
 	}
 	assert.Empty(t, excluded(nil, lock, nil), "no user could be read")
+	blank := account{name: "old", live: true, parts: []permission{{"+@all", "~lock\u00a0*"}}}
+	assert.Empty(t, excluded([]account{blank}, []string{"lock\u00a0*"}, nil), "a blank that is none to the server")
 
 	first, last := readInfo("cmdstat_acl|setuser:calls=1"), readInfo("cmdstat_acl|setuser:calls=1")
 	assert.Equal(t, []string{"set"}, unchanged([]string{"set", "setnx"}, []string{"set"}, first, last))

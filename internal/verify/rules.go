@@ -55,7 +55,7 @@ func excluded(accounts []account, patterns, trusted []string) (commands []string
 
 // reaches tells whether a permission may write a key that matches one of the patterns.
 func (p permission) reaches(patterns []string) bool {
-	for word := range strings.FieldsSeq(p.keys) {
+	for _, word := range fence.Words(p.keys) {
 		rights, glob, found := strings.Cut(word, "~")
 		if !found || rights == "%R" {
 			if word == "allkeys" {
@@ -79,7 +79,7 @@ var withoutTaking = strings.Fields(`read set sortedset list hash bitmap hyperlog
 // taking returns the commands of Taking that a permission allows.
 func (p permission) taking() (commands []string) {
 	allowed := map[string]bool{}
-	for word := range strings.FieldsSeq(strings.ToLower(p.commands)) {
+	for _, word := range fence.Words(strings.ToLower(p.commands)) {
 		switch {
 		case word == "+@all", word == "allcommands":
 			for _, c := range Taking {
