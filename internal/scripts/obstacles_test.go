@@ -325,7 +325,7 @@ func words(line string) []any { return boxed(strings.Fields(line)) }
 func boxed(list []string) []any {
 	all := make([]any, len(list))
 	for i, w := range list {
-		all[i] = strings.ReplaceAll(w, "_", " ")
+		all[i] = strings.ReplaceAll(strings.ReplaceAll(w, "(empty)", ""), "_", " ")
 	}
 	return all
 }
@@ -418,7 +418,9 @@ func situations() []situation {
 	}
 	member := `{"seq":1,"epoch":1,"stage":-1,"lo":0,"hi":0,"seen":1,"ends":` + later + `,"longest":1000,"skew":0,"info":"{}"}`
 	recorded := []string{"HSET record epoch 1 stage 0 since 1 patterns [] dialect jedis-ms shortest_ms 30000", "HSET {record}:members m " + member}
-	report := []any{"n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}"}
+	report := []any{"n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", later, ""}
+	list := "list"
+	claimed := []string{"HSET list orders {}", "HSET list (empty) word"}
 
 	return []situation{
 		acquire("free", "1", nil),
@@ -502,11 +504,18 @@ func situations() []situation {
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
-		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000),
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
-		other(scripts.StageLeave, "known", "1", recorded, []string{members}, "m", 2),
+		other(scripts.StageLeave, "known", "1", recorded, []string{members}, "m", 2, later),
 		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", "jedis-ms", 20000, 1, 1, later),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", "jedis-ms", 20000, 1, 1, later),
+		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
+		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
+		other(scripts.StageClaim, "first", "1", nil, []string{list}, "", "word", "orders", "{}"),
+		other(scripts.StageClaim, "last", "1", claimed, []string{list}, "word", "next", "orders", ""),
+		other(scripts.StageList, "known", "", claimed, []string{list}),
 	}
 }
