@@ -81,10 +81,10 @@ func (c Command) Unwatched() int64 { return c.Run - c.Watched }
 
 // Taking are the commands with which a client can take a lock that is a string, and that are therefore
 // counted. Of the locks known to be in use SETNX, GETSET, SET NX and SETEX take; the rest is rare and could.
-var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "msetnx", "renamenx"}
+var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "mset", "msetnx", "renamenx"}
 
 // taking is how many they are.
-const taking = 7
+const taking = 8
 
 func indexOf(command string) int {
 	for i, name := range Taking {
