@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -223,13 +225,21 @@ func saving(_ context.Context, p *patient) (Verdict, string, string) {
 
 func replication(_ context.Context, p *patient) (Verdict, string, string) {
 	n, ok := p.number("connected_slaves")
+	wanted := p.config["min-replicas-to-write"]
+	if wanted == "" { // before Redis 5
+		wanted = p.config["min-slaves-to-write"]
+	}
+	least, _ := strconv.ParseInt(wanted, 10, 64)
+	good, asked := p.number("min_slaves_good_slaves") // INFO tells it where writes need replicas
 	switch {
 	case !ok:
 		return p.noInfo()
+	case asked && good < max(1, least):
+		return Fail, fmt.Sprintf("NOREPLICAS: %d good replicas, and writes need min-replicas-to-write %s", good, cmp.Or(wanted, "(not readable)")), "no lock can be taken or released: connect a replica, or set min-replicas-to-write 0"
 	case n == 0:
 		return Pass, "no replica: no failover can lose a lock, and none can save it", ""
-	case p.config["min-replicas-to-write"] != "0" && p.config["min-replicas-to-write"] != "":
-		return Warn, fmt.Sprintf("%d replicas, min-replicas-to-write %s", n, p.config["min-replicas-to-write"]), "it bounds how much a failover can lose, but not to nothing: order writes by the fencing token"
+	case asked:
+		return Warn, fmt.Sprintf("%d replicas, min-replicas-to-write %s", n, cmp.Or(wanted, "(not readable)")), "it bounds how much a failover can lose, but not to nothing: order writes by the fencing token"
 	}
 	return Warn, fmt.Sprintf("%d replicas, written to without waiting for them", n), "order writes by the fencing token; or lock on a quorum of independent servers"
 }

@@ -100,6 +100,8 @@ func refusal(field map[string]string) string {
 		return "its memory is full"
 	case field["rdb_last_bgsave_status"] != "" && field["rdb_last_bgsave_status"] != "ok":
 		return "its last snapshot failed"
+	case field["min_slaves_good_slaves"] == "0": // INFO has it where writes need replicas
+		return "it has no replica, and writes need one"
 	case field["aof_enabled"] == "1" && field["aof_last_write_status"] != "ok":
 		return "its append-only file cannot be written"
 	}

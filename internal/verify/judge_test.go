@@ -349,7 +349,7 @@ func TestBroken(t *testing.T) {
 	assert.InDelta(t, 3.5, r.cpu, 0.01)
 	assert.Empty(t, r.refuses)
 	for _, lines := range [][]string{
-		{"loading:1"}, {"maxmemory:10", "used_memory:11", "maxmemory_policy:noeviction"}, {"rdb_last_bgsave_status:err"}, {"aof_enabled:1", "aof_last_write_status:err"},
+		{"loading:1"}, {"maxmemory:10", "used_memory:11", "maxmemory_policy:noeviction"}, {"rdb_last_bgsave_status:err"}, {"aof_enabled:1", "aof_last_write_status:err"}, {"min_slaves_good_slaves:0"},
 	} {
 		assert.NotEmpty(t, info(lines...).refuses, lines)
 	}
