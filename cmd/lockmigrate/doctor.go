@@ -57,7 +57,7 @@ deployment is fit.`,
 				return err
 			}
 			if n := countOf(checks, doctor.Fail); n > 0 {
-				return unsafeError("mend them before a stage is advanced", "%d checks fail", n)
+				return unsafeError("mend them before a stage is advanced", "%s", map[bool]string{true: "1 check fails", false: fmt.Sprintf("%d checks fail", n)}[n == 1])
 			}
 			if outcome, _ := doctor.Judge(checks); outcome == doctor.Inconclusive {
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
