@@ -264,7 +264,7 @@ func TestFencedNeedsEverybody(t *testing.T) {
 	got, said = verdict()
 	assert.Equal(t, fence.Fenced, got, said)
 	s.Do("ACL", "SETUSER", "old", "+setex")
-	got, said = verdict()
+	got, _ = verdict()
 	assert.Equal(t, fence.Partly, got, "SETEX of an expiry takes a lock from a holder")
 	s.Do("ACL", "SETUSER", "old", "-setex")
 	s.Do("ACL", "SETUSER", "ops", "resetkeys", "+@all")
