@@ -181,10 +181,16 @@ func memory(_ context.Context, p *patient) (Verdict, string, string) {
 		return p.noInfo()
 	case limit == 0:
 		return Pass, fmt.Sprintf("%d MiB used, no limit", used>>20), ""
-	case used > limit*9/10:
-		return Warn, fmt.Sprintf("%d of %d MiB used", used>>20, limit>>20), "raise maxmemory, or remove keys"
 	}
-	return Pass, fmt.Sprintf("%d of %d MiB used", used>>20, limit>>20), ""
+	found := fmt.Sprintf("%.1f of %.1f MiB used", float64(used)/(1<<20), float64(limit)/(1<<20))
+	outside, _ := p.number("mem_not_counted_for_evict") // buffers for replicas and the append-only file
+	switch {
+	case used-outside >= limit:
+		return Fail, found + ": every SETNX and SET is refused (OOM)", "raise maxmemory, or remove keys"
+	case used > limit*9/10:
+		return Warn, found, "raise maxmemory, or remove keys"
+	}
+	return Pass, found, ""
 }
 
 func persistence(_ context.Context, p *patient) (Verdict, string, string) {
@@ -217,6 +223,8 @@ func saving(_ context.Context, p *patient) (Verdict, string, string) {
 		return p.noInfo()
 	case status != "ok" && p.config["stop-writes-on-bgsave-error"] != "no":
 		return Fail, "the last save failed, and stop-writes-on-bgsave-error is on: every write is refused", "see the server's log for the disk's trouble"
+	case p.info["aof_enabled"] == "1" && p.info["aof_last_write_status"] == "err":
+		return Fail, "the append-only file cannot be written: every write is refused", "see the server's log for the disk's trouble"
 	case status != "ok", p.info["aof_last_write_status"] == "err":
 		return Warn, "the last save failed", "see the server's log for the disk's trouble"
 	}
