@@ -115,7 +115,7 @@ func TestDoctorOverACluster(t *testing.T) {
 	c.Masters[2].Do("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
 	out, stderr := expect(t, exitUnsafe, "doctor", "--redis", c.URL())
 	assert.Regexp(t, `(?m)^fail +eviction .*\(`+c.Masters[2].Addr, out)
-	assert.Contains(t, stderr, "1 checks fail")
+	assert.Contains(t, stderr, "1 check fails")
 	expect(t, exitUnsafe, "doctor", "--redis", c.Masters[0].URL()) // a node of a cluster, addressed alone
 }
 

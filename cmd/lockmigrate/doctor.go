@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -59,7 +58,7 @@ deployment is fit.`,
 				return err
 			}
 			if n := countOf(checks, doctor.Fail); n > 0 {
-				return unsafeError("mend them before a stage is advanced", "%d checks fail", n)
+				return unsafeError("mend them before a stage is advanced", "%s", map[bool]string{true: "1 check fails", false: fmt.Sprintf("%d checks fail", n)}[n == 1])
 			}
 			if outcome, _ := doctor.Judge(checks); outcome == doctor.Inconclusive {
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
@@ -135,9 +134,9 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		if c.Verdict == doctor.Pass && !all {
 			continue
 		}
-		fmt.Fprintf(&b, "      why: %s\n", c.Why)
+		fmt.Fprintf(&b, "      why:  %s\n", c.Why)
 		if c.Hint != "" {
-			fmt.Fprintf(&b, "      do:  %s\n", terminal.Safe(c.Hint))
+			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
 		}
 	}
 	for _, server := range found.Servers {
@@ -164,6 +163,5 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
 	}
 	b.WriteByte('\n')
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	return env.show(b.String())
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/terminal"
@@ -47,4 +48,42 @@ func (env *environment) status() *terminal.Status {
 		return terminal.NewStatus(nil, nil)
 	}
 	return terminal.NewStatus(env.stderr, func() int { return env.width(env.stderr) })
+}
+
+// show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
+// the last column. A line that a reader may copy as a command stays whole: the terminal breaks it, and copies it whole.
+func (env *environment) show(text string) error {
+	if env.isTerminal(env.stdout) {
+		text = fold(text, env.width(env.stdout))
+	}
+	_, err := io.WriteString(env.stdout, text)
+	return err
+}
+
+// fold breaks the lines of a text that are wider than width.
+func fold(text string, width int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "ACL SETUSER") {
+			line = wrap(line, width, lastColumn(line, width/2))
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// lastColumn is where the last column of a line begins that begins before a limit: behind two blanks or more.
+func lastColumn(line string, limit int) int {
+	at := 0
+	for i := 1; i <= min(len(line)-1, limit); i++ {
+		if line[i-1] == ' ' && line[i] != ' ' && (i < 2 || line[i-2] == ' ') {
+			at = i
+		}
+	}
+	if at == 0 {
+		if _, after, found := strings.Cut(line[:min(len(line), limit)], ": "); found { // "plan: ..."
+			at = min(len(line), limit) - len(after)
+		}
+	}
+	return min(at, limit)
 }

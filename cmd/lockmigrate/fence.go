@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -231,8 +230,7 @@ func printPlans(env *environment, all []fence.Plan, executed bool) error {
 	if !executed {
 		b.WriteString("\nnothing was changed; --execute changes the ACL\n")
 	}
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	return env.show(b.String())
 }
 
 var fenceLimits = []string{
@@ -306,12 +304,9 @@ func connectedUsers(ctx context.Context, nodes []*fenceNode) string {
 		if n.conn == nil {
 			continue
 		}
-		list, _ := redis.String(redis.DoContext(n.conn, ctx, "CLIENT", "LIST"))
-		for line := range strings.Lines(list) {
-			if _, after, found := strings.Cut(line, " user="); found {
-				name, _, _ := strings.Cut(after, " ")
-				counts[name]++
-			}
+		users, _ := fence.Connections(ctx, n.conn)
+		for name, connections := range users {
+			counts[name] += connections
 		}
 	}
 	var all []string

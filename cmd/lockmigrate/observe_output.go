@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -119,7 +118,7 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 	if o.flags.profile != "" {
 		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", terminal.Quoted(o.flags.profile), terminal.Quoted(o.flags.profile))
 	}
-	_, werr := io.WriteString(o.env.stdout, b.String())
+	werr := o.env.show(b.String())
 	return werr
 }
 

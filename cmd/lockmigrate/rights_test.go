@@ -46,7 +46,7 @@ func commandLines(dir string) map[string][]string {
 		"lockmigrate sweep":           {"sweep", "--match", "lock:*"},
 		"lockmigrate sweep --execute": {"sweep", "--match", "lock:*", "--tokens", "--execute", "--journal", filepath.Join(dir, "journal")},
 		"lockmigrate serve":           {"serve"},
-		"lockmigrate stage init":      {"stage", "init", "--namespace", "other", "--match", "other:*", "--shortest-lease", "30s", "--execute"},
+		"lockmigrate stage init":      {"stage", "init", "--namespace", "other", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "30s", "--execute"},
 		"lockmigrate stage":           {"stage", "--namespace", "orders"},
 	}
 }
@@ -65,7 +65,7 @@ var unnamed = map[string][]string{
 func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, without *rights.Right) (code int, said string, refused []string) {
 	t.Helper()
 	furnishRights(s)
-	if line[0] == "stage" {
+	if line[0] == "stage" && line[1] != "init" {
 		s.Do("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", 0, "since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
 	}
 	args := []any{"SETUSER", "few", "reset", "on", ">pw"}

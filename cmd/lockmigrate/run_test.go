@@ -220,6 +220,13 @@ func TestWrap(t *testing.T) {
 	assert.Equal(t, "  0.1 s  act\n         text", wrap("  0.1 s  act text", 13, 9))
 }
 
+func TestFold(t *testing.T) {
+	assert.Equal(t, "warn  id    one two\n            three four\n", fold("warn  id    one two three four\n", 24))
+	assert.Equal(t, "plan: one two three\n      four\nshort\n", fold("plan: one two three four\nshort\n", 19))
+	command := "  would run  ACL SETUSER old -setnx -getset '(%R~lockmigrate:fence:root:K0BhbGw -@all)'\n"
+	assert.Equal(t, command, fold(command, 20), "a reader copies it")
+}
+
 func TestReflow(t *testing.T) {
 	assert.Equal(t, "one two three\nfour\n\n  as it is\nfive", reflow("one\ntwo three four\n\n  as it is\nfive", 13))
 }

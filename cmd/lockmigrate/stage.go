@@ -332,12 +332,15 @@ func planMove(ctx context.Context, env *environment, store *stages.Store, view s
 		}
 		return json.NewEncoder(env.stdout).Encode(doc)
 	}
-	fmt.Fprintf(env.stdout, "plan: %s\n", plan)
-	for _, text := range whatToKnow(view.Record.Stage, to) {
-		fmt.Fprintf(env.stdout, "know: %s\n", text)
+	text := fmt.Sprintf("plan: %s\n", plan)
+	for _, know := range whatToKnow(view.Record.Stage, to) {
+		text += fmt.Sprintf("know: %s\n", know)
 	}
 	for _, b := range blockers {
-		fmt.Fprintf(env.stdout, "waits: %s\n", terminal.Safe(b.String()))
+		text += fmt.Sprintf("waits: %s\n", terminal.Safe(b.String()))
+	}
+	if err := env.show(text); err != nil {
+		return err
 	}
 	if refused != nil {
 		fmt.Fprintf(env.stdout, "first: %s: %s\n", terminal.Safe(refused.Error()), terminal.Safe(hintOf(refused)))

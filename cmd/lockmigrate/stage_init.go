@@ -167,12 +167,15 @@ func printPlan(env *environment, plan string, record stages.Record, seen *keysSe
 		}
 		return json.NewEncoder(env.stdout).Encode(doc)
 	}
-	fmt.Fprintf(env.stdout, "plan: %s\n", terminal.Safe(plan))
+	text := fmt.Sprintf("plan: %s\n", terminal.Safe(plan))
 	if seen != nil {
-		fmt.Fprintf(env.stdout, "on the keys: %s\n", seen)
+		text += fmt.Sprintf("on the keys: %s\n", seen)
 	}
 	for _, b := range blockers {
-		fmt.Fprintf(env.stdout, "in the way: %s\n", terminal.Safe(b.String()))
+		text += fmt.Sprintf("in the way: %s\n", terminal.Safe(b.String()))
+	}
+	if err := env.show(text); err != nil {
+		return err
 	}
 	if refused == nil {
 		fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -103,7 +102,7 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 	summary, err := sweep.New(end, opts).Run(ctx)
 	status.Clear()
 	if err == nil || summary.Scanned > 0 {
-		if printErr := printSweepSummary(env, summary); printErr != nil {
+		if printErr := printSweepSummary(env, summary, len(opts.Match) > 0); printErr != nil {
 			return printErr
 		}
 	}
@@ -135,23 +134,24 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 	if e.ExpiredMS > 0 {
 		why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
 	}
-	line := fmt.Sprintf("%-17s  %-16s  %-14s  %-17s  %s", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
+	line := fmt.Sprintf("%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
 	if e.Note != "" {
-		line += "  " + terminal.Safe(e.Note)
+		line += "          " + terminal.Safe(e.Note) + "\n"
 	}
-	_, err := fmt.Fprintln(env.stdout, line)
-	return err
+	return env.show(line)
 }
 
-func printSweepSummary(env *environment, s sweep.Summary) error {
+func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": s})
 	}
 	text := fmt.Sprintf("%s keys in %.1f s, %s candidates%s\n", thousands(s.Scanned), s.Seconds, thousands(s.Candidates), listed(s.ByFormat))
 	if s.Executed {
 		text += "changed" + listed(s.ByResult) + "\n"
-	} else if s.Candidates > 0 {
+	} else if s.Candidates > 0 && chosen {
 		text += "nothing was changed; --execute changes them\n"
+	} else if s.Candidates > 0 {
+		text += "nothing was changed; --execute changes those that --match chooses: by its form alone a time of the application looks like a lock\n"
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.Left)) {
 		text += fmt.Sprintf("left: %s, %s\n", thousands(s.Left[why]), why)
@@ -162,6 +162,5 @@ func printSweepSummary(env *environment, s sweep.Summary) error {
 	case !s.Complete:
 		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
 	}
-	_, err := io.WriteString(env.stdout, text)
-	return err
+	return env.show(text)
 }

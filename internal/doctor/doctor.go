@@ -131,7 +131,7 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 			p.info[name] = value
 		}
 	}
-	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
+	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-slaves-to-write",
 		"stop-writes-on-bgsave-error", "timeout", "maxclients", "bind", "protected-mode", "client-output-buffer-limit"} {
 		if pair, err := redis.StringMap(p.do(ctx, "CONFIG", "GET", name)); err == nil {
 			for k, v := range pair {

@@ -116,6 +116,19 @@ func TestMisconfiguredServers(t *testing.T) {
 			host, port, _ := net.SplitHostPort(master.Addr)
 			return redistest.Real(t, "--replicaof", host+" "+port).URL(), doctor.Options{}
 		}, "role", doctor.Fail, "read-only replica"},
+		{"fewer replicas than writes need", func(t *testing.T) (string, doctor.Options) {
+			return redistest.Real(t, "--min-replicas-to-write", "1").URL(), doctor.Options{}
+		}, "replication", doctor.Fail, "NOREPLICAS"},
+		{"a bridge value without its TTL", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SET", "lock:order:1", "7000000000000000001")
+			return s.URL(), doctor.Options{}
+		}, "tokens-without-ttl", doctor.Warn, "lock:order:1"},
+		{"a bridge value is not over", func(t *testing.T) (string, doctor.Options) {
+			s := redistest.Real(t)
+			s.Do("SET", "lock:order:1", "7000000000000000001")
+			return s.URL(), doctor.Options{}
+		}, "ghosts", doctor.Pass, "none"},
 		{"two dialects on one key", func(t *testing.T) (string, doctor.Options) {
 			s := redistest.Real(t)
 			s.Do("SET", "lock:order:1", ms(time.Minute))

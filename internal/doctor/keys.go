@@ -71,11 +71,11 @@ func (s *sample) take(r *census.Row) {
 		}
 		return
 	}
-	if r.State == census.Ghost {
+	if r.State == census.Ghost && r.HasExpiry {
 		s.ghosts++
 		s.ghost = string(r.Key)
 	}
-	if r.Format == census.TokenNoTTL {
+	if r.Format == census.TokenNoTTL || r.State == census.Ghost && !r.HasExpiry { // nothing will end it
 		s.noTTL++
 		s.token = string(r.Key)
 	}
@@ -161,7 +161,7 @@ func databases(ctx context.Context, p *patient) (Verdict, string, string) {
 		return skip("DBSIZE is refused")
 	}
 	if len(used) > 1 {
-		return Warn, "in use: " + strings.Join(sorted(used), " "), "SETNX in another database counts as legacy traffic too; verify tells the databases apart by MONITOR"
+		return Warn, "in use: " + strings.Join(sorted(used), " "), "SETNX in another database counts as legacy traffic too; verify counts a legacy client of any of them"
 	}
 	return Pass, fmt.Sprintf("one, with %d keys", size), ""
 }

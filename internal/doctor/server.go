@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -150,10 +152,16 @@ func memory(_ context.Context, p *patient) (Verdict, string, string) {
 		return p.noInfo()
 	case limit == 0:
 		return Pass, fmt.Sprintf("%d MiB used, no limit", used>>20), ""
-	case used > limit*9/10:
-		return Warn, fmt.Sprintf("%d of %d MiB used", used>>20, limit>>20), "raise maxmemory, or remove keys"
 	}
-	return Pass, fmt.Sprintf("%d of %d MiB used", used>>20, limit>>20), ""
+	found := fmt.Sprintf("%.1f of %.1f MiB used", float64(used)/(1<<20), float64(limit)/(1<<20))
+	outside, _ := p.number("mem_not_counted_for_evict") // buffers for replicas and the append-only file
+	switch {
+	case used-outside >= limit:
+		return Fail, found + ": every SETNX and SET is refused (OOM)", "raise maxmemory, or remove keys"
+	case used > limit*9/10:
+		return Warn, found, "raise maxmemory, or remove keys"
+	}
+	return Pass, found, ""
 }
 
 func persistence(_ context.Context, p *patient) (Verdict, string, string) {
@@ -186,6 +194,8 @@ func saving(_ context.Context, p *patient) (Verdict, string, string) {
 		return p.noInfo()
 	case status != "ok" && p.config["stop-writes-on-bgsave-error"] != "no":
 		return Fail, "the last save failed, and stop-writes-on-bgsave-error is on: every write is refused", "see the server's log for the disk's trouble"
+	case p.info["aof_enabled"] == "1" && p.info["aof_last_write_status"] == "err":
+		return Fail, "the append-only file cannot be written: every write is refused", "see the server's log for the disk's trouble"
 	case status != "ok", p.info["aof_last_write_status"] == "err":
 		return Warn, "the last save failed", "see the server's log for the disk's trouble"
 	}
@@ -194,13 +204,21 @@ func saving(_ context.Context, p *patient) (Verdict, string, string) {
 
 func replication(_ context.Context, p *patient) (Verdict, string, string) {
 	n, ok := p.number("connected_slaves")
+	wanted := p.config["min-replicas-to-write"]
+	if wanted == "" { // before Redis 5
+		wanted = p.config["min-slaves-to-write"]
+	}
+	least, _ := strconv.ParseInt(wanted, 10, 64)
+	good, asked := p.number("min_slaves_good_slaves") // INFO tells it where writes need replicas
 	switch {
 	case !ok:
 		return p.noInfo()
+	case asked && good < max(1, least):
+		return Fail, fmt.Sprintf("NOREPLICAS: %d good replicas, and writes need min-replicas-to-write %s", good, cmp.Or(wanted, "(not readable)")), "no lock can be taken or released: connect a replica, or set min-replicas-to-write 0"
 	case n == 0:
 		return Pass, "no replica: no failover can lose a lock, and none can save it", ""
-	case p.config["min-replicas-to-write"] != "0" && p.config["min-replicas-to-write"] != "":
-		return Warn, fmt.Sprintf("%d replicas, min-replicas-to-write %s", n, p.config["min-replicas-to-write"]), "it bounds how much a failover can lose, but not to nothing: order writes by the fencing token"
+	case asked:
+		return Warn, fmt.Sprintf("%d replicas, min-replicas-to-write %s", n, cmp.Or(wanted, "(not readable)")), "it bounds how much a failover can lose, but not to nothing: order writes by the fencing token"
 	}
 	return Warn, fmt.Sprintf("%d replicas, written to without waiting for them", n), "order writes by the fencing token; or lock on a quorum of independent servers"
 }

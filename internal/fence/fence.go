@@ -13,7 +13,7 @@
 // may become the master needs the fence for itself. They are gone after a restart unless they are saved
 // (ACL SAVE, CONFIG REWRITE).
 //
-// Least rights: acl|list, acl|dryrun, acl|setuser, and acl|log to watch. See SECURITY.md.
+// Least rights: acl|list, acl|dryrun, client|list, acl|setuser, and acl|log to watch. See SECURITY.md.
 package fence
 
 import (
@@ -33,13 +33,16 @@ import (
 // Denied are the commands that legacy clients take locks with and that nothing else needs.
 var Denied = []string{"setnx", "getset"}
 
+// Writes are the other commands with which a client can take or overwrite a lock that is a string.
+var Writes = []string{"set", "setex", "psetex", "mset", "msetnx", "renamenx"}
+
 // Verdict says how far a user is kept from taking a legacy lock.
 type Verdict string
 
 // The verdicts, from the server's own words.
 const (
 	Open    Verdict = "open"    // the user may run SETNX or GETSET on a lock's key
-	Partly  Verdict = "partly"  // this user may not, but another user may, or SET NX remains
+	Partly  Verdict = "partly"  // this user may not, but another user may, or one of Writes remains
 	Fenced  Verdict = "fenced"  // no user of this server can take a legacy lock
 	Unknown Verdict = "unknown" // the server could not be asked
 )
@@ -152,7 +155,7 @@ func unknownACL(ctx context.Context, conn redis.Conn, cause error) error {
 
 func ruleOf(lines []string, user string) string {
 	for _, r := range lines {
-		if words := strings.Fields(r); len(words) > 1 && words[1] == user {
+		if words := Words(r); len(words) > 1 && words[1] == user {
 			return r
 		}
 	}
@@ -161,7 +164,7 @@ func ruleOf(lines []string, user string) string {
 
 // withoutPasswords leaves out the hashes that ACL LIST shows.
 func withoutPasswords(line string) string {
-	return strings.Join(slices.DeleteFunc(strings.Fields(line), func(w string) bool { return strings.HasPrefix(w, "#") }), " ")
+	return strings.Join(slices.DeleteFunc(Words(line), func(w string) bool { return strings.HasPrefix(w, "#") }), " ")
 }
 
 // witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it
@@ -283,7 +286,7 @@ func (p *Plan) apply(r rule) {
 		p.Command = append(p.Command, keeper(o.Keep))
 	}
 	if slices.Contains(r.root.other, "off") {
-		p.Note = "the user is off: nobody can connect with it"
+		p.Note = "the user is off: nobody can connect as it, but those who are connected go on"
 	}
 }
 
@@ -383,9 +386,10 @@ func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 	if p.options.Remove {
 		return
 	}
+	all := people(ctx, conn, lines)
 	user := p.userObligation()
-	others := othersObligation(ctx, conn, lines, p.options)
-	set := p.setObligation()
+	others := othersObligation(ctx, conn, all, p.options)
+	set := p.setObligation(ctx, conn, all)
 	p.Obligations = []obligation.Obligation{user, others, set}
 	_, allowed := p.said("allowed")
 	switch {
@@ -419,35 +423,78 @@ func (p *Plan) userObligation() obligation.Obligation {
 	return o
 }
 
-// othersObligation looks at every other user that somebody can connect as.
-func othersObligation(ctx context.Context, conn redis.Conn, lines []string, opts Options) obligation.Obligation {
+// person is a user that somebody can connect as, or is connected as.
+type person struct {
+	rule
+	name string // with what is special about it
+}
+
+// people lists them.
+func people(ctx context.Context, conn redis.Conn, lines []string) (all []person) {
+	connected, unseen := Connections(ctx, conn)
+	for _, line := range lines {
+		who := person{rule: parse(line)}
+		who.name = who.user
+		switch off := slices.Contains(who.root.other, "off"); {
+		case off && unseen != nil:
+			who.name += " (off; whether it is connected needs +client|list)"
+		case off && connected[who.user] > 0:
+			who.name += " (off, but connected)"
+		case off:
+			continue
+		}
+		all = append(all, who)
+	}
+	return all
+}
+
+// may asks about one command on every key that matters. Allowed is the first trial that the server allows; unknown
+// tells that it does not say of some.
+func (who *person) may(ctx context.Context, conn redis.Conn, locks []string, command string) (allowed []string, unknown bool) {
+	for _, key := range witnesses(locks, who.rule) {
+		trial := trialOf(command, key)
+		switch dryrun(ctx, conn, who.user, trial) {
+		case "allowed":
+			return trial, false
+		case "unknown":
+			unknown = true
+		}
+	}
+	return nil, unknown
+}
+
+// trialOf writes a command that takes or overwrites the lock of a key.
+func trialOf(command, key string) []string {
+	name := strings.ToUpper(command)
+	switch command {
+	case "set":
+		return []string{name, key, "1", "NX"}
+	case "setex", "psetex":
+		return []string{name, key, "1", "1"}
+	case "renamenx":
+		return []string{name, key, key}
+	}
+	return []string{name, key, "1"}
+}
+
+// othersObligation looks at every user that is not to be fenced.
+func othersObligation(ctx context.Context, conn redis.Conn, all []person, opts Options) obligation.Obligation {
 	o := obligation.Obligation{ID: "other-users-denied"}
 	var may, unclear []string
 	users := 0
-	for _, line := range lines {
-		r := parse(line)
-		if slices.Contains(opts.Users, r.user) || slices.Contains(r.root.other, "off") {
+	for _, who := range all {
+		if slices.Contains(opts.Users, who.user) {
 			continue
 		}
 		users++
-		verdict := "denied"
-		for _, key := range witnesses(opts.Locks, r) {
-			for _, command := range Denied {
-				switch dryrun(ctx, conn, r.user, []string{strings.ToUpper(command), key, "1"}) {
-				case "allowed":
-					verdict = "allowed"
-				case "unknown":
-					if verdict == "denied" {
-						verdict = "unknown"
-					}
-				}
+		for _, command := range Denied {
+			allowed, unknown := who.may(ctx, conn, opts.Locks, command)
+			if allowed != nil && !slices.Contains(may, who.name) {
+				may = append(may, who.name)
 			}
-		}
-		switch verdict {
-		case "allowed":
-			may = append(may, r.user)
-		case "unknown":
-			unclear = append(unclear, r.user)
+			if unknown && !slices.Contains(unclear, who.name) {
+				unclear = append(unclear, who.name)
+			}
 		}
 	}
 	switch {
@@ -456,23 +503,32 @@ func othersObligation(ctx context.Context, conn redis.Conn, lines []string, opts
 	case len(unclear) > 0:
 		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
 	default:
-		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to the %d other users that are on", users)
+		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to the %d other users that are on, or connected", users)
 	}
 	return o
 }
 
-// setObligation is about what ACL has no word for.
-func (p *Plan) setObligation() obligation.Obligation {
-	o := obligation.Obligation{ID: "set-denied", Discharged: true, Evidence: "ACL DRYRUN denies SET on every key of the patterns"}
-	for _, t := range p.Checks {
-		now := t.Now
-		if t.Did != "" {
-			now = t.Did
-		}
-		if t.Command[0] == "SET" && now != "denied" {
-			return obligation.Obligation{ID: o.ID, Evidence: fmt.Sprintf("%s is %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", strings.Join(t.Command, " "), now)}
+// setObligation is about the other commands that write a lock's value. Other clients need them too, so a fence does
+// not deny them; but while anybody may run one, a legacy lock can be taken.
+func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person) obligation.Obligation {
+	o := obligation.Obligation{ID: "set-denied"}
+	for _, who := range all {
+		for _, command := range Writes {
+			allowed, unknown := who.may(ctx, conn, p.options.Locks, command)
+			switch {
+			case allowed != nil && command == "set":
+				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, strings.Join(allowed, " "))
+				return o
+			case allowed != nil:
+				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, strings.Join(allowed, " "))
+				return o
+			case unknown:
+				o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s by user %s", strings.ToUpper(command), who.name)
+				return o
+			}
 		}
 	}
+	o.Discharged, o.Evidence = true, "ACL DRYRUN denies "+strings.ToUpper(strings.Join(Writes, ", "))+" on every key of the patterns, to everybody"
 	return o
 }
 

@@ -19,10 +19,16 @@ type rule struct {
 	selectors []permissions
 }
 
+// Words splits what a server writes about rules. Only a space ends a word there: a key pattern may hold the blanks
+// of Unicode, of which strings.Fields thinks otherwise.
+func Words(line string) []string {
+	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' })
+}
+
 // parse reads a line of ACL LIST. A key pattern may hold parentheses: a selector begins with the
 // parenthesis at the start of a word, and ends with the one that closes a word which is no pattern.
 func parse(line string) rule {
-	words := strings.Fields(line)
+	words := Words(line)
 	r := rule{}
 	if len(words) > 1 {
 		r.user, words = words[1], words[2:]
@@ -158,7 +164,7 @@ func encode(words []string) string {
 
 func decode(text string) []string {
 	raw, _ := base64.RawURLEncoding.DecodeString(text)
-	return strings.Fields(string(raw))
+	return Words(string(raw))
 }
 
 // memory finds what an earlier fence remembers.

@@ -1,4 +1,5 @@
-// Package links sees to it that documents which point at tests point at tests that exist.
+// Package links keeps the documents true: the tests and pages that they point at exist, and ARCHITECTURE.md has a row for
+// every package.
 package links
 
 import (
@@ -40,6 +41,78 @@ func TestEveryGuaranteeLinksATestThatExists(t *testing.T) {
 					t.Errorf("a line without a test: %s", line)
 				}
 			}
+		}
+	}
+}
+
+// testName is a test as a package documentation names it: TestX, or TestX in internal/y.
+var testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9_]+`)
+
+// TestPackageDocumentationNamesTestsThatExist is about the guarantees of the public packages.
+func TestPackageDocumentationNamesTestsThatExist(t *testing.T) {
+	root := filepath.Join("..", "..")
+	exists := map[string]bool{}
+	for _, folder := range packagesOf(t, root) {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range strings.Lines(string(source)) {
+				if name, found := strings.CutPrefix(line, "func "); found {
+					exists[testName.FindString(name)] = true
+				}
+			}
+		}
+	}
+	for _, document := range []string{"legacy/doc.go", "modern/doc.go", "compat/doc.go"} {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		require.NoError(t, err)
+		names := testName.FindAllString(string(text), -1)
+		assert.Greater(t, len(names), 5, document)
+		for _, name := range names {
+			assert.True(t, exists[name], "%s names %s, which does not exist", document, name)
+		}
+	}
+}
+
+var (
+	pageLink = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// TestLinksBetweenDocumentsLead wants a file behind each relative link, and a heading behind each anchor.
+func TestLinksBetweenDocumentsLead(t *testing.T) {
+	root := filepath.Join("..", "..")
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	top, err := filepath.Glob(filepath.Join(root, "*.md"))
+	require.NoError(t, err)
+	documents = append(documents, top...)
+	assert.Greater(t, len(documents), 10)
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		for _, m := range pageLink.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			target := document
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(document), m[1])
+			}
+			there, err := os.Stat(target)
+			if !assert.NoError(t, err, "%s: %s", document, m[0]) || m[2] == "" || there.IsDir() {
+				continue
+			}
+			page, err := os.ReadFile(target)
+			require.NoError(t, err)
+			anchors := map[string]bool{}
+			for _, h := range heading.FindAllStringSubmatch(string(page), -1) {
+				anchors[strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
+			}
+			assert.True(t, anchors[m[2]], "%s: no heading behind %s", document, m[0])
 		}
 	}
 }

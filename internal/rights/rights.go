@@ -29,7 +29,8 @@ const (
 	None   = ":none" // a key that never exists, in the place of a guard
 	// RedissonKey is the name of Redisson's channel where it is given to a script as a key, for its slot.
 	RedissonKey = "redisson_lock__channel"
-	Namespace   = "lockmigrate:{*}:*" // the record and the members of a namespace
+	Namespace   = "lockmigrate:{*}:*"      // the record and the members of a namespace
+	Namespaces  = "lockmigrate:namespaces" // the list of namespaces
 )
 
 // The channels.
@@ -90,7 +91,11 @@ var without = map[string]string{
 	"acl|whoami":      "doctor tries rights one by one instead of by ACL DRYRUN; stage rollback cannot check the rules of a member's user",
 	"acl|dryrun":      "rights are tried one by one where that is harmless, and not told otherwise",
 	"acl|log":         "who runs into a fence is not named",
-	"client|list":     "who is connected is not looked at",
+	"acl|users":       "rules do not stand in for MONITOR: `--trust-user` has no effect",
+	"acl|getuser":     "rules do not stand in for MONITOR: `--trust-user` has no effect",
+	"command|count":   "a reset of the counters is told by other counts only",
+	"object|help":     "a reset of the counters is told by other counts only",
+	"client|list":     "who is connected is not looked at: a user that is off counts as connected",
 	"monitor":         "traffic is not attributed to clients",
 	"dbsize":          "no share of the keys is shown as progress",
 }
@@ -120,7 +125,7 @@ func kindOf(word string) Kind {
 	switch {
 	case word == Wake || word == Invalidate || word == RedissonAll:
 		return Channel
-	case word == Lock || word == Namespace || word == RedissonKey || word[0] == ':':
+	case word == Lock || word == Namespace || word == Namespaces || word == RedissonKey || word[0] == ':':
 		return Key
 	}
 	return Command
@@ -169,14 +174,14 @@ var Commands = []Use{
 	use("lockmigrate scan", connects, census),
 	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
 	use("lockmigrate observe", connects, Lock, "client|id ?client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
-	use("lockmigrate verify", connects, census, "?acl|log client|id ?client|list ?dbsize ?monitor"),
-	use("lockmigrate fence", connects, "acl|dryrun acl|list"),
-	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser"),
+	use("lockmigrate verify", connects, census, "?acl|getuser ?acl|log ?acl|users ?client|list ?command|count command|info ?dbsize echo ?monitor ?object|help"),
+	use("lockmigrate fence", connects, "acl|dryrun acl|list ?client|list"),
+	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser ?client|list"),
 	use("lockmigrate fence --watch", connects, "acl|log ?info"),
 	use("lockmigrate sweep", connects, census, "get"),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id ?client|list ?dbsize echo get monitor"),
-	use("lockmigrate stage init", connects, Namespace, run, "hgetall hmget hset scan time"),
+	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hgetall hmget hmset"),
 	use("lockmigrate stage", connects, Namespace, run, "hgetall ?hmget time"),
 }
 
@@ -203,8 +208,8 @@ func Patterns(role, pattern string) []string {
 	switch {
 	case role == Lock:
 		return []string{pattern}
-	case role == Namespace:
-		return []string{Namespace}
+	case role == Namespace, role == Namespaces:
+		return []string{role}
 	case role == RedissonKey && strings.Contains(pattern, "{"):
 		return []string{role + ":" + pattern}
 	case role == RedissonKey:

@@ -16,6 +16,7 @@ type calls struct{ calls, rejected, failed int64 }
 type reading struct {
 	runID, version, role string // the version is the Redis that the server can stand for
 	is                   string // what it is, such as Valkey 9.0.0
+	history, before      string // its replication id, and the one that it had before it became the master
 
 	cluster bool
 	stats   map[string]calls // by command, in lower case
@@ -62,6 +63,7 @@ func readInfo(text string) reading {
 	}
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
 	r.is = servers.Of(field).String()
+	r.history, r.before = field["master_replid"], strings.Trim(field["master_replid2"], "0") // zeros: it had none
 	r.cluster = field["cluster_enabled"] == "1"
 	r.refuses = refusal(field)
 	_, r.limited = field["maxmemory"]
@@ -106,6 +108,8 @@ func refusal(field map[string]string) string {
 		return memoryFull
 	case field["rdb_last_bgsave_status"] != "" && field["rdb_last_bgsave_status"] != "ok":
 		return "its last snapshot failed"
+	case field["min_slaves_good_slaves"] == "0": // INFO has it where writes need replicas
+		return "it has no replica, and writes need one"
 	case field["aof_enabled"] == "1" && field["aof_last_write_status"] != "ok":
 		return "its append-only file cannot be written"
 	}
@@ -131,13 +135,17 @@ const canary = "echo"
 
 // broken tells why two readings, one after the other, cannot be compared; empty if they can. Every count only
 // rises, and that of our own ECHO rises with every look: a restart or CONFIG RESETSTAT in between shows, also on
-// a server where little was counted before it.
+// a server where little was counted before it. A server that was a replica for a moment shows by its replication
+// id: what clients sent to the master of that moment was not counted here. An id that changes because no replica
+// is left has no predecessor.
 func broken(before, after reading) string {
 	switch {
 	case after.runID != before.runID:
 		return "it restarted or was replaced: another run id"
 	case after.role != before.role:
 		return "its role changed to " + after.role
+	case before.history != "" && after.history != before.history && after.before != before.before:
+		return "another server was the master in between: its replication id changed"
 	case after.stats["config|resetstat"].calls != before.stats["config|resetstat"].calls:
 		return "its counters were reset (CONFIG RESETSTAT)"
 	case after.stats[canary].calls < before.stats[canary].calls+1:

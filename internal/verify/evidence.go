@@ -1,6 +1,11 @@
 package verify
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/fence"
+)
 
 // Evidence is everything that a run gathered. It holds facts only; Judge makes the verdict of it, and can make
 // it again from a certificate's file. The zero value of each field means "not looked at": a source that could
@@ -82,10 +87,10 @@ func (c Command) Unwatched() int64 { return c.Run - c.Watched }
 
 // Taking are the commands with which a client can take a lock that is a string, and that are therefore
 // counted. Of the locks known to be in use SETNX, GETSET, SET NX and SETEX take; the rest is rare and could.
-var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "msetnx", "renamenx"}
+var Taking = slices.Concat(fence.Denied, fence.Writes)
 
 // taking is how many they are.
-const taking = 7
+const taking = 8
 
 func indexOf(command string) int {
 	for i, name := range Taking {

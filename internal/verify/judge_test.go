@@ -316,7 +316,7 @@ func TestBroken(t *testing.T) {
 	info := func(lines ...string) reading {
 		return readInfo("# Server\r\nrun_id:a\r\nrole:master\r\n# Commandstats\r\n" + strings.Join(lines, "\r\n") + "\r\n")
 	}
-	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100"}
+	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100\r\nmaster_replid:a7\r\nmaster_replid2:00"}
 	for _, c := range []struct {
 		what, want string
 		after      []string
@@ -325,6 +325,8 @@ func TestBroken(t *testing.T) {
 		{"others send ECHO too", "", []string{"cmdstat_echo:calls=80", before[1], before[2], "cmdstat_config|set:calls=1"}},
 		{"another run id", "another run id", []string{"cmdstat_echo:calls=8", before[1], before[2], "run_id:b"}},
 		{"another role", "role", []string{"cmdstat_echo:calls=8", before[1], before[2], "role:slave"}},
+		{"a master that was a replica meanwhile", "another server was the master", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:a7"}},
+		{"a master without replicas for an hour", "", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:00"}},
 		{"a reset", "reset", []string{"cmdstat_echo:calls=1", "cmdstat_config|resetstat:calls=1"}},
 		{"a reset, counted like the one before", "reset", []string{"cmdstat_echo:calls=1"}},
 		{"a reset that many ECHO hide", "object|help", []string{"cmdstat_echo:calls=90", before[2]}},
@@ -347,7 +349,7 @@ func TestBroken(t *testing.T) {
 	assert.InDelta(t, 3.5, r.cpu, 0.01)
 	assert.Empty(t, r.refuses)
 	for _, lines := range [][]string{
-		{"loading:1"}, {"maxmemory:10", "used_memory:11", "maxmemory_policy:noeviction"}, {"rdb_last_bgsave_status:err"}, {"aof_enabled:1", "aof_last_write_status:err"},
+		{"loading:1"}, {"maxmemory:10", "used_memory:11", "maxmemory_policy:noeviction"}, {"rdb_last_bgsave_status:err"}, {"aof_enabled:1", "aof_last_write_status:err"}, {"min_slaves_good_slaves:0"},
 	} {
 		assert.NotEmpty(t, info(lines...).refuses, lines)
 	}
@@ -493,23 +495,25 @@ func TestExcluded(t *testing.T) {
 		{"a fence that is open again", "+@all -setnx -getset +setnx", "~*", "getset"},
 		{"words that a later rule overrules", "+@all -setnx -getset +@write", "~*", ""},
 		{"nothing but reads", "-@all +@read +get", "~*", all},
-		{"writes, but no strings", "+@all -@string", "~*", "setnx getset set setex psetex msetnx"},
-		{"no writes", "+@all -@write +set", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"writes, but no strings", "+@all -@string", "~*", "setnx getset set setex psetex mset msetnx"},
+		{"no writes", "+@all -@write +set", "~*", "setnx getset setex psetex mset msetnx renamenx"},
 		{"a category of its own", "-@all +@whatever", "~*", ""},
-		{"a first argument", "-@all +set|x", "~*", "setnx getset setex psetex msetnx renamenx"},
+		{"a first argument", "-@all +set|x", "~*", "setnx getset setex psetex mset msetnx renamenx"},
 		{"fast commands taken away in part", "+@all -@fast", "~*", ""},
 	} {
-		a := account{name: "old", on: true, parts: []permission{{c.commands, c.keys}}}
+		a := account{name: "old", live: true, parts: []permission{{c.commands, c.keys}}}
 		assert.Equal(t, c.want, strings.Join(excluded([]account{a}, lock, nil), " "), c.what)
 		off := a
-		off.on = false
-		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: the user is off", c.what)
+		off.live = false
+		assert.Equal(t, all, strings.Join(excluded([]account{off}, lock, nil), " "), "%s: nobody can be the user", c.what)
 		assert.Equal(t, all, strings.Join(excluded([]account{a}, lock, []string{"old"}), " "), "%s: the user is trusted", c.what)
-		second := account{name: "second", on: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
+		second := account{name: "second", live: true, parts: []permission{{"+@all", "~cache:*"}, {c.commands, c.keys}}}
 		assert.Equal(t, c.want, strings.Join(excluded([]account{off, second}, lock, nil), " "), "%s: in a selector", c.what)
 		assert.Empty(t, excluded([]account{a}, nil, nil), "%s: every key is a lock key", c.what)
 	}
 	assert.Empty(t, excluded(nil, lock, nil), "no user could be read")
+	blank := account{name: "old", live: true, parts: []permission{{"+@all", "~lock\u00a0*"}}}
+	assert.Empty(t, excluded([]account{blank}, []string{"lock\u00a0*"}, nil), "a blank that is none to the server")
 
 	first, last := readInfo("cmdstat_acl|setuser:calls=1"), readInfo("cmdstat_acl|setuser:calls=1")
 	assert.Equal(t, []string{"set"}, unchanged([]string{"set", "setnx"}, []string{"set"}, first, last))

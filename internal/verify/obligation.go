@@ -185,7 +185,7 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		other = min(other, m.LogOther)
 		switch {
 		case !m.Named:
-			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, so who tries it is not counted"
+			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, or COMMAND INFO cannot be asked (grant +command|info), so who tries it is not counted"
 		case m.LogDenied > 0:
 			return false, fmt.Sprintf("%s: %d SETNX or GETSET were denied on lock keys, or on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
 		case here > other && (m.Refused > 0 || here-other > m.Redirected || !m.LogRead):

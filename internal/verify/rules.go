@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/fence"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -20,12 +21,12 @@ type permission struct {
 // account is one user of a server.
 type account struct {
 	name  string
-	on    bool
+	live  bool // somebody can connect as it, or is connected
 	parts []permission
 }
 
 // excluded returns the commands of Taking that no user may run on any key that matches the patterns, by the rules
-// alone. Users that are off, and those that are trusted, do not count. It says less rather than more: what it
+// alone. Users that nobody can be, and those that are trusted, do not count. It says less rather than more: what it
 // cannot read counts as allowed.
 func excluded(accounts []account, patterns, trusted []string) (commands []string) {
 	if len(patterns) == 0 || len(accounts) == 0 {
@@ -33,7 +34,7 @@ func excluded(accounts []account, patterns, trusted []string) (commands []string
 	}
 	allowed := map[string]bool{}
 	for _, a := range accounts {
-		if !a.on || slices.Contains(trusted, a.name) {
+		if !a.live || slices.Contains(trusted, a.name) {
 			continue
 		}
 		for _, p := range a.parts {
@@ -54,7 +55,7 @@ func excluded(accounts []account, patterns, trusted []string) (commands []string
 
 // reaches tells whether a permission may write a key that matches one of the patterns.
 func (p permission) reaches(patterns []string) bool {
-	for word := range strings.FieldsSeq(p.keys) {
+	for _, word := range fence.Words(p.keys) {
 		rights, glob, found := strings.Cut(word, "~")
 		if !found || rights == "%R" {
 			if word == "allkeys" {
@@ -78,7 +79,7 @@ var withoutTaking = strings.Fields(`read set sortedset list hash bitmap hyperlog
 // taking returns the commands of Taking that a permission allows.
 func (p permission) taking() (commands []string) {
 	allowed := map[string]bool{}
-	for word := range strings.FieldsSeq(strings.ToLower(p.commands)) {
+	for _, word := range fence.Words(strings.ToLower(p.commands)) {
 		switch {
 		case word == "+@all", word == "allcommands":
 			for _, c := range Taking {
@@ -112,7 +113,8 @@ func (p permission) taking() (commands []string) {
 	return commands
 }
 
-// readAccounts reads the users of a server, from 7.0 on.
+// readAccounts reads the users of a server, from 7.0 on. A user that is off counts while it is connected, and where
+// CLIENT LIST does not tell.
 func readAccounts(ctx context.Context, conn redis.Conn) ([]account, error) {
 	names, err := redis.Strings(redis.DoContext(conn, ctx, "ACL", "USERS"))
 	if err != nil {
@@ -129,7 +131,7 @@ func readAccounts(ctx context.Context, conn redis.Conn) ([]account, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the rules of user %q cannot be read: %w", name, err)
 		}
-		a := account{name: name, on: slices.Contains(flags, "on")}
+		a := account{name: name, live: slices.Contains(flags, "on")}
 		selectors, err := redis.Values(fields["selectors"], nil)
 		if err != nil {
 			return nil, fmt.Errorf("the selectors of user %q cannot be read: %w", name, err)
@@ -151,6 +153,10 @@ func readAccounts(ctx context.Context, conn redis.Conn) ([]account, error) {
 			a.parts = append(a.parts, permission{commands, keys})
 		}
 		all = append(all, a)
+	}
+	connected, err := fence.Connections(ctx, conn)
+	for i := range all {
+		all[i].live = all[i].live || err != nil || connected[all[i].name] > 0
 	}
 	return all, nil
 }

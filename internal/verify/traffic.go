@@ -83,7 +83,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 
 // interesting are the commands that are read beside those of Taking.
 var interesting = map[string]bool{
-	"echo": true, "info": true, "mset": true,
+	"echo": true, "info": true,
 	"eval": true, "evalsha": true, "eval_ro": true, "evalsha_ro": true, "fcall": true, "fcall_ro": true,
 }
 

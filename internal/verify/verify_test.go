@@ -294,6 +294,24 @@ func TestHolesAreInconclusive(t *testing.T) {
 	assert.Equal(t, verify.Inconclusive, c.Verdict)
 	assert.Contains(t, open(c), "counters")
 
+	other := redistest.Real(t) // a failover there and back within one look: clients lock on the other server
+	c = during(t, s, lock, func() {
+		host, port, _ := strings.Cut(other.Addr, ":")
+		s.Do("REPLICAOF", host, port)
+		redistest.Await(t, "a replica that follows", 10*time.Second, func() bool {
+			info, _ := redis.String(s.Do("INFO", "replication"), nil)
+			return strings.Contains(info, "master_link_status:up")
+		})
+		s.Do("REPLICAOF", "NO", "ONE")
+	})
+	assert.Equal(t, []string{"counters"}, open(c), c.Why)
+
+	expiry := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	for _, write := range [][]any{{"SET", "lock:a", expiry}, {"SETEX", "lock:a", 60, expiry}, {"PSETEX", "lock:a", 60000, expiry}, {"MSET", "lock:a", expiry}, {"MSETNX", "lock:a", expiry}} {
+		c = during(t, s, lock, func() { s.Do(write[0].(string), write[1:]...); s.Do("DEL", "lock:a") })
+		assert.Equal(t, []string{"commands"}, open(c), "%v without MONITOR: %s", write, c.Why)
+	}
+
 	o := lock
 	o.Longest = time.Hour
 	c = during(t, s, o, func() {})
@@ -472,6 +490,21 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
 	c := look([]string{"go"}, nothing)
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
+	gone := login("gone")
+	s.Do("ACL", "SETUSER", "gone", "off")
+	c = look([]string{"go"}, func() {
+		_, err := gone.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err, "a user that is off keeps its connections")
+		_, err = gone.Do("DEL", "lock:b")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), c.Why)
+	s.Do("CLIENT", "KILL", "USER", "gone")
+	c = look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
 	c = look([]string{"go"}, func() {
 		_, err := old.Do("SETNX", "lock:b", "1")
 		assert.ErrorContains(t, err, "NOPERM")
