@@ -296,7 +296,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		s.link.HalfOpen()
 		released, closed := make(chan error, 1), make(chan struct{})
 		go func() { released <- k.Release(s.Context()) }()
-		require.Eventually(s, s.free, late, time.Millisecond, "it has run, and its reply is held up")
+		require.Eventually(s, s.given, late, time.Millisecond, "it has run, and its reply is held up")
 		go func() {
 			s.locker.close()
 			close(closed)
