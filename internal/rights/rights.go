@@ -19,17 +19,15 @@ const (
 
 // The roles of keys.
 const (
-	Lock   = "lock"   // the lock's key
-	Guard  = ":guard" // the keys beside it
-	Fence  = ":fence"
-	Streak = ":streak"
-	Line   = ":line"
-	Queue  = ":queue"
-	Share  = ":share"
-	None   = ":none" // a key that never exists, in the place of a guard
-	// RedissonKey is the name of Redisson's channel where it is given to a script as a key, for its slot.
-	RedissonKey = "redisson_lock__channel"
-	Namespace   = "lockmigrate:{*}:*" // the record and the members of a namespace
+	Lock      = "lock"   // the lock's key
+	Guard     = ":guard" // the keys beside it
+	Fence     = ":fence"
+	Streak    = ":streak"
+	Line      = ":line"
+	Queue     = ":queue"
+	Share     = ":share"
+	None      = ":none"             // a key that never exists, in the place of a guard
+	Namespace = "lockmigrate:{*}:*" // the record and the members of a namespace
 )
 
 // The channels.
@@ -72,12 +70,10 @@ var without = map[string]string{
 	Wake:              "waiters are woken by tracking or polling, and nobody is handed the lock",
 	Invalidate:        "no client tracking: a release by others is found by polling",
 	RedissonAll:       "waiters poll",
-	RedissonKey:       "waiters poll",
 	"exists":          "a waiter may hear of a release one poll late",
 	"pexpire":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"pttl":            "a renewal is refused where it has to keep a TTL",
 	"get":             "the value that keeps a lock from being taken is not shown",
-	"zpopmin":         "a release frees the lock: its waiters are woken, and none is handed it",
 	"zadd":            "waiters do not stand in line: whoever asks first has the lock",
 	"zrange":          "waiters do not stand in line: whoever asks first has the lock",
 	"zscore":          "waiters do not stand in line: whoever asks first has the lock",
@@ -120,7 +116,7 @@ func kindOf(word string) Kind {
 	switch {
 	case word == Wake || word == Invalidate || word == RedissonAll:
 		return Channel
-	case word == Lock || word == Namespace || word == RedissonKey || word[0] == ':':
+	case word == Lock || word == Namespace || word[0] == ':':
 		return Key
 	}
 	return Command
@@ -131,7 +127,7 @@ const (
 	wakes   = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token   = Lock + " set !get !del !eval !evalsha pexpire "
-	fair    = token + Queue + " pttl time zadd ?zpopmin zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	fair    = token + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
 	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type " + run + wakes
 	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews
@@ -148,7 +144,7 @@ var Packages = []Use{
 	use("modern Unfair", token, "pttl ?type ?command|info", wakes),
 	use("modern Share", fair, Share),
 	use("modern Replicas", fair, "wait"),
-	use("modern Redisson", Lock+" ?"+RedissonKey+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
+	use("modern Redisson", Lock+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
 	use("modern Quorum", token, "?type"),
 	use("compat legacy", changes, wakes),
 	use("compat bridge", bridge, Fence, Streak),
@@ -176,7 +172,7 @@ var Commands = []Use{
 	use("lockmigrate sweep", connects, census, "get"),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id ?client|list ?dbsize echo get monitor"),
-	use("lockmigrate stage init", connects, Namespace, run, "hgetall hmget hset scan time"),
+	use("lockmigrate stage init", connects, Namespace, run, "hdel hget hgetall hlen hmget hmset hset scan time"),
 	use("lockmigrate stage", connects, Namespace, run, "hgetall ?hmget time"),
 }
 
@@ -205,10 +201,6 @@ func Patterns(role, pattern string) []string {
 		return []string{pattern}
 	case role == Namespace:
 		return []string{Namespace}
-	case role == RedissonKey && strings.Contains(pattern, "{"):
-		return []string{role + ":" + pattern}
-	case role == RedissonKey:
-		return []string{role + ":{" + pattern + "}"}
 	case strings.Contains(pattern, "{"):
 		return []string{pattern + role + ":"}
 	default:

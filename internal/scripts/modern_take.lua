@@ -11,10 +11,12 @@
 -- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter
 -- never goes back while it lives; when it has expired, the server's clock in microseconds is far
 -- ahead of every count that a lock per microsecond could have reached.
--- GET comes by pcall: a key of any type that another holds is held, without a WRONGTYPE error.
+-- GET comes by pcall: a key of any type that another holds is held, without a WRONGTYPE error. Any other refusal of
+-- GET is the script's error.
 -- The key is written last: where the clock or the counter is refused, nothing is taken.
 if old and (ARGV[3] ~= '0' or ARGV[4]) then return old end -- without fencing and queue it needs no clock
 local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[1]) end
 if not value then
   local fence = next_fence(KEYS[2], ARGV[3])
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
