@@ -101,6 +101,8 @@ func keyOf(role, lock string) string {
 	switch role {
 	case rights.Lock:
 		return lock
+	case rights.Namespaces:
+		return role
 	case rights.Namespace:
 		return "lockmigrate:{lockmigrate-doctor}:stage"
 	}

@@ -28,6 +28,8 @@ const (
 	Share     = ":share"
 	None      = ":none"             // a key that never exists, in the place of a guard
 	Namespace = "lockmigrate:{*}:*" // the record and the members of a namespace
+
+	Namespaces = "lockmigrate:namespaces" // the list of them
 )
 
 // The channels.
@@ -88,6 +90,8 @@ var without = map[string]string{
 	"acl|log":         "who runs into a fence is not named",
 	"client|list":     "who is connected is not looked at",
 	"monitor":         "traffic is not attributed to clients",
+	"command|count":   "a reset of the counters shows by fewer counts",
+	"object|help":     "a reset of the counters shows by fewer counts",
 	"dbsize":          "no share of the keys is shown as progress",
 }
 
@@ -116,7 +120,7 @@ func kindOf(word string) Kind {
 	switch {
 	case word == Wake || word == Invalidate || word == RedissonAll:
 		return Channel
-	case word == Lock || word == Namespace || word[0] == ':':
+	case word == Lock || word == Namespace || word == Namespaces || word[0] == ':':
 		return Key
 	}
 	return Command
@@ -165,15 +169,20 @@ var Commands = []Use{
 	use("lockmigrate scan", connects, census),
 	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
 	use("lockmigrate observe", connects, Lock, "client|id ?client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
-	use("lockmigrate verify", connects, census, "?acl|log client|id ?client|list ?dbsize ?monitor"),
+	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log client|id ?client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
 	use("lockmigrate fence", connects, "acl|dryrun acl|list"),
 	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser"),
 	use("lockmigrate fence --watch", connects, "acl|log ?info"),
 	use("lockmigrate sweep", connects, census, "get"),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id ?client|list ?dbsize echo get monitor"),
-	use("lockmigrate stage init", connects, Namespace, run, "hdel hget hgetall hlen hmget hmset hset scan time"),
-	use("lockmigrate stage", connects, Namespace, run, "hgetall ?hmget time"),
+	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
+	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time"),
+	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall scan time"),
+	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
+	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
+	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
+	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
 }
 
 // Find returns a use by its name.
@@ -199,8 +208,8 @@ func Patterns(role, pattern string) []string {
 	switch {
 	case role == Lock:
 		return []string{pattern}
-	case role == Namespace:
-		return []string{Namespace}
+	case role == Namespace || role == Namespaces:
+		return []string{role}
 	case strings.Contains(pattern, "{"):
 		return []string{pattern + role + ":"}
 	default:

@@ -52,6 +52,7 @@ type Master struct {
 	Refused      int64  `json:"refused"`               // commands of any kind that it refused for other reasons
 	CountsDenied bool   `json:"counts_denied"`         // it has rejected_calls
 	Named        bool   `json:"named"`                 // SETNX and GETSET exist under these names
+	NamedWhy     string `json:"named_why,omitempty"`   // why that is not known
 	LogRead      bool   `json:"acl_log_read"`          // ACL LOG was read at each look
 	LogWhy       string `json:"acl_log_why,omitempty"` // why not
 	LogLength    int64  `json:"acl_log_length"`        // how many entries it keeps, 0 where the server does not say

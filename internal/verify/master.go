@@ -83,7 +83,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 	for i, name := range Taking {
 		m.facts.Commands[i].Name = name
 	}
-	m.facts.Named = m.named(ctx)
+	m.facts.Named, m.facts.NamedWhy = m.named(ctx)
 	// Rare commands that are sent once. A reset of the counters takes their count away.
 	_, _ = redis.DoContext(conn, ctx, "OBJECT", "HELP")
 	_, _ = redis.DoContext(conn, ctx, "COMMAND", "COUNT")
@@ -119,10 +119,13 @@ func (m *master) begin(ctx context.Context) error {
 	return nil
 }
 
-// named tells that SETNX and GETSET exist under these names.
-func (m *master) named(ctx context.Context) bool {
+// named tells that SETNX and GETSET exist under these names, or why that is not known.
+func (m *master) named(ctx context.Context) (yes bool, why string) {
 	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
-	return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
+	if err != nil {
+		return false, "COMMAND INFO is refused, so it is not known whether SETNX and GETSET have their names: " + endOf(err)
+	}
+	return len(reply) == 2 && reply[0] != nil && reply[1] != nil, ""
 }
 
 func (m *master) breaks(why string) {

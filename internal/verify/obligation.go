@@ -183,6 +183,8 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		}
 		other = min(other, m.LogOther)
 		switch {
+		case !m.Named && m.NamedWhy != "":
+			return false, m.Addr + ": " + m.NamedWhy
 		case !m.Named:
 			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, so who tries it is not counted"
 		case m.LogDenied > 0:
