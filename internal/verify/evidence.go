@@ -1,6 +1,10 @@
 package verify
 
-import "time"
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/fence"
+)
 
 // Evidence is everything that a run gathered. It holds facts only; Judge makes the verdict of it, and can make
 // it again from a certificate's file. The zero value of each field means "not looked at": a source that could
@@ -80,9 +84,8 @@ type Command struct {
 // Unwatched is how many ran while MONITOR did not show them.
 func (c Command) Unwatched() int64 { return c.Run - c.Watched }
 
-// Taking are the commands with which a client can take a lock that is a string, and that are therefore
-// counted. Of the locks known to be in use SETNX, GETSET, SET NX and SETEX take; the rest is rare and could.
-var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "msetnx", "renamenx"}
+// Taking are the commands with which a client can take a lock that is a string, and that are therefore counted.
+var Taking = fence.Taking
 
 // taking is how many they are.
 const taking = 7

@@ -6,14 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// Obligation is one thing that must be shown before a run may say that no legacy client was seen.
-type Obligation struct {
-	ID         string `json:"id"`
-	Discharged bool   `json:"discharged"`
-	Evidence   string `json:"evidence"` // what shows it, or what is missing
-}
+	"github.com/lockmigrate/lockmigrate/internal/obligation"
+)
 
 // duties are the obligations of a certificate. Each starts from no, and says yes only to what is there.
 var duties = []struct {
@@ -33,14 +28,14 @@ var duties = []struct {
 
 // Judge weighs the evidence. A legacy client that was seen decides; without one the verdict is none-seen when
 // every obligation is discharged, and inconclusive otherwise. It depends on the evidence alone.
-func Judge(e Evidence) (verdict Verdict, why string, obligations []Obligation) {
+func Judge(e Evidence) (verdict Verdict, why string, obligations []obligation.Obligation) {
 	var missing []string
 	for _, d := range duties {
 		if d.applies != nil && !d.applies(&e) {
 			continue
 		}
 		discharged, evidence := d.asks(&e)
-		obligations = append(obligations, Obligation{d.id, discharged, evidence})
+		obligations = append(obligations, obligation.Obligation{ID: d.id, Discharged: discharged, Evidence: evidence})
 		if !discharged {
 			missing = append(missing, evidence)
 		}
