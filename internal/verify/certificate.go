@@ -184,12 +184,12 @@ func sourcesOf(e *Evidence) []Source {
 				run += c.Run
 			}
 			denied += c.Denied
+			hits += c.Elsewhere
 		}
 		if !m.LogRead {
 			logless = append(logless, m.Addr)
 		}
 		other += m.OtherSeen
-		hits += m.LogOther
 		watched += m.WatchedSeconds
 		breaks = append(breaks, m.WatchBreaks...)
 	}
@@ -200,7 +200,7 @@ func sourcesOf(e *Evidence) []Source {
 	if len(logless) > 0 || len(e.Masters) == 0 {
 		all = append(all, Source{"acl-log", Unused, "cannot be read on " + strings.Join(logless, ", ")})
 	} else {
-		all = append(all, Source{"acl-log", Whole, fmt.Sprintf("%d SETNX or GETSET denied on other keys", hits)})
+		all = append(all, Source{"acl-log", Whole, fmt.Sprintf("%d commands that can take a lock denied on other keys", hits)})
 	}
 	if n := e.Namespace; n == nil {
 		all = append(all, Source{"members", Unused, "no --namespace"})

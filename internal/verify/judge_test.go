@@ -94,9 +94,10 @@ func TestJudge(t *testing.T) {
 		{"commands that are missing", "commands", func(e *Evidence) { e.Masters[0].Commands = e.Masters[0].Commands[1:] }},
 		{"commands that were not counted", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Name = "get" }},
 		{"more that were watched than ran", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Watched++ }},
+		{"a denied SET, on a key that nobody tells", "denials", func(e *Evidence) { e.Masters[0].LogUntold = 1 }},
 		{"a denied SETNX", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied = 1 }},
-		{"two denied, one of them on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].LogOther = 2, 1 }},
-		{"SET denied, and SETNX on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].LogOther = 1, 1 }},
+		{"two denied, one of them on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].Commands[0].Elsewhere = 2, 1 }},
+		{"SET denied, and SETNX on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].Commands[0].Elsewhere = 1, 1 }},
 		{"a redirect, and a refusal", "denials", func(e *Evidence) {
 			e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected, e.Masters[0].Refused = 1, 2, 1
 		}},
@@ -156,7 +157,7 @@ func TestJudge(t *testing.T) {
 		{"SETNX and SET under rules", func(e *Evidence) {
 			e.Masters[0].Commands[0].Run, e.Masters[0].Commands[2].Run, e.Masters[0].Ruled = 500, 5000, []string{"setnx", "set"}
 		}},
-		{"denied on other keys only", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].LogOther = 2, 2 }},
+		{"denied on other keys only", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].Commands[0].Elsewhere = 2, 2 }},
 		{"redirects only", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected = 2, 2 }},
 		{"6.0 with ACL LOG", func(e *Evidence) {
 			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].LogLength = "6.0.16", false, 128
@@ -183,7 +184,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	text, err := json.Marshal(clean())
 	require.NoError(t, err)
 	// Without these the question or the fault is another one.
-	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_other", "masters.acl_log_length", "masters.acl_log_read",
+	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_untold", "masters.acl_log_length", "masters.acl_log_read",
 		"masters.watched_seconds", "masters.monitor_other", "masters.monitor_legacy", "masters.acl_log_denied", "masters.redirected", "masters.refused", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
 	var all map[string]any
 	require.NoError(t, json.Unmarshal(text, &all))

@@ -347,8 +347,15 @@ func (m *master) poll(ctx context.Context) {
 		return
 	}
 	for _, h := range hits {
+		at := indexOf(strings.ToLower(h.Command)) // -1: of a script
 		if h.Key != "" && !m.q.matches(h.Key) {
-			m.facts.LogOther += h.Count
+			if at >= 0 && h.Context != "lua" {
+				m.facts.Commands[at].Elsewhere += h.Count
+			}
+			continue
+		}
+		if h.Key == "" && !slices.Contains(fence.Denied, strings.ToLower(h.Command)) {
+			m.facts.LogUntold += h.Count // a client that may set nothing at all is not a legacy one for that
 			continue
 		}
 		m.facts.LogDenied += h.Count
