@@ -131,7 +131,7 @@ const (
 	wakes   = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token   = Lock + " set !get !del !eval !evalsha pexpire "
-	fair    = token + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	fair    = Lock + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
 	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type " + run + wakes
 	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews

@@ -396,6 +396,11 @@ func situations() []situation {
 		return situation{script: scripts.ModernTake, name: name, code: code, before: before,
 			keys: []string{key, counter}, args: []any{ours, ttl, counterTTL}, locks: 1, ours: ours}
 	}
+	first := func(name, code string, before ...string) situation {
+		s := take(name, code, key, 0, before...)
+		s.args = append(s.args, 1)
+		return s
+	}
 	const me, next, gone = ours + " 1000 heard", theirs + "_1000_heard", theirs + "_1000_nobody"
 	enqueue := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernQueue, name: name, code: code, before: before,
@@ -461,6 +466,8 @@ func situations() []situation {
 		settle("overwritten, withdrawn", "-1", "0", set(guard, ours), "SET lock "+later),
 
 		take("free", "1", fence, long),
+		first("free, the first acquisition", "1"),
+		first("held, the first acquisition", "0", set(key, theirs)),
 		take("free, counted before", "1", fence, long, set(fence, "1700000000000000")),
 		take("free, no counter", "1", key, 0),
 		take("ours already", "1", fence, long, set(key, ours)),
