@@ -300,6 +300,12 @@ func TestEveryDialect(t *testing.T) {
 					t.Errorf("a legacy client beside a bridge holder: %v", err)
 				}
 				release(t, k)
+				breathe := func() {
+					if s.Mini != nil {
+						s.Mini.FastForward(d.Rules().Breath()) // its TTLs do not pass by themselves
+					}
+				}
+				breathe()
 				k = acquire(t, old, key)
 				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) || errors.Is(err, compat.ErrForeignFormat) {
 					t.Errorf("a bridge client beside a legacy holder: %v", err)
@@ -312,6 +318,7 @@ func TestEveryDialect(t *testing.T) {
 					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[d.Rules().Layout])
 				s.Do("SET", key, dead) // of a client that has crashed
 				release(t, acquire(t, bridge, key))
+				breathe()
 				release(t, acquire(t, bridge, key))
 				plain.Close()
 			})

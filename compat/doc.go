@@ -43,7 +43,8 @@
 // nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
 // TestDoNeverHidesTheLoss in internal/suites/holder).
 //
-// G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so: a clobber after a
+// G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so, and never deleted, but for
+// redis-py's value without a lease by the holder that it displaced: a clobber after a
 // takeover makes the bridge withdraw (TestClobberWhileSettling,
 // TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
 //
@@ -91,7 +92,10 @@
 //   - clobber: a loser's GETSET that is delayed by more than CommandDelay, and in dialects that take a
 //     vanished key for an expired one also a prompt one, overwrites the key under a holder who has done
 //     nothing wrong. The holder is told that it lost the lock, at a renewal or at the release: it cannot
-//     know better.
+//     know better. So that it is rare, bridge clients leave the key alone for 5 ms after a bridge holder's
+//     release in those dialects, TryAcquire too (TestBreath in internal/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
+//     may be never: redis-py's default is no lease. The displaced holder deletes that one value at its release, as
+//     a redis-py holder would (TestLosersLeaveNothingForEver in internal/suites/clients).
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
 //   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided.

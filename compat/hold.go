@@ -42,7 +42,10 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 
 func (h *bridgeHold) release() protocol.Machine {
 	m, a := &h.giving, &h.acquire
-	*m = protocol.BridgeRelease{Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked()}
+	*m = protocol.BridgeRelease{
+		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(),
+		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
+	}
 	return m
 }
 

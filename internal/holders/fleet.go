@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ type Fleet struct {
 	Key     string
 	Members []Member
 	Turns   int           // to be taken by all together, at least
-	Each    int           // to be taken by each, at least; zero: one
+	Each    int           // to be taken by each, at least; zero: one; negative: none
 	Hold    time.Duration // inside
 	Kills   []int         // members to kill -9 while they are inside, in this order, spread over the run
 	Limit   time.Duration // for the whole run
@@ -118,7 +119,7 @@ func (f Fleet) Run() Report {
 		case "done":
 			running--
 		}
-		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, max(f.Each, 1)) {
+		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) {
 			stopping = true
 			for _, h := range current {
 				h.Send("stop")

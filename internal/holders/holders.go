@@ -1,5 +1,5 @@
-// Package holders drives the programs in testdata/holders from Go tests: the real locks of Java and
-// Python services, each a process that takes commands on stdin and prints one JSON event a line.
+// Package holders drives the programs in testdata/holders from Go tests: the real locks of Java, Python, Node, PHP and
+// Go services, each a process that takes commands on stdin and prints one JSON event a line.
 package holders
 
 import (
@@ -23,7 +23,7 @@ import (
 // Kind names a holder program.
 type Kind struct {
 	Name   string // its name on the holder's command line
-	module string // old, current: Java class paths; python
+	module string // where its program is, see command
 }
 
 // The kinds, by the lock that they hold.
@@ -41,10 +41,36 @@ var (
 	PySetNXPX = Kind{"set-nx-px", "python"}   // SET NX PX and Lua from Python
 )
 
+// The locks of released packages that a fleet may bring along, by package.
+var (
+	Jboot        = Kind{"jboot", "jboot"}                  // jboot 3.16.0
+	RedisPy27    = Kind{"redis-py", "python-2.7.6"}        // redis-py 2.7.6's Lock, dialect C'
+	RedisLockPy  = Kind{"redis-lock", "python-2.7.6"}      // PyPI redis-lock 0.2.0
+	Retools      = Kind{"retools", "python-2.7.6"}         // retools 0.3
+	RedisPyLua   = Kind{"redis-py-lua", "python-2.10.6"}   // redis-py 2.10.6's LuaLock
+	RedisPySetNX = Kind{"redis-py-setnx", "python-2.10.6"} // redis-py 2.10.6's Lock
+	Netlock      = Kind{"redis-netlock", "python-2.10.6"}  // redis-netlock 1.6
+	CeleryOnce   = Kind{"celery-once", "python-2.10.6"}    // celery_once 1.2.0
+	RedisLock0   = Kind{"redis-lock-0", "node"}            // npm redis-lock 0.0.8
+	RedisLock1   = Kind{"redis-lock-1", "node"}            // npm redis-lock 1.0.0
+	QueueLock    = Kind{"resque-queue-lock", "node"}       // node-resque 9.7.1
+	JobLock      = Kind{"resque-job-lock", "node"}         // node-resque 9.7.1
+	Laravel      = Kind{"laravel", "php"}                  // Debian's php-illuminate-cache
+	Machinery    = Kind{"machinery", "gohold"}             // machinery 1.10.8
+	GoRedisSetNX = Kind{"go-redis-setnx", "gohold"}        // article 000 on go-redis 9.23.0's SetNX
+)
+
 // Component returns what a suite with this kind needs, for redistest.Need.
 func (k Kind) Component() string {
-	if k.module == "python" {
+	switch {
+	case strings.HasPrefix(k.module, "python"):
 		return redistest.Python
+	case k.module == "node":
+		return redistest.Node
+	case k.module == "php":
+		return redistest.PHP
+	case k.module == "gohold":
+		return redistest.GoHold
 	}
 	return redistest.Java
 }
@@ -118,6 +144,13 @@ func Clock(t testing.TB, d time.Duration) Option {
 	}
 }
 
+// MovedClock is Clock without libfaketime, for programs that it slows down too much: see redistest.MovedClock.
+func MovedClock(t testing.TB, d time.Duration) Option {
+	t.Helper()
+	environ := redistest.MovedClock(t, d)
+	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) }
+}
+
 // Start starts a holder, waits until it is ready, and ends it with the test.
 func Start(t testing.TB, kind Kind, url string, options ...Option) *Holder {
 	t.Helper()
@@ -168,11 +201,25 @@ func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
 func command(t testing.TB, kind Kind) *exec.Cmd {
 	t.Helper()
 	root := Root(t)
-	if kind.module == "python" {
-		return exec.Command(filepath.Join(root, "python/.venv/bin/python"), filepath.Join(root, "python/holder.py"))
+	switch kind.module {
+	case "python", "python-2.7.6", "python-2.10.6": // by redis-py's version, see python/holder.py
+		environment := strings.Replace(kind.module, "python", ".venv", 1)
+		return exec.Command(filepath.Join(root, "python", environment, "bin/python"), filepath.Join(root, "python/holder.py"))
+	case "node":
+		return exec.Command("node", filepath.Join(root, "node/holder.js"))
+	case "php":
+		return exec.Command("php", filepath.Join(root, "php/holder.php"))
+	case "gohold":
+		return exec.Command(filepath.Join(root, "go/bin/holder"))
 	}
-	return exec.Command("java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-XX:+UseSerialGC",
-		"-cp", filepath.Join(root, "java", kind.module, "target/lib/*"), "lockmigrate.holders."+kind.module+".Main")
+	flags := []string{"-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-XX:+UseSerialGC"}
+	if kind.module == "jboot" { // its serializer looks into these packages of the JDK, as any program of jboot must allow it to
+		for _, p := range []string{"lang", "util", "util.concurrent", "math", "net", "text"} {
+			flags = append(flags, "--add-opens=java.base/java."+p+"=ALL-UNNAMED")
+		}
+	}
+	return exec.Command("java", append(flags,
+		"-cp", filepath.Join(root, "java", kind.module, "target/lib/*"), "lockmigrate.holders."+kind.module+".Main")...)
 }
 
 // Root returns the folder testdata/holders.

@@ -21,9 +21,40 @@ import (
 
 // Taker is a Go lock as the line protocol of the holders needs it.
 type Taker interface {
-	// Acquire returns a function that gives the lock back.
+	// Acquire returns a function that gives the lock back. An error that matches ErrBusy says that another holds the lock;
+	// turns try again then, and count no error.
 	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
 }
+
+// TakerOf makes a Taker of a Locker's Acquire.
+func TakerOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error)) Taker {
+	return takerOf[L]{acquire}
+}
+
+type takerOf[L interface{ Release(context.Context) error }] struct {
+	acquire func(context.Context, string) (L, error)
+}
+
+func (t takerOf[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	lock, err := t.acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
+// Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
+type Trier interface {
+	TryAcquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+}
+
+// Clocked is a Taker whose wall clock can be moved, the command `clock`.
+type Clocked interface {
+	Clock(offset time.Duration)
+}
+
+// ErrBusy says that the lock was not had within the wait.
+var ErrBusy = errors.New("busy")
 
 // Maker makes a Taker from a pool and the holder's name=value arguments.
 type Maker func(pool *redis.Pool, args map[string]string) (Taker, error)
@@ -36,6 +67,16 @@ func ServeIfAsked(makers map[string]Maker) {
 	if kind := os.Getenv(serveAs); kind != "" {
 		exit(serve(kind, makers[kind], os.Args[1], os.Args[2:]))
 	}
+}
+
+// Serve makes this process the holder that its command line names, KIND URL [name=value ...]: the main function of a
+// program that holds locks of other modules. The url is among the makers' arguments. It does not return.
+func Serve(makers map[string]Maker) {
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "go holder: want KIND redis://[:password@]host:port/db [name=value ...]")
+		os.Exit(2)
+	}
+	exit(serve(os.Args[1], makers[os.Args[1]], os.Args[2], os.Args[3:]))
 }
 
 // Program is a holder with a way of its own to take turns. It reads commands, says events, the first of
@@ -93,12 +134,16 @@ func serve(kind string, maker Maker, url string, words []string) error {
 		return fmt.Errorf("no such kind: %s", kind)
 	}
 	args := arguments(kind, words)
+	args["url"] = url
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialURLContext(ctx, url, redis.DialContextFunc(lockmigrate.DialContext))
 	}}
 	book := url // a test may put a proxy between the lock and the server, but not between the book and it
 	if args["book"] != "" {
 		book = args["book"]
+		if !strings.Contains(book, "://") {
+			book = "redis://" + book // HOST:PORT, as all other holders want it
+		}
 	}
 	referee, err := redis.DialURL(book)
 	if err != nil {
@@ -132,7 +177,15 @@ func (s *server) loop(in *bufio.Scanner) {
 		switch {
 		case len(words) == 0:
 		case words[0] == "acquire" && len(words) == 2:
-			s.acquire(words[1])
+			s.acquire(words[0], words[1], s.taker.Acquire)
+		case words[0] == "try" && len(words) == 2:
+			if t, ok := s.taker.(Trier); ok {
+				s.acquire(words[0], words[1], t.TryAcquire)
+			} else {
+				s.say(Event{Event: "unsupported", Op: words[0]})
+			}
+		case words[0] == "clock" && len(words) == 2:
+			s.clock(words[1])
 		case words[0] == "release" && len(words) == 2:
 			s.release(words[1])
 		case words[0] == "turns" && len(words) == 5:
@@ -149,9 +202,27 @@ func (s *server) loop(in *bufio.Scanner) {
 	}
 }
 
-func (s *server) acquire(key string) {
+func (s *server) clock(word string) {
+	offset, err := strconv.ParseInt(word, 10, 64)
+	t, ok := s.taker.(Clocked)
+	switch {
+	case err != nil:
+		s.say(Event{Event: "error", Op: "protocol", Class: "usage", Message: "not a number: " + word})
+	case !ok:
+		s.say(Event{Event: "unsupported", Op: "clock"})
+	default:
+		t.Clock(time.Duration(offset) * time.Millisecond)
+		s.say(Event{Event: "clock", OffsetMS: offset})
+	}
+}
+
+func (s *server) acquire(op, key string, take func(context.Context, string) (func(context.Context) error, error)) {
 	began := time.Now()
-	release, err := s.taker.Acquire(context.Background(), key)
+	release, err := take(context.Background(), key)
+	if _, tells := s.taker.(Trier); tells && err != nil && !errors.Is(err, ErrBusy) {
+		s.say(Event{Event: "error", Op: op, Class: fmt.Sprintf("%T", err), Key: key, Message: err.Error()})
+		return
+	}
 	if err != nil {
 		s.say(Event{Event: "busy", Key: key, Message: err.Error(), WaitedMS: millis(began)})
 		return
@@ -185,6 +256,9 @@ func (s *server) turns(key, referee string, n int, hold time.Duration) {
 		}
 		began := time.Now()
 		release, err := s.taker.Acquire(context.Background(), key)
+		if errors.Is(err, ErrBusy) {
+			continue
+		}
 		if err != nil {
 			done.Errors++
 			s.say(Event{Event: "error", Op: "acquire", Key: key, Message: err.Error()})

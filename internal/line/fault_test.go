@@ -30,6 +30,7 @@ func open(t testing.TB, addr string, change func(*Options)) *Line {
 		change(&o)
 	}
 	l := New(o)
+	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
 

@@ -435,6 +435,9 @@ func (r *BridgeRenew) ask(now Instant) Step {
 //	release   ours, or the key was absent   Released
 //	          another's value on the key    Displaced: as at a renewal; the guard is gone
 //	          nothing was ours              Kept: the lock had been lost before
+//	clear     whatever it comes to          Displaced
+//
+// The value of another is deleted too if it is Leftover: see Dialect.Leftover.
 //
 // A reply that does not come is asked for once more; "nothing was ours" is then our own doing. A refusal is
 // followed by a release that names no key but these two: where a key beside them is denied, it frees the lock.
@@ -444,13 +447,16 @@ type BridgeRelease struct {
 	Value    string
 	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
-	Place    Place   // with an Entry, the place is given up too
-	Taken    Instant // a reading from before the keys were taken; 0: unknown
+	Place    Place         // with an Entry, the place is given up too
+	Taken    Instant       // a reading from before the keys were taken; 0: unknown
+	Leftover string        // deleted where it stands in our place; empty: nothing is
+	Breath   time.Duration // see Dialect.Breath
 
-	asked bool
-	again bool
-	bare  bool // the keys beside the lock's own were refused
-	seen  string
+	asked  bool
+	again  bool
+	bare   bool // the keys beside the lock's own were refused
+	clears bool // Leftover is being deleted
+	seen   string
 }
 
 // Seen returns the value that stands in our place. Valid once Displaced.
@@ -462,6 +468,8 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	case !r.asked:
 		r.asked = true
 		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
+	case r.clears:
+		return done(Displaced)
 	case reply.Kind == Silence && !r.again:
 		r.again = true
 		return r.ask(false)
@@ -476,6 +484,10 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case reply.Int == DropTheirs:
 		r.seen = reply.Text
+		if r.Leftover != "" && r.seen == r.Leftover {
+			r.clears = true
+			return send(Command{Op: CompareDel, Key: r.Key, Value: r.Leftover})
+		}
 		return done(Displaced)
 	case reply.Int == DropNothing && !r.again:
 		return done(Kept)
@@ -485,7 +497,7 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 }
 
 func (r *BridgeRelease) ask(brief bool) Step {
-	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL}
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Breath: r.Breath}
 	if r.bare {
 		return send(c)
 	}

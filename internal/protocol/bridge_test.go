@@ -10,7 +10,7 @@ import (
 // playBridge feeds replies to a machine and returns what it did, one word a step: an op, a sleep or the
 // verdict at the end.
 func playBridge(m Machine, replies ...Reply) string {
-	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop"}
+	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", CompareDel: "clear"}
 	verdicts := map[Verdict]string{
 		Acquired: "ACQUIRED", Busy: "BUSY", Foreign: "FOREIGN", Ghost: "GHOST", Failed: "FAILED", Unsure: "UNSURE",
 		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", Kept: "KEPT",
@@ -145,6 +145,29 @@ func TestBridgeRenewAndReleaseSteps(t *testing.T) {
 		}
 		if got := playBridge(&BridgeRelease{}, c.replies...); got != c.release {
 			t.Errorf("release: got %s, want %s", got, c.release)
+		}
+	}
+}
+
+// TestBridgeReleaseClearsLeftovers: only the value that never expires goes, and whatever becomes of that the holder is told.
+func TestBridgeReleaseClearsLeftovers(t *testing.T) {
+	theirs := func(value string) Reply { return Reply{Int: DropTheirs, Text: value} }
+	const forever = "2147483649.0"
+	for _, c := range []struct {
+		dialect *Dialect
+		replies []Reply
+		want    string
+	}{
+		{RedisPyFloat, []Reply{theirs(forever), code(1)}, "drop clear DISPLACED"},
+		{RedisPyFloat, []Reply{theirs(forever), code(0)}, "drop clear DISPLACED"},
+		{RedisPyFloat, []Reply{theirs(forever), {Kind: Silence}}, "drop clear DISPLACED"},
+		{RedisPyFloat, []Reply{theirs(forever), {Kind: Fault}}, "drop clear DISPLACED"},
+		{RedisPyFloat, []Reply{theirs("1795336218.5")}, "drop DISPLACED"},
+		{RedisObjects, []Reply{theirs("1")}, "drop DISPLACED"},
+		{JedisMS, []Reply{theirs("")}, "drop DISPLACED"},
+	} {
+		if got := playBridge(&BridgeRelease{Leftover: c.dialect.Leftover()}, c.replies...); got != c.want {
+			t.Errorf("%s %v: got %s, want %s", c.dialect.Name, c.replies, got, c.want)
 		}
 	}
 }

@@ -49,6 +49,32 @@ type Dialect struct {
 	Unique bool
 }
 
+// Leftover is the value that a bridge holder deletes at its release when it stands in the place of its own; empty for most
+// dialects. It never expires, so nothing else would ever free the key.
+//
+// A loser leaves it: its SETNX fails, the holder releases, its GET finds nothing and counts as expired, another holder comes
+// in, and its GETSET overwrites that holder's value. The old clients leave it to each other too, and an old holder deletes
+// it: its release deletes every number that is not smaller than its own. A bridge holder does the same. A client that came
+// in after a stale DEL would write this value as well and lose its lock here. But only a client that overran its lease sends a
+// stale DEL, and those that write this value have no lease.
+func (d *Dialect) Leftover() string {
+	if d.Missing != MissingExpired || d.Release != ReleaseNotSmaller {
+		return ""
+	}
+	return d.Forever
+}
+
+// Breath is for how long the key stays free of bridge clients after a bridge holder's release, in dialects whose clients take a key
+// that has gone for an expired one; 0 for the others. It is longer than a client takes for two commands, and much less than a
+// turn: without it such a client overwrites the next holder's value about once in a hundred contended turns. A dialect whose
+// every acquisition settles needs none.
+func (d *Dialect) Breath() time.Duration {
+	if d.Missing != MissingExpired || d.SettlesFree() {
+		return 0
+	}
+	return 5 * time.Millisecond
+}
+
 // WriteTime says when the writer computes the expiry that it writes.
 type WriteTime uint8
 

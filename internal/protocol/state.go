@@ -74,7 +74,7 @@ func (r *BridgeRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *BridgeRelease) AppendState(b []byte) []byte {
-	b = append(b, flags(r.asked, r.again, r.bare))
+	b = append(b, flags(r.asked, r.again, r.bare, r.clears))
 	b = appendTimes(b, time.Duration(r.Taken))
 	return appendTexts(b, r.Value, r.seen)
 }

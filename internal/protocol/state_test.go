@@ -13,6 +13,7 @@ var settings = map[string]bool{
 	"Fence": true, "FenceTTL": true, "TTL": true, "Grace": true, "Settle": true, "PutBacks": true, "NotAfter": true,
 	"Truthful": true, "Courtesy": true, "Place": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
 	"Tries": true, "Owner": true, "Script": true, "Queues": true, "Redisson": true, "Native": true, "Share": true, "Whole": true,
+	"Leftover": true, "Breath": true,
 }
 
 func TestAppendStateShowsEveryChange(t *testing.T) {

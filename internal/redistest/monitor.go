@@ -35,8 +35,7 @@ type Command struct {
 	Words []string  // the first in capitals
 }
 
-// Commands returns what ran since the last call, without the commands that scripts ran. A marker of its
-// own tells it where the present ends.
+// Commands returns what ran since the last call, without the commands that scripts ran.
 func (m *Monitor) Commands() []Command {
 	m.t.Helper()
 	return slices.DeleteFunc(m.Everything(), func(c Command) bool { return c.Addr == "lua" })

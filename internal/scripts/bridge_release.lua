@@ -9,7 +9,8 @@
 --          key has been free for that long
 -- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
 -- ARGV[4]  1: the key was taken less than an eighth of a gap ago
--- ARGV[5]  our entry in the queue, to be removed; left out when we have none
+-- ARGV[5]  our entry in the queue, to be removed; left out, or '', when we have none
+-- ARGV[6]  for how long in milliseconds the guard stays behind; left out: not at all
 -- Reply    {1}                 released: the key was ours to the end
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
@@ -20,6 +21,9 @@
 -- next one too where nobody hears it. It has no bound: giving back is always allowed.
 -- Where neither MGET nor GET is allowed, nobody knows whose the keys are: the refusal is the script's error, and
 -- nothing is deleted. Else the two keys are deleted first. Whatever is asked or written after that may be refused: it changes nothing.
+-- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
+-- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
+-- Without that moment it would overwrite the next holder's value.
 -- What bridge_acquire.lua has written of the streak is good enough for one who had the lock for a moment
 -- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
 local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
@@ -34,7 +38,8 @@ end
 local mine, whose = found[1] == value, found[2] == value
 local seen
 if mine then
-  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
+  redis.call('DEL', key)
+  if whose and (not ARGV[6] or redis.pcall('PEXPIRE', guard, ARGV[6]) ~= 1) then redis.call('DEL', guard) end
 elseif whose then
   redis.call('DEL', guard)
   seen = found[1]
@@ -52,7 +57,7 @@ if whose and ARGV[2] ~= '0' and not (mine and ARGV[4] == '1') then
   end
 end
 if queue ~= key and redis.pcall('EXISTS', queue) == 1 then
-  if ARGV[5] then redis.pcall('ZREM', queue, ARGV[5]) end
+  if ARGV[5] and ARGV[5] ~= '' then redis.pcall('ZREM', queue, ARGV[5]) end
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local name, channel = string.match(entry, '^(%S+) (.+)$')
     local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')

@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -202,6 +203,8 @@ func (t *Turn) Expect(token string) {
 	t.hub.tokens[token] = t
 }
 
+var errSubscribe = errors.New("no answer to SUBSCRIBE")
+
 // Subscribe makes messages on a channel events of the front of this turn's queue, from now until the
 // queue is empty. Whoever subscribes for the first time must look at the key again afterwards; Reset
 // tells of every later time.
@@ -215,15 +218,22 @@ func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 	t.queue.channel = channel
 	h.channels[channel] = t.queue
 	var subscribed <-chan struct{}
+	var l *listener
 	if p := t.queue.place; p != nil && p.listener != nil {
-		subscribed = p.listener.subscribe(channel)
+		l = p.listener
+		subscribed = l.subscribe(channel)
 	}
 	h.mu.Unlock()
 	if subscribed == nil {
 		return nil
 	}
+	unanswered := time.NewTimer(h.opts.ReplyTimeout)
+	defer unanswered.Stop()
 	select {
 	case <-subscribed:
+		return nil
+	case <-unanswered.C: // a dead connection must not keep anybody from a key that is free: it is replaced, and Reset tells
+		h.deaf(l, errSubscribe)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -31,7 +31,10 @@ func bridgeRequest(c protocol.Command) (Request, error) {
 			c.Value, ttl, number(fencing), bound(c.NotAfter), number(gap))
 	default: // BridgeDrop
 		r, err := script(scripts.BridgeRelease, c.Key, c.Guard, streak, lineOf(c), c.Value, number(gap), ttl, flag(c.Brief))
-		if c.Entry != "" {
+		switch {
+		case c.Breath >= time.Millisecond:
+			r.n += copy(r.args[r.n:], []any{c.Entry, number(c.Breath.Milliseconds())})
+		case c.Entry != "":
 			r.n += copy(r.args[r.n:], []any{c.Entry})
 		}
 		return r, err

@@ -242,7 +242,11 @@ func bridgeDrop(c *call) protocol.Reply {
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
 	if mine {
-		c.remove(cmd.Guard)
+		if onKey && cmd.Breath >= time.Millisecond {
+			c.expire(cmd.Guard, cmd.Breath)
+		} else {
+			c.remove(cmd.Guard)
+		}
 		switch {
 		case !onKey:
 			c.anew()

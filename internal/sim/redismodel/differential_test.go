@@ -207,8 +207,10 @@ func (s sender) ReceiveWithTimeout(time.Duration) (any, error) { return nil, nil
 
 type receiver struct{ redis.Conn }
 
-func (r receiver) Send(string, ...any) error {
-	_, _ = r.Receive() // MULTI's OK, QUEUED
+func (r receiver) Send(name string, _ ...any) error {
+	if name != "MULTI" { // package wire reads that answer itself
+		_, _ = r.Receive() // QUEUED
+	}
 	return nil
 }
 func (r receiver) DoWithTimeout(time.Duration, string, ...any) (any, error) { return r.Receive() }
@@ -306,6 +308,7 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(3) == 0 { // the two courtesies towards clients that only poll
 		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], []time.Duration{4000 * time.Second, 2000000 * time.Second}[g.IntN(2)]
 		c.YieldMost, c.Quiet, c.Brief = []time.Duration{0, 4000 * time.Second}[g.IntN(2)], g.IntN(2) == 0, g.IntN(2) == 0
+		c.Breath = []time.Duration{0, 3000 * time.Second}[g.IntN(2)]
 	}
 	if g.IntN(3) == 0 {
 		c.Share = 1000 * time.Second

@@ -3,7 +3,6 @@
 package bridge
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -26,34 +25,20 @@ func TestMain(m *testing.M) {
 				return nil, err
 			}
 			locker, err := compat.New(pool, o)
-			return compatTaker{locker}, err
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 			locker, err := modern.New(pool, modern.Options{TTL: time.Second, Fencing: true})
-			return modernTaker{locker}, err
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
 		},
 	})
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
-}
-
-type compatTaker struct{ *compat.Locker }
-
-func (t compatTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
-}
-
-type modernTaker struct{ *modern.Locker }
-
-func (t modernTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
 }
 
 const (

@@ -42,7 +42,7 @@ var (
 	from      = flag.Uint64("from", 1, "the seed of the first one; 0: from the clock")
 	only      = flag.Uint64("seed", 0, "the one seed to run; 0: all")
 	ofKind    = flag.String("kind", "", "the kinds to run, separated by commas; empty: all")
-	atOnce    = flag.Int("at-once", 160, "how many sequences run at once")
+	atOnce    = flag.Int("at-once", 320, "how many sequences run at once")
 	shown     = flag.Int("shown", 3, "how many failures of a kind are shown in full")
 )
 

@@ -1,3 +1,16 @@
+-- effects.lua: the part that scripts share which write after they have read the clock, or asked who listens. It stands before
+-- each of them. It has their writes replicated, and not their text.
+--
+-- Since Redis 5 servers do that by themselves. Redis 3.2 and 4, and 6.2 with lua-replicate-commands no, do it when they are
+-- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old is the error with which a
+-- script that needs the clock refuses before it writes anything. One that gives a lock back is refused nowhere: the DEL that it
+-- needs at least works on every server.
+local old
+if redis.replicate_commands then
+  redis.replicate_commands()
+elseif not redis.REDIS_VERSION_NUM then -- a server that need not be asked may drop the function
+  old = {err = 'OLDSERVER Redis before 3.2 cannot run this script: it may not write after it has read the clock'}
+end
 -- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
 --
 -- KEYS[1]  the lock's key
@@ -54,9 +67,13 @@
 -- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
 -- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- The key is written last, the guard before it, and all else before these two: nothing is taken when one of
+-- the commands is refused. A guard whose key is refused is set once more, to end at once; the right to that
+-- is proved by then.
 -- The usual case, a key that is free and that nobody waits for, comes first and takes few commands, each of
 -- which costs more than its Lua; what only the others need is defined after it. Who has a part in the queue
 -- is never of the usual case.
+if old then return old end
 local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
 local free = not ARGV[12] and redis.call('EXISTS', key, guard, ARGV[11] == '0' and key or KEYS[5]) == 0
 local found -- counter and streak, and what is on key and guard; nil also for what is no string
@@ -78,16 +95,21 @@ if found[2] and after ~= '0' then
   end
 end
 if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and lasted > tonumber(after)) then
-  redis.call('SET', key, value, 'PX', ttl)
-  redis.call('SET', guard, value, 'PX', ttl)
   local due = after ~= '0' and (follows and lasted or 0) > after - gap / 8 and 1 or 0
   if after ~= '0' and (not follows or lasts < gap * 1.125) then
     if not follows then since = string.format('%.0f', moment) end
     redis.call('SET', KEYS[4], since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
   end
-  if ARGV[6] == '0' then return {1, 0, due} end
-  local n = math.max((tonumber(found[1] or '0') or 0) + 1, seconds * 1000000 + micros)
-  redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+  local n = 0
+  if ARGV[6] ~= '0' then
+    local last = tonumber(string.match(found[1] or '', '^%d+$') or 0)
+    if last > 9e15 then last = 0 end
+    n = math.max(last + 1, seconds * 1000000 + micros)
+    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+  end
+  redis.call('SET', guard, value, 'PX', ttl)
+  local set = redis.pcall('SET', key, value, 'PX', ttl)
+  if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
   return {1, n, due}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
@@ -154,10 +176,12 @@ end
 
 -- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
 -- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
--- keys must be in one slot.
+-- keys must be in one slot. A counter that is no whole number up to 9e15 is not one of ours: it counts as none.
 local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  last = tonumber(string.match(last or '', '^%d+$') or 0)
+  if last > 9e15 then last = 0 end
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end
@@ -165,10 +189,12 @@ end
 -- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
 -- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
 local function text(key)
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return nil, kind end
-  if kind ~= 'string' then return kind, kind end
-  return redis.call('GET', key), kind
+  local value = redis.pcall('GET', key)
+  if not value then return nil, 'none' end
+  if type(value) == 'string' then return value, 'string' end
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end -- refused: the script is over
+  local kind = redis.pcall('TYPE', key).ok or 'no string'
+  return kind, kind
 end
 time, now = clock, moment
 if late(ARGV[7]) then return refuse() end
@@ -178,12 +204,13 @@ local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[12] or ''
 -- before us. What has become of the queue's key must not matter to the lock.
 local function line_up()
   if not queue or entry == '' then return 0 end
-  if not tonumber(redis.pcall('ZSCORE', queue, entry)) then
+  local lives = redis.pcall('PEXPIRE', queue, ARGV[13]) -- first: where it is refused, no queue is made
+  if type(lives) == 'number' and not tonumber(redis.pcall('ZSCORE', queue, entry)) then
     local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
     local ticket = math.max(last + 1, seconds * 1000000 + micros)
     redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
+    if lives == 0 then redis.pcall('PEXPIRE', queue, ARGV[13]) end
   end
-  redis.pcall('PEXPIRE', queue, ARGV[13])
   return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
 end
 
@@ -191,7 +218,7 @@ local none = free or not found[3] and not found[4] and redis.call('EXISTS', key,
 local owner = found[4]
 if not owner and not none then owner = text(guard) end
 local function held(code, wait, seen)
-  if owner == value then redis.call('DEL', guard) end -- of an earlier sending; we leave nothing behind
+  if owner == value then redis.pcall('DEL', guard) end -- of an earlier sending; we leave nothing behind
   return {code, line_up(), wait, seen}
 end
 if owner and owner ~= value then
@@ -212,7 +239,7 @@ elseif seen then
   local grace = tonumber(ARGV[3])
   due = due + math.max(grace, 0)
   if now <= due then
-    if since then redis.call('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    if since then redis.pcall('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
     return held(0, due - now + 1, seen)
   end
   if grace < 0 then return held(-2, -1, seen) end
@@ -247,7 +274,9 @@ if after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
   end
   redis.call('SET', KEYS[4], since .. string.format(' %.0f', now + gap * 1.25), 'PX', ttl + gap * 2)
 end
-redis.call('SET', key, value, 'PX', ttl)
-redis.call('SET', guard, value, 'PX', ttl)
 local due = after ~= '0' and lasted > after - gap / 8 and 1 or 0
-return {code, next_fence(KEYS[3], ARGV[6], found[1]), due, code == 2 and seen or ''}
+local token = next_fence(KEYS[3], ARGV[6], found[1])
+redis.call('SET', guard, value, 'PX', ttl)
+local set = redis.pcall('SET', key, value, 'PX', ttl)
+if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
+return {code, token, due, code == 2 and seen or ''}

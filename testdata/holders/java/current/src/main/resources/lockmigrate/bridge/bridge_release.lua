@@ -1,3 +1,16 @@
+-- effects.lua: the part that scripts share which write after they have read the clock, or asked who listens. It stands before
+-- each of them. It has their writes replicated, and not their text.
+--
+-- Since Redis 5 servers do that by themselves. Redis 3.2 and 4, and 6.2 with lua-replicate-commands no, do it when they are
+-- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old is the error with which a
+-- script that needs the clock refuses before it writes anything. One that gives a lock back is refused nowhere: the DEL that it
+-- needs at least works on every server.
+local old
+if redis.replicate_commands then
+  redis.replicate_commands()
+elseif not redis.REDIS_VERSION_NUM then -- a server that need not be asked may drop the function
+  old = {err = 'OLDSERVER Redis before 3.2 cannot run this script: it may not write after it has read the clock'}
+end
 -- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
 --
 -- KEYS[1]  the lock's key
@@ -9,7 +22,8 @@
 --          key has been free for that long
 -- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
 -- ARGV[4]  1: the key was taken less than an eighth of a gap ago
--- ARGV[5]  our entry in the queue, to be removed; left out when we have none
+-- ARGV[5]  our entry in the queue, to be removed; left out, or '', when we have none
+-- ARGV[6]  for how long in milliseconds the guard stays behind; left out: not at all
 -- Reply    {1}                 released: the key was ours to the end
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
@@ -18,27 +32,38 @@
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
 -- nobody may find the key free and the guard still there. Whoever is first in the queue is told, and the
 -- next one too where nobody hears it. It has no bound: giving back is always allowed.
+-- The two keys are deleted first. Whatever is asked or written after that may be refused: it changes nothing.
+-- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
+-- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
+-- Without that moment it would overwrite the next holder's value.
 -- What bridge_acquire.lua has written of the streak is good enough for one who had the lock for a moment
 -- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
 local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
-local found = redis.call('MGET', key, guard) -- nil also for what is no string
+local found = redis.pcall('MGET', key, guard) -- nil also for what is no string
+if found.err then found = {redis.pcall('GET', key), redis.pcall('GET', guard)} end
 local mine, whose = found[1] == value, found[2] == value
-if whose and ARGV[2] ~= '0' and not (mine and ARGV[4] == '1') then
-  local clock = redis.call('TIME')
-  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  local since = mine and string.match(redis.call('MGET', KEYS[3])[1] or '', '^(%d+) %d+$')
-  redis.call('SET', KEYS[3], (since or string.format('%.0f', now)) .. string.format(' %.0f', now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
-end
 local seen
 if mine then
-  if whose then redis.call('DEL', key, guard) else redis.call('DEL', key) end
+  redis.call('DEL', key)
+  if whose and (not ARGV[6] or redis.pcall('PEXPIRE', guard, ARGV[6]) ~= 1) then redis.call('DEL', guard) end
 elseif whose then
   redis.call('DEL', guard)
-  seen = redis.call('TYPE', key).ok
-  if seen == 'string' then seen = redis.call('GET', key) elseif seen == 'none' then seen = nil end
+  seen = found[1]
+  if type(seen) ~= 'string' then
+    seen = redis.pcall('TYPE', key).ok or 'unknown'
+    if seen == 'none' then seen = nil end
+  end
 end
-if queue ~= key and redis.call('EXISTS', queue) ~= 0 then
-  if ARGV[5] then redis.pcall('ZREM', queue, ARGV[5]) end
+if whose and ARGV[2] ~= '0' and not (mine and ARGV[4] == '1') then
+  local clock = redis.pcall('TIME')
+  if not clock.err then
+    local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    local since = mine and string.match(redis.pcall('MGET', KEYS[3])[1] or '', '^(%d+) %d+$')
+    redis.pcall('SET', KEYS[3], (since or string.format('%.0f', now)) .. string.format(' %.0f', now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+  end
+end
+if queue ~= key and redis.pcall('EXISTS', queue) == 1 then
+  if ARGV[5] and ARGV[5] ~= '' then redis.pcall('ZREM', queue, ARGV[5]) end
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local name, channel = string.match(entry, '^(%S+) (.+)$')
     local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')

@@ -1,3 +1,16 @@
+-- effects.lua: the part that scripts share which write after they have read the clock, or asked who listens. It stands before
+-- each of them. It has their writes replicated, and not their text.
+--
+-- Since Redis 5 servers do that by themselves. Redis 3.2 and 4, and 6.2 with lua-replicate-commands no, do it when they are
+-- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old is the error with which a
+-- script that needs the clock refuses before it writes anything. One that gives a lock back is refused nowhere: the DEL that it
+-- needs at least works on every server.
+local old
+if redis.replicate_commands then
+  redis.replicate_commands()
+elseif not redis.REDIS_VERSION_NUM then -- a server that need not be asked may drop the function
+  old = {err = 'OLDSERVER Redis before 3.2 cannot run this script: it may not write after it has read the clock'}
+end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
 --
@@ -62,10 +75,12 @@ end
 
 -- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
 -- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
--- keys must be in one slot.
+-- keys must be in one slot. A counter that is no whole number up to 9e15 is not one of ours: it counts as none.
 local function next_fence(counter, ttl, last)
   if ttl == '0' then return 0 end
-  local n = math.max((tonumber(last or '0') or 0) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  last = tonumber(string.match(last or '', '^%d+$') or 0)
+  if last > 9e15 then last = 0 end
+  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end
@@ -73,10 +88,12 @@ end
 -- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is
 -- absent. A value of another type must not raise an error: to us it is a holder that we cannot read.
 local function text(key)
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return nil, kind end
-  if kind ~= 'string' then return kind, kind end
-  return redis.call('GET', key), kind
+  local value = redis.pcall('GET', key)
+  if not value then return nil, 'none' end
+  if type(value) == 'string' then return value, 'string' end
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end -- refused: the script is over
+  local kind = redis.pcall('TYPE', key).ok or 'no string'
+  return kind, kind
 end
 -- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
 --
@@ -98,6 +115,8 @@ end
 --
 -- Atomic because the answer must be true of key and guard at one moment, and because a value may be
 -- put back only over the one that was looked at.
+-- The guard is extended first: a server that is out of memory allows the SET after that.
+if old then return old end
 local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if late(ARGV[7]) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
@@ -119,6 +138,6 @@ elseif seen then
     code = 3
   end
 end
-redis.call('SET', key, value, 'PX', ttl)
-redis.call('SET', guard, value, 'PX', ttl)
+redis.call('PEXPIRE', guard, ttl)
+if code == 1 then redis.call('PEXPIRE', key, ttl) else redis.call('SET', key, value, 'PX', ttl) end
 return {code, 0, 0, code == 1 and '' or seen or ''}
