@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, wi
 	defer cancel()
 	var stdout, stderr string
 	if url := "redis://few:pw@" + s.Addr; line[0] == "serve" { // what it says is on its page
-		stdout = pageOf(t, ctx, url)
+		stdout = pageOf(t, ctx, url, without)
 	} else {
 		code, stdout, stderr = lockmigrateIn(ctx, false, append(slices.Clone(line), "--redis", url)...)
 	}
@@ -110,18 +111,37 @@ func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, wi
 	return code, stdout + stderr, refused
 }
 
-// pageOf is what the page of serve shows after a second.
-func pageOf(t *testing.T, ctx context.Context, url string) string {
+// pageOf is what the page of serve says of itself after a second; where a right is needed and taken away, as soon as
+// the page names it, or after five.
+func pageOf(t *testing.T, ctx context.Context, url string, without *rights.Right) string {
 	t.Helper()
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c := page.NewCollector(end, page.Options{Match: []string{"lock:*"}, Burst: 200 * time.Millisecond, Every: 300 * time.Millisecond, CensusEvery: 200 * time.Millisecond, Look: 100 * time.Millisecond})
-	c.Run(ctx)
-	text, err := json.Marshal(c.State())
-	require.NoError(t, err)
-	return string(text)
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	says := func() string {
+		s := c.State()
+		text, err := json.Marshal([]any{s.Error, s.Monitor, s.Refused, s.Locks.Error, s.Locks.Lacks})
+		require.NoError(t, err)
+		return string(text)
+	}
+	began := time.Now()
+	for ctx.Err() == nil {
+		if without == nil || without.Without != "" {
+			if time.Since(began) > time.Second {
+				break
+			}
+		} else if saysWhich(says(), *without) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	running.Wait()
+	return says()
 }
 
 // saysWhich tells that an output names a right.
