@@ -219,8 +219,9 @@ func (l *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 	}
 }
 
-// prove notes that the server runs the scripts of the queue. The first acquisition asks for that: without it a server that is too
-// old would take part until the first contention.
+// prove notes that the server runs the scripts of the queue. The first attempt asks for that, and where it finds the key free it
+// asks for the right to DEL too. Without it a server that is too old would take part until the first contention, and a user
+// without that right would leave each lock until its TTL ends.
 func (l *Locker) prove(m *protocol.ModernAcquire) {
 	if m.Queues {
 		l.proven.Store(true)

@@ -35,6 +35,11 @@ func newFenceCommand(env *environment) *cobra.Command {
 changes nothing. --remove restores the rights of before, which the fence keeps in the rule.
 --watch shows who runs into it, from ACL LOG.
 
+--with-set also denies SET, SETEX, PSETEX, MSETNX and RENAMENX, so no command is left that
+can take a lock. These users then need --keep for every other key that they set. "verify"
+accepts such a fence in place of MONITOR; name the users of the new services there with
+--trust-user.
+
 The verdict is the server's, not the rule's: fence asks ACL DRYRUN about every meeting of a
 --lock pattern with a key pattern of the user, selectors included. "fenced" needs all
 obligations that are printed; "partly" says that this user is denied SETNX and GETSET, but
@@ -45,7 +50,7 @@ redis+cluster:// and redis+sentinel:// the fence therefore goes up on the replic
 redis:// it goes up on the server that is named and on no other.
 
 What a fence cannot do: ACL has no rule about an option, so SET NX and SET GET are denied only
-together with SET. A fenced client can still DEL: one that held a lock before may delete
+together with SET: see --with-set. A fenced client can still DEL: one that held a lock before may delete
 whatever is on the key. Rules are gone after a restart unless they are saved on each server
 with ACL SAVE or CONFIG REWRITE.
 
@@ -60,7 +65,8 @@ when --watch lost sight of one.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.opts.Users, "user", nil, "`NAME` of a user that legacy clients authenticate as; repeatable")
 	f.StringArrayVar(&flags.opts.Locks, "lock", nil, "`PATTERN` of the lock keys; repeatable, needed to put a fence up")
-	f.StringArrayVar(&flags.opts.Keep, "keep", nil, "`PATTERN` of keys where SETNX and GETSET stay allowed (7.0 or later); repeatable")
+	f.StringArrayVar(&flags.opts.Keep, "keep", nil, "`PATTERN` of keys where the denied commands stay allowed (7.0 or later); repeatable")
+	f.BoolVar(&flags.opts.All, "with-set", false, "deny SET, SETEX, PSETEX, MSETNX and RENAMENX too (7.0 or later)")
 	f.BoolVar(&flags.opts.Remove, "remove", false, "take the fence away")
 	f.BoolVar(&flags.execute, "execute", false, "change the server's ACL")
 	f.DurationVar(&flags.watch, "watch", 0, "show for this `DURATION` who runs into a fence")
@@ -106,6 +112,9 @@ func (f fenceFlags) check() error {
 	}
 	if len(f.opts.Users) > 0 && !f.opts.Remove && len(f.opts.Locks) == 0 {
 		return usageError("give their patterns with --lock, such as 'lock.order.*'", "no lock key is named")
+	}
+	if f.opts.All && (f.opts.Remove || len(f.opts.Users) == 0) {
+		return usageError("leave out --with-set: --remove takes away whatever the fence denied, and --watch shows every refusal", "--with-set says what a fence is to deny")
 	}
 	if f.watch < 0 {
 		return usageError("give a duration such as 10m", "--watch %v is negative", f.watch)

@@ -148,7 +148,7 @@ func printHits(env *environment, total int64, holes []string) error {
 	if len(holes) > 0 {
 		atLeast = "at least "
 	}
-	_, err := fmt.Fprintf(env.stdout, "%s%d SETNX or GETSET were denied\n", atLeast, total)
+	_, err := fmt.Fprintf(env.stdout, "%s%d commands that can take a lock were denied\n", atLeast, total)
 	return err
 }
 

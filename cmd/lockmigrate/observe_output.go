@@ -106,6 +106,9 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 	if !r.Complete {
 		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")
 	}
+	for _, why := range r.Refused {
+		fmt.Fprintf(&b, "NOT ALL WAS READ: %s\n", terminal.Safe(why))
+	}
 	for _, h := range holes {
 		fmt.Fprintf(&b, "NOT ALL WAS SEEN: %s\n", terminal.Safe(h))
 	}

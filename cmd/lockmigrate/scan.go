@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -236,12 +237,17 @@ func (s *scanJSON) summary(sum census.Summary) error {
 	b = appendCounts(append(b, `,"by_state":`...), sum.ByState)
 	b = strconv.AppendInt(append(b, `,"possible":`...), sum.Possible, 10)
 	b = strconv.AppendInt(append(b, `,"unread":`...), sum.Unread, 10)
+	lacks, err := json.Marshal(append([]string{}, sum.Lacks...))
+	if err != nil {
+		return err
+	}
+	b = append(append(b, `,"lacks":`...), lacks...)
 	b = strconv.AppendFloat(append(b, `,"seconds":`...), sum.Elapsed.Seconds(), 'f', 3, 64)
 	if !sum.Clock.IsZero() {
 		b = append(sum.Clock.AppendFormat(append(b, `,"server_time":"`...), jsonTime), '"')
 	}
 	b = strconv.AppendBool(append(b, `,"complete":`...), sum.Complete)
-	_, err := s.w.Write(append(b, "}}\n"...))
+	_, err = s.w.Write(append(b, "}}\n"...))
 	return err
 }
 
@@ -356,6 +362,9 @@ func (t *scanTable) summary(sum census.Summary) error {
 	}
 	if sum.Unread > 0 {
 		fmt.Fprintf(&b, "not read: %s that this user has no right to, or that moved between nodes\n", counted(sum.Unread, "key"))
+	}
+	for _, why := range sum.Lacks {
+		fmt.Fprintf(&b, "not read: %s\n", terminal.Safe(why))
 	}
 	if sum.Skipped > 0 {
 		fmt.Fprintf(&b, "not read: %s with a name longer than 64 KiB\n", counted(sum.Skipped, "key"))

@@ -26,6 +26,7 @@ type keysSeen struct {
 	endless  int64 // tokens among them without a TTL
 	others   int64 // no lock that is known
 	unread   int64 // that this user may not read
+	lacks    []string
 	complete bool
 	clock    time.Time // the server's
 }
@@ -72,7 +73,7 @@ func lookAt(ctx context.Context, env *environment, end *endpoint.Endpoint, patte
 		}
 	}
 	summary := count.Summary()
-	seen.complete, seen.clock, seen.unread = summary.Complete, summary.Clock, summary.Unread
+	seen.complete, seen.clock, seen.unread, seen.lacks = summary.Complete, summary.Clock, summary.Unread, summary.Lacks
 	return seen, nil
 }
 
@@ -145,7 +146,7 @@ func (k *keysSeen) trusted() error {
 	case !k.complete:
 		return unsafeError("run it again, or say with --force REASON why it does not matter", "not all keys could be looked at")
 	case k.unread > 0:
-		return unsafeError("use a user that may read the lock keys, or say with --force REASON why it does not matter", "%d keys could not be read", k.unread)
+		return unsafeError("use a user that may read the lock keys, or say with --force REASON why it does not matter", "%d keys could not be read: %s", k.unread, strings.Join(k.lacks, "; "))
 	case !k.clock.IsZero() && k.clock.Before(protocol.EarliestExpiry.Time()):
 		return unsafeError("set the server's clock", "the server's clock says %s: the bridge takes no expiry of that time for one", k.clock.UTC().Format(time.DateOnly))
 	}

@@ -59,11 +59,12 @@ type Progress struct {
 
 // Summary is what a census found.
 type Summary struct {
-	Scanned  int64 // distinct keys looked at, as far as the census remembers them
-	Locks    int64 // findings of at least the wanted confidence, and all keys chosen by Match
-	Possible int64 // findings below it
-	Unread   int64 // keys that this user may not read, or that were moving between nodes
-	Skipped  int64 // keys whose name is too long to be looked at
+	Scanned  int64    // distinct keys looked at, as far as the census remembers them
+	Locks    int64    // findings of at least the wanted confidence, and all keys chosen by Match
+	Possible int64    // findings below it
+	Unread   int64    // keys that this user may not read, or that were moving between nodes
+	Lacks    []string // what was refused and gone without, as the server said it: each kind once
+	Skipped  int64    // keys whose name is too long to be looked at
 	ByFormat map[Format]int64
 	ByState  map[State]int64
 	Elapsed  time.Duration

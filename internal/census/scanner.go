@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/bits"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -396,8 +397,10 @@ func (s *scanner) readString(p *page, key []byte) error {
 	case ttlErr == nil && isWrongType(valueErr):
 		s.looks = append(s.looks, look{key: bytes.Clone(key), ttl: ttl})
 		return nil
+	case ttlErr != nil && (valueErr == nil || isWrongType(valueErr)):
+		return s.refused(ttlErr)
 	}
-	return s.refused(errors.Join(valueErr, ttlErr))
+	return s.refused(valueErr)
 }
 
 // readLook reads the reply to a look's question.
@@ -417,6 +420,9 @@ func (s *scanner) readSize(l *look) error {
 		kind, _, err := s.reply.bulk(nil, 32)
 		if fatal(err) {
 			return err
+		}
+		if err != nil {
+			s.lacks("TYPE", err)
 		}
 		l.kind = typeName(kind)
 	}
@@ -445,6 +451,9 @@ func (s *scanner) readGuard(p *page, l *look) error {
 		return err
 	}
 	p.scratch = guard
+	if err != nil && !isWrongType(err) {
+		s.lacks("the guard beside a lock", err)
+	}
 	return s.report(&Look{Key: l.key, Type: "string", Value: l.value, TTL: l.ttl, Guard: guard, SawGuard: err == nil, asked: true})
 }
 
@@ -516,11 +525,22 @@ func (s *scanner) refused(err error) error {
 	if strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "access") ||
 		strings.HasPrefix(text, "MOVED") || strings.HasPrefix(text, "ASK") {
 		s.census.summary.Unread++
+		if strings.HasPrefix(text, "NOPERM") {
+			s.lacks("a key", err)
+		}
 		return nil
 	}
 	var refusal errReply
 	errors.As(err, &refusal)
 	return refusal
+}
+
+// lacks notes what the census goes without.
+func (s *scanner) lacks(what string, err error) {
+	list := &s.census.summary.Lacks
+	if text := what + " is refused: " + err.Error(); !slices.Contains(*list, text) && len(*list) < 10 {
+		*list = append(*list, text)
+	}
 }
 
 // typeName avoids an allocation for the types that Redis has by itself.

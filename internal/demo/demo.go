@@ -302,7 +302,7 @@ func (s *stage) clean() error {
 	}
 	if err != nil {
 		return &endpoint.Error{
-			What:   "the key " + s.key() + " may be left on the server",
+			What:   fmt.Sprintf("the key %s, or a key beside it, may be left on the server: %v", s.key(), err),
 			Advice: "delete it when the server answers again", Cause: err,
 		}
 	}

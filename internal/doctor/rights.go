@@ -112,10 +112,10 @@ func keyOf(role, lock string) string {
 	switch role {
 	case rights.Lock:
 		return lock
+	case rights.Namespaces:
+		return role
 	case rights.Namespace:
 		return "lockmigrate:{lockmigrate-doctor}:stage"
-	case rights.RedissonKey:
-		return rights.RedissonKey + ":{" + lock + "}"
 	}
 	return protocol.Beside(lock, role)
 }
@@ -257,7 +257,7 @@ func (p *patient) trial(use rights.Use, r rights.Right) []any {
 // arguments are what a command needs to be asked about.
 func arguments(name, key, record string) []any {
 	switch name {
-	case "get", "del", "pttl", "type", "exists", "mget", "zpopmin", "watch", "persist":
+	case "get", "del", "pttl", "type", "exists", "mget", "watch", "persist":
 		return []any{key}
 	case "hgetall", "hlen", "hkeys":
 		return []any{record}

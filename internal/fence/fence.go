@@ -1,5 +1,6 @@
 // Package fence makes a forgotten legacy client fail loudly: it denies SETNX and GETSET to the users that
-// legacy clients authenticate as, by the server's own ACL.
+// legacy clients authenticate as, by the server's own ACL. With Options.All it denies every command that can take
+// a lock, SET too: then nothing of these users needs to be watched.
 //
 // A fence stands only where the server itself says so. The words of a rule prove nothing: a selector, or a
 // category that was granted later, can allow what another word denies. So each key pattern of the locks is
@@ -30,11 +31,14 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/obligation"
 )
 
-// Denied are the commands that legacy clients take locks with and that nothing else needs.
-var Denied = []string{"setnx", "getset"}
+// Taking are the commands with which a client can take or overwrite a lock that is a string: Denied, and Writes.
+var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "mset", "msetnx", "renamenx"}
 
-// Writes are the other commands with which a client can take or overwrite a lock that is a string.
-var Writes = []string{"set", "setex", "psetex", "mset", "msetnx", "renamenx"}
+// Denied are those that legacy clients take locks with and that nothing else needs.
+var Denied = Taking[:2:2]
+
+// Writes are the others. Of the locks known to be in use SET NX and SETEX take; the rest is rare and could.
+var Writes = Taking[2:]
 
 // Verdict says how far a user is kept from taking a legacy lock.
 type Verdict string
@@ -75,8 +79,23 @@ type Trial struct {
 type Options struct {
 	Users  []string
 	Locks  []string // patterns of the locks' keys
-	Keep   []string // patterns of other keys, where SETNX and GETSET stay allowed
+	Keep   []string // patterns of other keys, where the denied commands stay allowed
+	All    bool     // deny all of Taking, and not only Denied
 	Remove bool
+}
+
+// commands are those that the fence denies.
+func (o *Options) commands() []string {
+	if o.All {
+		return Taking
+	}
+	return Denied
+}
+
+// spoken names commands in a text.
+func spoken(commands []string) string {
+	upper := strings.ToUpper(strings.Join(commands[:len(commands)-1], ", "))
+	return upper + " and " + strings.ToUpper(commands[len(commands)-1])
 }
 
 // Make plans for one server. It only reads.
@@ -178,7 +197,7 @@ func witnesses(locks []string, r rule) []string {
 	}
 	for _, lock := range locks {
 		add(lock, "*")
-		for _, part := range append([]permissions{r.root}, r.selectors...) {
+		for _, part := range r.parts() {
 			for _, pattern := range part.keys() {
 				add(lock, pattern)
 			}
@@ -200,24 +219,110 @@ func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
 	if p.options.Remove {
 		denied = ""
 	}
+	commands := p.options.commands()
 	for _, key := range witnesses(locks, r) {
-		for _, command := range Denied {
-			words := []string{strings.ToUpper(command), key, "1"}
-			add(denied, words...)
+		for _, command := range commands {
+			for _, words := range trials(command, key, r) {
+				add(denied, words...)
+			}
 		}
 	}
 	for _, pattern := range p.options.Keep {
 		if key, ok := glob.Meet(pattern, "*"); ok && !p.options.Remove {
-			for _, command := range Denied {
-				add("allowed", strings.ToUpper(command), key, "1")
+			for _, command := range commands {
+				add("allowed", trials(command, key, rule{})[0]...)
 			}
 		}
 	}
 	for _, key := range witnesses(locks, r) {
-		add("", "SET", key, "1", "NX")
-		add("", "SET", key, "1", "GET")
+		if !p.options.All {
+			add("", "SET", key, "1", "NX")
+			add("", "SET", key, "1", "GET")
+		}
 		add("", "DEL", key)
 	}
+}
+
+// trials are the forms of a command that could take a key. RENAMENX moves another key there: one for each
+// pattern of the user's rule.
+func trials(command, key string, r rule) (all [][]string) {
+	name := strings.ToUpper(command)
+	switch command {
+	case "setex", "psetex":
+		return [][]string{{name, key, "1", "1"}}
+	case "renamenx":
+		all = append(all, []string{name, key, key})
+		for _, part := range r.parts() {
+			for _, pattern := range part.keys() {
+				if from, ok := glob.Meet(pattern, "*"); ok && from != key && !slices.ContainsFunc(all, func(t []string) bool { return t[1] == from }) {
+					all = append(all, []string{name, from, key})
+				}
+			}
+		}
+		return all
+	}
+	return [][]string{{name, key, "1"}}
+}
+
+// unshown says why trials that are denied do not stand for all keys, empty where they do.
+func (r rule) unshown(command string) string {
+	switch {
+	case r.byArgument(command):
+		return "user " + r.user + " may run " + strings.ToUpper(command) + " with some first arguments, and no trial shows which"
+	case r.databases():
+		return "user " + r.user + " has rights in some databases only, and ACL DRYRUN speaks of one"
+	case r.split() && (command == "getset" || command == "renamenx"):
+		return "user " + r.user + " has key patterns that only read and others that only write; no trial stands for the keys that match both"
+	}
+	return ""
+}
+
+// may asks whether a user may run one of the commands on any key of the locks. It says denied only where the trials
+// stand for every key, and else names the trial, or the reason.
+func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command string) (said, evidence string) {
+	said = "denied"
+	if evidence = r.unshown(command); evidence != "" {
+		said = "unknown"
+	}
+	for _, key := range witnesses(locks, r) {
+		for _, words := range trials(command, key, r) {
+			switch dryrun(ctx, conn, r.user, words) {
+			case "allowed":
+				return "allowed", strings.Join(words, " ")
+			case "unknown":
+				said, evidence = "unknown", strings.Join(words, " ")
+			}
+		}
+	}
+	return said, evidence
+}
+
+// Excluded returns the commands of Taking that no user may run on any key of the locks, by the server's own word.
+// Users that are off, and those that are trusted, do not count. What the server does not tell counts as allowed.
+// It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
+func Excluded(ctx context.Context, conn redis.Conn, locks, trusted []string) (commands []string, err error) {
+	if len(locks) == 0 {
+		return nil, nil // every key is a lock's
+	}
+	lines, err := list(ctx, conn)
+	if err != nil || len(lines) == 0 {
+		return nil, err
+	}
+	all := people(ctx, conn, lines)
+	for _, command := range Taking {
+		free := false
+		for _, who := range all {
+			if slices.Contains(trusted, who.user) {
+				continue
+			}
+			said, _ := may(ctx, conn, who.rule, locks, command)
+			free = free || said != "denied"
+		}
+		if !free {
+			commands = append(commands, command)
+		}
+	}
+	return commands, nil
 }
 
 // dryrun says allowed, denied, or unknown where the server cannot tell: before 7.0, or without the right.
@@ -256,22 +361,29 @@ func (p *Plan) apply(r rule) {
 		return
 	}
 	if !allowed && !unknown && p.kept() {
-		p.Note = "fenced already: the server denies SETNX and GETSET on every key of the patterns"
+		p.Note = "fenced already: the server denies " + spoken(o.commands()) + " on every key of the patterns"
 		return
 	}
 	before, again := r.memory()
 	if !again {
 		before.root = r.root.commands
 	}
-	p.Command = []string{"ACL", "SETUSER", p.User, "-setnx", "-getset"}
+	var denials []string
+	for _, command := range o.commands() {
+		denials = append(denials, "-"+command)
+		if !slices.Contains(before.denied, command) {
+			before.denied = append(before.denied, command)
+		}
+	}
+	p.Command = append([]string{"ACL", "SETUSER", p.User}, denials...)
 	var selectors []string
 	for _, s := range r.selectors {
 		if s.ours() {
 			continue // of an earlier fence: it is replaced
 		}
-		if !s.disjoint(o.Locks) && s.grants() {
+		if !s.disjoint(o.Locks) && s.grants(o.commands()) {
 			before.selectors = append(before.selectors, s)
-			s.commands = append(slices.Clone(s.commands), "-setnx", "-getset")
+			s.commands = append(slices.Clone(s.commands), denials...)
 		}
 		selectors = append(selectors, s.text())
 	}
@@ -283,7 +395,7 @@ func (p *Plan) apply(r rule) {
 		p.Command = append(p.Command, before.text())
 	}
 	if len(o.Keep) > 0 {
-		p.Command = append(p.Command, keeper(o.Keep))
+		p.Command = append(p.Command, keeper(o.commands(), o.Keep))
 	}
 	if slices.Contains(r.root.other, "off") {
 		p.Note = "the user is off: nobody can connect as it, but those who are connected go on"
@@ -313,21 +425,24 @@ func (p *Plan) keepable(r rule) string {
 	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
 		return "to keep patterns the server needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --keep"
 	}
+	if _, unknown := p.said("unknown"); unknown && p.options.All {
+		return "to deny SET the fence must remember the rights of before, and needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --with-set"
+	}
 	before, fenced := r.memory()
 	if !fenced {
 		before.root = r.root.commands
 	}
 	for _, pattern := range p.options.Keep {
-		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && (permissions{commands: before.root}).grants()
+		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && (permissions{commands: before.root}).grants(p.options.commands())
 		for _, s := range r.selectors {
-			held = held || s.grants() && slices.ContainsFunc(s.keys(), func(own string) bool { return glob.Covers(own, pattern) })
+			held = held || s.grants(p.options.commands()) && slices.ContainsFunc(s.keys(), func(own string) bool { return glob.Covers(own, pattern) })
 		}
 		if !held {
 			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it", pattern)
 		}
 	}
 	if !fenced && !p.kept() {
-		return "the user may not run SETNX and GETSET on what is to be kept today, and a fence gives no rights: leave out --keep"
+		return "the user may not run " + spoken(p.options.commands()) + " on what is to be kept today, and a fence gives no rights: leave out --keep"
 	}
 	return ""
 }
@@ -336,8 +451,9 @@ func (p *Plan) keepable(r rule) string {
 func (p *Plan) remove(r rule) {
 	before, ok := r.memory()
 	if !ok {
-		before.root = strip(r.root.commands)
-		if len(before.root) == len(r.root.commands) && !slices.ContainsFunc(r.selectors, permissions.names) {
+		before.denied = Denied
+		before.root = strip(r.root.commands, Denied)
+		if !r.root.names(Denied) && !slices.ContainsFunc(r.selectors, func(s permissions) bool { return s.names(Denied) }) {
 			p.Note = "there is no fence of ours to take away"
 			if _, denied := p.denied(); denied {
 				p.Note += "; if the user had SETNX and GETSET before: ACL SETUSER " + p.User + " +setnx +getset"
@@ -345,10 +461,10 @@ func (p *Plan) remove(r rule) {
 			return
 		}
 		p.Note = "the rule does not remember a fence: only the words -setnx and -getset are taken out"
-	} else if !same(r.root.commands, before.root) {
+	} else if !before.same(r.root.commands, before.root) {
 		p.Note = "other rights were changed since the fence went up: they stay as they are now"
 	}
-	p.Command = append([]string{"ACL", "SETUSER", p.User, "-@all"}, restored(r.root.commands, before.root)...)
+	p.Command = append([]string{"ACL", "SETUSER", p.User, "-@all"}, before.restored(r.root.commands, before.root)...)
 	if len(r.selectors) == 0 {
 		return
 	}
@@ -360,12 +476,12 @@ func (p *Plan) remove(r rule) {
 		if ok {
 			for _, was := range before.selectors {
 				if slices.Equal(s.other, was.other) {
-					s.commands = restored(s.commands, was.commands)
+					s.commands = before.restored(s.commands, was.commands)
 					break
 				}
 			}
-		} else if s.names() {
-			s.commands = strip(s.commands)
+		} else if s.names(Denied) {
+			s.commands = strip(s.commands, Denied)
 		}
 		p.Command = append(p.Command, s.text())
 	}
@@ -387,7 +503,7 @@ func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 		return
 	}
 	all := people(ctx, conn, lines)
-	user := p.userObligation()
+	user := p.userObligation(parse(ruleOf(lines, p.User)))
 	others := othersObligation(ctx, conn, all, p.options)
 	set := p.setObligation(ctx, conn, all)
 	p.Obligations = []obligation.Obligation{user, others, set}
@@ -404,8 +520,14 @@ func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 	}
 }
 
-func (p *Plan) userObligation() obligation.Obligation {
+func (p *Plan) userObligation(r rule) obligation.Obligation {
 	o := obligation.Obligation{ID: "user-denied"}
+	for _, command := range p.options.commands() {
+		if why := r.unshown(command); why != "" {
+			o.Evidence = why
+			return o
+		}
+	}
 	if trial, found := p.said("allowed"); found {
 		o.Evidence = fmt.Sprintf("ACL DRYRUN allows %s to user %s", strings.Join(trial, " "), p.User)
 	} else if trial, found := p.said("unknown"); found {
@@ -418,7 +540,7 @@ func (p *Plan) userObligation() obligation.Obligation {
 				n++
 			}
 		}
-		o.Evidence = fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to user %s, in %d trials that stand for every key of %s", p.User, n, strings.Join(p.options.Locks, " "))
+		o.Evidence = fmt.Sprintf("ACL DRYRUN denies %s to user %s, in %d trials that stand for every key of %s", spoken(p.options.commands()), p.User, n, strings.Join(p.options.Locks, " "))
 	}
 	return o
 }
@@ -448,62 +570,36 @@ func people(ctx context.Context, conn redis.Conn, lines []string) (all []person)
 	return all
 }
 
-// may asks about one command on every key that matters. Allowed is the first trial that the server allows; unknown
-// tells that it does not say of some.
-func (who *person) may(ctx context.Context, conn redis.Conn, locks []string, command string) (allowed []string, unknown bool) {
-	for _, key := range witnesses(locks, who.rule) {
-		trial := trialOf(command, key)
-		switch dryrun(ctx, conn, who.user, trial) {
-		case "allowed":
-			return trial, false
-		case "unknown":
-			unknown = true
-		}
-	}
-	return nil, unknown
-}
-
-// trialOf writes a command that takes or overwrites the lock of a key.
-func trialOf(command, key string) []string {
-	name := strings.ToUpper(command)
-	switch command {
-	case "set":
-		return []string{name, key, "1", "NX"}
-	case "setex", "psetex":
-		return []string{name, key, "1", "1"}
-	case "renamenx":
-		return []string{name, key, key}
-	}
-	return []string{name, key, "1"}
-}
-
 // othersObligation looks at every user that is not to be fenced.
 func othersObligation(ctx context.Context, conn redis.Conn, all []person, opts Options) obligation.Obligation {
 	o := obligation.Obligation{ID: "other-users-denied"}
-	var may, unclear []string
+	var can, unclear []string
 	users := 0
 	for _, who := range all {
 		if slices.Contains(opts.Users, who.user) {
 			continue
 		}
 		users++
-		for _, command := range Denied {
-			allowed, unknown := who.may(ctx, conn, opts.Locks, command)
-			if allowed != nil && !slices.Contains(may, who.name) {
-				may = append(may, who.name)
+		verdict := "denied"
+		for _, command := range opts.commands() {
+			if said, _ := may(ctx, conn, who.rule, opts.Locks, command); said != "denied" && verdict != "allowed" {
+				verdict = said
 			}
-			if unknown && !slices.Contains(unclear, who.name) {
-				unclear = append(unclear, who.name)
-			}
+		}
+		switch verdict {
+		case "allowed":
+			can = append(can, who.name)
+		case "unknown":
+			unclear = append(unclear, who.name)
 		}
 	}
 	switch {
-	case len(may) > 0:
-		o.Evidence = "may run SETNX or GETSET on a lock's key: user " + strings.Join(may, ", ")
+	case len(can) > 0:
+		o.Evidence = "may run one of " + spoken(opts.commands()) + " on a lock's key: user " + strings.Join(can, ", ")
 	case len(unclear) > 0:
 		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
 	default:
-		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies SETNX and GETSET to the %d other users that are on, or connected", users)
+		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies %s to the %d other users that are on, or connected", spoken(opts.commands()), users)
 	}
 	return o
 }
@@ -514,16 +610,15 @@ func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person)
 	o := obligation.Obligation{ID: "set-denied"}
 	for _, who := range all {
 		for _, command := range Writes {
-			allowed, unknown := who.may(ctx, conn, p.options.Locks, command)
-			switch {
-			case allowed != nil && command == "set":
-				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, strings.Join(allowed, " "))
+			switch said, evidence := may(ctx, conn, who.rule, p.options.Locks, command); {
+			case said == "allowed" && command == "set":
+				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
 				return o
-			case allowed != nil:
-				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, strings.Join(allowed, " "))
+			case said == "allowed":
+				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, evidence)
 				return o
-			case unknown:
-				o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s by user %s", strings.ToUpper(command), who.name)
+			case said == "unknown":
+				o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s by user %s: %s", strings.ToUpper(command), who.name, evidence)
 				return o
 			}
 		}

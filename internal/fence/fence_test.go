@@ -29,9 +29,10 @@ func rules(t *testing.T, s *redistest.Server, user string) string {
 }
 
 // TestFence puts a fence up and takes it away, and wants every other right as it was.
-func TestFence(t *testing.T) {
+func TestFence(t *testing.T) { onEach(t, upAndDown) }
+
+func upAndDown(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all", "-flushall", "(+get ~extra:*)")
 	before := rules(t, s, "old")
 	conn := s.Conn()
@@ -129,9 +130,10 @@ var hidden = map[string][]any{
 
 // TestWhatTheRulesSayIsNoFence makes users whose rules look like a fence that does not stand. The plan must
 // not call it one; executed, the fence must stand for every key; taken away, the rules must be as before.
-func TestWhatTheRulesSayIsNoFence(t *testing.T) {
+func TestWhatTheRulesSayIsNoFence(t *testing.T) { onEach(t, whatTheRulesSayIsNoFence) }
+
+func whatTheRulesSayIsNoFence(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	conn := s.Conn()
 	for name, words := range hidden {
 		t.Run(name, func(t *testing.T) {
@@ -173,9 +175,10 @@ func TestWhatTheRulesSayIsNoFence(t *testing.T) {
 }
 
 // TestRemoveGivesNoRight fences users with few rights, and wants exactly these back.
-func TestRemoveGivesNoRight(t *testing.T) {
+func TestRemoveGivesNoRight(t *testing.T) { onEach(t, removeGivesNoRight) }
+
+func removeGivesNoRight(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	conn := s.Conn()
 	for _, words := range [][]any{
 		{"~lock:*", "+get", "+setnx", "+getset", "+del"}, {"~lock:*", "+get", "+setnx", "+del"}, {"~lock:*", "+@write"}, {"~lock:*", "+get"},
@@ -193,9 +196,10 @@ func TestRemoveGivesNoRight(t *testing.T) {
 }
 
 // TestRemoveAFenceOfOthers takes away a fence that was put up by hand.
-func TestRemoveAFenceOfOthers(t *testing.T) {
+func TestRemoveAFenceOfOthers(t *testing.T) { onEach(t, removeAFenceOfOthers) }
+
+func removeAFenceOfOthers(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	conn := s.Conn()
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx", "-getset", "-flushall")
 	plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Remove: true})
@@ -206,9 +210,10 @@ func TestRemoveAFenceOfOthers(t *testing.T) {
 }
 
 // TestKeepGivesNoRight refuses to keep what the user does not have, and a lock.
-func TestKeepGivesNoRight(t *testing.T) {
+func TestKeepGivesNoRight(t *testing.T) { onEach(t, keepGivesNoRight) }
+
+func keepGivesNoRight(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	conn := s.Conn()
 	for _, words := range [][]any{{"~lock:*", "+@all"}, {"~*", "+get"}, {"~*", "+@all", "-setnx"}} {
 		s.Do("ACL", append([]any{"SETUSER", "old", "reset", "on", ">pw"}, words...)...)
@@ -222,9 +227,10 @@ func TestKeepGivesNoRight(t *testing.T) {
 }
 
 // TestFencedNeedsEverybody wants the verdict fenced only where no user is left who can take a legacy lock.
-func TestFencedNeedsEverybody(t *testing.T) {
+func TestFencedNeedsEverybody(t *testing.T) { onEach(t, fencedNeedsEverybody) }
+
+func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	conn := s.Conn()
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx", "-getset")
 	verdict := func() (fence.Verdict, string) {
@@ -302,9 +308,10 @@ func TestACLRenamed(t *testing.T) {
 
 // TestExecuteTakesBack has the server disagree with the plan, and wants the rules as before, also where a
 // pattern holds parentheses.
-func TestExecuteTakesBack(t *testing.T) {
+func TestExecuteTakesBack(t *testing.T) { onEach(t, executeTakesBack) }
+
+func executeTakesBack(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~app(1)*", "~*", "+@all", "(+setnx +get ~x(1))")
 	conn := s.Conn()
 	plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:x"}})

@@ -67,21 +67,24 @@ func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
 	return hits, nil
 }
 
-// hitOf tells which command of ours an entry is about, empty for none. Where a selector keeps SETNX for
+// InScript is the command of a hit where a script was denied a key: the server does not say for which command.
+const InScript = "a command of a script"
+
+// hitOf tells which command of Taking an entry is about, empty for none. Where a selector keeps SETNX for
 // some keys, the server calls the key denied and not the command; which command a script sent is then not
 // known.
 func hitOf(e map[string]string, running string) (command, key string) {
 	switch running = strings.ToLower(running); e["reason"] {
 	case "command":
-		if slices.Contains(Denied, strings.ToLower(e["object"])) {
+		if slices.Contains(Taking, strings.ToLower(e["object"])) {
 			return strings.ToUpper(e["object"]), ""
 		}
 	case "key":
-		if slices.Contains(Denied, running) {
+		if slices.Contains(Taking, running) {
 			return strings.ToUpper(running), e["object"]
 		}
 		if e["context"] == "lua" {
-			return "SETNX or GETSET", e["object"]
+			return InScript, e["object"]
 		}
 	}
 	return "", ""

@@ -80,19 +80,44 @@ func (p permissions) keys() []string {
 	return all
 }
 
-// grants tells that a part may allow SETNX or GETSET: by name, or by a category.
-func (p permissions) grants() bool {
+// grants tells that a part may allow one of the commands: by name, by a first argument, or by a category.
+func (p permissions) grants(commands []string) bool {
 	return slices.ContainsFunc(p.commands, func(w string) bool {
-		return strings.HasPrefix(w, "+@") || w == "+setnx" || w == "+getset"
+		name, _, _ := strings.Cut(w, "|")
+		return strings.HasPrefix(w, "+@") || name[0] == '+' && slices.Contains(commands, name[1:])
 	})
 }
 
-// names tells that a rule speaks of SETNX or GETSET by name.
-func (p permissions) names() bool {
-	return slices.ContainsFunc(p.commands, func(w string) bool { return isFence(w) || isFence("-"+w[1:]) })
+// names tells that a rule speaks of one of the commands by name.
+func (p permissions) names(commands []string) bool {
+	return len(strip(p.commands, commands)) < len(p.commands)
 }
 
-func isFence(word string) bool { return word == "-setnx" || word == "-getset" }
+// byArgument tells that a part allows a command for one first argument only, which may be a key of the locks.
+func (r rule) byArgument(command string) bool {
+	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
+		return slices.ContainsFunc(p.commands, func(w string) bool { return strings.HasPrefix(strings.ToLower(w), "+"+command+"|") })
+	})
+}
+
+// split tells that a part has patterns that only read and others that only write. A key may then be readable by
+// one and writable by the other, and no key that stands for one pattern shows that.
+func (r rule) split() bool {
+	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
+		reads := slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "%R~") })
+		return reads && slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "%W~") })
+	})
+}
+
+// databases tells that a part holds in some databases only, which Valkey has since 9.1.
+func (r rule) databases() bool {
+	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
+		return slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "db=") })
+	})
+}
+
+// parts are the root and the selectors.
+func (r rule) parts() []permissions { return append([]permissions{r.root}, r.selectors...) }
 
 // text writes a selector as ACL SETUSER takes it.
 func (p permissions) text() string {
@@ -108,9 +133,9 @@ func (r rule) words() []string {
 	return out
 }
 
-// keeper writes the selector by which a fence keeps SETNX and GETSET for other keys.
-func keeper(patterns []string) string {
-	return "(+setnx +getset " + memoryKeep + " ~" + strings.Join(patterns, " ~") + ")"
+// keeper writes the selector by which a fence keeps commands for other keys.
+func keeper(commands, patterns []string) string {
+	return "(+" + strings.Join(commands, " +") + " " + memoryKeep + " ~" + strings.Join(patterns, " ~") + ")"
 }
 
 // ours tells a selector that a fence has added.
@@ -125,12 +150,14 @@ func (p permissions) ours() bool {
 const (
 	memoryRoot     = "%R~lockmigrate:fence:root:"     // + the commands of the root
 	memorySelector = "%R~lockmigrate:fence:selector:" // + the words of a selector
+	memoryDenied   = "%R~lockmigrate:fence:denied:"   // + the commands that the fence denies
 	memoryKeep     = "%R~lockmigrate:fence:keep"      // marks the selector of what is kept
 )
 
 // memory is what a fence remembers.
 type memory struct {
 	root      []string
+	denied    []string      // commands
 	selectors []permissions // of those that were changed, as they were
 }
 
@@ -138,6 +165,9 @@ func (p permissions) memory() (m memory, ok bool) {
 	for _, w := range p.other {
 		if text, found := strings.CutPrefix(w, memoryRoot); found {
 			m.root, ok = decode(text), true
+		}
+		if text, found := strings.CutPrefix(w, memoryDenied); found {
+			m.denied = decode(text)
 		}
 		if text, found := strings.CutPrefix(w, memorySelector); found {
 			was := permissions{}
@@ -151,7 +181,7 @@ func (p permissions) memory() (m memory, ok bool) {
 }
 
 func (m memory) text() string {
-	out := memoryRoot + encode(m.root)
+	out := memoryRoot + encode(m.root) + " " + memoryDenied + encode(m.denied)
 	for _, s := range m.selectors {
 		out += " " + memorySelector + encode(append(slices.Clone(s.other), s.commands...))
 	}
@@ -177,28 +207,31 @@ func (r rule) memory() (memory, bool) {
 	return memory{}, false
 }
 
-// strip leaves out what speaks of SETNX and GETSET.
-func strip(commands []string) []string {
-	return slices.DeleteFunc(slices.Clone(commands), func(w string) bool { return isFence(w) || isFence("-"+w[1:]) })
+// strip leaves out what speaks of the commands by name.
+func strip(words, commands []string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool {
+		name, _, _ := strings.Cut(w[1:], "|")
+		return slices.Contains(commands, name)
+	})
 }
 
-// same compares commands without those that a fence changes, in whatever order the server writes them.
-func same(a, b []string) bool {
-	a, b = strip(a), strip(b)
+// same compares words without those that a fence changes, in whatever order the server writes them.
+func (m memory) same(a, b []string) bool {
+	a, b = strip(a, m.denied), strip(b, m.denied)
 	slices.Sort(a)
 	slices.Sort(b)
 	return slices.Equal(a, b)
 }
 
-// restored are the commands without the fence: those of before, or, where somebody changed other rights
-// meanwhile, those of now with what was said by name of SETNX and GETSET before.
-func restored(now, before []string) []string {
-	if same(now, before) {
+// restored are the words without the fence: those of before, or, where somebody changed other rights meanwhile,
+// those of now with what was said by name of the fence's commands before.
+func (m memory) restored(now, before []string) []string {
+	if m.same(now, before) {
 		return before
 	}
-	out := strip(now)
+	out := strip(now, m.denied)
 	for _, w := range before {
-		if isFence(w) || isFence("-"+w[1:]) {
+		if len(strip([]string{w}, m.denied)) == 0 {
 			out = append(out, w)
 		}
 	}

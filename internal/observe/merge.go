@@ -39,6 +39,11 @@ func Merge(group Group, all []Report) Report {
 		out.OtherSets += r.OtherSets
 		out.OverlapCount += r.OverlapCount
 		out.Complete = out.Complete && r.Complete
+		for _, why := range r.Refused {
+			if !slices.Contains(out.Refused, why) {
+				out.Refused = append(out.Refused, why)
+			}
+		}
 		for _, row := range r.Clients {
 			out.client(group, r.Server, row)
 		}

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,10 @@ type prober struct {
 	answers chan answer
 	done    chan struct{}
 	sent    atomic.Int64
+	match   func(key string) bool // the keys of interest, nil for all
+
+	mu      sync.Mutex
+	refused []string // what this user may not do, once for each command
 }
 
 // answer is the reply to one of the prober's reads.
@@ -87,6 +93,46 @@ func fieldsOf(line string) map[string]string {
 
 func (p *prober) close() { _ = p.conn.Close() }
 
+// mostRefusals bounds what is remembered of refusals.
+const mostRefusals = 20
+
+// refuse notes a command that the server refused. MONITOR does not show such a command, so its reply must not be
+// pushed: the reader of the stream would take it for that to the next one. A key that nobody asked for may be refused.
+func (p *prober) refuse(command, key string, err redis.Error) {
+	if key != "" && p.match != nil && !p.match(key) && !strings.Contains(string(err), "to run the") {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text := command + " is refused: " + string(err); !slices.Contains(p.refused, text) && len(p.refused) < mostRefusals {
+		p.refused = append(p.refused, text)
+	}
+}
+
+// refusals are what was refused so far.
+func (p *prober) refusals() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.refused)
+}
+
+// ran tells that the server ran a command, so that MONITOR shows it: it answered, or found another type.
+func ran(err error) bool {
+	var refused redis.Error
+	return err == nil || errors.As(err, &refused) && strings.HasPrefix(string(refused), "WRONGTYPE")
+}
+
+// ask sends one command. What the server refuses is noted, and is no error: the reply is then absent.
+func (p *prober) ask(ctx context.Context, key, command string, args ...any) (reply any, err error) {
+	reply, err = redis.DoContext(p.conn, ctx, command, args...)
+	var refused redis.Error
+	if errors.As(err, &refused) && !ran(err) {
+		p.refuse(command, key, refused)
+		return nil, nil
+	}
+	return reply, err
+}
+
 // wonder asks for a key; it never waits.
 func (p *prober) wonder(db int, key string) {
 	select {
@@ -102,7 +148,7 @@ func (p *prober) run(ctx context.Context, db, limit int) {
 	defer close(p.done)
 	defer p.close()
 	if err := p.snapshot(ctx, db, limit); err != nil {
-		return // without it, outcomes are unknown until they are settled
+		return // the connection broke
 	}
 	for {
 		select {
@@ -122,19 +168,21 @@ func (p *prober) run(ctx context.Context, db, limit int) {
 	}
 }
 
-// snapshot reads all keys of the database, if they are not too many.
+// snapshot reads all keys of the database, if they are not too many. Without it, or without a part of it, the
+// outcomes on a key are unknown until they are settled.
 func (p *prober) snapshot(ctx context.Context, db, limit int) error {
-	size, err := redis.Int(redis.DoContext(p.conn, ctx, "DBSIZE"))
-	if err != nil || size > limit {
+	size, err := p.ask(ctx, "", "DBSIZE")
+	if n, ok := size.(int64); err != nil || !ok || n > int64(limit) {
 		return err
 	}
-	if err := p.mark(ctx, db, "begin"); err != nil {
+	if ok, err := p.mark(ctx, db, "begin"); err != nil || !ok {
 		return err
 	}
 	cursor := "0"
 	for n := 0; n <= 4*limit+1000; {
-		page, err := redis.Values(redis.DoContext(p.conn, ctx, "SCAN", cursor, "COUNT", 200))
-		if err != nil || len(page) != 2 {
+		reply, err := p.ask(ctx, "", "SCAN", cursor, "COUNT", 200)
+		page, ok := reply.([]any)
+		if err != nil || !ok || len(page) != 2 {
 			return err
 		}
 		keys, err := redis.Strings(page[1], nil)
@@ -149,17 +197,25 @@ func (p *prober) snapshot(ctx context.Context, db, limit int) error {
 			return err
 		}
 		if cursor == "0" {
-			return p.mark(ctx, db, "end")
+			if len(p.refusals()) > 0 {
+				return nil // not all keys were read
+			}
+			_, err := p.mark(ctx, db, "end")
+			return err
 		}
 	}
 	return nil
 }
 
-// mark puts a sign into the stream.
-func (p *prober) mark(ctx context.Context, db int, what string) error {
-	reply, err := redis.DoContext(p.conn, ctx, "ECHO", snapshotMark+" "+what)
-	p.push(ctx, answer{"ECHO", snapshotMark + " " + what, db, reply, err})
-	return err
+// mark puts a sign into the stream, and tells whether it stands there.
+func (p *prober) mark(ctx context.Context, db int, what string) (there bool, err error) {
+	text := snapshotMark + " " + what
+	reply, err := p.ask(ctx, "", "ECHO", text)
+	if err != nil || reply == nil {
+		return false, err
+	}
+	p.push(ctx, answer{"ECHO", text, db, reply, nil})
+	return true, nil
 }
 
 // reads sends GET and PTTL for keys, and HGETALL where a key is a small hash.
@@ -176,19 +232,33 @@ func (p *prober) reads(ctx context.Context, db int, keys []string) error {
 	for _, k := range keys {
 		for _, verb := range []string{"GET", "PTTL"} {
 			reply, err := redis.ReceiveContext(p.conn, ctx)
-			if refused, ok := err.(redis.Error); ok && strings.HasPrefix(string(refused), "WRONGTYPE") {
-				others = append(others, k)
-			} else if err != nil && !ok {
+			var refused redis.Error
+			switch {
+			case err != nil && !errors.As(err, &refused):
 				return err
+			case !ran(err):
+				p.refuse(verb, k, refused)
+				continue
+			case err != nil:
+				others = append(others, k)
 			}
 			p.push(ctx, answer{verb, k, db, reply, err})
 		}
 	}
 	for _, k := range others {
-		if n, err := redis.Int(redis.DoContext(p.conn, ctx, "HLEN", k)); err == nil && n <= 2 {
-			reply, err := redis.DoContext(p.conn, ctx, "HGETALL", k)
+		reply, err := p.ask(ctx, k, "HLEN", k)
+		if n, ok := reply.(int64); err != nil || !ok || n > 2 {
+			if err != nil && !ran(err) {
+				return err
+			}
+			continue
+		}
+		if reply, err = p.ask(ctx, k, "HGETALL", k); err != nil && !ran(err) {
+			return err
+		}
+		p.sent.Add(2)
+		if reply != nil || err != nil {
 			p.push(ctx, answer{"HGETALL", k, db, reply, err})
-			p.sent.Add(2)
 		}
 	}
 	return ctx.Err()

@@ -127,6 +127,7 @@ type Report struct {
 	Garbled       int64            `json:"unreadable_lines"`
 	Crowded       int64            `json:"left_out"`      // commands of clients beyond the most that are remembered
 	Complete      bool             `json:"keys_complete"` // the state of every key was known
+	Refused       []string         `json:"refused"`       // reads of keys that the server refused: the command, and its words
 	Clients       []Row            `json:"clients"`
 	Hazards       map[string]int64 `json:"hazards"`
 	Overlaps      []OverlapRow     `json:"overlaps"`

@@ -89,6 +89,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 		return a == w.probe.addr || a == w.guard.addr || others != nil && others(a)
 	}
 	opts.Wonder = w.probe.wonder
+	w.probe.match = opts.Match
 	w.obs = New(opts)
 	if err := w.listen(ctx, end); err != nil {
 		w.guard.close()
@@ -178,6 +179,7 @@ func (w *Watch) Report() Report {
 	defer w.mu.Unlock()
 	r := w.obs.Report()
 	r.Server = w.Addr
+	r.Refused = w.probe.refusals()
 	r.WindowSeconds = w.took.Seconds() // a quiet server sends no line to measure by
 	if w.took == 0 {
 		r.WindowSeconds = time.Since(w.began).Seconds()

@@ -234,7 +234,9 @@ func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
 		}
 		count()
 		for _, w := range watches {
-			c.board.rows(w.Report().Clients)
+			r := w.Report()
+			c.board.rows(r.Clients)
+			c.board.change(func(s *State) { s.refuse(r.Refused) })
 		}
 		if over {
 			return
@@ -297,7 +299,7 @@ func (c *Collector) census(ctx context.Context) {
 		}
 	}
 	sum := taken.Summary()
-	locks.Scanned, locks.Unread = sum.Scanned, sum.Unread
+	locks.Scanned, locks.Unread, locks.Lacks = sum.Scanned, sum.Unread, sum.Lacks
 	for f, n := range sum.ByFormat {
 		locks.ByFormat[string(f)] = n
 	}

@@ -22,12 +22,25 @@ type State struct {
 	Acquired  map[string]int64   `json:"acquired"`
 	Hazards   map[string]int64   `json:"hazards"`
 	Overlaps  int64              `json:"overlaps"`
+	Refused   []string           `json:"refused"`           // reads of keys that the server refused to observe: the command, and its words
 	Monitored float64            `json:"monitored_seconds"` // for how long MONITOR ran; acquisitions, hazards and overlaps are counted only then
 	Clients   []observe.Row      `json:"clients"`
 	Events    []observe.EventRow `json:"events"` // the newest first
 	Locks     Locks              `json:"locks"`
 	Series    []Point            `json:"series"`
 }
+
+// refuse takes in what the server refused to the reads of a burst.
+func (s *State) refuse(all []string) {
+	for _, why := range all {
+		if !slices.Contains(s.Refused, why) && len(s.Refused) < mostRefusals {
+			s.Refused = append(s.Refused[:len(s.Refused):len(s.Refused)], why) // a State that was handed out keeps its list
+		}
+	}
+}
+
+// mostRefusals bounds what the page lists of refusals.
+const mostRefusals = 20
 
 // Namespace is its stage and members.
 type Namespace struct {
@@ -56,6 +69,7 @@ type Locks struct {
 	Error    string           `json:"error,omitempty"` // why there is no newer one
 	Scanned  int64            `json:"scanned"`
 	Unread   int64            `json:"unread"` // keys that this user may not read
+	Lacks    []string         `json:"lacks"`  // what the census did without, as the server said it
 	ByFormat map[string]int64 `json:"by_format"`
 	ByState  map[string]int64 `json:"by_state"`
 	Ghosts   []Ghost          `json:"ghosts"` // the first of them

@@ -25,8 +25,6 @@ func (u Use) names(kind Kind) string {
 				name = "{KEY}" + r.Name
 			case r.Name == Lock:
 				name = "KEY"
-			case r.Name == RedissonKey:
-				name = RedissonKey + ":{KEY}"
 			}
 		}
 		if r.Without != "" {

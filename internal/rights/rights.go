@@ -19,18 +19,17 @@ const (
 
 // The roles of keys.
 const (
-	Lock   = "lock"   // the lock's key
-	Guard  = ":guard" // the keys beside it
-	Fence  = ":fence"
-	Streak = ":streak"
-	Line   = ":line"
-	Queue  = ":queue"
-	Share  = ":share"
-	None   = ":none" // a key that never exists, in the place of a guard
-	// RedissonKey is the name of Redisson's channel where it is given to a script as a key, for its slot.
-	RedissonKey = "redisson_lock__channel"
-	Namespace   = "lockmigrate:{*}:*"      // the record and the members of a namespace
-	Namespaces  = "lockmigrate:namespaces" // the list of namespaces
+	Lock      = "lock"   // the lock's key
+	Guard     = ":guard" // the keys beside it
+	Fence     = ":fence"
+	Streak    = ":streak"
+	Line      = ":line"
+	Queue     = ":queue"
+	Share     = ":share"
+	None      = ":none"             // a key that never exists, in the place of a guard
+	Namespace = "lockmigrate:{*}:*" // the record and the members of a namespace
+
+	Namespaces = "lockmigrate:namespaces" // the list of them
 )
 
 // The channels.
@@ -73,12 +72,10 @@ var without = map[string]string{
 	Wake:              "waiters are woken by tracking or polling, and nobody is handed the lock",
 	Invalidate:        "no client tracking: a release by others is found by polling",
 	RedissonAll:       "waiters poll",
-	RedissonKey:       "waiters poll",
 	"exists":          "a waiter may hear of a release one poll late",
 	"pexpire":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"pttl":            "a renewal is refused where it has to keep a TTL",
 	"get":             "the value that keeps a lock from being taken is not shown",
-	"zpopmin":         "a release frees the lock: its waiters are woken, and none is handed it",
 	"zadd":            "waiters do not stand in line: whoever asks first has the lock",
 	"zrange":          "waiters do not stand in line: whoever asks first has the lock",
 	"zscore":          "waiters do not stand in line: whoever asks first has the lock",
@@ -91,8 +88,6 @@ var without = map[string]string{
 	"acl|whoami":      "doctor tries rights one by one instead of by ACL DRYRUN; stage rollback cannot check the rules of a member's user",
 	"acl|dryrun":      "rights are tried one by one where that is harmless, and not told otherwise",
 	"acl|log":         "who runs into a fence is not named",
-	"acl|users":       "rules do not stand in for MONITOR: `--trust-user` has no effect",
-	"acl|getuser":     "rules do not stand in for MONITOR: `--trust-user` has no effect",
 	"command|count":   "a reset of the counters is told by other counts only",
 	"object|help":     "a reset of the counters is told by other counts only",
 	"client|list":     "who is connected is not looked at: a user that is off counts as connected",
@@ -125,7 +120,7 @@ func kindOf(word string) Kind {
 	switch {
 	case word == Wake || word == Invalidate || word == RedissonAll:
 		return Channel
-	case word == Lock || word == Namespace || word == Namespaces || word == RedissonKey || word[0] == ':':
+	case word == Lock || word == Namespace || word == Namespaces || word[0] == ':':
 		return Key
 	}
 	return Command
@@ -136,7 +131,7 @@ const (
 	wakes   = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token   = Lock + " set !get !del !eval !evalsha pexpire "
-	fair    = token + Queue + " pttl time zadd ?zpopmin zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	fair    = Lock + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
 	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type " + run + wakes
 	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews
@@ -153,7 +148,7 @@ var Packages = []Use{
 	use("modern Unfair", token, "pttl ?type ?command|info", wakes),
 	use("modern Share", fair, Share),
 	use("modern Replicas", fair, "wait"),
-	use("modern Redisson", Lock+" ?"+RedissonKey+" exists !hexists hincrby ?hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
+	use("modern Redisson", Lock+" exists !hexists hincrby !hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
 	use("modern Quorum", token, "?type"),
 	use("compat legacy", changes, wakes),
 	use("compat bridge", bridge, Fence, Streak),
@@ -174,15 +169,21 @@ var Commands = []Use{
 	use("lockmigrate scan", connects, census),
 	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
 	use("lockmigrate observe", connects, Lock, "client|id ?client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
-	use("lockmigrate verify", connects, census, "?acl|getuser ?acl|log ?acl|users ?client|list ?command|count command|info ?dbsize echo ?monitor ?object|help"),
+	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log ?client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
 	use("lockmigrate fence", connects, "acl|dryrun acl|list ?client|list"),
 	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser ?client|list"),
 	use("lockmigrate fence --watch", connects, "acl|log ?info"),
 	use("lockmigrate sweep", connects, census, "get"),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id ?client|list ?dbsize echo get monitor"),
-	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hgetall hmget hmset"),
-	use("lockmigrate stage", connects, Namespace, run, "hgetall ?hmget time"),
+	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
+	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time"),
+	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall scan time"),
+	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
+	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
+	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
+	use("lockmigrate demo", connects, bridge, member, Fence, Streak, Queue, Share, Namespaces, "setnx getset hlen hmset scan"),
+	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
 }
 
 // Find returns a use by its name.
@@ -208,12 +209,8 @@ func Patterns(role, pattern string) []string {
 	switch {
 	case role == Lock:
 		return []string{pattern}
-	case role == Namespace, role == Namespaces:
+	case role == Namespace || role == Namespaces:
 		return []string{role}
-	case role == RedissonKey && strings.Contains(pattern, "{"):
-		return []string{role + ":" + pattern}
-	case role == RedissonKey:
-		return []string{role + ":{" + pattern + "}"}
 	case strings.Contains(pattern, "{"):
 		return []string{pattern + role + ":"}
 	default:

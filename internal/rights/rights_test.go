@@ -116,24 +116,6 @@ func ends(s *redistest.Server, key string) bool {
 	return err == nil && time.Until(time.UnixMilli(ms)) < 10*time.Second
 }
 
-// pending are the uses and rights where a lock package does not say yet what is missing, or leaves a key.
-var pending = []struct{ use, right, why string }{
-	{"", "get", "a refused GET in a script reads as a key that is not ours: the lock is called lost"},
-	{"modern", ":queue", "an acquisition does not need the queue, every release does"},
-	{"modern", "pttl", "modern_queue.lua stands in line before it is refused"},
-	{"modern", "zrank", "modern_queue.lua stands in line before it is refused"},
-	{"modern Fencing", "time", "modern_take.lua takes the key before the counter is refused"},
-	{"modern Redisson", "pexpire", "modern_redisson_take.lua counts the hold before PEXPIRE is refused, and leaves a hash without a TTL"},
-	{"modern Share", "exists", "modern_release.lua asks before it frees"},
-	{"modern Share", ":share", "an acquisition does not need the share's state, every release does"},
-}
-
-func isPending(use string, r rights.Right) bool {
-	return slices.ContainsFunc(pending, func(p struct{ use, right, why string }) bool {
-		return p.right == r.Name && strings.HasPrefix(use, p.use)
-	})
-}
-
 // TestLeastRights runs each use of the lock packages as a user with exactly the rights that the table gives,
 // and wants nothing refused; and with each single one taken away. Then it must say which one is missing, or
 // go on where the table says what is lost; and leave no lock behind.
@@ -156,9 +138,6 @@ func TestLeastRights(t *testing.T) {
 					left = slices.DeleteFunc(left, func(key string) bool { return ends(all[0], key) })
 				}
 				t.Logf("%s without %s %s: %v, left %v, refused %v", use.Name, r.Kind, r.Name, err, left, refused)
-				if isPending(use.Name, r) {
-					continue
-				}
 				assert.Empty(t, left, "%s without %s %s leaves a key: %v", use.Name, r.Kind, r.Name, err)
 				switch {
 				case err != nil:

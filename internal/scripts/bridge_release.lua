@@ -19,7 +19,8 @@
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, and because
 -- nobody may find the key free and the guard still there. Whoever is first in the queue is told, and the
 -- next one too where nobody hears it. It has no bound: giving back is always allowed.
--- The two keys are deleted first. Whatever is asked or written after that may be refused: it changes nothing.
+-- Where neither MGET nor GET is allowed, nobody knows whose the keys are: the refusal is the script's error, and
+-- nothing is deleted. Else the two keys are deleted first. Whatever is asked or written after that may be refused: it changes nothing.
 -- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
 -- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
 -- Without that moment it would overwrite the next holder's value.
@@ -27,7 +28,13 @@
 -- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
 local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
 local found = redis.pcall('MGET', key, guard) -- nil also for what is no string
-if found.err then found = {redis.pcall('GET', key), redis.pcall('GET', guard)} end
+if found.err then
+  for i = 1, 2 do
+    found[i] = redis.pcall('GET', KEYS[i])
+    local refusal = type(found[i]) == 'table' and found[i].err
+    if refusal and not string.find(refusal, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[i]) end
+  end
+end
 local mine, whose = found[1] == value, found[2] == value
 local seen
 if mine then

@@ -9,7 +9,11 @@
 -- would overwrite its lease (the hazard "clobber").
 -- A server that is out of memory refuses a SET, but not after a PEXPIRE or a PERSIST in the same script.
 -- They change nothing here and may be refused. So a holder keeps its lock there.
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+-- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
+-- key is not ours. The second GET raises the error with its line.
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[1]) end
+if value ~= ARGV[1] then return 0 end
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 then -- 0 is less than a millisecond, not none
   redis.pcall('PEXPIRE', KEYS[1], math.max(ttl, 1))

@@ -9,9 +9,13 @@
 --
 -- Atomic because between a GET and a PEXPIRE the lease can end: we would then extend a successor's.
 -- The counter's TTL is moved along, so that a lock held for longer than that still finds it.
-if redis.pcall('GET', KEYS[1]) == ARGV[1] then
+-- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
+-- key is not ours. The second GET raises the error with its line.
+local value = redis.pcall('GET', KEYS[1])
+if value == ARGV[1] then
   local extended = redis.call('PEXPIRE', KEYS[1], ARGV[2])
   if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[2], ARGV[3]) end -- refused or not, the lock is extended
   return extended
 end
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[1]) end
 return 0

@@ -18,9 +18,13 @@
 -- client the key is simply held, by one token and then by the next.
 -- The SET with NX, as in modern_grant.lua, sets nothing: it asks for the right to hand the key on before
 -- anybody is told.
+-- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
+-- key is not ours. The second GET raises the error with its line.
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[1]) end
 local popped
 if not ARGV[2] then
-  if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+  if value ~= ARGV[1] then return 0 end
   popped = redis.pcall('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES') -- see modern_grant.lua
   if popped.err or not popped[1] or redis.pcall('ZREM', KEYS[2], popped[1]) ~= 1 then return redis.call('DEL', KEYS[1]) end
   local token, claim, channel = string.match(popped[1], '^(%S+) (%d+) (.+)$')
@@ -42,9 +46,7 @@ if ARGV[3] ~= '' then
   redis.pcall('ZREM', KEYS[2], ARGV[3])
   if head[1] == ARGV[3] then first(KEYS[2]) end -- it watches the key from here on
 end
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
-end
+if value ~= ARGV[1] then return 0 end
 if pause(KEYS[2], KEYS[4], ARGV[4]) then
   redis.call('DEL', KEYS[1])
   first(KEYS[2]) -- it learns how long to keep off

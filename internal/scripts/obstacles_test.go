@@ -27,6 +27,8 @@ import (
 //   - No script leaves a key without a TTL, except where its success does so by design.
 //   - A script that gives back frees the lock wherever this user may read and delete its keys on this server.
 //   - A script that extends does so wherever this user may read the keys and set their TTL, or their value.
+//   - A script that gives back, extends or replaces does not answer that the lock is not ours where it is: a refusal is
+//     an error.
 //
 // The commands that are denied are read from the scripts themselves, and the scripts come from scripts.All: a new
 // script fails here until it has a situation.
@@ -307,6 +309,9 @@ func (b *obstacleBench) judge(t *testing.T, s situation, want outcome, obstacles
 			fail("said %s, but %s was written", got.code, key)
 		}
 	}
+	if s.trial != "" && got.err == nil && got.code == "0" && want.code != "0" && !touched {
+		fail("said that the lock is not ours, and it is")
+	}
 	if s.trial != "" && got.possible && !touched && !succeeded {
 		if got.err != nil {
 			fail("it can be done with these rights, and was not")
@@ -325,7 +330,9 @@ func words(line string) []any { return boxed(strings.Fields(line)) }
 func boxed(list []string) []any {
 	all := make([]any, len(list))
 	for i, w := range list {
-		all[i] = strings.ReplaceAll(strings.ReplaceAll(w, "(empty)", ""), "_", " ")
+		if all[i] = strings.ReplaceAll(w, "_", " "); w == "-" {
+			all[i] = ""
+		}
 	}
 	return all
 }
@@ -389,6 +396,11 @@ func situations() []situation {
 		return situation{script: scripts.ModernTake, name: name, code: code, before: before,
 			keys: []string{key, counter}, args: []any{ours, ttl, counterTTL}, locks: 1, ours: ours}
 	}
+	first := func(name, code string, before ...string) situation {
+		s := take(name, code, key, 0, before...)
+		s.args = append(s.args, 1)
+		return s
+	}
 	const me, next, gone = ours + " 1000 heard", theirs + "_1000_heard", theirs + "_1000_nobody"
 	enqueue := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernQueue, name: name, code: code, before: before,
@@ -419,8 +431,7 @@ func situations() []situation {
 	member := `{"seq":1,"epoch":1,"stage":-1,"lo":0,"hi":0,"seen":1,"ends":` + later + `,"longest":1000,"skew":0,"info":"{}"}`
 	recorded := []string{"HSET record epoch 1 stage 0 since 1 patterns [] dialect jedis-ms shortest_ms 30000", "HSET {record}:members m " + member}
 	report := []any{"n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", later, ""}
-	list := "list"
-	claimed := []string{"HSET list orders {}", "HSET list (empty) word"}
+	listed := []string{"HMSET list - word orders {}"}
 
 	return []situation{
 		acquire("free", "1", nil),
@@ -455,6 +466,8 @@ func situations() []situation {
 		settle("overwritten, withdrawn", "-1", "0", set(guard, ours), "SET lock "+later),
 
 		take("free", "1", fence, long),
+		first("free, the first acquisition", "1"),
+		first("held, the first acquisition", "0", set(key, theirs)),
 		take("free, counted before", "1", fence, long, set(fence, "1700000000000000")),
 		take("free, no counter", "1", key, 0),
 		take("ours already", "1", fence, long, set(key, ours)),
@@ -505,17 +518,20 @@ func situations() []situation {
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
 		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
+		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
+		other(scripts.StageJoin, "only asks", "2", recorded, []string{record, members}, "n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", 0, ""),
 		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
 		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
-		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", "jedis-ms", 20000, 1, 1, later),
-		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", "jedis-ms", 20000, 1, 1, later),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", "jedis-ms", 30000, 1, 1, later),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", "jedis-ms", 30000, 1, 1, later),
 		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
 		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
-		other(scripts.StageClaim, "first", "1", nil, []string{list}, "", "word", "orders", "{}"),
-		other(scripts.StageClaim, "last", "1", claimed, []string{list}, "word", "next", "orders", ""),
-		other(scripts.StageList, "known", "", claimed, []string{list}),
+		other(scripts.StageClaim, "a new entry", "1", listed, []string{"list"}, "word", "next", "other", "{}"),
+		other(scripts.StageClaim, "the last entry goes", "1", listed, []string{"list"}, "word", "next", "orders", ""),
+		other(scripts.StageClaim, "another list", "0", listed, []string{"list"}, "old word", "next", "other", "{}"),
+		other(scripts.StageList, "known", "", listed, []string{"list"}),
 	}
 }

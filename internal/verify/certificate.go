@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/obligation"
 )
 
 // Verdict is what the evidence comes to.
@@ -24,21 +26,21 @@ const (
 // Certificate is what was found, for which window, from which sources. All but Evidence is for readers: it
 // follows from the evidence, and Supports derives it again.
 type Certificate struct {
-	Format        string       `json:"format"` // lockmigrate-certificate-1
-	Verdict       Verdict      `json:"verdict"`
-	Why           string       `json:"why"`
-	Obligations   []Obligation `json:"obligations"`
-	Namespace     string       `json:"namespace,omitempty"`
-	Epoch         int64        `json:"epoch,omitempty"`
-	Patterns      []string     `json:"patterns,omitempty"`
-	Started       time.Time    `json:"started"` // this host's clock
-	Ended         time.Time    `json:"ended"`
-	WindowSeconds float64      `json:"window_seconds"`
-	Servers       []Server     `json:"servers"`
-	Sources       []Source     `json:"sources"`
-	LegacyClients []Client     `json:"legacy_clients"`
-	ResidualRisks []string     `json:"residual_risks"`
-	Evidence      Evidence     `json:"evidence"`
+	Format        string                  `json:"format"` // lockmigrate-certificate-1
+	Verdict       Verdict                 `json:"verdict"`
+	Why           string                  `json:"why"`
+	Obligations   []obligation.Obligation `json:"obligations"`
+	Namespace     string                  `json:"namespace,omitempty"`
+	Epoch         int64                   `json:"epoch,omitempty"`
+	Patterns      []string                `json:"patterns,omitempty"`
+	Started       time.Time               `json:"started"` // this host's clock
+	Ended         time.Time               `json:"ended"`
+	WindowSeconds float64                 `json:"window_seconds"`
+	Servers       []Server                `json:"servers"`
+	Sources       []Source                `json:"sources"`
+	LegacyClients []Client                `json:"legacy_clients"`
+	ResidualRisks []string                `json:"residual_risks"`
+	Evidence      Evidence                `json:"evidence"`
 }
 
 // Format is the certificate's.
@@ -183,12 +185,12 @@ func sourcesOf(e *Evidence) []Source {
 				run += c.Run
 			}
 			denied += c.Denied
+			hits += c.Elsewhere
 		}
 		if !m.LogRead {
 			logless = append(logless, m.Addr)
 		}
 		other += m.OtherSeen
-		hits += m.LogOther
 		watched += m.WatchedSeconds
 		breaks = append(breaks, m.WatchBreaks...)
 	}
@@ -199,7 +201,7 @@ func sourcesOf(e *Evidence) []Source {
 	if len(logless) > 0 || len(e.Masters) == 0 {
 		all = append(all, Source{"acl-log", Unused, "cannot be read on " + strings.Join(logless, ", ")})
 	} else {
-		all = append(all, Source{"acl-log", Whole, fmt.Sprintf("%d SETNX or GETSET denied on other keys", hits)})
+		all = append(all, Source{"acl-log", Whole, fmt.Sprintf("%d commands that can take a lock denied on other keys", hits)})
 	}
 	if n := e.Namespace; n == nil {
 		all = append(all, Source{"members", Unused, "no --namespace"})

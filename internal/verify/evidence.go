@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/fence"
@@ -58,11 +57,12 @@ type Master struct {
 	Refused      int64  `json:"refused"`               // commands of any kind that it refused for other reasons
 	CountsDenied bool   `json:"counts_denied"`         // it has rejected_calls
 	Named        bool   `json:"named"`                 // SETNX and GETSET exist under these names
+	NamedWhy     string `json:"named_why,omitempty"`   // why that is not known
 	LogRead      bool   `json:"acl_log_read"`          // ACL LOG was read at each look
 	LogWhy       string `json:"acl_log_why,omitempty"` // why not
 	LogLength    int64  `json:"acl_log_length"`        // how many entries it keeps, 0 where the server does not say
-	LogDenied    int64  `json:"acl_log_denied"`        // SETNX and GETSET that were denied on lock keys, or on keys that it does not tell
-	LogOther     int64  `json:"acl_log_other"`         // SETNX and GETSET that were denied on other keys
+	LogDenied    int64  `json:"acl_log_denied"`        // commands of Taking that were denied on lock keys; SETNX and GETSET also on keys that it does not tell
+	LogUntold    int64  `json:"acl_log_untold"`        // the others of Taking, on keys that it does not tell
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
 	WatchedSeconds float64  `json:"watched_seconds"`        // MONITOR was on
@@ -80,14 +80,14 @@ type Command struct {
 	Unclear   int64  `json:"unclear"`   // of the watched, those whose key or form could not be read
 	Unmatched int64  `json:"unmatched"` // by how much MONITOR and the count disagree
 	Denied    int64  `json:"denied"`    // refused before they ran
+	Elsewhere int64  `json:"elsewhere"` // of the denied, those that ACL LOG shows on other keys
 }
 
 // Unwatched is how many ran while MONITOR did not show them.
 func (c Command) Unwatched() int64 { return c.Run - c.Watched }
 
-// Taking are the commands with which a client can take a lock that is a string, and that are therefore
-// counted. Of the locks known to be in use SETNX, GETSET, SET NX and SETEX take; the rest is rare and could.
-var Taking = slices.Concat(fence.Denied, fence.Writes)
+// Taking are the commands with which a client can take a lock that is a string, and that are therefore counted.
+var Taking = fence.Taking
 
 // taking is how many they are.
 const taking = 8

@@ -83,7 +83,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 	for i, name := range Taking {
 		m.facts.Commands[i].Name = name
 	}
-	m.facts.Named = m.named(ctx)
+	m.facts.Named, m.facts.NamedWhy = m.named(ctx)
 	// Rare commands that are sent once. A reset of the counters takes their count away.
 	_, _ = redis.DoContext(conn, ctx, "OBJECT", "HELP")
 	_, _ = redis.DoContext(conn, ctx, "COMMAND", "COUNT")
@@ -119,19 +119,22 @@ func (m *master) begin(ctx context.Context) error {
 	return nil
 }
 
-// named tells that SETNX and GETSET exist under these names.
-func (m *master) named(ctx context.Context) bool {
+// named tells that SETNX and GETSET exist under these names, or why that is not known.
+func (m *master) named(ctx context.Context) (yes bool, why string) {
 	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
-	if err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
-		return err == nil && len(reply) == 2 && reply[0] != nil && reply[1] != nil
+	switch {
+	case err == nil:
+		return len(reply) == 2 && reply[0] != nil && reply[1] != nil, ""
+	case strings.HasPrefix(err.Error(), "NOPERM"):
+		return false, "COMMAND INFO is refused, so it is not known whether SETNX and GETSET have their names: " + endOf(err)
 	}
 	// Without COMMAND they are tried without arguments: a command that exists says how many it wants, and is not counted.
 	for _, name := range []string{"SETNX", "GETSET"} {
 		if _, err := redis.DoContext(m.conn, ctx, name); err == nil || !strings.Contains(err.Error(), "wrong number of arguments") {
-			return false
+			return false, ""
 		}
 	}
-	return true
+	return true, ""
 }
 
 func (m *master) breaks(why string) {
@@ -358,8 +361,15 @@ func (m *master) poll(ctx context.Context) {
 		return
 	}
 	for _, h := range hits {
+		at := indexOf(strings.ToLower(h.Command)) // -1: of a script
 		if h.Key != "" && !m.q.matches(h.Key) {
-			m.facts.LogOther += h.Count
+			if at >= 0 && h.Context != "lua" {
+				m.facts.Commands[at].Elsewhere += h.Count
+			}
+			continue
+		}
+		if h.Key == "" && !slices.Contains(fence.Denied, strings.ToLower(h.Command)) {
+			m.facts.LogUntold += h.Count // a client that may set nothing at all is not a legacy one for that
 			continue
 		}
 		m.facts.LogDenied += h.Count

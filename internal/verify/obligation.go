@@ -7,14 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// Obligation is one thing that must be shown before a run may say that no legacy client was seen.
-type Obligation struct {
-	ID         string `json:"id"`
-	Discharged bool   `json:"discharged"`
-	Evidence   string `json:"evidence"` // what shows it, or what is missing
-}
+	"github.com/lockmigrate/lockmigrate/internal/obligation"
+)
 
 // duties are the obligations of a certificate. Each starts from no, and says yes only to what is there.
 var duties = []struct {
@@ -34,14 +29,14 @@ var duties = []struct {
 
 // Judge weighs the evidence. A legacy client that was seen decides; without one the verdict is none-seen when
 // every obligation is discharged, and inconclusive otherwise. It depends on the evidence alone.
-func Judge(e Evidence) (verdict Verdict, why string, obligations []Obligation) {
+func Judge(e Evidence) (verdict Verdict, why string, obligations []obligation.Obligation) {
 	var missing []string
 	for _, d := range duties {
 		if d.applies != nil && !d.applies(&e) {
 			continue
 		}
 		discharged, evidence := d.asks(&e)
-		obligations = append(obligations, Obligation{d.id, discharged, evidence})
+		obligations = append(obligations, obligation.Obligation{ID: d.id, Discharged: discharged, Evidence: evidence})
 		if !discharged {
 			missing = append(missing, evidence)
 		}
@@ -172,22 +167,23 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 const leastLog = 64
 
 func nobodyWasDenied(e *Evidence) (bool, string) {
-	var denied, redirected int64
+	var elsewhere, redirected int64
 	for _, m := range e.Masters {
 		major := majorOf(m.Version)
 		var here, other int64 // denied; and those of them that ACL LOG lets pass
 		for _, c := range m.Commands {
 			here += c.Denied
-			if c.Name == "setnx" || c.Name == "getset" {
-				other += c.Denied
-			}
+			other += min(c.Denied, c.Elsewhere)
 		}
-		other = min(other, m.LogOther)
 		switch {
+		case !m.Named && m.NamedWhy != "":
+			return false, m.Addr + ": " + m.NamedWhy
 		case !m.Named:
 			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, or COMMAND INFO cannot be asked (grant +command|info), so who tries it is not counted"
 		case m.LogDenied > 0:
-			return false, fmt.Sprintf("%s: %d SETNX or GETSET were denied on lock keys, or on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
+			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on lock keys, or SETNX or GETSET on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
+		case m.LogUntold > 0:
+			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on keys that ACL LOG does not tell: a fence with --keep, or key patterns in place of commands, make it tell the keys", m.Addr, m.LogUntold)
 		case here > other && (m.Refused > 0 || here-other > m.Redirected || !m.LogRead):
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied, %d of them on other keys: a fence, or a server that refuses writes", m.Addr, here, other)
 		case major >= 7 && m.CountsDenied:
@@ -200,11 +196,11 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		case m.Refuses != "":
 			return false, fmt.Sprintf("%s: it refused writes (%s), and does not count whose", m.Addr, m.Refuses)
 		}
-		denied += m.LogOther
+		elsewhere += other
 		redirected += here - other
 	}
-	if denied+redirected > 0 {
-		return len(e.Masters) > 0, fmt.Sprintf("%d were denied, all on other keys, and %d were sent to another node, where they count", denied, redirected)
+	if elsewhere+redirected > 0 {
+		return len(e.Masters) > 0, fmt.Sprintf("%d were denied, all on other keys, and %d were sent to another node, where they count", elsewhere, redirected)
 	}
 	return len(e.Masters) > 0, "no command that can take a lock was denied"
 }

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/census"
@@ -50,7 +51,7 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, why []str
 		}
 		s := c.Summary()
 		if s.Unread > 0 || s.Skipped > 0 {
-			why = append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long", m.addr, s.Unread, s.Skipped))
+			why = append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long%s", m.addr, s.Unread, s.Skipped, lacking(s.Lacks)))
 		}
 		if left > 0 {
 			why = append(why, fmt.Sprintf("%s: more than %d values: %d were left out", m.addr, mostValues, left))
@@ -106,4 +107,12 @@ func compareValues(before, after map[string]value, keyOf func(id string) string)
 		}
 	}
 	return heldBefore, heldAfter, seen
+}
+
+// lacking says why keys could not be read, empty where the server did not say.
+func lacking(lacks []string) string {
+	if len(lacks) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(lacks, "; ")
 }

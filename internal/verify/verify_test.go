@@ -523,6 +523,85 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
 }
 
+// TestFenceInPlaceOfMonitor puts up a fence with SET for the users that old clients and other applications have. Then a
+// short look without MONITOR is enough beside their SETNX and SET on other keys, and a client that takes a lock by
+// SET with NX is denied and seen.
+func TestFenceInPlaceOfMonitor(t *testing.T) {
+	ctx := context.Background()
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old, admin := login("go"), login("old"), login("go")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	must := func(conn redis.Conn, command string, args ...any) {
+		t.Helper()
+		_, err := conn.Do(command, args...)
+		require.NoError(t, err)
+	}
+	look := func(f func()) verify.Certificate {
+		t.Helper()
+		for range mostTries {
+			done := false
+			c, err := verify.Run(ctx, ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: []string{"go"},
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						must(old, "SETNX", "cache:a", "1")
+						must(old, "SET", "cache:b", "1")
+						must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+		t.Fatal("no look within the window")
+		return verify.Certificate{}
+	}
+	nothing := func() {}
+	put := func(o fence.Options) {
+		o.Users, o.Locks = []string{"old", "default"}, []string{"lock:*"}
+		plans, err := fence.Make(ctx, admin, s.Addr, o)
+		require.NoError(t, err)
+		for i := range plans {
+			require.Empty(t, plans[i].Error)
+			require.NoError(t, plans[i].Execute(ctx, admin))
+		}
+	}
+	put(fence.Options{Keep: []string{"cache:*"}})
+	assert.Equal(t, []string{"commands"}, open(look(nothing)), "SET remains")
+	put(fence.Options{All: true, Keep: []string{"cache:*"}})
+	c := look(nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = look(func() {
+		_, err := old.Do("SET", "lock:b", "1795262400000", "NX")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	require.NotEmpty(t, c.LegacyClients)
+	assert.Contains(t, c.LegacyClients[0].Evidence, "SET denied")
+	assert.Equal(t, []string{"lock:b"}, c.LegacyClients[0].Keys)
+	c = look(func() {
+		_, err := old.Do("SET", "other:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "denied on another key: %s", c.Why)
+	put(fence.Options{Remove: true})
+	must(old, "SET", "other:b", "1")
+}
+
 // TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
 func TestMonitorRefused(t *testing.T) {
 	s := redistest.Real(t)

@@ -156,6 +156,7 @@ function show(s) {
   const formats = Object.entries(s.locks.by_format || {}).map(([f, n]) => `${n} ${f}`).join(", ");
   $("locks").textContent = s.locks.scanned ? `${s.locks.scanned} keys looked at ${new Date(s.locks.at).toLocaleTimeString()}: ${formats || "no locks"}` : "no census yet";
   if (s.locks.unread) $("locks").textContent += `; ${s.locks.unread} keys could not be read`;
+  for (const why of [...(s.locks.lacks || []), ...(s.refused || [])]) $("locks").textContent += `; ${why}`;
   if (s.locks.error) $("locks").textContent += `; the last look failed: ${s.locks.error}`;
   fill("ghosts", [["ghost"], ["format"], ["expired"]], (s.locks.ghosts || []).map((g) => [
     el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? new Date(g.expired_at).toLocaleString() : g.note || "")]), "no ghosts");

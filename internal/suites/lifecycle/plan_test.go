@@ -85,7 +85,7 @@ func (p *plan) String() string {
 }
 
 // needless are rights without which every lock can be given back.
-var needless = []string{"-time", "-time", "-time", "-time", "-info", "-pubsub", "-publish", "resetchannels", "-zadd", "-zrange", "-@dangerous", "-exists", "-mget", "-zpopmin", "-hincrby"}
+var needless = []string{"-time", "-time", "-time", "-time", "-info", "-pubsub", "-publish", "resetchannels", "-zadd", "-zrange", "-@dangerous", "-exists", "-mget", "-hincrby"}
 
 var refusals = []string{
 	"OOM command not allowed when used memory > 'maxmemory'.",
