@@ -35,7 +35,7 @@ func newFenceCommand(env *environment) *cobra.Command {
 changes nothing. --remove restores the rights of before, which the fence keeps in the rule.
 --watch shows who runs into it, from ACL LOG.
 
---with-set also denies SET, SETEX, PSETEX, MSETNX and RENAMENX, so no command is left that
+--with-set also denies SET, SETEX, PSETEX, MSET, MSETNX and RENAMENX, so no command is left that
 can take a lock. These users then need --keep for every other key that they set. "verify"
 accepts such a fence in place of MONITOR; name the users of the new services there with
 --trust-user.
@@ -66,7 +66,7 @@ when --watch lost sight of one.`,
 	f.StringArrayVar(&flags.opts.Users, "user", nil, "`NAME` of a user that legacy clients authenticate as; repeatable")
 	f.StringArrayVar(&flags.opts.Locks, "lock", nil, "`PATTERN` of the lock keys; repeatable, needed to put a fence up")
 	f.StringArrayVar(&flags.opts.Keep, "keep", nil, "`PATTERN` of keys where the denied commands stay allowed (7.0 or later); repeatable")
-	f.BoolVar(&flags.opts.All, "with-set", false, "deny SET, SETEX, PSETEX, MSETNX and RENAMENX too (7.0 or later)")
+	f.BoolVar(&flags.opts.All, "with-set", false, "deny SET, SETEX, PSETEX, MSET, MSETNX and RENAMENX too (7.0 or later)")
 	f.BoolVar(&flags.opts.Remove, "remove", false, "take the fence away")
 	f.BoolVar(&flags.execute, "execute", false, "change the server's ACL")
 	f.DurationVar(&flags.watch, "watch", 0, "show for this `DURATION` who runs into a fence")
