@@ -100,8 +100,21 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 	details(&b, r)
 	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, count(r.Commands), count(r.LockCommands))
 	if o.flags.from == "" {
-		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, held at most %s KiB of it; its main thread used %.0f %% of a core, %.0f %% before; %s reads of ours\n",
-			float64(cost.Bytes)/(1<<20), count(cost.BufferPeak>>10), 100*cost.CPUDuring, 100*cost.CPUBefore, count(cost.ReadsOfOurs))
+		held := fmt.Sprintf("held at most %s KiB of it", count(cost.BufferPeak>>10))
+		if cost.BufferUnknown != "" {
+			held = "held nobody knows how much of it"
+		}
+		load := fmt.Sprintf("its main thread used %.0f %% of a core, %.0f %% before", 100*cost.CPUDuring, 100*cost.CPUBefore)
+		if cost.LoadUnknown != "" {
+			load = "its load is not known"
+		}
+		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, %s; %s; %s reads of ours\n", float64(cost.Bytes)/(1<<20), held, load, count(cost.ReadsOfOurs))
+		if cost.LoadUnknown != "" {
+			fmt.Fprintf(&b, "NO LIMIT ON THE SERVER'S LOAD WAS KEPT: %s\n", terminal.Safe(cost.LoadUnknown))
+		}
+		if cost.BufferUnknown != "" {
+			fmt.Fprintf(&b, "NO LIMIT ON THE SERVER'S OUTPUT BUFFER WAS KEPT: %s\n", terminal.Safe(cost.BufferUnknown))
+		}
 	}
 	if !r.Complete {
 		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")

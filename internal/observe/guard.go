@@ -31,6 +31,9 @@ type guard struct {
 	during  float64 // the load since
 	peak    int64
 	hot     int // looks in a row that found too much load
+
+	noLoad   string // why the load is not known, empty while it is
+	noBuffer string // why the server's output buffer is not known
 }
 
 type cpuReading struct {
@@ -43,7 +46,7 @@ func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits L
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{conn: conn, limits: limits}
+	g := &guard{conn: conn, limits: limits, noBuffer: "nobody has looked yet"}
 	if g.addr, err = ownAddr(ctx, conn); err == nil {
 		err = g.baseline(ctx)
 	}
@@ -56,16 +59,21 @@ func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits L
 
 // baseline measures the server's load before MONITOR begins, over a quarter of a second.
 func (g *guard) baseline(ctx context.Context) error {
-	first, ok := g.cpu(ctx)
-	if !ok {
-		return nil // INFO is not allowed, or says nothing: the buffer still tells
+	first, err := g.cpu(ctx)
+	if err != nil {
+		g.noLoad = err.Error() // the buffer still tells
+		return nil
 	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(250 * time.Millisecond): // a load is a difference over time
 	}
-	second, _ := g.cpu(ctx)
+	second, err := g.cpu(ctx)
+	if err != nil {
+		g.noLoad = err.Error()
+		return nil
+	}
 	g.before = share(first, second)
 	g.started, g.last = second, second
 	if g.before > g.limits.Load {
@@ -94,21 +102,34 @@ func (g *guard) look(ctx context.Context) string {
 		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST", "ID", g.value))
 	}
 	if err != nil && ctx.Err() == nil {
-		list, _ = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST")) // before 6.2
+		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST")) // before 6.2
 	}
-	now, ok := g.cpu(ctx)
+	now, loadErr := g.cpu(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	found := false
 	for line := range strings.Lines(list) {
 		if f := fieldsOf(line); g.field != "" && f[g.field] == g.value {
 			held, _ := strconv.ParseInt(f["omem"], 10, 64)
-			g.peak = max(g.peak, held)
+			g.peak, found = max(g.peak, held), true
 		}
+	}
+	switch {
+	case found:
+		g.noBuffer = ""
+	case ctx.Err() != nil: // the end of the window, not the server's word
+	case err != nil:
+		g.noBuffer = "CLIENT LIST: " + err.Error()
+	default:
+		g.noBuffer = "CLIENT LIST does not show the monitor"
 	}
 	if g.peak > g.limits.Buffer {
 		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", g.peak>>20)
 	}
-	if !ok || g.last.at.IsZero() {
+	if loadErr != nil && ctx.Err() == nil {
+		g.noLoad = loadErr.Error()
+	}
+	if loadErr != nil || g.last.at.IsZero() {
 		return ""
 	}
 	load := share(g.last, now)
@@ -125,10 +146,10 @@ func (g *guard) look(ctx context.Context) string {
 }
 
 // cpu reads the processor time of the server's main thread.
-func (g *guard) cpu(ctx context.Context) (cpuReading, bool) {
+func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
 	info, err := redis.String(redis.DoContext(g.conn, ctx, "INFO", "cpu"))
 	if err != nil {
-		return cpuReading{}, false
+		return cpuReading{}, fmt.Errorf("INFO: %w", err)
 	}
 	values := map[string]float64{}
 	for line := range strings.Lines(info) {
@@ -139,7 +160,10 @@ func (g *guard) cpu(ctx context.Context) (cpuReading, bool) {
 	if used == 0 { // before 6.2
 		used = values["used_cpu_user"] + values["used_cpu_sys"]
 	}
-	return cpuReading{time.Now(), used}, used > 0
+	if used == 0 {
+		return cpuReading{}, errors.New("INFO tells no processor time")
+	}
+	return cpuReading{time.Now(), used}, nil
 }
 
 // peers asks who is connected.
@@ -161,8 +185,10 @@ func (g *guard) peers(ctx context.Context) map[string]Peer {
 	return all
 }
 
-func (g *guard) costs() (peak int64, before, during float64) {
+// costs fills in what the watch did cost the server, as far as that is known.
+func (g *guard) costs(c *Cost) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.peak, g.before, g.during
+	c.BufferPeak, c.CPUBefore, c.CPUDuring = g.peak, g.before, g.during
+	c.LoadUnknown, c.BufferUnknown = g.noLoad, g.noBuffer
 }

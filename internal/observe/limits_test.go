@@ -71,3 +71,27 @@ func TestLimits(t *testing.T) {
 	s.Kill()
 	assert.Error(t, w.Wait(), "the server is gone")
 }
+
+// TestUnknownCost: what a user may not ask is not reported as nothing. The limit on it is said not to be kept.
+func TestUnknownCost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	for _, c := range []struct{ rules, load string }{
+		{"+@all", ""},
+		{"+@all -info", "INFO: NOPERM"},
+	} {
+		args := []any{"SETUSER", "few", "reset", "on", ">pw", "~*", "&*"}
+		for word := range strings.FieldsSeq(c.rules) {
+			args = append(args, word)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://few:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		w, err := observe.Start(context.Background(), end, s.Addr, observe.Options{}, observe.Limits{For: 700 * time.Millisecond, Load: 10})
+		require.NoError(t, err)
+		require.NoError(t, w.Wait())
+		cost := w.Cost()
+		assert.True(t, strings.HasPrefix(cost.LoadUnknown, c.load) && (cost.LoadUnknown == "") == (c.load == ""), "%s: %q", c.rules, cost.LoadUnknown)
+		assert.Empty(t, cost.BufferUnknown, c.rules)
+	}
+}

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -294,6 +295,8 @@ func (m *Masters) Cost() Cost {
 		sum.BufferPeak = max(sum.BufferPeak, c.BufferPeak)
 		sum.CPUBefore = max(sum.CPUBefore, c.CPUBefore)
 		sum.CPUDuring = max(sum.CPUDuring, c.CPUDuring)
+		sum.LoadUnknown = cmp.Or(sum.LoadUnknown, c.LoadUnknown)
+		sum.BufferUnknown = cmp.Or(sum.BufferUnknown, c.BufferUnknown)
 	}
 	return sum
 }

@@ -31,6 +31,10 @@ type Cost struct {
 	CPUBefore   float64 `json:"server_cpu_before"` // share of a core
 	CPUDuring   float64 `json:"server_cpu_during"`
 	ReadsOfOurs int64   `json:"reads"` // GET, PTTL ... that we sent to learn the state of keys
+
+	// Why the load, or the buffer, is not known: then its figure is 0, and the limit on it was not kept. Empty while it is known.
+	LoadUnknown   string `json:"load_unknown,omitempty"`
+	BufferUnknown string `json:"buffer_unknown,omitempty"`
 }
 
 // Watch is a live observation of one server. Its methods are safe for concurrent use.
@@ -198,7 +202,7 @@ func (w *Watch) Cost() Cost {
 	w.mu.Lock()
 	cost := w.cost
 	w.mu.Unlock()
-	cost.BufferPeak, cost.CPUBefore, cost.CPUDuring = w.guard.costs()
+	w.guard.costs(&cost)
 	cost.ReadsOfOurs = w.probe.sent.Load()
 	return cost
 }
@@ -298,15 +302,15 @@ func (w *Watch) watchOver(ctx context.Context) {
 	defer w.guard.close()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for n := 0; ; n++ {
+		if why := w.guard.look(ctx); why != "" {
+			w.cancel(&Stopped{why})
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-		if why := w.guard.look(ctx); why != "" {
-			w.cancel(&Stopped{why})
-			return
 		}
 		// The reader may be held up by whoever prints its events: that must not hold up these looks.
 		strangers := 0
@@ -314,7 +318,7 @@ func (w *Watch) watchOver(ctx context.Context) {
 			strangers = len(w.unnamed)
 			w.mu.Unlock()
 		}
-		if strangers > 0 && n%4 == 1 {
+		if strangers > 0 && n%4 == 0 {
 			w.rename(ctx)
 		}
 	}
