@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/driver"
 	"github.com/lockmigrate/lockmigrate/internal/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -173,9 +174,18 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 		p.leave()
 		return true
 	default:
-		p.leaveAt(l.mono.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout)))
+		until := l.mono.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		p.leaveAt(until)
+		l.notGivenBack(k.key, until, out.Err)
 		return false
 	}
+}
+
+// notGivenBack tells the observer that the key may stay taken: the caller may have left.
+func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
+	l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
+		Op: "acquire", Key: key, Kind: ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
+	}})
 }
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
@@ -256,6 +266,7 @@ func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 		}
 	}
 	p.leaveAt(l.mono.At(began.Add(p.opts.longest())))
+	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
 // recorded keeps the last step of a machine for whoever takes over from a caller that has left.

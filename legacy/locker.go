@@ -209,7 +209,15 @@ func (l *Locker) cancelled(ctx context.Context) error {
 // giveBack undoes an acquisition that arrived after its caller had left. Where the key cannot prove
 // whose the value is, the lease has to run out.
 func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
-	if o.Step.Kind != protocol.Done || o.Step.Verdict != protocol.Acquired {
+	if o.Step.Kind != protocol.Done {
+		return
+	}
+	switch o.Step.Verdict {
+	case protocol.Acquired:
+	case protocol.Unsure:
+		l.notGivenBack(m, o.Err)
+		return
+	default:
 		return
 	}
 	release := &protocol.LegacyRelease{
@@ -217,7 +225,18 @@ func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
 	defer cancel()
-	_, _ = l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
+	outcome, err := l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
+	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.Kept {
+		l.notGivenBack(m, errors.Join(err, outcome.Err))
+	}
+}
+
+// notGivenBack tells the observer that the key may stay taken, as nobody else is there to be told.
+func (l *Locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
+	l.opts.Observer.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &Error{
+		Op: "acquire", Key: m.Key, Kind: ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
+		Note: "its caller had left; the value on the key may be ours",
+	}})
 }
 
 func (l *Locker) sleep(ctx context.Context, d time.Duration) error {

@@ -309,3 +309,23 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		s.balanced()
 	})
 }
+
+// TestWhatACallerLeavesIsTold: a caller leaves before the reply to its acquisition, and the reply is lost. What may stay on the key
+// is given back, or the observer is told of it: nobody else is there any more.
+func TestWhatACallerLeavesIsTold(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 300 * time.Millisecond}, func(s *scene) {
+		s.link.HalfOpen() // what is sent arrives, what is answered does not
+		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := s.try(ctx)
+		require.Error(s, err)
+		time.Sleep(400 * time.Millisecond) // the reply timeout
+		s.link.Cut()
+		s.link.Heal()
+		require.Eventually(s, func() bool {
+			s.counts.mu.Lock()
+			defer s.counts.mu.Unlock()
+			return s.counts.failed > 0 || s.free()
+		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
+	})
+}
