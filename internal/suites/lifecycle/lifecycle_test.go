@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,7 @@ import (
 )
 
 var (
-	sequences = flag.Int("sequences", 100, "how many sequences of each kind")
+	sequences = flag.Int("sequences", wanted(100), "how many sequences of each kind; the default may stand in LOCKMIGRATE_LIFECYCLE")
 	from      = flag.Uint64("from", 1, "the seed of the first one; 0: from the clock")
 	only      = flag.Uint64("seed", 0, "the one seed to run; 0: all")
 	ofKind    = flag.String("kind", "", "the kinds to run, separated by commas; empty: all")
@@ -48,6 +49,14 @@ var (
 	shown     = flag.Int("shown", 3, "how many failures of a kind are shown in full")
 	until     = flag.String("until", "", "a fault, as a regular expression, after which a kind has run for long enough")
 )
+
+// wanted is the number of sequences that the run asks for.
+func wanted(otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv("LOCKMIGRATE_LIFECYCLE")); err == nil {
+		return n
+	}
+	return otherwise
+}
 
 func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
 
