@@ -176,7 +176,7 @@ func isProfile(path string) bool {
 	return err == nil && strings.HasPrefix(strings.TrimSpace(string(text)), "{")
 }
 
-// readProfile makes a fleet of what observe wrote. Lease and hold are for clients of which it could not tell.
+// readProfile makes a fleet of what observe wrote. Lease and hold stand in where observe could not tell them.
 func readProfile(env *environment, path string, flags *fleetFlags, lease, hold time.Duration) (*scenario.Scenario, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -94,8 +94,8 @@ func TestAReleaseSaysWhatTheFallbackFound(t *testing.T) {
 	require.ErrorContains(t, out.Err, "NOPERM")
 }
 
-// TestAnErrorWithinAScriptIsUnsure: the error of a script that had begun does not say what it had written. Whoever
-// took a lock gives back; a refusal from before the script is a plain failure.
+// TestAnErrorWithinAScriptIsUnsure: the error of a script that had begun does not say what it had written. A client that
+// may have taken a lock gives it back; a refusal from before the script is a plain failure.
 func TestAnErrorWithinAScriptIsUnsure(t *testing.T) {
 	s := redistest.Real(t)
 	for _, c := range []struct {

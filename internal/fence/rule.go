@@ -20,7 +20,7 @@ type rule struct {
 }
 
 // Words splits what a server writes about rules. Only a space ends a word there: a key pattern may hold the blanks
-// of Unicode, of which strings.Fields thinks otherwise.
+// of Unicode, which strings.Fields splits at.
 func Words(line string) []string {
 	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' })
 }

@@ -242,7 +242,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}
 }
 
-// TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, of which there are none.
+// TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, and this lease has none.
 func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
 	b := newBench(t)
 	k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
