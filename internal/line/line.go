@@ -334,10 +334,12 @@ func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, erro
 				break
 			}
 			one.renew()
-			if one.err = l.submit(ctx, one); one.err == nil {
+			err := l.submit(ctx, one) // from here on its fields are the link's, unless there is an error
+			if err == nil {
 				tries--
 				continue
 			}
+			one.err = err
 		case !one.again():
 		case tries > resubmissions:
 			one.err = notSent{one.err}
