@@ -151,12 +151,16 @@ func (k kind) locks(key string) []string {
 	return []string{key}
 }
 
-// prepare makes the record of a sequence's namespace, in a random stage.
+// prepare makes the record of a sequence's namespace, in a random stage. It writes the hash itself: `stage init` compares the
+// namespace with every other one, and here are thousands.
 func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
-	s := stages.Store{Pool: pool, Namespace: p.terms.name, ReplyTimeout: 5 * time.Second}
-	err := s.Init(ctx, stages.Record{
-		Patterns: []string{p.key}, Dialect: "jedis-ms", Shortest: p.terms.ttl, Stage: stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3)),
-	})
+	conn, err := pool.GetContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = redis.DoContext(conn, ctx, "HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", rand.New(rand.NewPCG(p.seed, 3)).IntN(3),
+		"since", time.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "dialect", "jedis-ms", "shortest_ms", p.terms.ttl.Milliseconds())
 	if err != nil {
 		return fmt.Errorf("make the record of %s: %w", p.terms.name, err)
 	}
