@@ -497,7 +497,7 @@ func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
 	}
 }
 
-// A server that restarts ends no wait, however one waits: the connections are made anew, and whoever is first then
+// A server that restarts ends no wait, for any kind of waiter: the connections are made again, and the first waiter then
 // gets the lock.
 func TestWaitersOutliveARestart(t *testing.T) {
 	for name, opts := range map[string]modern.Options{

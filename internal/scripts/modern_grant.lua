@@ -58,7 +58,7 @@ local function grant(key, queue, fence, fencettl, head, own)
     if token == own and own then return false end
     if token and listens(channel) then
       local drawn, n = pcall(next_fence, fence, fencettl)
-      -- Whoever is told must get the key. So the right to set it is asked for first, by a SET that sets
+      -- A waiter that is told must get the key. So the right to set it is asked for first, by a SET that sets
       -- nothing: the key is there. (One who gives its own token has asked already; there it is not.)
       if not drawn or not own and redis.pcall('SET', key, token, 'NX') then -- it has to find the key free, and ask
         redis.pcall('ZADD', queue, head[2], head[1])

@@ -157,7 +157,7 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 	return all, nil
 }
 
-// judge classifies a key anew. A doubt says why it is left though it may be in the way.
+// judge classifies a key again. A doubt says why it is left though it may be in the way.
 func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
 	if !k.ok || len(k.pairs) > 2*census.MaxFields { // it has grown to something that is no lock
 		return Entry{}, "", false
@@ -183,7 +183,7 @@ func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
 	return e, "", true
 }
 
-// unread counts a key of which something could not be read for want of a right.
+// unread counts a key that could not be read in full because a right is missing.
 func (s *Sweeper) unread(errs ...error) {
 	for _, err := range errs {
 		var refused redis.Error

@@ -220,7 +220,7 @@ func (f *Fleet) Locate(ctx context.Context, key string) (string, error) {
 // suspectFor is for how long a master that led nowhere is not chosen where any will do.
 const suspectFor = 10 * time.Second
 
-// anyOf returns the first master that has not led nowhere lately, or the one of which that is the longest ago. The
+// anyOf returns the first master that has not led nowhere lately, or else the one that did so longest ago. The
 // caller holds mu.
 func (f *Fleet) anyOf(table *Table) string {
 	best := table.Masters[0]

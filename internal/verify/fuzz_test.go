@@ -7,7 +7,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/mutate"
 )
 
-// FuzzTraffic reads lines of MONITOR, of which every part but the frame is chosen by clients.
+// FuzzTraffic reads lines of MONITOR. Clients choose every part of them but the frame.
 func FuzzTraffic(f *testing.F) {
 	corpus := mutate.New(f)
 	for _, words := range []string{

@@ -293,7 +293,7 @@ func (h *Hub) setUp(t *tracked, addr string, conn redis.Conn) error {
 		return line.ErrClosed
 	}
 	p := h.place(addr)
-	if before := p.listener; before != nil { // whoever is watched over the connection beside that asks anew
+	if before := p.listener; before != nil { // the waiters of the old connection ask again
 		h.background.Go(before.close)
 		h.each(Reset)
 	}

@@ -15,7 +15,7 @@ import (
 
 // TestLosersLeaveNothingForEver: redis-py up to 2.9.1, with its default of no timeout, takes a key that has gone for an expired
 // one. A loser's GETSET may then overwrite a bridge holder's value with one that never expires. The bridge gives such a loser
-// the time to come first, and frees the key if it comes late all the same, as a redis-py holder would. Without either, the
+// the time to come first, and frees the key if it comes late, as a redis-py holder would. Without either, the
 // key of this fleet was dead for ever after some fifty turns.
 func TestLosersLeaveNothingForEver(t *testing.T) {
 	for version, kind := range map[string]holders.Kind{"2.7.6": holders.RedisPy27, "2.9.1": holders.RedisPy} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -307,6 +308,15 @@ func (s *scene) given() bool {
 		return s.left() <= 1
 	}
 	return s.free()
+}
+
+// leavesNothing wants the key free now. A quorum has released when most servers have; the last one may follow.
+func (s *scene) leavesNothing(t *testing.T) {
+	if s.kind.name == "quorum" {
+		assert.Eventually(t, s.free, late, time.Millisecond, "nothing is left")
+		return
+	}
+	assert.True(t, s.free(), "nothing is left")
 }
 
 // left counts the servers on which the key is.

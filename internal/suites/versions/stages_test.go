@@ -250,7 +250,7 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// contents are all keys with what they hold.
+// contents returns every key with its value.
 func contents(t *testing.T, server *redistest.Server) map[string]string {
 	t.Helper()
 	names, err := redis.Strings(server.Do("KEYS", "*"), nil)
