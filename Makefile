@@ -2,7 +2,7 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-# What the full suite uses; see internal/redistest for what each name means, and scripts/suites for what a machine has.
+# What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
 .PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle faults
@@ -26,13 +26,13 @@ fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)
 
 soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock), on TOPOLOGY single, sentinel or cluster
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
 
 lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0: from the clock)
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),2000) -from $(or $(FROM),1)
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),2000) -from $(or $(FROM),1)
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
 
 bench: ## every lock beside its peers, and docs/benchmarks.md anew (about six minutes, redis-server on the PATH)
 	cd bench && $(GO) run . -docs ../docs $(BENCHFLAGS)

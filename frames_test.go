@@ -14,7 +14,7 @@ import (
 func TestFramesAreSmall(t *testing.T) {
 	const most = 8 << 10 // bytes
 	const module = "github.com/lockmigrate/lockmigrate"
-	clients := []string{"./legacy", "./modern", "./compat", "./cluster", "./sentinel"}
+	clients := []string{"./legacy", "./modern", "./compat", "./pool/cluster", "./pool/sentinel"}
 
 	list, err := exec.Command("go", append([]string{"list", "-deps", "-f", "{{.ImportPath}}"}, clients...)...).Output()
 	if err != nil {

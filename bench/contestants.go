@@ -8,12 +8,12 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // client is one process's way to take locks.
@@ -45,21 +45,21 @@ var contestants = []contestant{
 	{name: "raw", solo: true, open: openRaw,
 		about: "redigo's pool, SET NX PX and EVALSHA compare-and-delete; no renewal, no waiting"},
 	{name: "raw-quiet", solo: true, open: openRawQuiet,
-		about: "the same with connections of lockmigrate.DialContext"},
+		about: "the same with connections of rawconn.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
-		about: "the same two commands over redigo's own connections and this project's shared line (internal/line)"},
+		about: "the same two commands over redigo's own connections and this project's shared line (internal/client/pipeline)"},
 	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "bare", old: true, open: openBare,
 		about: "no lock: two blocking sockets, one to hear of the DEL and one to send SET NX PX; the least that any client can do"},
 	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
-		about: "package modern as it comes, over lockmigrate.DialContext as the README has it: renewal on, the fair queue on"},
+		about: "package modern as it comes, over rawconn.DialContext as the README has it: renewal on, the fair queue on"},
 	{name: "modern-plain", solo: true, waits: true, old: true, open: openPlain,
 		about: "the same over redigo's own connections"},
 	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
 	{name: "compat", solo: true, waits: true, old: true, open: openCompat,
-		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over lockmigrate.DialContext"},
+		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over rawconn.DialContext"},
 	{name: "legacy", solo: true, waits: true, open: openLegacy,
 		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
 	{name: "redsync-5ms", solo: true, waits: true, open: openRedsync(5 * time.Millisecond),
@@ -102,7 +102,7 @@ func poolFor(addr string) *redis.Pool {
 // quietPool is a pool as the README has it.
 func quietPool(addr string) *redis.Pool {
 	return &redis.Pool{MaxIdle: 256, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(lockmigrate.DialContext))
+		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
 	}}
 }
 
@@ -155,11 +155,11 @@ func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error)
 	return func() error { return c.give(key) }, nil
 }
 
-type muxClient struct{ line *line.Line }
+type muxClient struct{ line *pipeline.Line }
 
 func openMux(addr string) (client, error) {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
-	return &muxClient{line.New(line.Options{Dial: dialer(addr), Now: now})}, nil
+	return &muxClient{pipeline.New(pipeline.Options{Dial: dialer(addr), Now: now})}, nil
 }
 
 func (c *muxClient) Close() { c.line.Close(); c.line.Wait() }

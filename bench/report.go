@@ -133,7 +133,7 @@ var tables = []table{
 	{
 		title: "A free lock, one goroutine", scenario: "solo", chart: 1,
 		text: "Acquire and release, again and again. CPU is that of client and server together, so that nothing is won by moving work. " +
-			"The connections of `lockmigrate.DialContext` keep the Go runtime's monitor thread asleep: by `perf stat`, a pair of commands takes no futex call " +
+			"The connections of `rawconn.DialContext` keep the Go runtime's monitor thread asleep: by `perf stat`, a pair of commands takes no futex call " +
 			"instead of 2.0, no nanosleep instead of 1.1, and 2.1 switches of threads instead of 5.9; reads, writes and epoll calls are as many.",
 		figures: []figure{
 			{what: "CPU, all of it / raw", of: wholeCPU, base: "raw", digits: 2},

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // BenchmarkAcquireRelease is the cost of a bridge lock that nobody else wants.

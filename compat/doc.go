@@ -30,7 +30,7 @@
 // G1. Of all clients on a key one holds it: legacy beside bridge, bridge beside bridge, bridge beside
 // modern and beside other SET NX PX clients. Holders that are killed are survived by the others
 // (TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in
-// internal/suites/bridge).
+// internal/evidence/suites/bridge).
 //
 // G2. A legacy client whose clock is ahead, by any amount, never takes a key from a bridge holder; one
 // whose clock is behind by up to ClockLag never loses a live lease to one (TestJavaClockAhead,
@@ -41,7 +41,7 @@
 // by a monotonic deadline that counts from before the command that set it was sent, whether or not any
 // reply ever comes (TestHolderWithoutAServerIsTold). A release that fails, or whose caller leaves, changes
 // nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
-// TestDoNeverHidesTheLoss in internal/suites/holder).
+// TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
 // G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so, and never deleted, but for
 // redis-py's value without a lease by the holder that it displaced: a clobber after a
@@ -93,9 +93,9 @@
 //     vanished key for an expired one also a prompt one, overwrites the key under a holder who has done
 //     nothing wrong. The holder is told that it lost the lock, at a renewal or at the release: it cannot
 //     know better. So that it is rare, bridge clients leave the key alone for 5 ms after a bridge holder's
-//     release in those dialects, TryAcquire too (TestBreath in internal/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
+//     release in those dialects, TryAcquire too (TestBreath in internal/evidence/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
 //     may be never: redis-py's default is no lease. The displaced holder deletes that one value at its release, as
-//     a redis-py holder would (TestLosersLeaveNothingForEver in internal/suites/clients).
+//     a redis-py holder would (TestLosersLeaveNothingForEver in internal/evidence/suites/clients).
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
 //   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided.
@@ -114,7 +114,7 @@
 // would never get anything. An unmodified client's DEL is noticed by client tracking.
 //
 // The queue only ever refuses: who holds the lock is decided by key and guard alone, so that nothing that
-// becomes of the queue can make two holders (the claims "BB-queue" and following of internal/explore).
+// becomes of the queue can make two holders (the claims "BB-queue" and following of internal/simulate/explore).
 // Handing the key itself from holder to holder, as package modern does, would be one round trip faster. It is
 // not done: then whoever is in the queue could become a holder without asking, also one whose member's lease
 // is over, and old clients would find the key free in the gaps only.
@@ -174,6 +174,6 @@
 //
 // A Locker is safe for concurrent use, and so is a Lock. All locks of a Locker are renewed by one goroutine,
 // those that are due as one pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in
-// internal/renewal), but for locks of stage Legacy, which are renewed one by one. A Locker with a Namespace
+// internal/client/renewal), but for locks of stage Legacy, which are renewed one by one. A Locker with a Namespace
 // runs another one. Waiting holds no pooled connection.
 package compat

@@ -8,7 +8,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 

@@ -1,6 +1,6 @@
 package compat
 
-import "github.com/lockmigrate/lockmigrate/internal/waiting"
+import "github.com/lockmigrate/lockmigrate/internal/client/waiting"
 
 // gap is what a waiter knows of the gap for legacy clients that it waits in: whether it has listened to the key
 // for so long that a legacy client would have been heard. The zero value knows nothing.

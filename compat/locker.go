@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/background"
-	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/driver"
-	"github.com/lockmigrate/lockmigrate/internal/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
-	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/waiting"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
@@ -29,11 +29,11 @@ type Locker struct {
 	member   *member // nil without a Namespace
 	clock    *legacy.ServerClock
 	pool     *driver.Driver
-	commands line.Way // nil when every attempt takes a connection from the pool
-	renewals line.Way // the same; the renewer's to close
+	commands pipeline.Way // nil when every attempt takes a connection from the pool
+	renewals pipeline.Way // the same; the renewer's to close
 	renewer  *renewal.Renewer
 	mono     renewal.Clock // of the deadlines
-	random   chance.Source
+	random   random.Source
 	hub      *waiting.Hub
 	hot      *waiting.Heat
 	channel  string // where this Locker is told that it is its turn
@@ -67,8 +67,8 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
 	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
 	if dial != nil || servers != nil {
-		l.commands = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: l.opts.ReplyTimeout})
-		l.renewals = line.Over(servers, line.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: patience})
+		l.commands = pipeline.Over(servers, pipeline.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: l.opts.ReplyTimeout})
+		l.renewals = pipeline.Over(servers, pipeline.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: patience})
 		renewals = l.renewals
 	}
 	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
@@ -449,7 +449,7 @@ func withCause(err, cause error) error {
 }
 
 // runner is a line, or the pool where there is none or the dialect needs a connection to itself.
-func (l *Locker) runner(over line.Way, d *protocol.Dialect) waiting.Runner {
+func (l *Locker) runner(over pipeline.Way, d *protocol.Dialect) waiting.Runner {
 	if over == nil || d.Transaction {
 		return l.pool
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -168,7 +168,7 @@ func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration
 }
 
 // TestRenewalsCostNoGoroutines: many locks of one Locker are renewed by one goroutine (those that are due go
-// out together: TestDueRenewalsGoTogether in internal/renewal).
+// out together: TestDueRenewalsGoTogether in internal/client/renewal).
 func TestRenewalsCostNoGoroutines(t *testing.T) {
 	const locks = 300
 	s := redistest.Real(t)

@@ -4,12 +4,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 
-	"github.com/lockmigrate/lockmigrate/internal/chance"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // newValue returns a fresh bridge value of a dialect.
-func newValue(random *chance.Source, d *protocol.Dialect) string {
+func newValue(random *random.Source, d *protocol.Dialect) string {
 	owner := ""
 	switch d.Layout {
 	case protocol.UUIDColonNumber:

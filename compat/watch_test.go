@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // TestLegacyHolderIsWatchedAtOnce: a legacy client may work for a millisecond only, and nobody but the server

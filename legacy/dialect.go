@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 

@@ -25,7 +25,7 @@
 // the holder's own clock at the acquisition and a monotonic timer from then on
 // (TestContextEndsWithTheLease). A release that fails, or whose caller leaves, changes nothing about that.
 // Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
-// TestDoNeverHidesTheLoss in internal/suites/holder).
+// TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
 // G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server
 // does. A lock that arrives after its caller has left is given back (TestCancelledAcquireLeavesNothing).
@@ -35,7 +35,7 @@
 // taken (TestLostReplies).
 //
 // G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept
-// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/suites/holder).
+// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/holder).
 //
 // # Not guaranteed
 //

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/background"
-	"github.com/lockmigrate/lockmigrate/internal/driver"
-	"github.com/lockmigrate/lockmigrate/internal/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 

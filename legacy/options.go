@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 

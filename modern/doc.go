@@ -15,14 +15,14 @@
 //
 // G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its
 // TTL (TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard, TestFleets in
-// internal/suites/modernfleet).
+// internal/evidence/suites/modernfleet).
 //
 // G2. The holder's context ends, with a cause that matches ErrLost, no later than a deadline of the
 // process's own monotonic clock, counted from before the last successful renewing command was sent,
 // whether or not any reply arrives; earlier when the server says that the key is not ours
 // (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose caller
 // leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
-// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/suites/holder).
+// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
 // G3. A release deletes, and a renewal extends, only what holds our token
 // (TestFault10ReleaseNeverRemovesAnothers).

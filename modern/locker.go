@@ -11,16 +11,16 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/background"
-	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/driver"
-	"github.com/lockmigrate/lockmigrate/internal/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
-	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
 // pingIdle is how long a line may be unused before it is asked whether it lives.
@@ -31,11 +31,11 @@ type Locker struct {
 	opts    Options
 	id      string // unique to this Locker; in layout Redisson the client's
 	channel string // where this Locker is told of grants
-	tokens  chance.Source
+	tokens  random.Source
 	clock   renewal.Clock
 	runner  waiting.Runner
 	pool    *driver.Driver
-	line    line.Way // nil when every attempt takes a connection from the pool
+	line    pipeline.Way // nil when every attempt takes a connection from the pool
 	renewer *renewal.Renewer
 	hub     *waiting.Hub
 	native  native
@@ -78,10 +78,10 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 	l.pool = &driver.Driver{Pool: pool, Now: l.clock.Time, ReplyTimeout: opts.ReplyTimeout}
 	l.runner = l.pool
-	var way func(patience time.Duration) line.Way
+	var way func(patience time.Duration) pipeline.Way
 	if own {
-		way = func(patience time.Duration) line.Way {
-			return line.Over(servers, line.Options{Dial: dial, Now: l.clock.Now, ReplyTimeout: patience, Ping: pingIdle})
+		way = func(patience time.Duration) pipeline.Way {
+			return pipeline.Over(servers, pipeline.Options{Dial: dial, Now: l.clock.Now, ReplyTimeout: patience, Ping: pingIdle})
 		}
 	}
 	if own && !opts.Pooled {

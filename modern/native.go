@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 )
 
 // native finds out, once for each Locker, whether the server has a compare-and-delete command of its

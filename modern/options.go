@@ -9,8 +9,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 )
 
 // Defaults of Options.

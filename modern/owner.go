@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 

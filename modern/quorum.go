@@ -10,16 +10,16 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/background"
-	"github.com/lockmigrate/lockmigrate/internal/chance"
-	"github.com/lockmigrate/lockmigrate/internal/driver"
-	"github.com/lockmigrate/lockmigrate/internal/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/limits"
-	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
 // Quorum takes locks on a majority of independent servers: the algorithm called RedLock.
@@ -46,7 +46,7 @@ import (
 type Quorum struct {
 	opts    QuorumOptions
 	clock   renewal.Clock
-	tokens  chance.Source
+	tokens  random.Source
 	single  Options // what each lock is on one server
 	members []*member
 	renewer *renewal.Renewer
@@ -61,7 +61,7 @@ type Quorum struct {
 // member is one of the servers.
 type member struct {
 	runner waiting.Runner
-	line   line.Way
+	line   pipeline.Way
 	pool   *driver.Driver
 }
 
@@ -148,9 +148,9 @@ func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
 		var own renewal.Batcher = &renewal.Pooled{Pool: leaving, Timeout: opts.ReplyTimeout}
 		servers, _ := pool.(topology.Servers)
 		if dial := single.dialer(pool); dial != nil || servers != nil {
-			o := line.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
-			m.line = line.Over(servers, o)
-			m.runner, own = m.line, line.Over(servers, o)
+			o := pipeline.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
+			m.line = pipeline.Over(servers, o)
+			m.runner, own = m.line, pipeline.Over(servers, o)
 		}
 		q.members = append(q.members, m)
 		renewals = append(renewals, own)

@@ -3,9 +3,9 @@ package modern
 import (
 	"context"
 
-	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
 func (l *Locker) redissonAcquire(h *hold, holds int) *protocol.AcquireRedisson {

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/line"
+	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/renewal"
 )
 
 // renewals chooses the way that the renewals take. It is the Locker's own line, which nobody but the
@@ -16,7 +16,7 @@ import (
 // The line gives a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL
 // there would be no time left for another try, and the renewals have a line of their own, which is less
 // patient. And where there is no line, each batch takes a connection of the pool and gives it back.
-func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) line.Way) renewal.Batcher {
+func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration) pipeline.Way) renewal.Batcher {
 	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4)
 	switch {
 	case l.line != nil && patience == l.opts.ReplyTimeout:
@@ -30,12 +30,12 @@ func (l *Locker) renewals(pool lockmigrate.Pool, own func(patience time.Duration
 
 // shared is a line that others use too: closing it ends the renewals on it, and nothing else.
 type shared struct {
-	line line.Way
+	line pipeline.Way
 	life context.Context
 	end  context.CancelFunc
 }
 
-func share(way line.Way) *shared {
+func share(way pipeline.Way) *shared {
 	s := &shared{line: way}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s

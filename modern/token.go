@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/lockmigrate/lockmigrate/internal/chance"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -26,7 +26,7 @@ const (
 )
 
 // token returns a random token.
-func token(s *chance.Source, form TokenForm) string {
+func token(s *random.Source, form TokenForm) string {
 	switch form {
 	case UUID:
 		var b [16]byte

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/waiting"
 )
 
 const (

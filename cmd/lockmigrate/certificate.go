@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/verify"
 )
 
 // oldestCertificate is how long a certificate supports a step: traffic of the day before says little.

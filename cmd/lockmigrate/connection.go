@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/embedded"
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
 // endpoint returns where --redis or LOCKMIGRATE_REDIS leads, fallback if neither is set, and a function

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/doctor"
-	"github.com/lockmigrate/lockmigrate/internal/rights"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newDoctorCommand(env *environment) *cobra.Command {

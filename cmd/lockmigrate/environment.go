@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // environment is all that a command touches of the process, so that a test can be the process.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // Exit codes, which scripts rely on.

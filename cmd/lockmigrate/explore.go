@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
 
 // exploreFlags are the flags of explore.

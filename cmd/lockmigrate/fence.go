@@ -13,9 +13,9 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/fence"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // fenceFlags are the flags of fence.

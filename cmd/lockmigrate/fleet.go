@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/sim"
-	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/sim/session"
-	"github.com/lockmigrate/lockmigrate/internal/sim/story"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // readScenario reads a fleet from a file.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // Nothing that stands on a server reaches a terminal raw: not in names, not in values, not in errors.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
-	"github.com/lockmigrate/lockmigrate/internal/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 )
 
 // observeFlags are the flags of observe.

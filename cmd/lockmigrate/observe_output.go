@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/observe"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // observeOutput prints what an observation found: a live table on a terminal, one report in a pipe.

@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/explore"
-	"github.com/lockmigrate/lockmigrate/internal/report"
-	"github.com/lockmigrate/lockmigrate/internal/sim"
-	"github.com/lockmigrate/lockmigrate/internal/sim/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/sim/shrink"
-	"github.com/lockmigrate/lockmigrate/internal/sim/story"
-	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // replayFlags are the flags of replay.
@@ -97,7 +97,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 	if err != nil {
 		return nil, err
 	}
-	cell := sweep.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
+	cell := grid.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
 	if err := cell.Validate(); err != nil {
 		return nil, usageError("see the flags of replay", "%w", err)
 	}

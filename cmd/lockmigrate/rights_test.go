@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/page"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/rights"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
 // furnishRights puts on a server what every command has something to do with.
@@ -119,7 +119,7 @@ func pageOf(t *testing.T, ctx context.Context, url string, without *rights.Right
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	c := page.NewCollector(end, page.Options{Match: []string{"lock:*"}, Burst: 200 * time.Millisecond, Every: 300 * time.Millisecond, CensusEvery: 200 * time.Millisecond, Look: 100 * time.Millisecond})
+	c := serve.NewCollector(end, serve.Options{Match: []string{"lock:*"}, Burst: 200 * time.Millisecond, Every: 300 * time.Millisecond, CensusEvery: 200 * time.Millisecond, Look: 100 * time.Millisecond})
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })
 	says := func() string {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/observe"
-	"github.com/lockmigrate/lockmigrate/internal/page"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
 func newServeCommand(env *environment) *cobra.Command {
-	var opts page.Options
+	var opts serve.Options
 	var listen, group string
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
@@ -53,7 +53,7 @@ both is always, 0 is never.`,
 	return cmd
 }
 
-func checkServe(o page.Options) error {
+func checkServe(o serve.Options) error {
 	switch {
 	case o.Group != observe.ByAddr && o.Group != observe.ByHost && o.Group != observe.ByName:
 		return usageError("choose addr, host or name", "--group %q is none", o.Group)
@@ -65,7 +65,7 @@ func checkServe(o page.Options) error {
 	return nil
 }
 
-func runServe(ctx context.Context, env *environment, opts page.Options, listen string) error {
+func runServe(ctx context.Context, env *environment, opts serve.Options, listen string) error {
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func runServe(ctx context.Context, env *environment, opts page.Options, listen s
 		return err
 	}
 	fmt.Fprintln(env.stderr, "lockmigrate: serving until interrupted")
-	collector := page.NewCollector(end, opts)
+	collector := serve.NewCollector(end, opts)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	collected := make(chan struct{})
@@ -105,7 +105,7 @@ func runServe(ctx context.Context, env *environment, opts page.Options, listen s
 		defer close(collected)
 		collector.Run(ctx)
 	}()
-	err = page.Serve(ctx, listener, page.Handler(collector.State, token, hosts))
+	err = serve.Serve(ctx, listener, serve.Handler(collector.State, token, hosts))
 	cancel()
 	<-collected
 	return err

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockmigrate/lockmigrate/internal/explore"
-	"github.com/lockmigrate/lockmigrate/internal/report"
-	"github.com/lockmigrate/lockmigrate/internal/sim"
-	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // simulateFlags are the flags of simulate.
@@ -108,14 +108,14 @@ func unused(cmd *cobra.Command, why string, used ...string) error {
 }
 
 // grid checks the flags and makes the axes.
-func (f *simulateFlags) grid() (g sweep.Grid, s *sweep.Setting, err error) {
+func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 	if s, err = f.setting(); err != nil {
 		return g, s, err
 	}
 	if len(f.schemes) == 0 {
-		f.schemes = sweep.Schemes
+		f.schemes = grid.Schemes
 	}
-	g = sweep.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
+	g = grid.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
 	if g.Skews, err = axis("skew", f.skew); err != nil {
 		return g, s, err
 	}
@@ -137,14 +137,14 @@ func (f *simulateFlags) grid() (g sweep.Grid, s *sweep.Setting, err error) {
 }
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
-	grid, setting, err := flags.grid()
+	axes, setting, err := flags.grid()
 	if err != nil {
 		return err
 	}
-	cells := grid.Cells(setting)
+	cells := axes.Cells(setting)
 	status := env.status()
 	defer status.Clear()
-	plan := sweep.Plan{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
+	plan := grid.Plan{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
 	plan.Progress = func(done int) {
 		status.Update(func() string { return fmt.Sprintf("%d of %d cells", done, len(cells)) })
 	}
@@ -159,7 +159,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 			return err
 		}
 	}
-	r := report.Collect(grid, outcomes, flags.seed)
+	r := report.Collect(axes, outcomes, flags.seed)
 	r.Command = command
 	if flags.html != "" {
 		if err := writeReport(ctx, env, r, flags.html); err != nil {
@@ -184,7 +184,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 }
 
 // checkSweep runs the sweep again on another number of threads.
-func checkSweep(ctx context.Context, plan *sweep.Plan, outcomes []sweep.Outcome) error {
+func checkSweep(ctx context.Context, plan *grid.Plan, outcomes []grid.Outcome) error {
 	again := *plan
 	again.Workers, again.Progress = 1, nil
 	if plan.Workers == 1 {
@@ -194,7 +194,7 @@ func checkSweep(ctx context.Context, plan *sweep.Plan, outcomes []sweep.Outcome)
 	if err != nil {
 		return err
 	}
-	if !slices.EqualFunc(outcomes, second, func(a, b sweep.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
+	if !slices.EqualFunc(outcomes, second, func(a, b grid.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
 		return failedError("this is a bug in the simulator", "two runs of the same seeds differ")
 	}
 	return nil
@@ -253,8 +253,8 @@ func printSweep(env *environment, r *report.Report, wall time.Duration, flags *s
 }
 
 // smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
-func smallestBreak(r *report.Report, flags *simulateFlags) *sweep.Outcome {
-	var best *sweep.Outcome
+func smallestBreak(r *report.Report, flags *simulateFlags) *grid.Outcome {
+	var best *grid.Outcome
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		if o.Broken > 0 && o.Lease == flags.lease && o.Hold == flags.hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
@@ -275,7 +275,7 @@ type sweepCell struct {
 	Acquisitions int64            `json:"acquisitions"`
 	Overlaps     int64            `json:"overlaps"`
 	Hazards      map[string]int64 `json:"hazards"`
-	Predicted    sweep.Prediction `json:"predicted"`
+	Predicted    grid.Prediction  `json:"predicted"`
 	Replay       string           `json:"replay,omitempty"`
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/sim"
-	"github.com/lockmigrate/lockmigrate/internal/sim/sweep"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // fleetFlags describe the fleet of a cell; simulate and replay share them.
@@ -25,7 +25,7 @@ type fleetFlags struct {
 }
 
 func (f *fleetFlags) add(flags *pflag.FlagSet) {
-	standard := sweep.Standard()
+	standard := grid.Standard()
 	flags.IntVar(&f.clients, "clients", standard.Clients, "how many clients want the lock")
 	flags.StringVar(&f.dialect, "dialect", standard.Dialect.Name, "the old clients' `DIALECT`")
 	flags.IntVar(&f.polls, "polls", standard.Polls, "attempts within one lease")
@@ -43,8 +43,8 @@ func (f *fleetFlags) add(flags *pflag.FlagSet) {
 }
 
 // setting checks the flags and makes the cells' common setting.
-func (f *fleetFlags) setting() (*sweep.Setting, error) {
-	s := sweep.Standard()
+func (f *fleetFlags) setting() (*grid.Setting, error) {
+	s := grid.Standard()
 	d, err := protocol.DialectNamed(f.dialect)
 	switch {
 	case err != nil:
@@ -119,7 +119,7 @@ func axis(name, text string) ([]time.Duration, error) {
 	case len(values) == 1:
 		return values, nil
 	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
-		return sweep.Range(values[0], values[1], values[2]), nil
+		return grid.Range(values[0], values[1], values[2]), nil
 	}
 	return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps", "--%s %q", name, text)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
 
 func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {

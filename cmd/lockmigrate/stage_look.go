@@ -10,12 +10,12 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/census"
-	"github.com/lockmigrate/lockmigrate/internal/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
 )
 
 // keysSeen is what stands on the keys of a namespace at one moment, on every master.

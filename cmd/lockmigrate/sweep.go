@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/sweep"
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newSweepCommand(env *environment) *cobra.Command {

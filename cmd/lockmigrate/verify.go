@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/terminal"
-	"github.com/lockmigrate/lockmigrate/internal/verify"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
 
 func newVerifyCommand(env *environment) *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 // noon is 2026-11-21 12:00:00.123456789 UTC.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 // FuzzRecord reads what somebody else may have written into the record and the members of a namespace.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/cluster"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
 func record(patterns ...string) Record {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 const slots = 16384
@@ -101,7 +101,7 @@ func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.
 		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			bounded, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			return lockmigrate.DialContext(bounded, network, addr)
+			return rawconn.DialContext(bounded, network, addr)
 		}))
 	}
 }

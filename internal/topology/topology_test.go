@@ -11,7 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 func TestRead(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 

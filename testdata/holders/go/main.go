@@ -16,7 +16,7 @@ import (
 	redigo "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockmigrate/lockmigrate/internal/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 )
 
 func main() {

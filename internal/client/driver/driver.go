@@ -1,0 +1,177 @@
+// Package driver runs a protocol machine over redigo.
+//
+// # Contexts
+//
+// redigo's own context support closes the connection under a command that is cancelled, and then
+// nobody knows whether it ran. Here the caller gets back at once, while the exchange that is under
+// way is brought to its end on a goroutine of its own, bounded by the reply timeout: its reply comes,
+// the machine reaches its verdict, and what the caller no longer wants is undone by the Abandoned
+// hook. Only when no reply comes at all is the outcome really unknown.
+//
+// # Connections
+//
+// One attempt uses one connection; it goes back to the pool before the machine sleeps. A connection
+// that failed is dropped and the next command, which asks what became of the last one, gets another. One whose
+// server says that it is the wrong one (READONLY, LOADING ...) is dropped too, see topology.Leaving; where that is
+// the answer to the first command of a run, the command goes out once more, over another connection.
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// Driver runs machines. It is safe for concurrent use.
+type Driver struct {
+	Pool         lockmigrate.Pool // a topology.Leaving, or one of several servers
+	Now          func() time.Time // the client's wall clock
+	ReplyTimeout time.Duration    // the longest wait for one reply
+
+	background background.Group
+}
+
+// Outcome is how a stretch of a machine's run ended.
+type Outcome struct {
+	Step protocol.Step // a Sleep or a Done
+	Err  error         // the last refusal or I/O error behind a Failed or Unsure verdict
+}
+
+// Advance runs a machine from its last reply until it wants to sleep or is done.
+//
+// When ctx ends first, Advance returns its cause at once. Its Outcome then says Failed if nothing was
+// sent, or Unsure if the run goes on in the background: the machine must not be touched again by the
+// caller, and abandoned is called with what came out.
+func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
+	if err := context.Cause(ctx); err != nil {
+		return outcomeOf(protocol.Failed, err), err
+	}
+	if ctx.Done() == nil {
+		return d.advance(ctx, m, reply), nil
+	}
+
+	result := make(chan Outcome) // unbuffered: exactly one of caller and background takes the outcome
+	if !d.background.Go(func() {
+		outcome := d.advance(ctx, m, reply)
+		select {
+		case result <- outcome:
+		case <-ctx.Done():
+			abandoned(outcome)
+		}
+	}) {
+		return d.advance(ctx, m, reply), nil
+	}
+	select {
+	case outcome := <-result:
+		return outcome, nil
+	case <-ctx.Done():
+		err := context.Cause(ctx)
+		return outcomeOf(protocol.Unsure, err), err
+	}
+}
+
+// Close returns when nothing runs in the background any more. The pool is not the Driver's: a lock can still be released
+// afterwards, but Advance then keeps its callers until the exchange is over, whatever becomes of their contexts.
+func (d *Driver) Close() { d.background.Close() }
+
+func outcomeOf(v protocol.Verdict, err error) Outcome {
+	return Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
+}
+
+func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
+	var conn redis.Conn
+	var last error
+	sent := false
+	elsewhere := 0 // how often the first command was sent to the wrong server
+	defer func() { closeConn(conn) }()
+	for {
+		step := m.Next(protocol.InstantOf(d.Now()), reply)
+		if step.Kind != protocol.Send {
+			return Outcome{Step: step, Err: last}
+		}
+		if conn == nil {
+			if sent {
+				// Once a command is without its reply, the question what became of it outlives the caller by the
+				// time of one reply, and of a failover where there can be one. The context must live as long as the connection, which may dial with it yet.
+				bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.ReplyTimeout+d.patience())
+				defer cancel()
+				ctx = bounded
+			}
+			var err error
+			if conn, err = d.connect(ctx); err != nil {
+				if !sent { // the command has certainly not run
+					return outcomeOf(protocol.Failed, err)
+				}
+				last, reply = err, protocol.Reply{Kind: protocol.Silence}
+				continue
+			}
+		}
+		var err error
+		for first := !sent; ; {
+			sent = true
+			if reply, err = wire.Do(conn, d.ReplyTimeout, step.Command); err == nil {
+				break
+			}
+			last = err
+			if !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
+				break
+			}
+			elsewhere++
+			closeConn(conn)
+			if conn, err = d.connect(ctx); err != nil {
+				return outcomeOf(protocol.Failed, err)
+			}
+		}
+		if reply.Kind == protocol.Silence {
+			closeConn(conn)
+			conn = nil
+		}
+	}
+}
+
+// sendAgain is how often a first command goes out once more that the wrong server has refused. Of a pool that is
+// wrapped, only the connections that were used are dropped.
+const sendAgain = 2
+
+func (d *Driver) patience() time.Duration {
+	if s, ok := d.Pool.(topology.Servers); ok {
+		return s.Patience()
+	}
+	return 0
+}
+
+func (d *Driver) connect(ctx context.Context) (redis.Conn, error) {
+	conn, err := d.Pool.GetContext(ctx)
+	if err != nil {
+		closeConn(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func closeConn(conn redis.Conn) {
+	if conn != nil {
+		_ = conn.Close() // a connection that failed has nothing more to say
+	}
+}
+
+// Elsewhere tells that an error is the word of the wrong server: nothing has run there.
+func Elsewhere(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && topology.Elsewhere(string(refused))
+}
+
+// Refused tells that an error is the server's own word on a command, and not a failure to reach the right server, or one that
+// is busy.
+func Refused(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && !topology.Elsewhere(string(refused)) && !topology.Busy(string(refused))
+}

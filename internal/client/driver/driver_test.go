@@ -1,0 +1,154 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newDriver(pool interface {
+	GetContext(context.Context) (redis.Conn, error)
+}) *Driver {
+	return &Driver{Pool: pool, Now: time.Now, ReplyTimeout: time.Second}
+}
+
+func attempt() *protocol.LegacyAcquire {
+	return &protocol.LegacyAcquire{Dialect: protocol.JedisMS, Key: "k", Lease: time.Minute, Poll: time.Millisecond}
+}
+
+func mustNotAbandon(t *testing.T) func(Outcome) {
+	return func(o Outcome) { t.Errorf("abandoned with %+v, though its caller stayed", o) }
+}
+
+func TestAdvanceRunsToTheVerdict(t *testing.T) {
+	s := redistest.Mini(t)
+	d := newDriver(s.Pool())
+	for _, ctx := range []context.Context{context.Background(), t.Context()} { // inline, and beside a cancellable caller
+		s.Do("DEL", "k")
+		out, err := d.Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+		require.NoError(t, err)
+		assert.Equal(t, protocol.Acquired, out.Step.Verdict)
+		out, err = d.Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+		require.NoError(t, err)
+		assert.Equal(t, protocol.Busy, out.Step.Verdict)
+	}
+}
+
+func TestNothingIsSentForAContextThatHasEnded(t *testing.T) {
+	pool := &redistest.Faulty{Pool: redistest.Mini(t).Pool()}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("left")
+	cancel(reason)
+	out, err := newDriver(pool).Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+	assert.ErrorIs(t, err, reason)
+	assert.Equal(t, protocol.Failed, out.Step.Verdict, "certainly not acquired")
+	assert.Empty(t, pool.Commands())
+}
+
+func TestAWaitForAConnectionEndsWithTheContext(t *testing.T) {
+	pool := redistest.Mini(t).Pool()
+	pool.MaxActive, pool.Wait = 1, true
+	busy := pool.Get()
+	defer busy.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	d := newDriver(pool)
+	_, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(o Outcome) {
+		assert.Equal(t, protocol.Failed, o.Step.Verdict, "nothing had been sent")
+	})
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	d.Close()
+}
+
+func TestAnAbandonedRunReachesItsVerdict(t *testing.T) {
+	s := redistest.Mini(t)
+	sent, proceed := make(chan struct{}), make(chan struct{})
+	pool := &redistest.Faulty{Pool: s.Pool(), Before: func(int, string) { close(sent); <-proceed }}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-sent; cancel() }()
+	d := newDriver(pool)
+	var got Outcome
+	out, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(o Outcome) { got = o })
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, protocol.Unsure, out.Step.Verdict, "under way")
+	close(proceed)
+	d.Close()
+	assert.Equal(t, protocol.Acquired, got.Step.Verdict)
+	assert.NotEmpty(t, s.Value("k"))
+}
+
+func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate {
+		if n == 0 {
+			return redistest.LosesCommand
+		}
+		return redistest.Passes
+	}}
+	out, err := newDriver(pool).Advance(t.Context(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	require.NoError(t, err)
+	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
+	assert.Equal(t, "SETNX GET SETNX", pool.Commands())
+}
+
+func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("CLIENT", "PAUSE", 10_000, "ALL")
+	d := &Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
+	start := time.Now()
+	out, err := d.Advance(context.Background(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	require.NoError(t, err)
+	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
+	assert.Error(t, out.Err)
+	assert.Less(t, time.Since(start), 5*time.Second)
+}
+
+// Runs that race with Close are over when both have returned, and what their callers have left is told once.
+func TestCloseBesideRuns(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := s.Pool()
+	pool.MaxIdle = 8
+	for range 200 {
+		d := newDriver(pool)
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var left, told atomic.Int32
+		for range 4 {
+			all.Go(func() {
+				for range 4 {
+					out, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(Outcome) { told.Add(1) })
+					if err != nil && out.Step.Verdict == protocol.Unsure {
+						left.Add(1)
+					}
+				}
+			})
+		}
+		all.Go(leave)
+		d.Close()
+		all.Wait()
+		assert.Equal(t, left.Load(), told.Load())
+	}
+}
+
+// A lock can be given back over the pool after Close, with or without a context that ends.
+func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
+	s := redistest.Mini(t)
+	d := newDriver(s.Pool())
+	d.Close()
+	out, err := d.Advance(t.Context(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	require.NoError(t, err)
+	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
+}

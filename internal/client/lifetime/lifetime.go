@@ -1,0 +1,575 @@
+// Package lifetime is the life of a lock that we hold, whatever kind of lock it is: from the moment an acquisition returns it
+// until nothing of it is on the server any more.
+//
+// # The holder is told
+//
+// A Life is watched from Begin on, by a Renewer or by Timers. The watch ends in two ways only: the deadline, or the knowledge
+// that nothing of ours is on the server. A release does not end it. A release may fail, be refused, stay without a reply, or
+// be left by its caller; the lease then rests, which means that nothing renews it and its deadline is watched on. So the
+// holder's context always ends, and each lock that the observer was told of ends in exactly one EventReleased or EventLost.
+//
+// # One command at a time
+//
+// Renew and Release of one lock do not cross. A command whose caller has left keeps its turn until its reply, or until its
+// reply timeouts are over.
+package lifetime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// The causes of refusals that all Lockers share.
+var (
+	ErrClosed   = errors.New("the Locker is closed")
+	ErrEmptyKey = errors.New("the key is empty")
+)
+
+// Watch looks after deadlines: a renewal.Renewer or renewal.Timers.
+type Watch interface {
+	Add(s *renewal.Lease)
+	Extend(s *renewal.Lease, until protocol.Instant) (why renewal.Loss, ok bool)
+	Rest(s *renewal.Lease)
+	Remove(s *renewal.Lease) bool
+}
+
+// Locker is what the locks of one Locker share.
+type Locker struct {
+	Now          func() protocol.Instant // monotonic
+	At           func(t protocol.Instant) time.Time
+	Seen         lockmigrate.Observer
+	Watch        Watch
+	Background   *background.Group
+	ReplyTimeout time.Duration
+	Drift        time.Duration // taken off every deadline
+}
+
+// Kind is what differs between kinds of lock. Renew and Release run one command each, as driver.Driver's Advance does: with
+// an error beside the verdict Unsure the run goes on in the background, and abandoned is called with its outcome. One of them
+// runs at a time.
+type Kind interface {
+	// Key returns the lock's key.
+	Key() string
+
+	// Acquired is told how an acquisition ended whose caller had left, if Left was handed to it.
+	Acquired(outcome driver.Outcome)
+
+	Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error)
+	Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error)
+
+	// Explain completes the error of a renewal or release by what this kind of lock knows, such as the value behind
+	// ReasonDisplaced.
+	Explain(e *lockmigrate.Error)
+
+	// Ended is called once, after the holder's context has ended: with the loss, or nil for a release.
+	Ended(lost *lockmigrate.Error)
+
+	// Gone is called once, when nothing of ours is on the server any more.
+	Gone()
+}
+
+// Life is one lock's. Its owner embeds it, and calls Init and Begin before anything else.
+type Life struct {
+	Lease  renewal.Lease
+	locker *Locker
+	kind   Kind
+	values context.Context
+	asked  protocol.Instant     // when the renewal under way began; the turn's
+	left   func(driver.Outcome) // outcome, once it is needed: one allocation for all commands
+
+	mu     sync.Mutex
+	turn   turn
+	sent   uint16 // releases that may have run
+	rests  bool   // a release was asked for: nothing renews the lock any more
+	behind bool   // a release goes on behind its caller
+	gone   bool   // nothing of ours is on the server any more
+	ended  error  // why the holder's context has ended; nil while it has not
+	failed error  // how the last command failed; nil after one that did not
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Init prepares a lock on a key for the acquiring context. The Lease's terms are the owner's to set.
+func (l *Life) Init(locker *Locker, kind Kind, values context.Context) {
+	l.locker, l.kind, l.values = locker, kind, values
+}
+
+// Left returns the function that is told how a command ended whose caller had left.
+func (l *Life) Left() func(driver.Outcome) {
+	if l.left == nil {
+		l.left = l.outcome
+	}
+	return l.left
+}
+
+// outcome tells the one that the command was for. Only acquisitions have no turn.
+func (l *Life) outcome(o driver.Outcome) {
+	l.mu.Lock()
+	turn := l.turn.of
+	l.mu.Unlock()
+	if turn == nobody {
+		l.kind.Acquired(o)
+		return
+	}
+	defer l.locker.Background.End()
+	defer l.unlock()
+	if turn == renewing {
+		_ = l.renewed(o)
+	} else {
+		_ = l.released(o)
+	}
+}
+
+// turn is whose turn it is. It is a mutex whose waiters leave when their contexts end. One goroutine may lock it and another
+// unlock it: a command whose caller has left keeps the turn until its reply. Life's mu guards it.
+type turn struct {
+	freed chan struct{} // closed at the next unlock; nil while nobody waits
+	of    whose
+}
+
+type whose uint8
+
+const (
+	nobody whose = iota
+	renewing
+	releasing
+)
+
+func (l *Life) lock(ctx context.Context, of whose) error {
+	for {
+		l.mu.Lock()
+		if l.turn.of == nobody {
+			l.turn.of = of
+			l.mu.Unlock()
+			return nil
+		}
+		if l.turn.freed == nil {
+			l.turn.freed = make(chan struct{})
+		}
+		freed := l.turn.freed
+		l.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *Life) unlock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn.of = nobody
+	if l.turn.freed != nil {
+		close(l.turn.freed)
+		l.turn.freed = nil
+	}
+}
+
+// Expiry returns the deadline.
+func (l *Life) Expiry() time.Time { return l.locker.At(l.Lease.Until()) }
+
+// Context returns the holder's context, which is made for the first who asks.
+func (l *Life) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		// The holder's context keeps the caller's values; its end is the lease's, not that of the wait.
+		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
+		if l.ended != nil {
+			l.cancel(l.why())
+		}
+	}
+	return l.ctx
+}
+
+// Over returns why the lock has ended; nil while it has not.
+func (l *Life) Over() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why()
+}
+
+// errGivenBack stands for the error of a released lock, which is made when somebody asks for it.
+var errGivenBack = &lockmigrate.Error{Op: "release", Kind: lockmigrate.ErrReleased}
+
+// why is Over for those who hold mu.
+func (l *Life) why() error {
+	if l.ended == error(errGivenBack) {
+		return l.Fail("release", lockmigrate.ErrReleased, nil)
+	}
+	return l.ended
+}
+
+// Renew extends the lease to its full length from now.
+func (l *Life) Renew(ctx context.Context) error {
+	if err := l.lock(ctx, renewing); err != nil {
+		return l.Fail("renew", nil, err)
+	}
+	if over := l.Over(); over != nil {
+		l.unlock()
+		return over
+	}
+	if !l.locker.Background.Begin() {
+		l.unlock()
+		return l.Fail("renew", nil, ErrClosed)
+	}
+	l.asked = l.locker.Now()
+	outcome, err := l.kind.Renew(ctx, l.Left())
+	if err != nil && outcome.Step.Verdict == protocol.Unsure { // the turn, too, goes on in the background
+		e := l.Fail("renew", lockmigrate.ErrUnknownOutcome, err)
+		e.Note = "held until the old deadline"
+		return l.orLost(e)
+	}
+	defer l.locker.Background.End()
+	defer l.unlock()
+	if err != nil {
+		return l.orLost(l.notRenewed(driver.Outcome{Step: outcome.Step, Err: err}))
+	}
+	return l.renewed(outcome)
+}
+
+func (l *Life) renewed(outcome driver.Outcome) error {
+	switch v := outcome.Step.Verdict; v {
+	case protocol.Renewed, protocol.Repaired:
+		if over := l.Over(); over != nil {
+			return over // the deadline was faster; a release gives back what was extended
+		}
+		if why, ok := l.locker.Watch.Extend(&l.Lease, l.asked.Add(l.Lease.Span-l.locker.Drift)); !ok {
+			l.Lost(why) // the reply came after the deadline, and we come before the watch
+			return l.Over()
+		}
+		l.RenewedAs(v, l.locker.Now().Sub(l.asked))
+		return nil
+	case protocol.Lost, protocol.Displaced:
+		l.locker.Watch.Remove(&l.Lease)
+		l.LoseTo(v, "renew")
+		return l.Over()
+	default:
+		l.note(outcome.Err)
+		err := l.notRenewed(outcome)
+		l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Took: l.locker.Now().Sub(l.asked), Err: err})
+		return l.orLost(err)
+	}
+}
+
+// notRenewed is the error of a renewal after which the lock is held as before.
+func (l *Life) notRenewed(outcome driver.Outcome) *lockmigrate.Error {
+	e := l.Fail("renew", nil, outcome.Err)
+	if outcome.Step.Verdict != protocol.Failed {
+		e.Kind = lockmigrate.ErrUnknownOutcome
+	}
+	e.Note = "held until the old deadline"
+	l.kind.Explain(e)
+	return e
+}
+
+// RenewAlone is renewal.Alone's, for a kind whose renewal is more than one command.
+func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict, error) {
+	bounded, cancel := context.WithTimeout(ctx, 4*l.locker.ReplyTimeout)
+	defer cancel()
+	if err := l.lock(bounded, renewing); err != nil {
+		return renewal.Unclear, protocol.Failed, err
+	}
+	defer l.unlock()
+	if over := l.Over(); over != nil {
+		return renewal.Unclear, protocol.Failed, over
+	}
+	if !l.locker.Background.Begin() {
+		return renewal.Unclear, protocol.Failed, ErrClosed
+	}
+	defer l.locker.Background.End()
+	ended := make(chan driver.Outcome, 1)
+	outcome, err := l.kind.Renew(bounded, func(o driver.Outcome) { ended <- o })
+	if err != nil && outcome.Step.Verdict == protocol.Unsure {
+		outcome = <-ended // nobody is kept waiting: this is the renewer's own goroutine
+	} else if err != nil {
+		outcome.Err = err
+	}
+	switch v := outcome.Step.Verdict; v {
+	case protocol.Renewed, protocol.Repaired:
+		return renewal.Extended, v, nil
+	case protocol.Lost, protocol.Displaced:
+		return renewal.Gone, v, nil
+	default:
+		return renewal.Unclear, v, outcome.Err
+	}
+}
+
+// Release gives the lock back. The renewals end with the call. When ctx ends before the reply, or has ended before, the
+// release goes on in the background. It may be called again after an error.
+func (l *Life) Release(ctx context.Context) error {
+	l.mu.Lock()
+	l.rests = true
+	gone, over := l.gone, l.why()
+	l.mu.Unlock()
+	if gone {
+		return over
+	}
+	l.locker.Watch.Rest(&l.Lease)
+	if cause := context.Cause(ctx); cause != nil {
+		return l.releaseBehind(ctx, cause)
+	}
+	if err := l.lock(ctx, releasing); err != nil {
+		return l.releaseBehind(ctx, err)
+	}
+	if !l.locker.Background.Begin() {
+		defer l.unlock()
+		return l.orLost(l.Fail("release", nil, ErrClosed))
+	}
+	return l.release(ctx, false)
+}
+
+// release runs one release, behind its caller or not. It has the turn, and is counted in background.
+func (l *Life) release(ctx context.Context, behind bool) error {
+	l.mu.Lock()
+	gone, over := l.gone, l.why()
+	if !gone {
+		l.sent++
+	}
+	l.mu.Unlock()
+	if gone { // by the release before us
+		l.unlock()
+		l.locker.Background.End()
+		return over
+	}
+	outcome, err := l.kind.Release(ctx, l.Left())
+	switch {
+	case err == nil, behind && outcome.Step.Verdict == protocol.Failed:
+		if err != nil {
+			outcome.Err = err // there was no connection in all that time; the deadline is watched on
+		}
+		defer l.locker.Background.End()
+		defer l.unlock()
+		return l.released(outcome)
+	case outcome.Step.Verdict == protocol.Unsure: // the turn, too, goes on in the background
+		e := l.Fail("release", lockmigrate.ErrUnknownOutcome, err)
+		e.Until, e.Note = l.Expiry(), "the release goes on in the background"
+		return l.orLost(e)
+	default: // nothing was sent
+		l.mu.Lock()
+		l.sent--
+		l.mu.Unlock()
+		l.unlock()
+		defer l.locker.Background.End()
+		return l.releaseBehind(ctx, err)
+	}
+}
+
+// releaseBehind releases in the background, for a caller who does not wait: a lock must not be kept for its TTL because of
+// that.
+func (l *Life) releaseBehind(ctx context.Context, cause error) error {
+	e := l.Fail("release", nil, cause)
+	e.Note = "the release goes on in the background"
+	l.mu.Lock()
+	behind := l.behind
+	l.behind = true
+	l.mu.Unlock()
+	if behind {
+		return l.orLost(e)
+	}
+	if !l.locker.Background.Go(func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.locker.ReplyTimeout)
+		defer cancel()
+		err := l.lock(bounded, releasing)
+		l.mu.Lock()
+		l.behind = false
+		l.mu.Unlock()
+		if err == nil {
+			l.locker.Background.Extend()
+			_ = l.release(bounded, true)
+		}
+	}) {
+		l.mu.Lock()
+		l.behind = false
+		l.mu.Unlock()
+		return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
+	}
+	return l.orLost(e)
+}
+
+// released ends the lock as far as the verdict allows.
+func (l *Life) released(outcome driver.Outcome) error {
+	l.mu.Lock()
+	v, again := outcome.Step.Verdict, l.sent > 1
+	if v == protocol.Failed {
+		l.sent--
+	}
+	l.mu.Unlock()
+	switch {
+	case v == protocol.Kept && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
+		l.dispose()
+		l.Lost(renewal.Deadline)
+		l.kind.Gone()
+		return l.Over()
+	case v == protocol.Released, v == protocol.Kept && again:
+		// The key is not ours any more after an earlier release whose reply was lost. Before the deadline that is by our
+		// own doing: nobody has taken it from us.
+		l.dispose()
+		if l.end(errGivenBack) {
+			l.observe(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"})
+			l.kind.Ended(nil)
+			l.kind.Gone()
+			return nil
+		}
+		l.kind.Gone()
+		return l.Over() // it was lost before: what was left of it is gone now
+	case v == protocol.Kept, v == protocol.Displaced:
+		l.dispose()
+		l.LoseTo(v, "release")
+		l.kind.Gone()
+		return l.Over()
+	}
+	l.note(outcome.Err)
+	e := l.Fail("release", nil, outcome.Err)
+	if v != protocol.Failed {
+		e.Kind, e.Until = lockmigrate.ErrUnknownOutcome, l.Expiry()
+	}
+	l.kind.Explain(e)
+	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: e})
+	return l.orLost(e)
+}
+
+// orLost returns the loss of a lock that is lost, which a command that failed must not hide; otherwise e.
+func (l *Life) orLost(e *lockmigrate.Error) error {
+	if over := l.Over(); errors.Is(over, lockmigrate.ErrLost) {
+		return over
+	}
+	return e
+}
+
+// dispose ends the watch: nothing of ours is on the server any more.
+func (l *Life) dispose() {
+	l.locker.Watch.Remove(&l.Lease)
+	l.mu.Lock()
+	l.gone = true
+	l.mu.Unlock()
+}
+
+// LoseTo ends the lock because the server said that it is not ours any more: Lost, Kept or Displaced.
+func (l *Life) LoseTo(v protocol.Verdict, op string) {
+	e := l.Fail(op, lockmigrate.ErrLost, nil)
+	e.Reason = lockmigrate.ReasonTaken
+	switch {
+	case v == protocol.Displaced:
+		e.Reason = lockmigrate.ReasonDisplaced
+		e.Note = "displaced: another client's value stands on the key"
+	case op == "release":
+		e.Note = "the key was not ours any more when it was released"
+	default:
+		e.Note = "the key is not ours any more"
+	}
+	l.kind.Explain(e)
+	l.lose(e)
+}
+
+// Lost implements renewal.Held.
+func (l *Life) Lost(why renewal.Loss) {
+	e := l.Fail("hold", lockmigrate.ErrLost, nil)
+	switch why {
+	case renewal.Deadline:
+		e.Reason = lockmigrate.ReasonDeadline
+		l.mu.Lock()
+		e.Cause = l.failed
+		rests := l.rests
+		l.mu.Unlock()
+		switch {
+		case rests:
+			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", l.Lease.Span)
+		case l.Lease.Every > 0:
+			e.Note = fmt.Sprintf("no renewal came through for %v", l.Lease.Span)
+		default:
+			e.Note = fmt.Sprintf("the lease of %v is over", l.Lease.Span)
+		}
+	case renewal.Outlived:
+		e.Reason = lockmigrate.ReasonMaxHold
+		e.Note = fmt.Sprintf("held for longer than MaxHold %v", l.Lease.Max)
+	case renewal.Taken:
+		e.Reason = lockmigrate.ReasonTaken
+		e.Note = "the key is not ours any more"
+	default:
+		e.Reason = lockmigrate.ReasonClosed
+		e.Note = "the Locker was closed; the key stays until its TTL or lease is over"
+	}
+	l.lose(e)
+}
+
+func (l *Life) lose(e *lockmigrate.Error) {
+	if !l.end(e) {
+		return
+	}
+	l.observe(lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Err: e, Note: e.Note})
+	l.kind.Ended(e)
+}
+
+// end ends the holder's context, and tells whether it was this call that did; only the first cause counts.
+func (l *Life) end(cause error) bool {
+	l.mu.Lock()
+	if l.ended != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.ended = cause
+	cancel := l.cancel
+	if cancel != nil {
+		cause = l.why()
+	}
+	l.mu.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+	return true
+}
+
+// Renewed implements renewal.Held.
+func (l *Life) Renewed(took time.Duration) { l.RenewedAs(protocol.Renewed, took) }
+
+// RenewedAs tells of a renewal that came through, in one of the ways that there are: Renewed or Repaired.
+func (l *Life) RenewedAs(v protocol.Verdict, took time.Duration) {
+	l.note(nil)
+	e := lockmigrate.Event{Kind: lockmigrate.EventRenewed, Op: "renew", Took: took}
+	if v == protocol.Repaired {
+		e.Note = "repaired: a stale DEL had removed the key"
+	}
+	l.observe(e)
+}
+
+// RenewalFailed implements renewal.Held.
+func (l *Life) RenewalFailed(cause error) { l.NotRenewed(cause) }
+
+// NotRenewed tells of a renewal of the watch's that failed, and returns its error.
+func (l *Life) NotRenewed(cause error) *lockmigrate.Error {
+	l.note(cause)
+	e := l.notRenewed(driver.Outcome{Step: protocol.Step{Verdict: protocol.Failed}, Err: cause})
+	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Err: e})
+	return e
+}
+
+// note keeps how the last command failed: it is why the deadline comes.
+func (l *Life) note(failed error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = failed
+}
+
+func (l *Life) observe(e lockmigrate.Event) {
+	e.Key = l.kind.Key()
+	if e.Kind != lockmigrate.EventRenewed {
+		e.Held = l.locker.Now().Sub(l.Lease.Began)
+	}
+	l.locker.Seen.Observe(e)
+}
+
+// Fail makes an error about the lock.
+func (l *Life) Fail(op string, kind, cause error) *lockmigrate.Error {
+	return &lockmigrate.Error{Op: op, Key: l.kind.Key(), Kind: kind, Cause: cause}
+}

@@ -1,0 +1,484 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// link is one connection's life.
+//
+// The calls stand in one ring, in the order in which they came, which is that of the replies:
+//
+//	head           next            tail
+//	| sent, no reply | to be written |
+type link struct {
+	line *Line
+	conn redis.Conn
+
+	mu               sync.Mutex
+	ring             []*call // its length is a power of two
+	head, next, tail uint32
+	writing          bool // somebody writes: nothing that is sent may be reused if it is not answered
+	asleep           bool // the writer waits for wake
+	retired          bool // nothing new, and it is over with the last reply
+	crowd            uint8
+	waiting          int // callers without a place
+	tick             uint32
+	heard            uint32 // the tick of the last reply
+	ticking          bool
+	timer            *time.Timer
+	err              error // why the link is over
+
+	// encoded is how far the commands have been handed to redigo, in the ring's numbers. A reply to a later
+	// one would be an answer to nothing, and its call may still be in the writer's hands.
+	encoded atomic.Uint32
+
+	wake  chan struct{} // of the writer; capacity 1
+	room  chan struct{} // a baton among the callers without a place; capacity 1
+	over  chan struct{} // closed with err
+	spare func() bool   // ends the watch over a retired link; guarded by mu
+	batch []*call       // the writer's
+}
+
+// crowdMemory is how many calls in a row must have come alone before callers write themselves.
+const crowdMemory = 16
+
+// ticks is how finely the watchdog divides the reply timeout.
+const ticks = 4
+
+func newLink(l *Line, conn redis.Conn) *link {
+	return &link{
+		line: l, conn: conn, ring: make([]*call, 64),
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+}
+
+func (k *link) start() {
+	k.mu.Lock()
+	k.timer = time.AfterFunc(k.idle(), k.look)
+	k.mu.Unlock()
+	k.line.background.Fork(k.read)
+	k.line.background.Fork(k.write)
+}
+
+// submit gives a call its place. It returns false when the link is over, and an error when ctx ended
+// before there was room or nothing new is taken.
+func (k *link) submit(ctx context.Context, c *call) (bool, error) {
+	k.mu.Lock()
+	if k.full() && !c.batched { // a batch bounds itself
+		if err := k.waitForRoom(ctx); err != nil { // unlocks and locks
+			k.mu.Unlock()
+			return false, err
+		}
+	}
+	if k.err != nil || k.retired {
+		k.mu.Unlock()
+		return false, nil
+	}
+	alone := k.head == k.tail
+	first := k.tail
+	if c.request.AnswerLast {
+		// The server writes to its clients in the reverse of the order in which it first had something for
+		// them. With an answer to write already when the command publishes, we are the last.
+		k.pushOrphan("PING")
+	}
+	if c.asking {
+		// Nothing may come between the two: on another command for a slot that is being moved, it would let a
+		// key come into being on both servers.
+		k.pushOrphan("ASKING")
+	}
+	k.push(c)
+	k.watch()
+	if alone && k.crowd > 0 {
+		k.crowd--
+	} else if !alone {
+		k.crowd = crowdMemory
+	}
+	if alone && k.crowd == 0 && !k.writing && !c.batched && c.short() {
+		k.writing = true
+		var batch [3]*call
+		n := 0
+		for ; k.next != k.tail; k.next++ {
+			one := *k.slot(k.next)
+			one.at = sent
+			batch[n] = one
+			n++
+		}
+		k.mu.Unlock()
+		k.transmit(first, batch[:n]...)
+		k.mu.Lock()
+		k.wrote()
+		return true, nil
+	}
+	k.rouse()
+	k.mu.Unlock()
+	return true, nil
+}
+
+func (k *link) full() bool {
+	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.retired
+}
+
+// waitForRoom waits until there is a place. Called, and returning, with mu held.
+func (k *link) waitForRoom(ctx context.Context) error {
+	k.waiting++
+	defer func() {
+		k.waiting--
+		k.offerRoom() // there may be more than one place; and one who leaves must not keep the baton
+	}()
+	for k.full() {
+		k.mu.Unlock()
+		select {
+		case <-k.room:
+		case <-k.over:
+		case <-ctx.Done():
+			k.mu.Lock()
+			return context.Cause(ctx)
+		}
+		k.mu.Lock()
+	}
+	return nil
+}
+
+// offerRoom wakes one of the callers without a place, if there is one. Called with mu held.
+func (k *link) offerRoom() {
+	if k.waiting > 0 && !k.full() {
+		signal(k.room)
+	}
+}
+
+func (k *link) push(c *call) {
+	if int(k.tail-k.head) == len(k.ring) {
+		grown := make([]*call, 2*len(k.ring))
+		for i := k.head; i != k.tail; i++ {
+			grown[i&uint32(len(grown)-1)] = *k.slot(i)
+		}
+		k.ring = grown
+	}
+	c.link, c.at, c.tick = k, queued, k.tick
+	*k.slot(k.tail) = c
+	k.tail++
+}
+
+// pushOrphan places a command whose reply nobody waits for.
+func (k *link) pushOrphan(name string) {
+	c := newCall(wire.Request{Name: name})
+	c.orphan = true
+	k.push(c)
+}
+
+func (k *link) slot(i uint32) **call { return &k.ring[i&uint32(len(k.ring)-1)] }
+
+// rouse wakes the writer if it sleeps. Called with mu held.
+func (k *link) rouse() {
+	if k.asleep {
+		k.asleep = false
+		signal(k.wake)
+	}
+}
+
+// await waits for the reply of a call, or for the end of its caller's patience.
+func (k *link) await(ctx context.Context, c *call) stage {
+	gone := ctx.Done()
+	if gone == nil {
+		<-c.done
+		return answered
+	}
+	select {
+	case <-c.done:
+		return answered
+	case <-gone:
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch c.at {
+	case queued:
+		if c.asking { // it stays with its ASKING
+			return abandonedCall
+		}
+		c.at = withdrawn
+		return withdrawn
+	case sent, abandonedCall:
+		c.at = abandonedCall
+		return abandonedCall
+	default:
+		<-c.done // it came just now
+		return answered
+	}
+}
+
+// write is the writer.
+func (k *link) write() {
+	for {
+		// Whoever is ready to run gets its command into the same write.
+		runtime.Gosched()
+		k.mu.Lock()
+		if k.err != nil {
+			k.mu.Unlock()
+			return
+		}
+		if k.writing || k.next == k.tail {
+			k.asleep = true
+			k.mu.Unlock()
+			select {
+			case <-k.wake:
+			case <-k.over:
+			}
+			continue
+		}
+		first := k.next
+		k.take()
+		k.writing = true
+		k.mu.Unlock()
+		k.transmit(first, k.batch...)
+		clear(k.batch)
+		k.mu.Lock()
+		k.wrote()
+	}
+}
+
+// take moves what is queued to the batch, and drops what was withdrawn. Called with mu held.
+func (k *link) take() {
+	k.batch = k.batch[:0]
+	to := k.next
+	for i := k.next; i != k.tail; i++ {
+		c := *k.slot(i)
+		*k.slot(i) = nil
+		if c.at == withdrawn {
+			c.free()
+			continue
+		}
+		c.at = sent
+		*k.slot(to) = c
+		to++
+		k.batch = append(k.batch, c)
+	}
+	k.next, k.tail = to, to
+	k.offerRoom()
+}
+
+// transmit writes calls, the first of which has a number in the ring. Once it is encoded, a call can be
+// answered and used again at any moment, so nothing looks at it afterwards.
+func (k *link) transmit(first uint32, batch ...*call) {
+	for i, c := range batch {
+		if err := k.conn.Send(c.request.Name, c.request.Args()...); err != nil {
+			k.fail(err)
+			return
+		}
+		k.encoded.Store(first + uint32(i) + 1)
+	}
+	if err := k.conn.Flush(); err != nil {
+		k.fail(err)
+	}
+}
+
+// wrote ends a write. Called with mu held, which it gives up.
+func (k *link) wrote() {
+	k.writing = false
+	failed := k.err != nil
+	if !failed && k.next != k.tail {
+		k.rouse()
+	}
+	k.mu.Unlock()
+	if failed {
+		k.resolve()
+	}
+}
+
+// read is the reader: it hands out the replies until the connection ends.
+func (k *link) read() {
+	for {
+		raw, err := redis.ReceiveWithTimeout(k.conn, 0) // the watchdog bounds the wait
+		if err != nil {
+			if _, refused := err.(redis.Error); !refused {
+				k.fail(err)
+				return
+			}
+		}
+		k.mu.Lock()
+		if k.head == k.next || k.head == k.encoded.Load() {
+			k.mu.Unlock()
+			k.fail(unasked(raw, err))
+			return
+		}
+		slot := k.slot(k.head)
+		c := *slot
+		*slot = nil
+		k.head++
+		k.heard = k.tick
+		c.at = answered
+		k.offerRoom()
+		over := k.retired && k.head == k.tail
+		k.mu.Unlock()
+		if c.orphan {
+			c.free()
+		} else {
+			c.raw, c.err = raw, err
+			c.done <- struct{}{}
+		}
+		if over {
+			k.fail(errRetired)
+			return
+		}
+	}
+}
+
+// unasked is the end of a connection on which requests and replies do not match. What the server says to
+// nobody is mostly why it hangs up: too many clients, no password.
+func unasked(raw any, refused error) error {
+	if refused != nil {
+		return fmt.Errorf("the server, unasked: %w", refused)
+	}
+	return fmt.Errorf("a reply that nobody asked for: %T", raw)
+}
+
+// fail ends the link. What was sent is resolved when nobody writes any more.
+func (k *link) fail(err error) {
+	k.mu.Lock()
+	if k.err != nil {
+		k.mu.Unlock()
+		return
+	}
+	k.err = err
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	close(k.over)
+	if k.spare != nil {
+		k.spare()
+	}
+	writing := k.writing
+	k.mu.Unlock()
+	_ = k.conn.Close() // wakes the reader, and a writer that is stuck
+	k.line.broke(k, err)
+	if !writing {
+		k.resolve()
+	}
+}
+
+// errRetired is the end of a link that was left.
+var errRetired = errors.New("the server is not the right one any more")
+
+// retire has nothing new sent on the link, and ends it with the last reply. What was not sent goes elsewhere.
+func (k *link) retire() {
+	k.mu.Lock()
+	if k.err != nil || k.retired {
+		k.mu.Unlock()
+		return
+	}
+	k.retired = true
+	k.spare = context.AfterFunc(k.line.life, func() { k.fail(ErrClosed) }) // the line does not know it any more
+	k.dropQueued(errBeforeItsTurn)
+	k.offerRoom() // those who wait for a place shall hear of it
+	over := k.head == k.tail
+	k.mu.Unlock()
+	if over {
+		k.fail(errRetired)
+	}
+}
+
+// dropQueued answers what the writer has not taken. Called with mu held.
+func (k *link) dropQueued(why error) {
+	for i := k.next; i != k.tail; i++ {
+		c := *k.slot(i)
+		*k.slot(i) = nil
+		if c.at == withdrawn || c.orphan {
+			c.free()
+			continue
+		}
+		c.at, c.err = answered, why
+		c.done <- struct{}{}
+	}
+	k.tail = k.next
+}
+
+// resolve tells every caller that no reply will come. The link is over and nobody writes.
+func (k *link) resolve() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for ; k.head != k.tail; k.head++ {
+		c := *k.slot(k.head)
+		if c.at == withdrawn {
+			c.free()
+			continue
+		}
+		c.err = k.err
+		if c.at == queued {
+			c.err = errBeforeItsTurn
+		}
+		c.at = answered
+		c.done <- struct{}{}
+	}
+	k.next = k.tail
+}
+
+// idle is how long the timer sleeps while nothing is under way.
+func (k *link) idle() time.Duration {
+	if k.line.opts.Ping < 0 {
+		return time.Hour
+	}
+	return k.line.opts.Ping
+}
+
+// watch keeps the watchdog going while there is something to wait for. Called with mu held.
+func (k *link) watch() {
+	if !k.ticking {
+		k.ticking = true
+		k.timer.Reset(k.line.opts.ReplyTimeout / ticks)
+	}
+}
+
+// look is the watchdog: it counts ticks, so that no call has to read a clock.
+func (k *link) look() {
+	if k.late() {
+		k.fail(fmt.Errorf("no reply within %v", k.line.opts.ReplyTimeout))
+	}
+}
+
+// late tells that no reply has come for too long though one is due, and sets the timer anew. As long as
+// replies come, a long pipeline may take its time.
+func (k *link) late() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return false
+	}
+	k.tick++
+	switch {
+	case k.head != k.tail && k.tick-max((*k.slot(k.head)).tick, k.heard) > ticks:
+		return true
+	case k.head != k.tail:
+		k.timer.Reset(k.line.opts.ReplyTimeout / ticks)
+	case k.ticking:
+		k.ticking = false
+		k.timer.Reset(k.idle())
+	default:
+		if k.line.opts.Ping > 0 {
+			k.ping()
+		}
+	}
+	return false
+}
+
+// ping asks whether the connection lives; without a reply the watchdog ends it. Called with mu held.
+func (k *link) ping() {
+	k.pushOrphan("PING")
+	k.watch()
+	k.rouse()
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,228 @@
+package waiting
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// Mode is what wakes the waiters at present.
+type Mode uint8
+
+const (
+	Idle     Mode = iota // nobody waits, nothing is connected
+	Polling              // timers alone: the server, or the way to it, offers nothing else
+	Messages             // pub/sub: releases of this library's locks; a timer for those of others
+	Tracking             // pub/sub, and client tracking for releases by anybody
+)
+
+// String returns the mode's name.
+func (m Mode) String() string {
+	return [...]string{"idle", "polling", "messages", "tracking"}[m]
+}
+
+// Runner runs protocol machines: a driver.Driver over a pool, or a line.
+type Runner interface {
+	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
+}
+
+// Options of a Hub. Runner and Now are required.
+type Options struct {
+	// Dial makes a connection outside of any pool. Nil: polling only.
+	Dial func(ctx context.Context) (redis.Conn, error)
+	// Servers, where the keys are on several, takes Dial's place.
+	Servers topology.Servers
+	// Runner runs the fronts' machines while there is no line.
+	Runner Runner
+	// Now is the clock of the machines.
+	Now func() protocol.Instant
+	// Channel is where grants to this process are published; unique to it. Empty: none.
+	Channel string
+	// NoTracking keeps the hub from asking for client tracking.
+	NoTracking bool
+
+	ReplyTimeout time.Duration // zero: 5 s
+	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms
+	Ping         time.Duration // how long the listener may hear nothing before it is pinged; zero: 1 min
+	Linger       time.Duration // how long the connections outlive the last waiter; zero: 10 s
+	Retry        time.Duration // the pause after a failed attempt to connect; it doubles up to 64 times that; zero: 100 ms
+
+	// Changed is told of a new mode, and why, from any goroutine. It must not block.
+	Changed func(mode Mode, why error)
+}
+
+func (o Options) withDefaults() Options {
+	or := func(d *time.Duration, otherwise time.Duration) {
+		if *d == 0 {
+			*d = otherwise
+		}
+	}
+	or(&o.ReplyTimeout, 5*time.Second)
+	or(&o.Poll, 100*time.Millisecond)
+	or(&o.Ping, time.Minute)
+	or(&o.Linger, 10*time.Second)
+	or(&o.Retry, 100*time.Millisecond)
+	if o.Changed == nil {
+		o.Changed = func(Mode, error) {}
+	}
+	return o
+}
+
+// Hub is everything in one process that waits on one server, or on the servers of a cluster. It is safe for
+// concurrent use.
+type Hub struct {
+	opts Options
+	life context.Context // of attempts to connect
+	end  context.CancelFunc
+
+	mu       sync.Mutex
+	queues   map[string]*queue // by key; only those that somebody stands in
+	tokens   map[string]*Turn  // fronts that may be granted a key
+	channels map[string]*queue // by the channel that announces releases of the queue's key
+	places   map[string]*place // by the server's address
+	tracked  *tracked          // nil while nothing is connected, nor is to be
+	waiters  int
+	mode     Mode
+	why      error // it is no better, as far as it was told
+	linger   *time.Timer
+	closed   bool
+
+	background sync.WaitGroup
+}
+
+// New returns a hub that connects when somebody waits.
+func New(opts Options) *Hub {
+	h := &Hub{
+		opts:   opts.withDefaults(),
+		queues: make(map[string]*queue), tokens: make(map[string]*Turn), channels: make(map[string]*queue),
+		places: make(map[string]*place),
+	}
+	h.life, h.end = context.WithCancel(context.Background())
+	return h
+}
+
+// Mode returns what wakes the waiters at present; of several servers that somebody waits on, the one that offers
+// least counts.
+func (h *Hub) Mode() Mode {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mode
+}
+
+// Waiting returns how many goroutines of this process stand in the key's queue.
+func (h *Hub) Waiting(key string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.queues[key]; q != nil {
+		return q.length
+	}
+	return 0
+}
+
+// Close ends the listening and returns when nothing of the hub runs any more. Nobody may wait by then.
+func (h *Hub) Close() {
+	h.end()
+	h.mu.Lock()
+	h.closed = true
+	h.stop()
+	h.mu.Unlock()
+	h.background.Wait()
+}
+
+// stop gives all connections up. The caller holds mu.
+func (h *Hub) stop() {
+	if h.linger != nil {
+		h.linger.Stop()
+	}
+	for _, p := range h.places {
+		h.forget(p)
+	}
+	if t := h.tracked; t != nil {
+		h.tracked = nil
+		h.background.Go(func() { t.way.Close(); t.way.Wait() })
+	}
+	h.setMode(Idle, nil)
+}
+
+// setMode is called with mu held. Why a mode is no better may be known only later.
+func (h *Hub) setMode(m Mode, why error) {
+	if h.mode != m || h.why == nil && why != nil {
+		h.mode, h.why = m, why
+		h.opts.Changed(m, why)
+	}
+}
+
+// each tells every front. The caller holds mu.
+func (h *Hub) each(k Kind) {
+	for _, q := range h.queues {
+		q.tell(k)
+	}
+}
+
+// arrived and departed count the waiters; the caller holds mu.
+func (h *Hub) arrived() {
+	h.waiters++
+	if h.linger != nil {
+		h.linger.Stop()
+	}
+}
+
+func (h *Hub) departed() {
+	h.waiters--
+	if h.waiters > 0 || h.closed {
+		return
+	}
+	if h.linger == nil {
+		h.linger = time.AfterFunc(h.opts.Linger, h.lingered)
+	} else {
+		h.linger.Reset(h.opts.Linger)
+	}
+}
+
+func (h *Hub) lingered() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.waiters == 0 && !h.closed {
+		h.stop()
+	}
+}
+
+// changed is told by a listener that a key was written, deleted or has expired.
+func (h *Hub) changed(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.queues[key]; q != nil {
+		q.tell(Changed)
+	}
+}
+
+// flushed is told that every key may have gone.
+func (h *Hub) flushed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.each(Reset)
+}
+
+// granted is told what was published on the process's channel: a token, and what it got.
+func (h *Hub) granted(token string, e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.tokens[token]; t != nil {
+		t.tell(e)
+	} // else it has left; its leaving passes the key on
+}
+
+// announced is told of a message on a channel that Subscribe asked for.
+func (h *Hub) announced(channel string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.channels[channel]; q != nil {
+		q.tell(Announced)
+	}
+}

@@ -1,0 +1,328 @@
+package waiting
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func now() protocol.Instant { return protocol.InstantOf(time.Now()) }
+
+func newHub(t *testing.T, s *redistest.Server, change func(*Options)) *Hub {
+	t.Helper()
+	pool := s.Pool()
+	o := Options{
+		Dial:    func(ctx context.Context) (redis.Conn, error) { return pool.DialContext(ctx) },
+		Runner:  &driver.Driver{Pool: pool, Now: time.Now, ReplyTimeout: 5 * time.Second},
+		Now:     now,
+		Channel: "wake:test",
+	}
+	if change != nil {
+		change(&o)
+	}
+	h := New(o)
+	t.Cleanup(h.Close)
+	return h
+}
+
+// reads is a machine that reads the key once: over the line, that arms the alarm.
+type reads struct {
+	key  string
+	sent bool
+	got  protocol.Reply
+}
+
+func (r *reads) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
+	if !r.sent {
+		r.sent = true
+		return protocol.Step{Kind: protocol.Send, Command: protocol.Command{Op: protocol.Get, Key: r.key}}
+	}
+	r.got = reply
+	return protocol.Step{Kind: protocol.Done, Verdict: protocol.Busy}
+}
+
+func read(t *testing.T, h *Hub, key string) protocol.Reply {
+	t.Helper()
+	m := &reads{key: key}
+	h.mu.Lock()
+	front := h.queues[key].front
+	h.mu.Unlock()
+	_, err := front.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
+	require.NoError(t, err)
+	return m.got
+}
+
+func enter(t *testing.T, h *Hub, key string) *Turn {
+	t.Helper()
+	turn, err := h.Enter(t.Context(), key)
+	require.NoError(t, err)
+	t.Cleanup(turn.Leave)
+	return turn
+}
+
+func wait(t *testing.T, turn *Turn) Event {
+	t.Helper()
+	e, err := turn.Wait(t.Context(), 20*time.Second)
+	require.NoError(t, err)
+	return e
+}
+
+func TestQueueIsFirstInFirstOut(t *testing.T) {
+	s := redistest.Mini(t)
+	h := newHub(t, s, nil)
+	front := enter(t, h, "k")
+	const n = 50
+	order := make(chan int, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			turn, err := h.Enter(t.Context(), "k")
+			if assert.NoError(t, err) {
+				order <- i
+				turn.Leave()
+			}
+		})
+		require.Eventually(t, func() bool { return h.Waiting("k") == i+2 }, 10*time.Second, 50*time.Microsecond)
+	}
+	front.Leave()
+	all.Wait()
+	for i := range n {
+		assert.Equal(t, i, <-order)
+	}
+	assert.Zero(t, h.Waiting("k"))
+}
+
+func TestCancelledWaiterLeavesAtOnceAndWakesNobody(t *testing.T) {
+	s := redistest.Mini(t)
+	h := newHub(t, s, nil)
+	front := enter(t, h, "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	second, third := make(chan error, 1), make(chan *Turn, 1)
+	go func() { _, err := h.Enter(ctx, "k"); second <- err }()
+	require.Eventually(t, func() bool { return h.Waiting("k") == 2 }, 10*time.Second, time.Millisecond)
+	go func() { turn, _ := h.Enter(t.Context(), "k"); third <- turn }()
+	require.Eventually(t, func() bool { return h.Waiting("k") == 3 }, 10*time.Second, time.Millisecond)
+	cancel()
+	assert.ErrorIs(t, <-second, context.Canceled)
+	assert.Equal(t, 2, h.Waiting("k"))
+	assert.Empty(t, third, "the front still stands there")
+	front.Leave()
+	(<-third).Leave()
+	assert.Zero(t, h.Waiting("k"))
+}
+
+func TestModes(t *testing.T) {
+	s := redistest.Mini(t)
+	h := newHub(t, s, nil)
+	assert.Equal(t, Idle, h.Mode())
+	turn := enter(t, h, "k")
+	assert.Equal(t, Messages, h.Mode(), "the embedded server has no tracking")
+	turn.Leave()
+
+	h = newHub(t, s, func(o *Options) { o.Dial = nil; o.Poll = time.Millisecond })
+	turn = enter(t, h, "k")
+	assert.Equal(t, Polling, h.Mode())
+	assert.Equal(t, Timer, wait(t, turn).Kind)
+
+	h = newHub(t, redistest.Real(t), nil)
+	enter(t, h, "k")
+	assert.Equal(t, Tracking, h.Mode())
+}
+
+func TestGrantComesOverTheChannel(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		h := newHub(t, s, func(o *Options) { o.Poll = time.Hour })
+		turn := enter(t, h, "k")
+		turn.Expect("token")
+		s.Do("PUBLISH", "wake:test", "another 1 2")
+		s.Do("PUBLISH", "wake:test", "token 123 456")
+		e := wait(t, turn)
+		assert.Equal(t, Event{Kind: Granted, Fence: 456, Ticket: 123}, e)
+		assert.Equal(t, protocol.Reply{Kind: protocol.Granted, Int: 456, Int2: 123}, e.Reply())
+		s.Do("PUBLISH", "wake:test", "token head")
+		assert.Equal(t, First, wait(t, turn).Kind)
+	})
+}
+
+func TestSubscribe(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		h := newHub(t, s, func(o *Options) { o.Poll = time.Hour })
+		turn := enter(t, h, "k")
+		require.NoError(t, turn.Subscribe(t.Context(), "released:k"))
+		s.Do("PUBLISH", "released:k", "0")
+		assert.Equal(t, Announced, wait(t, turn).Kind)
+		turn.Leave()
+		require.Eventually(t, func() bool {
+			n, _ := redis.Values(s.Do("PUBSUB", "CHANNELS", "released:*"), nil)
+			return len(n) == 0
+		}, 10*time.Second, time.Millisecond, "nobody waits for it any more")
+	})
+}
+
+// Every way in which a stranger changes the key is heard, once for each reading.
+func TestTrackingHearsStrangers(t *testing.T) {
+	s := redistest.Real(t)
+	h := newHub(t, s, nil)
+	turn := enter(t, h, "k")
+	for _, command := range [][]any{
+		{"SETNX", "k", "v"}, {"GETSET", "k", "w"}, {"DEL", "k"},
+		{"SET", "k", "v", "PX", 50}, {"PEXPIRE", "k", 30}, nil, // and expiry
+	} {
+		read(t, h, "k")
+		if command != nil {
+			s.Do(command[0].(string), command[1:]...)
+		}
+		start := time.Now()
+		assert.Equal(t, Changed, wait(t, turn).Kind, "%v", command)
+		t.Logf("%v after %v", command, time.Since(start))
+	}
+	read(t, h, "k")
+	s.Do("FLUSHALL")
+	assert.Equal(t, Reset, wait(t, turn).Kind)
+}
+
+func TestBrokenConnectionsAreReplaced(t *testing.T) {
+	s := redistest.Real(t)
+	h := newHub(t, s, nil)
+	turn := enter(t, h, "k")
+	for _, kind := range []string{"pubsub", "normal"} {
+		s.Do("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+		require.Equal(t, Reset, wait(t, turn).Kind, "told that it broke")
+		require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
+		for read(t, h, "k"); ; read(t, h, "k") {
+			s.Do("SET", "k", "v")
+			if e := wait(t, turn); e.Kind == Changed {
+				break
+			}
+		}
+	}
+}
+
+// A listener that is silent and does not answer a ping is given up.
+func TestSilentListenerIsGivenUp(t *testing.T) {
+	s := redistest.Real(t)
+	h := newHub(t, s, func(o *Options) { o.Ping = 20 * time.Millisecond; o.ReplyTimeout = 100 * time.Millisecond })
+	turn := enter(t, h, "k")
+	var first *listener
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		first = h.places[""].listener
+		return first != nil
+	}, 10*time.Second, time.Millisecond)
+	s.Do("CLIENT", "PAUSE", 400)
+	assert.Equal(t, Reset, wait(t, turn).Kind)
+	require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	assert.NotSame(t, first, h.places[""].listener)
+}
+
+func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
+	s := redistest.Mini(t)
+	h := newHub(t, s, func(o *Options) { o.Linger = 10 * time.Millisecond })
+	before := s.Mini.CurrentConnectionCount()
+	enter(t, h, "k").Leave()
+	require.Eventually(t, func() bool { return h.Mode() == Idle && s.Mini.CurrentConnectionCount() == before }, 10*time.Second, time.Millisecond)
+	enter(t, h, "k")
+	assert.Equal(t, Messages, h.Mode())
+}
+
+// FuzzParseGrant: whatever is published on our channel, nothing but a well-formed grant is one.
+func FuzzParseGrant(f *testing.F) {
+	corpus := mutate.New(f)
+	for _, seed := range []string{"token 1 2", "token head", "token", "", " 1 2", "token 1 2 3", "token x 2", "token 9223372036854775808 1"} {
+		corpus.Add(seed)
+	}
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, text string) {
+		token, e, ok := parseGrant(text)
+		switch {
+		case !ok:
+		case e.Kind == First:
+			assert.Equal(t, text, token+" head")
+		default:
+			assert.Equal(t, Granted, e.Kind)
+			assert.NotContains(t, token, " ")
+		}
+	})
+}
+
+// An attempt to listen that fails while nobody waits does not keep those who wait later from being listened for:
+// a busy Locker has somebody who waits most of the time, and nobody now and then.
+func TestAFailureWhileNobodyWaitsIsNotTheLastAttempt(t *testing.T) {
+	s := redistest.Mini(t)
+	pool := s.Pool()
+	began, fail, failed := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	var dials atomic.Int32
+	h := newHub(t, s, func(o *Options) {
+		o.Linger = time.Hour // as the waiters come and go, it is never over
+		o.Retry = time.Millisecond
+		o.Changed = func(_ Mode, why error) {
+			if why != nil {
+				failed <- struct{}{}
+			}
+		}
+		o.Dial = func(ctx context.Context) (redis.Conn, error) {
+			if dials.Add(1) == 1 {
+				close(began)
+				<-fail
+				return nil, errors.New("refused")
+			}
+			return pool.DialContext(ctx)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if turn, err := h.Enter(ctx, "k"); err == nil {
+			turn.Leave()
+		}
+	}()
+	<-began
+	cancel()
+	<-left
+	close(fail)
+	<-failed
+	require.Eventually(t, func() bool {
+		enter(t, h, "k").Leave()
+		return h.Mode() == Messages
+	}, 10*time.Second, time.Millisecond)
+}
+
+// A connection that cannot be made does not hold up who waits: there is another way to ask.
+func TestADialThatHangsHoldsUpNobody(t *testing.T) {
+	s := redistest.Mini(t)
+	hung := make(chan struct{})
+	h := newHub(t, s, func(o *Options) {
+		o.ReplyTimeout = time.Hour
+		o.Dial = func(ctx context.Context) (redis.Conn, error) {
+			close(hung)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	start := time.Now()
+	turn := enter(t, h, "k")
+	<-hung
+	assert.Less(t, time.Since(start), 5*time.Second)
+	e, err := turn.Wait(t.Context(), time.Hour)
+	require.NoError(t, err)
+	assert.Equal(t, Timer, e.Kind, "it polls")
+}

@@ -1,0 +1,140 @@
+package holders
+
+import (
+	"cmp"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// Fleet is a set of holders that take turns on one key, with a referee's book on the server: a hash
+// in which everyone who is inside has a field. The book knows nothing of the lock.
+type Fleet struct {
+	T       testing.TB
+	Server  *redistest.Server
+	Key     string
+	Members []Member
+	Turns   int           // to be taken by all together, at least
+	Each    int           // to be taken by each, at least; zero: one; negative: none
+	Hold    time.Duration // inside
+	Kills   []int         // members to kill -9 while they are inside, in this order, spread over the run
+	Limit   time.Duration // for the whole run
+	// Meanwhile, if set, is called once after each turn with the count so far; it may stop or change
+	// members, stages, the server.
+	Meanwhile func(turns int)
+}
+
+// Member starts one holder of the fleet.
+type Member func() *Holder
+
+// Report is what a fleet's run came to.
+type Report struct {
+	Turns    int
+	ByMember []int   // turns of each member and its replacements
+	Inside   int     // the most that were inside together
+	Overlaps int     // turns that found another inside
+	Kills    int     // holders killed inside
+	Errors   []Event // what the locks threw
+	Took     time.Duration
+}
+
+func (r Report) String() string {
+	return fmt.Sprintf("%d turns %v in %v, most inside %d, overlaps %d, killed inside %d, errors %d",
+		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Kills, len(r.Errors))
+}
+
+type said struct {
+	member int
+	holder *Holder
+	event  Event
+	ended  bool
+}
+
+// Run lets the fleet work until the turns are taken, and stops it.
+func (f Fleet) Run() Report {
+	f.T.Helper()
+	referee := f.Key + ":referee"
+	report := Report{ByMember: make([]int, len(f.Members))}
+	all := make(chan said, 1024)
+	quit := make(chan struct{})
+	defer close(quit)
+	current := make([]*Holder, len(f.Members))
+	enlist := func(i int) {
+		h := f.Members[i]()
+		current[i] = h
+		h.Send("turns %s %s %d %d", f.Key, referee, 1_000_000, f.Hold.Milliseconds())
+		go func() {
+			for e := range h.Events() {
+				select {
+				case all <- said{i, h, e, false}:
+				case <-quit:
+					return
+				}
+			}
+		}()
+	}
+	began := time.Now()
+	for i := range f.Members {
+		enlist(i)
+	}
+
+	running, stopping := len(f.Members), false
+	victims := f.Kills
+	deadline := time.After(f.Limit)
+	for running > 0 {
+		var s said
+		select {
+		case s = <-all:
+		case <-deadline:
+			f.T.Fatalf("the fleet has not finished within %v: %v", f.Limit, report)
+		}
+		switch e := s.event; e.Event {
+		case "turn":
+			report.Turns++
+			report.ByMember[s.member]++
+			report.Inside = max(report.Inside, e.Inside)
+			if e.Inside > 1 {
+				report.Overlaps++
+			}
+			if f.Meanwhile != nil && !stopping {
+				f.Meanwhile(report.Turns)
+			}
+		case "entered":
+			// The kills are spread over the first four fifths of the run.
+			due := len(victims) > 0 && report.Turns*5*len(f.Kills) >= f.Turns*4*report.Kills
+			if due && s.member == victims[0] && s.holder == current[s.member] && !stopping {
+				s.holder.Kill()
+				// Its name still in the book proves that it died inside; otherwise it had already left, and
+				// its successor is the next victim.
+				if f.Server.Do("HDEL", referee, s.holder.ID) == int64(1) {
+					victims = victims[1:]
+					report.Kills++
+				}
+				enlist(s.member)
+			}
+		case "error", "garbage":
+			report.Errors = append(report.Errors, e)
+		case "done":
+			running--
+		}
+		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) {
+			stopping = true
+			for _, h := range current {
+				h.Send("stop")
+			}
+		}
+	}
+	report.Took = time.Since(began)
+	return report
+}
+
+func everyone(turns []int, least int) bool {
+	for _, n := range turns {
+		if n < least {
+			return false
+		}
+	}
+	return true
+}

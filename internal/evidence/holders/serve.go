@@ -1,0 +1,314 @@
+package holders
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
+)
+
+// Taker is a Go lock as the line protocol of the holders needs it.
+type Taker interface {
+	// Acquire returns a function that gives the lock back. An error that matches ErrBusy says that another holds the lock;
+	// turns try again then, and count no error.
+	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+}
+
+// TakerOf makes a Taker of a Locker's Acquire.
+func TakerOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error)) Taker {
+	return takerOf[L]{acquire}
+}
+
+type takerOf[L interface{ Release(context.Context) error }] struct {
+	acquire func(context.Context, string) (L, error)
+}
+
+func (t takerOf[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	lock, err := t.acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
+// Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
+type Trier interface {
+	TryAcquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+}
+
+// Clocked is a Taker whose wall clock can be moved, the command `clock`.
+type Clocked interface {
+	Clock(offset time.Duration)
+}
+
+// ErrBusy says that the lock was not had within the wait.
+var ErrBusy = errors.New("busy")
+
+// Maker makes a Taker from a pool and the holder's name=value arguments.
+type Maker func(pool *redis.Pool, args map[string]string) (Taker, error)
+
+const serveAs = "LOCKMIGRATE_GO_HOLDER"
+
+// ServeIfAsked makes a test binary a holder process when StartGo has started it as one; TestMain calls
+// it first. It does not return then.
+func ServeIfAsked(makers map[string]Maker) {
+	if kind := os.Getenv(serveAs); kind != "" {
+		exit(serve(kind, makers[kind], os.Args[1], os.Args[2:]))
+	}
+}
+
+// Serve makes this process the holder that its command line names, KIND URL [name=value ...]: the main function of a
+// program that holds locks of other modules. The url is among the makers' arguments. It does not return.
+func Serve(makers map[string]Maker) {
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "go holder: want KIND redis://[:password@]host:port/db [name=value ...]")
+		os.Exit(2)
+	}
+	exit(serve(os.Args[1], makers[os.Args[1]], os.Args[2], os.Args[3:]))
+}
+
+// Program is a holder with a way of its own to take turns. It reads commands, says events, the first of
+// them "ready", and returns at the end of its input.
+type Program func(in *bufio.Scanner, say func(Event), args map[string]string) error
+
+// RunIfAsked is ServeIfAsked for a test binary whose holders are one Program.
+func RunIfAsked(program Program) {
+	kind := os.Getenv(serveAs)
+	if kind == "" {
+		return
+	}
+	s := &server{}
+	exit(program(bufio.NewScanner(os.Stdin), s.say, arguments(kind, os.Args[2:])))
+}
+
+// exit ends the process, and says on stderr why: nobody can ask it afterwards.
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "go holder:", err)
+		os.Exit(1)
+	}
+	fmt.Fprintln(os.Stderr, "go holder: the input has ended, or said quit")
+	os.Exit(0)
+}
+
+// StartGo starts the test binary itself as a holder of the named kind: a process that can be killed.
+func StartGo(t testing.TB, kind, url string, options ...Option) *Holder {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], url)
+	cmd.Env = append(os.Environ(), serveAs+"="+kind, "GOTRACEBACK=all") // its last words are all that is left of it
+	return start(t, Kind{Name: kind, module: "go"}, cmd, options)
+}
+
+// Millis reads a holder's argument in milliseconds.
+func Millis(args map[string]string, name string, otherwise time.Duration) time.Duration {
+	if n, err := strconv.Atoi(args[name]); err == nil {
+		return time.Duration(n) * time.Millisecond
+	}
+	return otherwise
+}
+
+// server is one holder process in Go.
+type server struct {
+	taker   Taker
+	id      string
+	referee redis.Conn
+	held    map[string]func(context.Context) error
+	out     sync.Mutex
+	stop    chan struct{}
+}
+
+func serve(kind string, maker Maker, url string, words []string) error {
+	if maker == nil {
+		return fmt.Errorf("no such kind: %s", kind)
+	}
+	args := arguments(kind, words)
+	args["url"] = url
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialURLContext(ctx, url, redis.DialContextFunc(rawconn.DialContext))
+	}}
+	book := url // a test may put a proxy between the lock and the server, but not between the book and it
+	if args["book"] != "" {
+		book = args["book"]
+		if !strings.Contains(book, "://") {
+			book = "redis://" + book // HOST:PORT, as all other holders want it
+		}
+	}
+	referee, err := redis.DialURL(book)
+	if err != nil {
+		return err
+	}
+	taker, err := maker(pool, args)
+	if err != nil {
+		return err
+	}
+	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]func(context.Context) error{}, stop: make(chan struct{}, 1)}
+	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
+	s.loop(bufio.NewScanner(os.Stdin))
+	s.say(Event{Event: "bye"})
+	return nil
+}
+
+func arguments(kind string, words []string) map[string]string {
+	args := map[string]string{"id": fmt.Sprintf("%s-%d", kind, os.Getpid())}
+	for _, w := range words {
+		if name, value, found := strings.Cut(w, "="); found {
+			args[name] = value
+		}
+	}
+	return args
+}
+
+// loop reads commands; turns run beside it so that stop is heard.
+func (s *server) loop(in *bufio.Scanner) {
+	for in.Scan() {
+		words := strings.Fields(in.Text())
+		switch {
+		case len(words) == 0:
+		case words[0] == "acquire" && len(words) == 2:
+			s.acquire(words[0], words[1], s.taker.Acquire)
+		case words[0] == "try" && len(words) == 2:
+			if t, ok := s.taker.(Trier); ok {
+				s.acquire(words[0], words[1], t.TryAcquire)
+			} else {
+				s.say(Event{Event: "unsupported", Op: words[0]})
+			}
+		case words[0] == "clock" && len(words) == 2:
+			s.clock(words[1])
+		case words[0] == "release" && len(words) == 2:
+			s.release(words[1])
+		case words[0] == "turns" && len(words) == 5:
+			n, _ := strconv.Atoi(words[3])
+			hold, _ := strconv.Atoi(words[4])
+			go s.turns(words[1], words[2], n, time.Duration(hold)*time.Millisecond)
+		case words[0] == "stop":
+			s.stop <- struct{}{}
+		case words[0] == "quit":
+			return
+		default:
+			s.say(Event{Event: "error", Op: "protocol", Class: "usage", Message: in.Text()})
+		}
+	}
+}
+
+func (s *server) clock(word string) {
+	offset, err := strconv.ParseInt(word, 10, 64)
+	t, ok := s.taker.(Clocked)
+	switch {
+	case err != nil:
+		s.say(Event{Event: "error", Op: "protocol", Class: "usage", Message: "not a number: " + word})
+	case !ok:
+		s.say(Event{Event: "unsupported", Op: "clock"})
+	default:
+		t.Clock(time.Duration(offset) * time.Millisecond)
+		s.say(Event{Event: "clock", OffsetMS: offset})
+	}
+}
+
+func (s *server) acquire(op, key string, take func(context.Context, string) (func(context.Context) error, error)) {
+	began := time.Now()
+	release, err := take(context.Background(), key)
+	if _, tells := s.taker.(Trier); tells && err != nil && !errors.Is(err, ErrBusy) {
+		s.say(Event{Event: "error", Op: op, Class: fmt.Sprintf("%T", err), Key: key, Message: err.Error()})
+		return
+	}
+	if err != nil {
+		s.say(Event{Event: "busy", Key: key, Message: err.Error(), WaitedMS: millis(began)})
+		return
+	}
+	s.held[key] = release
+	s.say(Event{Event: "acquired", Key: key, WaitedMS: millis(began)})
+}
+
+func (s *server) release(key string) {
+	release, held := s.held[key]
+	err := errors.New("not held")
+	if held {
+		delete(s.held, key)
+		err = release(context.Background())
+	}
+	if err != nil {
+		s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
+		return
+	}
+	s.say(Event{Event: "released", Key: key})
+}
+
+func (s *server) turns(key, referee string, n int, hold time.Duration) {
+	done := Event{Event: "done"}
+	defer func() { s.say(done) }()
+	for done.Turns < n {
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		began := time.Now()
+		release, err := s.taker.Acquire(context.Background(), key)
+		if errors.Is(err, ErrBusy) {
+			continue
+		}
+		if err != nil {
+			done.Errors++
+			s.say(Event{Event: "error", Op: "acquire", Key: key, Message: err.Error()})
+			time.Sleep(20 * time.Millisecond) // as the other holders pause after an exception
+			continue
+		}
+		done.Turns++
+		turn := Event{Event: "turn", Key: key, N: done.Turns, WaitedMS: millis(began)}
+		if turn.Inside, err = s.critical(referee, done.Turns, hold); err == nil {
+			err = release(context.Background())
+		}
+		if err != nil {
+			done.Errors++
+			s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
+		}
+		if turn.Inside > 1 {
+			done.Overlaps++
+		}
+		s.say(turn)
+	}
+}
+
+// critical enters and leaves the referee's book, and returns how many were inside.
+func (s *server) critical(referee string, n int, hold time.Duration) (int, error) {
+	if _, err := s.referee.Do("HSET", referee, s.id, 1); err != nil {
+		return 0, err
+	}
+	s.say(Event{Event: "entered", N: n})
+	inside, err := redis.Int(s.referee.Do("HLEN", referee))
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(hold)
+	if _, err := s.referee.Do("HDEL", referee, s.id); err != nil {
+		return inside, err
+	}
+	_, err = s.referee.Do("INCR", referee+":turns")
+	return inside, err
+}
+
+func (s *server) say(e Event) {
+	line, err := json.Marshal(e)
+	if err != nil {
+		line = []byte(`{"event":"garbage"}`)
+	}
+	s.out.Lock()
+	defer s.out.Unlock()
+	if _, err := os.Stdout.Write(append(line, '\n')); err != nil {
+		fmt.Fprintf(os.Stderr, "go holder: say %s: %v\n", e.Event, err)
+	}
+}
+
+func millis(since time.Time) float64 { return float64(time.Since(since)) / float64(time.Millisecond) }

@@ -1,0 +1,79 @@
+package links
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// floors lists the house from the cellar up. A folder stands for everything below it, except where a longer name has a
+// floor of its own. A package imports packages of its own room, and of lower floors; never of higher ones.
+var floors = [][]string{
+	{".", "internal/glob", "internal/servers", "internal/protocol", "internal/scripts", "pool/rawconn"},
+	{"internal/topology", "internal/simulate"},
+	{"internal/wire"},
+	{"internal/client", "internal/stages", "pool", "prommetrics"},
+	{"legacy", "modern"},
+	{"compat"},
+	{"internal/operate"},
+	{"cmd"},
+	{"internal/evidence"},
+}
+
+func floorOf(folder string) (floor int, room string) {
+	floor = -1
+	for i, rooms := range floors {
+		for _, r := range rooms {
+			if (folder == r || r != "." && strings.HasPrefix(folder, r+"/")) && len(r) > len(room) {
+				floor, room = i, r
+			}
+		}
+	}
+	return floor, room
+}
+
+// TestImportsPointDown keeps the floors, and two rules beside them: a lock package needs redigo and the standard library
+// only, and nothing but the commands and tests uses the simulator.
+func TestImportsPointDown(t *testing.T) {
+	const module = "github.com/lockmigrate/lockmigrate"
+	command := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...")
+	command.Dir = filepath.Join("..", "..", "..")
+	list, err := command.Output()
+	require.NoError(t, err)
+	folder := func(path string) (string, bool) {
+		rest, ours := strings.CutPrefix(path, module)
+		return "." + rest, ours
+	}
+	name := func(folder string) string { return strings.TrimPrefix(folder, "./") }
+	seen := 0
+	for line := range strings.Lines(string(list)) {
+		paths := strings.Fields(line)
+		from, _ := folder(paths[0])
+		from = name(from)
+		above, room := floorOf(from)
+		if !assert.GreaterOrEqual(t, above, 0, "%s has no floor", from) {
+			continue
+		}
+		public := above <= 5 && !strings.HasPrefix(from, "internal/simulate") && from != "prommetrics"
+		for _, path := range paths[1:] {
+			to, ours := folder(path)
+			if to = name(to); !ours {
+				if strings.Contains(strings.SplitN(path, "/", 2)[0], ".") && public {
+					assert.True(t, strings.HasPrefix(path, "github.com/gomodule/redigo/"), "%s imports %s", from, path)
+				}
+				continue
+			}
+			seen++
+			below, other := floorOf(to)
+			assert.True(t, below < above || below == above && (room == other || above == 0), "%s imports %s, which is not below it", from, to)
+			if strings.HasPrefix(to, "internal/simulate") {
+				assert.True(t, strings.HasPrefix(from, "internal/simulate") || strings.HasPrefix(from, "cmd/") || strings.HasPrefix(from, "internal/evidence"), "%s imports the simulator", from)
+			}
+		}
+	}
+	assert.Greater(t, seen, 100, "imports that were looked at")
+}

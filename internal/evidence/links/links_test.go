@@ -1,0 +1,118 @@
+// Package links keeps the documents true: the tests and pages that they point at exist, and ARCHITECTURE.md has a row for
+// every package.
+package links
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	link  = regexp.MustCompile(`\[((?:Test|Fuzz)[A-Za-z0-9_]+)(?:: ([^\]]+))?\]\(([^)]+_test\.go)\)`)
+	faint = regexp.MustCompile(`(?m)^\| .*\|$`)
+)
+
+func TestEveryGuaranteeLinksATestThatExists(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	for _, document := range []string{"docs/guarantees.md", "SECURITY.md"} {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		require.NoError(t, err)
+		found := link.FindAllStringSubmatch(string(text), -1)
+		assert.Greater(t, len(found), 10, document)
+		for _, m := range found {
+			source, err := os.ReadFile(filepath.Join(root, filepath.Dir(document), m[3]))
+			if !assert.NoError(t, err, m[0]) {
+				continue
+			}
+			assert.Contains(t, string(source), "func "+m[1]+"(", m[0])
+			if m[2] != "" { // a case of it, by name
+				assert.Contains(t, string(source), m[2], m[0])
+			}
+		}
+		if document == "docs/guarantees.md" {
+			for _, line := range faint.FindAllString(string(text), -1) {
+				if !strings.HasPrefix(line, "|--") && strings.Contains(line, "_test.go") == strings.HasPrefix(line, "| fault |") && !strings.HasPrefix(line, "| who |") {
+					t.Errorf("a line without a test: %s", line)
+				}
+			}
+		}
+	}
+}
+
+// testName is a test as a package documentation names it: TestX, or TestX in internal/y.
+var testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9_]+`)
+
+// TestPackageDocumentationNamesTestsThatExist is about the guarantees of the public packages.
+func TestPackageDocumentationNamesTestsThatExist(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	exists := map[string]bool{}
+	for _, folder := range packagesOf(t, root) {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range strings.Lines(string(source)) {
+				if name, found := strings.CutPrefix(line, "func "); found {
+					exists[testName.FindString(name)] = true
+				}
+			}
+		}
+	}
+	for _, document := range []string{"legacy/doc.go", "modern/doc.go", "compat/doc.go"} {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		require.NoError(t, err)
+		names := testName.FindAllString(string(text), -1)
+		assert.Greater(t, len(names), 5, document)
+		for _, name := range names {
+			assert.True(t, exists[name], "%s names %s, which does not exist", document, name)
+		}
+	}
+}
+
+var (
+	pageLink = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// TestLinksBetweenDocumentsLead wants a file behind each relative link, and a heading behind each anchor.
+func TestLinksBetweenDocumentsLead(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	top, err := filepath.Glob(filepath.Join(root, "*.md"))
+	require.NoError(t, err)
+	documents = append(documents, top...)
+	assert.Greater(t, len(documents), 10)
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		for _, m := range pageLink.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			target := document
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(document), m[1])
+			}
+			there, err := os.Stat(target)
+			if !assert.NoError(t, err, "%s: %s", document, m[0]) || m[2] == "" || there.IsDir() {
+				continue
+			}
+			page, err := os.ReadFile(target)
+			require.NoError(t, err)
+			anchors := map[string]bool{}
+			for _, h := range heading.FindAllStringSubmatch(string(page), -1) {
+				anchors[strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
+			}
+			assert.True(t, anchors[m[2]], "%s: no heading behind %s", document, m[0])
+		}
+	}
+}

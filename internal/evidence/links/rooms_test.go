@@ -1,0 +1,76 @@
+package links
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// room is a folder in the first column of the table of rooms.
+var room = regexp.MustCompile("`([^`]+)`")
+
+// TestEveryPackageHasARoom wants a row of ARCHITECTURE.md for each folder that holds Go code of this module, and a
+// folder for each row.
+func TestEveryPackageHasARoom(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "| folder |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	named := map[string]bool{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		for _, m := range room.FindAllStringSubmatch(cells[min(1, len(cells)-1)], -1) {
+			folder := path.Clean(m[1])
+			assert.False(t, named[folder], "two rows for %s", folder)
+			named[folder] = true
+			info, err := os.Stat(filepath.Join(root, folder))
+			assert.True(t, err == nil && info.IsDir(), "ARCHITECTURE.md has a row for %s, which is no folder", folder)
+		}
+	}
+	packages := packagesOf(t, root)
+	assert.Greater(t, len(packages), 40)
+	for _, folder := range packages {
+		assert.True(t, named[folder], "ARCHITECTURE.md has no row for %s", folder)
+	}
+}
+
+// packagesOf lists the folders of this module that hold Go code, tests included.
+func packagesOf(t *testing.T, root string) (folders []string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if file == root {
+				return nil
+			}
+			_, module := os.Stat(filepath.Join(file, "go.mod"))
+			if module == nil || strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil || filepath.Ext(file) != ".go" || slices.Contains(folders, folder) {
+			return err
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.PackageClauseOnly); err == nil {
+			folders = append(folders, filepath.ToSlash(folder))
+		}
+		return nil
+	}))
+	return folders
+}

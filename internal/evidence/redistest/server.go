@@ -1,0 +1,367 @@
+package redistest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
+)
+
+// Server is a server of one test.
+type Server struct {
+	Addr     string
+	Password string               // what its clients authenticate with; empty for none
+	Mini     *miniredis.Miniredis // the embedded server; nil for a real one
+
+	t        testing.TB
+	program  string // what runs; redis-server on the PATH by default
+	args     []string
+	env      []string
+	wrapper  []string
+	dir      string
+	tls      *tls.Config // how clients connect; nil without TLS
+	sentinel string      // its configuration, for a sentinel
+	bus      string      // the port of the cluster bus
+	mu       sync.Mutex
+	cmd      *exec.Cmd
+	log      output
+}
+
+// output is what a server prints; it may be read while the server writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func (o *output) Reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.Reset()
+}
+
+// Mini starts an embedded server. It is not evidence about Redis: its TTLs move only by FastForward,
+// and it knows neither MONITOR nor client tracking.
+func Mini(t testing.TB) *Server {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		t.Fatalf("start the embedded server: %v", err)
+	}
+	t.Cleanup(m.Close)
+	return &Server{Addr: m.Addr(), Mini: m, t: t}
+}
+
+// Real starts a redis-server on a free port of the loopback, without persistence unless args say
+// otherwise, and ends it with the test. Args are as on its command line: "--maxmemory", "10mb".
+func Real(t testing.TB, args ...string) *Server {
+	t.Helper()
+	Need(t, Redis)
+	s := newServer(t, args...)
+	s.Start()
+	return s
+}
+
+// Wrapped starts a real server by another program, which must replace itself with redis-server ("sh", "-c",
+// `ulimit ...; exec redis-server "$@"`, "sh"), and with additional variables in its environment.
+func Wrapped(t testing.TB, wrapper, env []string, args ...string) *Server {
+	t.Helper()
+	Need(t, Redis)
+	s := newServer(t, args...)
+	s.wrapper, s.env = wrapper, env
+	s.Start()
+	return s
+}
+
+// Of starts a server of another version: one of those that scripts/servers --list names, from the folder that
+// LOCKMIGRATE_SERVERS names. It is otherwise as Real.
+func Of(t testing.TB, name string, args ...string) *Server {
+	t.Helper()
+	s := newServerOf(t, name, args...)
+	s.Start()
+	return s
+}
+
+// newServerOf prepares a server of another version; the one on the PATH for an empty name.
+func newServerOf(t testing.TB, name string, args ...string) *Server {
+	t.Helper()
+	s := newServer(t, args...)
+	if name == "" {
+		return s
+	}
+	Need(t, Servers)
+	s.program = filepath.Join(ServersDir(), name, "bin", "redis-server")
+	if _, err := os.Stat(s.program); err != nil {
+		t.Fatalf("%s (component %s of LOCKMIGRATE_SUITES): %v; scripts/servers builds it", name, Servers, err)
+	}
+	return s
+}
+
+// Names are the servers that scripts/servers builds, oldest first.
+func Names() []string {
+	return []string{
+		"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0",
+	}
+}
+
+// ServersDir is where scripts/servers puts what it builds.
+func ServersDir() string {
+	if dir := os.Getenv("LOCKMIGRATE_SERVERS"); dir != "" {
+		return dir
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	return filepath.Join(cache, "lockmigrate", "servers")
+}
+
+// PID returns the server's process id, 0 when it is down.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return 0
+	}
+	return s.cmd.Process.Pid
+}
+
+// newServer prepares a server that is not started yet.
+func newServer(t testing.TB, args ...string) *Server {
+	s := &Server{Addr: freeAddr(t), t: t, args: args, dir: t.TempDir()}
+	for i, a := range args {
+		if a == "--requirepass" && i+1 < len(args) {
+			s.Password = args[i+1]
+		}
+	}
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Each runs a test on the embedded server and, where the run asks for it, on a real one.
+func Each(t *testing.T, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { test(t, Mini(t)) })
+	t.Run("real", func(t *testing.T) { test(t, Real(t)) })
+}
+
+// Start starts a real server that is down, on the same address and folder, and waits until it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, port, _ := net.SplitHostPort(s.Addr)
+	if s.sentinel != "" {
+		s.startSentinel(port)
+		return
+	}
+	listen := []string{"--port", port}
+	if s.tls != nil {
+		listen = []string{"--port", "0", "--tls-port", port}
+	}
+	args := append(listen, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no")
+	s.launch(append(args, s.args...)...)
+	s.await(s.ping)
+}
+
+// launch runs redis-server. The caller holds mu.
+func (s *Server) launch(args ...string) {
+	s.t.Helper()
+	s.log.Reset()
+	if len(s.wrapper) > 0 {
+		s.cmd = exec.Command(s.wrapper[0], append(s.wrapper[1:len(s.wrapper):len(s.wrapper)], args...)...)
+	} else {
+		s.cmd = exec.Command(cmp.Or(s.program, "redis-server"), args...)
+	}
+	s.cmd.Env = append(os.Environ(), s.env...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
+	// The server must not outlive a test binary that was killed.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatalf("start redis-server (named in LOCKMIGRATE_SUITES): %v", err)
+	}
+}
+
+// await asks until the server answers as wanted. The caller holds mu.
+func (s *Server) await(answers func() error) {
+	s.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := answers()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+			s.t.Fatalf("redis-server does not answer on %s: %v\n%s", s.Addr, err, s.log.String())
+		}
+		time.Sleep(5 * time.Millisecond) // polling another process: there is nothing to be notified by
+	}
+}
+
+// Kill ends a real server at once, as kill -9 does.
+func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
+
+// Shutdown ends a real server in an orderly way.
+func (s *Server) Shutdown() { s.stop(syscall.SIGTERM) }
+
+// Signal sends a signal to a real server: SIGSTOP and SIGCONT freeze and thaw it.
+func (s *Server) Signal(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(sig)
+	}
+}
+
+func (s *Server) stop(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(sig)
+	_ = s.cmd.Wait()
+	s.cmd = nil
+}
+
+func (s *Server) ping() error {
+	conn, err := s.dial(context.Background())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = redis.DoWithTimeout(conn, time.Second, "PING")
+	var refused redis.Error
+	if errors.As(err, &refused) && strings.Contains(string(refused), "unknown command") {
+		return nil // renamed away by the test
+	}
+	return err
+}
+
+// URL names the server as lockmigrate's --redis does.
+func (s *Server) URL() string {
+	scheme := "redis"
+	if s.tls != nil {
+		scheme = "rediss"
+	}
+	if s.Password != "" {
+		return fmt.Sprintf("%s://:%s@%s/0", scheme, s.Password, s.Addr)
+	}
+	return fmt.Sprintf("%s://%s/0", scheme, s.Addr)
+}
+
+// Pool returns a pool of connections, closed with the test.
+func (s *Server) Pool() *redis.Pool {
+	pool := &redis.Pool{MaxIdle: 16, DialContext: s.dial}
+	s.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// Conn returns a connection of the test's own, closed with the test.
+func (s *Server) Conn() redis.Conn {
+	s.t.Helper()
+	conn, err := s.dial(context.Background())
+	if err != nil {
+		s.t.Fatalf("connect to %s: %v", s.Addr, err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Do runs one command on a fresh connection and fails the test on an error.
+func (s *Server) Do(name string, args ...any) any {
+	s.t.Helper()
+	conn, err := s.dial(context.Background())
+	if err != nil {
+		s.t.Fatalf("connect to %s: %v", s.Addr, err)
+	}
+	defer conn.Close()
+	reply, err := conn.Do(name, args...)
+	if err != nil {
+		s.t.Fatalf("%s %v: %v", name, args, err)
+	}
+	return reply
+}
+
+// Value returns a key's text, empty for an absent one.
+func (s *Server) Value(key string) string {
+	s.t.Helper()
+	reply := s.Do("GET", key)
+	if b, ok := reply.([]byte); ok {
+		return string(b)
+	}
+	return ""
+}
+
+func (s *Server) dial(ctx context.Context) (redis.Conn, error) {
+	return redis.DialContext(ctx, "tcp", s.Addr, redis.DialContextFunc(rawconn.DialContext), redis.DialPassword(s.Password),
+		redis.DialUseTLS(s.tls != nil), redis.DialTLSConfig(s.tls))
+}
+
+var (
+	portsMu sync.Mutex
+	// ports are those that this process has given out. The UDP socket of the same number says so to other
+	// test processes, for as long as this one lives: a server that is down for a while keeps its port.
+	ports = map[int]net.PacketConn{}
+)
+
+// freeAddr returns an address that nobody uses. Its port is below those that the system gives to outgoing
+// connections, and it is given out once: a server may be down for a while and come back on it. The port
+// 10,000 above is free too: a cluster's node takes it for its bus unless it is told otherwise.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	portsMu.Lock()
+	defer portsMu.Unlock()
+	for range 1000 {
+		port := 10_000 + rand.IntN(10_000)
+		if ports[port] != nil || !free(port) || !free(port+10_000) {
+			continue
+		}
+		reserved, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		ports[port] = reserved
+		return fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	t.Fatal("no free port")
+	return ""
+}
+
+func free(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err == nil {
+		_ = l.Close()
+	}
+	return err == nil
+}

@@ -1,0 +1,99 @@
+package clients
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// TestLosersLeaveNothingForEver: redis-py up to 2.9.1, with its default of no timeout, takes a key that has gone for an expired
+// one. A loser's GETSET may then overwrite a bridge holder's value with one that never expires. The bridge gives such a loser
+// the time to come first, and frees the key if it comes late, as a redis-py holder would. Without either, the
+// key of this fleet was dead for ever after some fifty turns.
+func TestLosersLeaveNothingForEver(t *testing.T) {
+	for version, kind := range map[string]holders.Kind{"2.7.6": holders.RedisPy27, "2.9.1": holders.RedisPy} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			py := func() *holders.Holder { return holders.Start(t, kind, s.URL(), quick) }
+			ours := ofGo(t, s, "compat", holders.Arg("stage", "bridge"), holders.Arg("dialect", "redispy-float"))
+			report := holders.Fleet{
+				T: t, Server: s, Key: "lock.order.1", Turns: 500, Hold: 10 * time.Millisecond, Limit: 2 * time.Minute,
+				Members: []holders.Member{py, py, ours, ours},
+			}.Run()
+			t.Log(report)
+			assert.Zero(t, report.Overlaps, redistest.Violated)
+			for _, e := range report.Errors {
+				assert.Contains(t, e.Message, "displaced", "%+v", e)
+			}
+		})
+	}
+}
+
+// TestBreath: after a release the guard keeps bridge clients off for a moment, where an old client may take the key for expired.
+func TestBreath(t *testing.T) {
+	for dialect, wanted := range map[string]string{
+		"redispy-float": "PEXPIRE 5", "redis-objects": "PEXPIRE 5", "sec-pid-thread": "PEXPIRE 5",
+		"jedis-ms": "DEL", "jedis-uuid": "DEL", "redis-doc": "DEL", "jboot": "DEL",
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			s := redistest.Real(t)
+			locker, err := newCompat(s.Pool(), "bridge", dialect, 30*time.Second)
+			require.NoError(t, err)
+			defer locker.Close()
+			for range 2 { // one after the other: the second waits for that moment
+				lock, err := locker.Acquire(t.Context(), "lock.order.1")
+				require.NoError(t, err)
+				m := s.Monitor()
+				require.NoError(t, lock.Release(t.Context()))
+				var did []string
+				for _, c := range m.Everything() {
+					if c.Addr == "lua" && len(c.Words) > 1 && c.Words[1] == "{lock.order.1}:guard" {
+						did = append(did, strings.Join(append(c.Words[:1:1], c.Words[2:]...), " "))
+					}
+				}
+				assert.Contains(t, did, wanted)
+			}
+		})
+	}
+}
+
+// TestLeftover: what a displaced holder does with the value in its place. One that never expires goes; one that ends by itself
+// may be a holder's, and stays.
+func TestLeftover(t *testing.T) {
+	for _, c := range []struct {
+		dialect, value string
+		gone           bool
+	}{
+		{"redispy-float", "2147483649.0", true},
+		{"redispy-float", "4102444800.0", false},
+		{"redis-objects", "2147483649.0", false},
+		{"jedis-ms", "2147483649.0", false},
+	} {
+		t.Run(strings.Join([]string{c.dialect, c.value}, " "), func(t *testing.T) {
+			s := redistest.Real(t)
+			locker, err := newCompat(s.Pool(), "bridge", c.dialect, 30*time.Second)
+			require.NoError(t, err)
+			defer locker.Close()
+			for name, before := range map[string]func(*compat.Lock) error{
+				"at its release":  func(*compat.Lock) error { return nil },
+				"after a renewal": func(l *compat.Lock) error { return l.Renew(t.Context()) },
+			} {
+				lock, err := locker.Acquire(t.Context(), "lock.order.1")
+				require.NoError(t, err, name)
+				s.Do("GETSET", "lock.order.1", c.value) // a loser
+				_ = before(lock)
+				assert.ErrorIs(t, lock.Release(t.Context()), compat.ErrLost, name)
+				assert.Equal(t, c.gone, s.Do("EXISTS", "lock.order.1").(int64) == 0, name)
+				s.Do("DEL", "lock.order.1")
+			}
+		})
+	}
+}

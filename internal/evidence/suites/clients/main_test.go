@@ -1,0 +1,60 @@
+// Package clients holds what is true of the locks of released packages, and that every tool says just that: what they
+// write, what they make of a value that is not theirs, and whether Go can lock beside them. The suite makes docs/clients.md.
+package clients
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+var update = flag.Bool("update", false, "write docs/clients.md as this run finds it")
+
+func TestMain(m *testing.M) {
+	holders.ServeIfAsked(map[string]holders.Maker{
+		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			locker, err := newCompat(pool, args["stage"], args["dialect"], goTTL)
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
+		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			locker, err := modern.New(pool, modern.Options{TTL: goTTL, Fencing: true})
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
+	})
+	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python, redistest.Node, redistest.PHP, redistest.GoHold)
+}
+
+const (
+	lease = 3 * time.Second // of the clients, where they have one
+	goTTL = time.Second     // of the Go members
+)
+
+// newCompat makes a Locker as a service that joins the fleet would.
+func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*compat.Locker, error) {
+	o := compat.Options{
+		TTL: ttl, Lease: lease, ShortestLease: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond,
+	}
+	if stage == "modern" {
+		o.Stage = compat.Modern
+	}
+	if dialect != "" {
+		var err error
+		if o.Dialect, err = compat.ParseDialect(dialect); err != nil {
+			return nil, err
+		}
+	}
+	return compat.New(pool, o)
+}

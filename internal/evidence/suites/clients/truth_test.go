@@ -1,0 +1,155 @@
+package clients
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+func (c client) start(t *testing.T, s *redistest.Server, more ...holders.Option) *holders.Holder {
+	t.Helper()
+	return holders.Start(t, c.kind, s.URL(), slices.Concat(c.opts, more)...)
+}
+
+func (c client) acquire(t *testing.T, h *holders.Holder) {
+	t.Helper()
+	e := h.Do("acquire %s", c.key)
+	require.Equal(t, "acquired", e.Event, "%s: %+v", h, e)
+}
+
+// said are the commands on a key, without what scripts ran and with it, each in the form that the table uses.
+func said(t *testing.T, lines []redistest.Command, key string) string {
+	t.Helper()
+	var out []string
+	inside := []string(nil)
+	for _, c := range lines {
+		name := c.Words[0]
+		onKey := slices.Contains(c.Words[1:], key)
+		switch {
+		case c.Addr == "lua" && onKey:
+			inside = append(inside, name)
+			continue
+		case name == "EVALSHA" || name == "EVAL":
+		case name == "SET":
+			flags := []string{}
+			for _, f := range []string{"EX", "PX", "NX"} { // whatever the client's order
+				if slices.ContainsFunc(c.Words[3:], func(w string) bool { return strings.EqualFold(w, f) }) {
+					flags = append(flags, f)
+				}
+			}
+			name = strings.Join(append([]string{"SET"}, flags...), " ")
+		case name == "UNWATCH":
+		case !onKey:
+			continue
+		}
+		out = append(out, name)
+	}
+	for i, name := range out {
+		if (name == "EVAL" || name == "EVALSHA") && inside != nil {
+			out[i] = fmt.Sprintf("%s (%s)", name, strings.Join(inside, ", "))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// latin makes each byte a rune, so that a regular expression can speak of bytes.
+func latin(value string) string {
+	runes := make([]rune, len(value))
+	for i := range len(value) {
+		runes[i] = rune(value[i])
+	}
+	return string(runes)
+}
+
+// TestTruth: what each client sends, writes, and makes of what it finds.
+func TestTruth(t *testing.T) {
+	for _, c := range clients {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			h := c.start(t, s)
+			c.acquire(t, h) // scripts are loaded with the first
+			if !c.never {
+				require.Equal(t, "released", h.Do("release %s", c.key).Event)
+			}
+			s.Do("DEL", c.key)
+
+			m := s.Monitor()
+			c.acquire(t, h)
+			assert.Equal(t, c.takes, said(t, m.Everything(), c.key), "takes")
+			assert.Equal(t, c.ttl, s.Do("PTTL", c.key).(int64) > 0, "TTL")
+			assert.True(t, regexp.MustCompile(c.form).MatchString(latin(s.Value(c.key))), "value %q", s.Value(c.key))
+			m.Everything()
+			h.Do("release %s", c.key)
+			assert.Equal(t, c.releases, said(t, m.Everything(), c.key), "releases")
+			assert.Equal(t, c.never, s.Do("EXISTS", c.key).(int64) == 1)
+
+			// A random text: a token of any kind.
+			const text = "0f0e0d0c-0b0a-4908-8706-050403020100"
+			s.Do("SET", c.key, text)
+			assert.Equal(t, c.text, c.reads(t, s, h, text), "a text on the key")
+
+			if c.clock != nil {
+				s.Do("DEL", c.key)
+				c.acquire(t, h)
+				ahead := c.start(t, s, c.clock(t, time.Minute))
+				want := map[bool]string{true: "acquired", false: "busy"}[c.moved]
+				assert.Equal(t, want, ahead.Do("try %s", c.key).Event, "a clock ahead by a minute")
+			}
+		})
+	}
+}
+
+// reads tells what an attempt makes of a value on the key, which it should take for held.
+func (c client) reads(t *testing.T, s *redistest.Server, h *holders.Holder, value string) reading {
+	t.Helper()
+	e := h.Do("try %s", c.key)
+	same := s.Value(c.key) == value
+	switch {
+	case e.Event == "acquired":
+		return steals
+	case !same:
+		return destroys
+	case e.Event == "error":
+		return throws
+	}
+	require.Equal(t, "busy", e.Event, "%+v", e)
+	return held
+}
+
+// TestTakeover: who takes over what a crashed holder left, and by which commands.
+func TestTakeover(t *testing.T) {
+	for _, c := range clients {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			h, dead := c.start(t, s), c.start(t, s, holders.Arg("lease", time.Second))
+			if c.lease == 0 {
+				dead = c.start(t, s)
+			}
+			c.acquire(t, dead)
+			dead.Kill()
+			if c.lease == 0 {
+				assert.Equal(t, int64(-1), s.Do("PTTL", c.key), "nothing ever takes it away")
+				assert.Equal(t, "busy", h.Do("try %s", c.key).Event)
+				return
+			}
+			m := s.Monitor()
+			c.acquire(t, h)
+			if sent := said(t, m.Everything(), c.key); c.takeover != "" {
+				assert.True(t, strings.HasSuffix(sent, c.takeover), "takes over: %s", sent)
+			} else {
+				assert.NotContains(t, sent, "GETSET", "the key has gone by itself")
+			}
+		})
+	}
+}

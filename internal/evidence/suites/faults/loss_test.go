@@ -1,0 +1,33 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// One packet in twenty is lost, each way, between every client and the server; then one in five. TCP repairs
+// it, late: locks get slow, and stay exclusive.
+func TestPacketLoss(t *testing.T) {
+	server := redistest.NewLossy(t)
+	s := &site{t: t, server: server.Server, all: []*redistest.Server{server.Server}, sides: []side{direct(server.Addr), direct(server.Addr)}}
+	c := newCrew(t, 8*time.Millisecond, nil, s.sides...)
+	c.progress(20 * time.Second)
+	for _, loss := range []int{50, 200} {
+		server.Lose(loss)
+		time.Sleep(2 * ttl) // the subject is time on a bad network
+		server.Lose(0)
+		c.progress(lease + ttl + 10*time.Second)
+	}
+	c.end()
+	r := c.referee
+	assert.Zero(t, r.count(r.overlaps), redistest.Violated)
+	checked, wrong := r.linearizable()
+	assert.Empty(t, wrong)
+	assert.Zero(t, left(t, s))
+	assert.Greater(t, server.Lost(), int64(50), "the network was bad")
+	t.Logf("%d packets lost; %d turns, %d told of a loss, %d operations linearizable", server.Lost(), r.count(r.turns), r.lost, checked)
+}

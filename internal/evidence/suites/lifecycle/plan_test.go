@@ -1,0 +1,247 @@
+package lifecycle
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// plan is one sequence: what its clients do, and what happens to them. The seed makes all of it.
+type plan struct {
+	kind    kind
+	seed    uint64
+	rough   bool // anything may happen; else only what leaves nothing undecided, and then more is asked of the locks
+	memory  bool // strict, on the server that runs out of memory now and then
+	terms   terms
+	key     string
+	clients [][]step
+}
+
+// step is one thing that a client does, or that happens to it.
+type step struct {
+	do    action
+	d     time.Duration       // how long, or how long at most
+	early bool                // with a context that ends before
+	n     int                 // next: to which of the commands that follow
+	what  redistest.Happening // next
+	rules string              // rights: what is taken away
+}
+
+type action uint8
+
+const (
+	acquire action = iota
+	try
+	do
+	inner // do while the lock is held, by an owner
+	hold
+	renew
+	release
+	reopen
+	next
+	partition
+	halfOpen
+	stall
+	refuse
+	hang
+	cut
+	heal
+	rights
+	memoryOut
+)
+
+var actions = [...]string{"acquire", "try", "do", "inner do", "hold", "renew", "release", "reopen", "next", "partition", "half-open", "stall",
+	"refuse connections", "hang connections", "cut", "heal", "rights", "out of memory"}
+
+func (s step) String() string {
+	text := actions[s.do]
+	if s.d > 0 {
+		text += " " + s.d.String()
+	}
+	if s.early {
+		text += " cancelled"
+	}
+	if s.do == next {
+		text += fmt.Sprintf(" %d: %+v", s.n, s.what)
+	}
+	return text + s.rules
+}
+
+func (p *plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "kind %s, seed %d, rough %v, key %s, TTL %v, reply timeout %v\n", p.kind.name, p.seed, p.rough, p.key, p.terms.ttl, p.terms.reply)
+	for i, steps := range p.clients {
+		fmt.Fprintf(&b, "  client %d:", i)
+		for _, s := range steps {
+			fmt.Fprintf(&b, " %v;", s)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// needless are rights without which every lock can be given back.
+var needless = []string{"-time", "-time", "-time", "-time", "-info", "-pubsub", "-publish", "resetchannels", "-zadd", "-zrange", "-@dangerous", "-exists", "-mget", "-hincrby"}
+
+var refusals = []string{
+	"OOM command not allowed when used memory > 'maxmemory'.",
+	"NOPERM this user has no permissions to run this command",
+	"READONLY You can't write against a read only replica.",
+	"LOADING Redis is loading the dataset in memory",
+}
+
+// planOf makes the sequence of a seed.
+func planOf(k kind, seed uint64) *plan {
+	h := fnv.New64()
+	_, _ = h.Write([]byte(k.name))
+	g := rand.New(rand.NewPCG(seed, h.Sum64()))
+	ms := func(lo, hi int) time.Duration { return time.Duration(lo+g.IntN(hi-lo)) * time.Millisecond }
+	p := &plan{kind: k, seed: seed, key: fmt.Sprintf("%s:%d", k.name, seed), rough: g.IntN(10) < 6}
+	p.terms = terms{ttl: ms(120, 300), reply: 60 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
+	clients := 2 + g.IntN(2)
+	if !p.rough {
+		p.terms.ttl, clients = 4*time.Second, 1
+		p.memory = k.servers == 0 && !k.namespace && g.IntN(3) == 0 // a member of a namespace cannot even report then
+	}
+	crowded := p.rough && clients == 3 && g.IntN(2) == 0 // somebody holds the lock for long while the others come and go
+	for i := range clients {
+		var steps []step
+		if crowded && i == 0 {
+			steps = append(steps, step{do: acquire, d: ms(100, 300)}, step{do: hold, d: ms(100, 300)}, step{do: release})
+		} else if crowded {
+			steps = append(steps, step{do: hold, d: ms(2, 20)}, step{do: try, d: ms(1, 60)})
+			if g.IntN(2) == 0 {
+				steps = append(steps, left(ms)...)
+			}
+		}
+		for range 2 + g.IntN(2) {
+			steps = p.round(g, steps, ms)
+		}
+		p.clients = append(p.clients, steps)
+	}
+	return p
+}
+
+// round is one lock: taken in some way, held, and given back.
+func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Duration) []step {
+	fault := func() {
+		if g.IntN(3) > 0 {
+			return
+		}
+		if p.rough {
+			steps = append(steps, p.roughFault(g, ms))
+		} else {
+			steps = append(steps, p.strictFault(g, ms))
+		}
+	}
+	if p.rough && g.IntN(8) == 0 {
+		steps = append(steps, left(ms)...)
+	}
+	fault()
+	early := g.IntN(5) == 0
+	switch g.IntN(6) {
+	case 0:
+		steps = append(steps, step{do: try, early: early && g.IntN(2) == 0, d: ms(1, 60)})
+	case 1, 2:
+		steps = append(steps, step{do: do, d: ms(0, 20), early: early})
+		if p.rough && g.IntN(3) == 0 {
+			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
+		}
+		if p.rough && g.IntN(2) == 0 { // something that happens while it is inside
+			steps = append(steps[:len(steps)-1], step{do: next, n: 1 + g.IntN(4), what: p.roughHappening(g, ms)}, steps[len(steps)-1])
+		}
+		return steps
+	default:
+		steps = append(steps, step{do: acquire, early: early, d: ms(1, 300)})
+	}
+	fault()
+	if p.kind.owners && g.IntN(2) == 0 {
+		steps = append(steps, step{do: inner, d: ms(0, 20)})
+		if p.rough && g.IntN(2) == 0 {
+			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
+		}
+	}
+	if g.IntN(2) == 0 {
+		steps = append(steps, step{do: hold, d: ms(0, 30)})
+		if p.rough && g.IntN(4) == 0 {
+			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
+		}
+	}
+	if g.IntN(2) == 0 {
+		fault()
+		steps = append(steps, step{do: renew, early: g.IntN(6) == 0, d: ms(1, 60)})
+	}
+	fault()
+	steps = append(steps, step{do: release, early: g.IntN(5) == 0, d: ms(0, 60)})
+	if g.IntN(2) == 0 {
+		steps = append(steps, step{do: heal})
+	}
+	if g.IntN(8) == 0 {
+		steps = append(steps, step{do: reopen})
+	}
+	return steps
+}
+
+// left is a wait that has ended before anybody could listen for it.
+func left(ms func(lo, hi int) time.Duration) []step {
+	return []step{{do: hang}, {do: acquire, d: ms(5, 50)}, {do: hold, d: ms(60, 100)}, {do: heal}}
+}
+
+func (p *plan) roughFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step {
+	switch g.IntN(9) {
+	case 0:
+		return step{do: partition}
+	case 1:
+		return step{do: halfOpen}
+	case 2:
+		return step{do: refuse}
+	case 3:
+		return step{do: hang}
+	case 4:
+		return step{do: cut}
+	default:
+		return step{do: next, n: 1 + g.IntN(6), what: p.roughHappening(g, ms)}
+	}
+}
+
+func (p *plan) roughHappening(g *rand.Rand, ms func(lo, hi int) time.Duration) redistest.Happening {
+	switch g.IntN(6) {
+	case 0:
+		return redistest.Happening{LoseCommand: true}
+	case 1:
+		return redistest.Happening{LoseReply: true}
+	case 2:
+		return redistest.Happening{LateCommand: ms(1, 200)}
+	case 3:
+		return redistest.Happening{LateReply: ms(1, 200)}
+	case 4:
+		return redistest.Happening{Cut: true}
+	default:
+		return redistest.Happening{Refused: refusals[g.IntN(len(refusals))]}
+	}
+}
+
+// strictFault is one after which everything is decided: what was sent has run or was refused when it is over.
+func (p *plan) strictFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step {
+	if p.memory {
+		return step{do: memoryOut}
+	}
+	switch g.IntN(6) {
+	case 5:
+		return step{do: stall, d: ms(60, 400)}
+	case 0:
+		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{LateReply: p.terms.reply * time.Duration(1+g.IntN(4))}}
+	case 1:
+		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{LoseReply: true}}
+	case 2:
+		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{Refused: refusals[g.IntN(len(refusals))]}}
+	case 3:
+		return step{do: rights, rules: " ~" + strings.Join(p.kind.locks(p.key), " ~") + " " + needless[g.IntN(len(needless))]} // and nothing to the keys beside the lock
+	default:
+		return step{do: rights, rules: " ~* " + needless[g.IntN(len(needless))]}
+	}
+}

@@ -1,0 +1,122 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// plant is a fault that a lock once had, put back by replacing text in the present source.
+type plant struct {
+	name  string
+	files map[string][2]string // a file of the module: what is replaced, and by what
+	kinds string
+	finds string // a part of what the sequences must say of it
+}
+
+// TestPlanted builds this suite with each fault in turn, by an overlay over the source, and wants it found.
+func TestPlanted(t *testing.T) {
+	root, err := filepath.Abs("../../../..")
+	require.NoError(t, err)
+	for _, p := range plants {
+		t.Run(p.name, func(t *testing.T) {
+			dir := t.TempDir()
+			overlay := map[string]map[string]string{"Replace": {}}
+			for file, change := range p.files {
+				source, err := os.ReadFile(filepath.Join(root, file))
+				require.NoError(t, err)
+				require.Equal(t, 1, strings.Count(string(source), change[0]), "%s has changed: the fault has to be put back in another place", file)
+				changed := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+				require.NoError(t, os.WriteFile(changed, []byte(strings.Replace(string(source), change[0], change[1], 1)), 0o600))
+				overlay["Replace"][filepath.Join(root, file)] = changed
+			}
+			text, err := json.Marshal(overlay)
+			require.NoError(t, err)
+			list := filepath.Join(dir, "overlay.json")
+			require.NoError(t, os.WriteFile(list, text, 0o600))
+			run := exec.Command("go", "test", "-overlay", list, "-count", "1", "-run", "TestLifecycle$", ".", "-args", "-kind", p.kinds, "-sequences", most, "-shown", "1000", "-until", p.finds)
+			out, err := run.CombinedOutput()
+			require.Error(t, err, "not found in %s sequences", most)
+			require.NotContains(t, string(out), "build failed", "%s", out)
+			found := regexp.MustCompile(p.finds).FindString(string(out))
+			require.NotEmpty(t, found, "it fails for another reason:\n%.3000s", out)
+			t.Logf("found: %s", found)
+		})
+	}
+}
+
+// most is how many sequences of a kind a fault may take to be found. The rarest shows about once in a thousand.
+const most = "6000"
+
+var plants = []plant{
+	{
+		name: "a failed release leaves nobody to watch the deadline",
+		files: map[string][2]string{"internal/client/lifetime/lifetime.go": {
+			"l.locker.Watch.Rest(&l.Lease)", "l.locker.Watch.Remove(&l.Lease)",
+		}},
+		kinds: "modern,modern-unfair,quorum", finds: `the lock was good until \S+, and its context goes on`,
+	},
+	{
+		name: "Do hides the loss behind the error of the work",
+		files: map[string][2]string{"internal/client/lifetime/section.go": {
+			"\t\tswitch {\n\t\tcase err == nil:", "\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn\n\t\tcase err == nil:",
+		}},
+		kinds: "modern,compat-bridge", finds: `Do hides the loss of the lock: .*`,
+	},
+	{
+		name: "an attempt to listen that fails while nobody waits is the last one, and who does not listen is passed over",
+		files: map[string][2]string{
+			"internal/client/waiting/place.go": {
+				"\t\th.forget(p) // the next one who waits there tries at once\n", "\t\tp.failures++\n\t\tp.again = time.AfterFunc(time.Hour, func() {})\n",
+			},
+			"internal/scripts/modern_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
+		},
+		kinds: "modern,modern-owner,modern-norenewal", finds: `did not get the lock for \S+, with nothing in the way`,
+	},
+	{
+		name: "of a renewal without an answer only the old value is remembered",
+		files: map[string][2]string{
+			"legacy/lock.go": {"k.value, k.valueExpiry, k.pending, k.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry", "k.value, k.valueExpiry = m.Value, m.ValueExpiry"},
+			"compat/hold.go": {"h.text, h.expiry, h.pending, h.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry", "h.text, h.expiry = r.Value, r.ValueExpiry"},
+		},
+		kinds: "legacy-compare,compat-legacy", finds: `says that the lock is lost, and there is nobody else`,
+	},
+	{
+		name: "a fenced acquisition fails after its SET",
+		files: map[string][2]string{
+			"internal/scripts/modern_take.lua": {
+				"  local fence = next_fence(KEYS[2], ARGV[3])\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
+				"  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  local fence = next_fence(KEYS[2], ARGV[3])\n",
+			},
+			"internal/protocol/modern.go": {`return strings.Contains(r.Text, "user_script")`, "return false"},
+		},
+		kinds: "modern-fenced", finds: `after the end there is still \[modern-fenced`,
+	},
+	{
+		name: "a release needs a right to the queue's key",
+		files: map[string][2]string{"internal/protocol/modern.go": {
+			`	case reply.Kind == Fault && r.Queue != "":`, `	case false:`,
+		}},
+		kinds: "modern,modern-share", finds: `a release was refused: .*`,
+	},
+	{
+		name: "a bridge lock is extended by SET",
+		files: map[string][2]string{"internal/scripts/bridge_renew.lua": {
+			"if missing ~= key then redis.call('PEXPIRE', key, ttl) end", "if missing ~= key then redis.call('SET', key, value, 'PX', ttl) end",
+		}},
+		kinds: "compat-bridge,compat-modern", finds: `a renew was refused: .*OOM.*`,
+	},
+	{
+		name: "a bridge lock's release writes before it deletes",
+		files: map[string][2]string{"internal/scripts/bridge_release.lua": {
+			"local seen\nif mine then", "redis.call('SET', KEYS[3], '0 0', 'PX', 1000)\nlocal seen\nif mine then",
+		}},
+		kinds: "compat-bridge", finds: `a release was refused: .*OOM.*`,
+	},
+}

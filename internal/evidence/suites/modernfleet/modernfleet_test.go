@@ -1,0 +1,201 @@
+// Package modernfleet lets the modern lock take turns with real token holders in Java and Python: SET NX
+// PX with a Lua release, and Redisson's RLock.
+package modernfleet
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+)
+
+const (
+	key   = "orders"
+	share = 20 * time.Millisecond // longer than the poll interval of the holders that poll
+	poll  = 5 * time.Millisecond
+	lease = 3 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	holders.ServeIfAsked(map[string]holders.Maker{
+		"go-queue":    goMember(modern.Options{TTL: lease, Share: share}),
+		"go-unfair":   goMember(modern.Options{TTL: lease, Unfair: true}),
+		"go-redisson": goMember(modern.Options{TTL: lease, Layout: modern.Redisson}),
+	})
+	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
+}
+
+type taker struct{ *modern.Locker }
+
+func (t taker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	lock, err := t.Locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
+func goMember(opts modern.Options) holders.Maker {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		locker, err := modern.New(pool, opts)
+		return taker{locker}, err
+	}
+}
+
+// Every member takes its turns, some are killed inside, and nobody ever meets another inside.
+func TestFleets(t *testing.T) {
+	setNXPX := []holders.Kind{holders.SetNXPX, holders.SetNXPX, holders.PySetNXPX}
+	for _, c := range []struct {
+		name   string
+		others []holders.Kind
+		member string
+		turns  int
+		kills  []int
+		each   int // at least
+	}{
+		{"queue beside SET NX PX", setNXPX, "go-queue", 12_000, []int{0, 3, 2}, 500},
+		{"unfair beside SET NX PX", setNXPX, "go-unfair", 2_000, []int{0, 3, 2}, 1},
+		{"layout Redisson", []holders.Kind{holders.Redisson, holders.Redisson}, "go-redisson", 5_500, []int{2, 0}, 500},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := redistest.Real(t)
+			fleet := holders.Fleet{
+				T: t, Server: server, Key: key, Turns: c.turns, Each: c.each, Kills: c.kills, Hold: time.Millisecond, Limit: 2 * time.Minute,
+			}
+			for _, k := range c.others {
+				fleet.Members = append(fleet.Members, func() *holders.Holder {
+					options := []holders.Option{holders.Arg("lease", lease)}
+					if k != holders.Redisson {
+						options = append(options, holders.Arg("poll", poll), holders.Arg("wait", time.Minute))
+					}
+					return holders.Start(t, k, server.URL(), options...)
+				})
+			}
+			for range 2 {
+				fleet.Members = append(fleet.Members, func() *holders.Holder { return holders.StartGo(t, c.member, server.URL()) })
+			}
+			report := fleet.Run()
+			t.Log(report)
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
+			assert.Zero(t, report.Overlaps)
+			assert.Empty(t, report.Errors)
+			assert.Equal(t, len(c.kills), report.Kills)
+			for i, n := range report.ByMember {
+				assert.GreaterOrEqual(t, n, c.each, "member %d", i)
+			}
+		})
+	}
+}
+
+// A Redisson waiter wakes on our release and ours on its, far under every timer: RLock's is the holder's
+// TTL, ours too. The channel's name depends on whether the key has a brace, and on a cluster it may be a sharded one.
+func TestRedissonWakesAndIsWoken(t *testing.T) {
+	keys := []string{"orders", "{orders}:7", "orders:{7}", "{7}"}
+	t.Run("one server", func(t *testing.T) {
+		server := redistest.Real(t)
+		java := holders.Start(t, holders.Redisson, server.URL(), holders.Arg("lease", 30*time.Second))
+		for _, key := range append(keys, "orders{7", "orders}7", "{}orders") {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, server.Pool(), []*redistest.Server{server}, java, key, 10) })
+		}
+	})
+	t.Run("a cluster", func(t *testing.T) {
+		servers := redistest.NewCluster(t, 3, 0)
+		pool, err := cluster.New(cluster.Options{Addrs: servers.Addrs()})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = pool.Close() })
+		java := holders.Start(t, holders.Redisson, servers.Masters[0].URL(),
+			holders.Arg("lease", 30*time.Second), holders.Arg("cluster", strings.Join(servers.Addrs(), ",")))
+		for _, key := range keys {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, pool, servers.Masters, java, key, 3) })
+		}
+	})
+}
+
+func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
+	locker, err := modern.New(pool, modern.Options{Layout: modern.Redisson, NoTracking: true, Poll: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	subscribed := func() bool {
+		for _, s := range servers {
+			for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
+				names, _ := redis.Strings(s.Try("PUBSUB", kind, "redisson_lock__channel*"))
+				if len(names) > 0 {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	var ours, theirs []time.Duration
+	for range rounds {
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		java.Send("acquire %s", key)
+		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // RLock tries once more after it has subscribed
+		released := time.Now()
+		require.NoError(t, lock.Release(t.Context()))
+		require.Equal(t, "acquired", java.Next(10*time.Second).Event)
+		theirs = append(theirs, time.Since(released))
+
+		_, err = locker.TryAcquire(t.Context(), key)
+		require.ErrorIs(t, err, modern.ErrNotAcquired, "RLock excludes us")
+		// Java's own subscription ends some time after it has the lock.
+		require.Eventually(t, func() bool { return !subscribed() }, 30*time.Second, time.Millisecond)
+		got := make(chan time.Time, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		go func() {
+			lock, err := locker.Acquire(ctx, key)
+			got <- time.Now()
+			if assert.NoError(t, err) {
+				assert.NoError(t, lock.Release(t.Context()))
+			}
+		}()
+		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
+		released = time.Now()
+		require.Equal(t, "released", java.Do("release %s", key).Event)
+		ours = append(ours, (<-got).Sub(released))
+		cancel()
+		require.Eventually(t, func() bool {
+			lock, err := locker.TryAcquire(t.Context(), key)
+			return err == nil && assert.NoError(t, lock.Release(t.Context()))
+		}, 10*time.Second, time.Millisecond)
+	}
+	t.Logf("RLock woke after %v, ours after %v", theirs, ours)
+	for i := range ours {
+		assert.Less(t, ours[i], 500*time.Millisecond)
+		assert.Less(t, theirs[i], 500*time.Millisecond)
+	}
+}
+
+// The hold count is on the server where Redisson looks for it.
+func TestRedissonCountsOurHolds(t *testing.T) {
+	server := redistest.Real(t)
+	locker, err := modern.New(server.Pool(), modern.Options{Layout: modern.Redisson})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	ctx := modern.WithOwner(t.Context(), "worker 1")
+	first, err := locker.Acquire(ctx, key)
+	require.NoError(t, err)
+	second, err := locker.Acquire(ctx, key)
+	require.NoError(t, err)
+	assert.Equal(t, 2, first.Count())
+	assert.Equal(t, "2", string(server.Do("HGET", key, first.Token()).([]byte)))
+	require.NoError(t, first.Release(t.Context()))
+	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
+	java := holders.Start(t, holders.Redisson, server.URL())
+	assert.Equal(t, "busy", java.Do("try %s", key).Event)
+	require.NoError(t, second.Release(t.Context()))
+	assert.Equal(t, "acquired", java.Do("try %s", key).Event)
+}

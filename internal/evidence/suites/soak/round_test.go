@@ -1,0 +1,429 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// The fleets of a round: who shares the keys.
+const (
+	fleetGo     = "go"     // followers only, in every stage
+	fleetTokens = "tokens" // followers in bridge and modern, package modern, SET NX PX of Java and Python
+	fleetJava   = "java"   // followers in legacy and bridge, jedis-lock and the article's lock
+	fleetPython = "python" // followers in legacy and bridge, redis-py's Lock
+)
+
+// soaking is one fleet at work on a site.
+type soaking struct {
+	t     testing.TB
+	site  *site
+	set   *keyset
+	seed  uint64
+	fleet string
+	rand  *rand.Rand
+	store *stages.Store
+	began time.Time
+
+	mu         sync.Mutex
+	by         map[string]int // turns of each member, told by itself
+	kinds      map[string]string
+	dead       map[string]time.Time
+	injected   []injection
+	violations []string
+	log        strings.Builder
+
+	locals    []*local
+	processes []*process
+	beat      *pulse
+	ctx       context.Context
+	cancel    context.CancelFunc
+	working   sync.WaitGroup
+	closers   []func()
+	result    verdict
+	took      time.Duration
+}
+
+type injection struct {
+	at   time.Duration
+	what string
+	sim  string // the fault in the simulator's language; empty where it has none
+}
+
+// local is a Go member in this process, process any other.
+type local struct {
+	name  string
+	quiet atomic.Bool
+}
+
+type process struct {
+	r     *soaking
+	name  string // of all its incarnations
+	kind  holders.Kind
+	sim   string // its client in the simulator's language
+	start func(id string) *holders.Holder
+
+	mu     sync.Mutex
+	n      int
+	holder *holders.Holder
+	ended  map[*holders.Holder]bool // killed
+}
+
+// newSoaking prepares a fleet; muster lets it begin.
+func newSoaking(t testing.TB, site *site, name, fleet string, seed uint64) *soaking {
+	r := &soaking{
+		t: t, site: site, set: site.keyset("soak:" + name), seed: seed, fleet: fleet, rand: rand.New(rand.NewPCG(seed, 8)), began: time.Now(),
+		by: map[string]int{}, kinds: map[string]string{}, dead: map[string]time.Time{},
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.beat = beating(r.ctx, &r.working)
+	return r
+}
+
+// fleets are those that this run can have, old ones twice: they are what it is for.
+func fleets() []string {
+	all := []string{fleetGo, fleetTokens}
+	if redistest.Wanted(redistest.Java) {
+		all = append(all, fleetJava, fleetJava)
+	}
+	if redistest.Wanted(redistest.Python) {
+		all = append(all, fleetPython, fleetPython)
+	}
+	return all
+}
+
+func (r *soaking) namespace() string { return strings.ReplaceAll(r.set.keys[0], ":", "-") }
+
+func (r *soaking) hasOld() bool { return r.fleet == fleetJava || r.fleet == fleetPython }
+
+// muster starts the members.
+func (r *soaking) muster(withRedisson bool) {
+	r.t.Helper()
+	p := post{Topology: r.site.topology, Addrs: r.site.addrs()}
+	pool, closer, err := p.pool()
+	require.NoError(r.t, err)
+	r.closers = append(r.closers, closer)
+	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: time.Second}
+	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
+		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).String(), Shortest: lease,
+	}))
+	r.local("go-1", follower, r.set, nil)
+	r.local("go-2", follower, r.set, nil)
+	if r.site.topology == onSingle {
+		r.local("go-far", follower, r.set, []string{r.site.far.Addr})
+	}
+	r.process("go-process", follower, r.set)
+	last := len(r.set.keys) - 1
+	switch r.fleet {
+	case fleetTokens:
+		r.local("token", token, r.set, nil)
+		r.process("token-process", token, r.set)
+		if redistest.Wanted(redistest.Java) {
+			r.foreign("java-set-nx-px", holders.SetNXPX, "setnxpx", r.set, 0, holders.Arg("poll", 10*time.Millisecond))
+		}
+		if redistest.Wanted(redistest.Python) {
+			r.foreign("python-set-nx-px", holders.PySetNXPX, "setnxpx", r.set, last, holders.Arg("poll", 10*time.Millisecond))
+		}
+	case fleetJava:
+		r.foreign("jedis-lock", holders.JedisLock, "old", r.set, 0)
+		r.foreign("article", holders.Article, "old", r.set, min(1, last))
+		if r.site.topology != onSingle {
+			r.foreign("article-ha", holders.ArticleHA, "old", r.set, last, r.site.knowing()...)
+		}
+	case fleetPython:
+		r.foreign("redis-py-1", holders.RedisPy, "old", r.set, 0)
+		r.foreign("redis-py-2", holders.RedisPy, "old", r.set, min(1, last))
+	}
+	if withRedisson && redistest.Wanted(redistest.Java) {
+		own := r.site.keyset(r.set.keys[0] + ":redisson")
+		r.local("go-redisson", redissons, own, nil)
+		r.process("go-redisson-process", redissons, own)
+		r.foreign("redisson", holders.Redisson, "redisson", own, 0, r.site.knowing()...)
+	}
+}
+
+// post returns what a Go member has to know.
+func (r *soaking) post(id, kind string, set *keyset, addrs []string) post {
+	if addrs == nil {
+		addrs = r.site.addrs()
+	}
+	return post{
+		ID: id, Kind: kind, Topology: r.site.topology, Addrs: addrs, Book: r.site.book.Addr, Namespace: r.namespace(),
+		Keys: set.keys, Dialect: dialectOf(r.fleet).String(), Seed: r.seed + uint64(len(r.locals)+len(r.processes)),
+	}
+}
+
+// local starts a Go member in this process.
+func (r *soaking) local(name, kind string, set *keyset, addrs []string) {
+	m := &local{name: name}
+	r.locals = append(r.locals, m)
+	r.mu.Lock()
+	r.by[name] = 0
+	r.mu.Unlock()
+	p := r.post(name, kind, set, addrs)
+	r.working.Go(func() {
+		if err := p.work(r.ctx, r.beat, &m.quiet, func(e holders.Event) { r.heard(name, name, e) }); err != nil {
+			r.violate("%s does not work: %v", name, err)
+		}
+	})
+}
+
+// process starts a Go member in a process of its own.
+func (r *soaking) process(name, kind string, set *keyset) {
+	p := r.post(name, kind, set, nil)
+	text, err := json.Marshal(p)
+	require.NoError(r.t, err)
+	r.enlist(&process{name: name, sim: schemeOf(name), start: func(id string) *holders.Holder {
+		return holders.StartGo(r.t, kind, r.site.url(set, 0), holders.Arg("id", id), holders.Arg("post", string(text)))
+	}})
+}
+
+// foreign starts a Java or Python holder of one key.
+func (r *soaking) foreign(name string, kind holders.Kind, judged string, set *keyset, i int, options ...holders.Option) {
+	sim := "legacy"
+	if judged != "old" {
+		sim = "modern"
+	}
+	r.enlist(&process{name: name, kind: kind, sim: sim, start: func(id string) *holders.Holder {
+		r.mu.Lock()
+		r.kinds[id] = judged
+		r.mu.Unlock()
+		all := append([]holders.Option{
+			holders.Arg("id", id), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second), holders.Arg("book", r.site.book.Addr),
+		}, options...)
+		h := holders.Start(r.t, kind, r.site.url(set, i), all...)
+		h.Send("turns %s %s %d %d", set.keys[i], "book:"+set.keys[i], 1_000_000, 3)
+		return h
+	}})
+}
+
+func (r *soaking) enlist(m *process) {
+	m.r, m.ended = r, map[*holders.Holder]bool{}
+	r.processes = append(r.processes, m)
+	r.mu.Lock()
+	r.by[m.name] = 0
+	r.mu.Unlock()
+	m.begin()
+}
+
+// begin starts an incarnation of the member; each has a name of its own.
+func (m *process) begin() {
+	m.mu.Lock()
+	m.n++
+	id := fmt.Sprintf("%s-%d", m.name, m.n)
+	m.mu.Unlock()
+	h := m.start(id)
+	m.mu.Lock()
+	m.holder = h
+	m.mu.Unlock()
+	m.r.working.Go(func() {
+		for e := range h.Events() {
+			if e.Event == "done" {
+				h.Send("quit")
+			}
+			m.r.heard(m.name, id, e)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.ended[h] && m.r.ctx.Err() == nil {
+			m.r.violate("%s has ended by itself: %s", id, h.LastWords())
+		}
+	})
+}
+
+func (m *process) ours() bool { return m.kind.Name == "" }
+
+func (m *process) send(command string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holder.Send("%s", command)
+}
+
+// kill ends the process, inside or not, and starts another. Its name in the book goes with it.
+func (m *process) kill() {
+	m.mu.Lock()
+	h := m.holder
+	m.ended[h] = true
+	m.mu.Unlock()
+	now := time.Now()
+	m.r.mu.Lock()
+	m.r.dead[h.ID] = now
+	m.r.mu.Unlock()
+	h.Kill()
+	for _, key := range m.r.site.allKeys() {
+		m.r.site.book.Do("HDEL", "book:"+key, h.ID)
+	}
+	m.begin()
+}
+
+// stop holds the process up for a while.
+func (m *process) stop(d time.Duration) {
+	m.mu.Lock()
+	h := m.holder
+	m.mu.Unlock()
+	h.Signal(syscall.SIGSTOP)
+	time.Sleep(d) // the subject
+	h.Signal(syscall.SIGCONT)
+}
+
+// heard takes what a member says.
+func (r *soaking) heard(name, id string, e holders.Event) {
+	switch e.Event {
+	case "turn":
+		r.mu.Lock()
+		r.by[name]++
+		r.mu.Unlock()
+	case "error":
+		r.note("%s: %s: %s %s", id, e.Op, e.Class, e.Message)
+		if e.Op == "referee" {
+			r.violate("%s cannot write into the book: %s", id, e.Message)
+		}
+	case "garbage":
+		r.violate("%s says %q", id, e.Message)
+	}
+}
+
+func (r *soaking) kindsNow() map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.kinds)
+}
+
+func (r *soaking) counts() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.by)
+}
+
+// patience is for how long somebody may wait, on a machine with other work, before it counts as hanging.
+const patience = 3 * time.Minute
+
+// everyWaiterResumes waits until every member, of every language, has had a turn from now on.
+func (r *soaking) everyWaiterResumes(after string) {
+	r.t.Helper()
+	before, last := r.counts(), []string{}
+	began := time.Now()
+	for deadline := began.Add(patience); ; time.Sleep(5 * time.Millisecond) { // polling
+		var behind []string
+		for name, n := range r.counts() {
+			if n == before[name] {
+				behind = append(behind, name)
+			}
+		}
+		if len(behind) == 0 {
+			r.t.Logf("fleet %s: everybody had a turn %v after %s, the last were %v", r.fleet, time.Since(began).Round(time.Millisecond), after, last)
+			return
+		}
+		last = behind
+		if time.Now().After(deadline) {
+			slices.Sort(behind)
+			r.violate("no turn of %v within %v after %s", behind, patience, after)
+			return
+		}
+	}
+}
+
+// hush keeps everybody from acquiring: Go members until they are to speak, the others for good.
+func (r *soaking) hush() {
+	for _, m := range r.processes {
+		if m.ours() {
+			m.send("hush")
+		} else {
+			m.mu.Lock()
+			m.ended[m.holder] = true
+			m.mu.Unlock()
+			m.send("stop") // it says that it is done, and is told to quit
+		}
+	}
+	for _, m := range r.locals {
+		m.quiet.Store(true)
+	}
+}
+
+// everybodyGoesOn waits, once the faults are over, for a turn of each Go member, with no competition: the
+// old scheme is not fair, and somebody who starves does not hang.
+func (r *soaking) everybodyGoesOn() {
+	r.hush()
+	turn := func(name string) {
+		before := r.counts()[name]
+		for deadline := time.Now().Add(patience); r.counts()[name] == before; time.Sleep(5 * time.Millisecond) { // polling
+			if time.Now().After(deadline) {
+				r.violate("%s hangs: no turn since the faults are over (%v)", name, r.counts())
+				return
+			}
+		}
+	}
+	for _, m := range r.locals {
+		m.quiet.Store(false)
+		turn(m.name)
+		m.quiet.Store(true)
+	}
+	for _, m := range r.processes {
+		if m.ours() {
+			m.send("speak")
+			turn(m.name)
+			m.send("hush")
+		}
+	}
+}
+
+// finish ends the fleet, which has been hushed, and judges what it did.
+func (r *soaking) finish() {
+	r.t.Helper()
+	r.took = time.Since(r.began)
+	r.cancel()
+	for _, m := range r.processes {
+		if m.ours() {
+			m.send("quit")
+		}
+	}
+	r.working.Wait()
+	for _, c := range r.closers {
+		c()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var mine []*visit
+	for _, v := range visits(r.site.recorded(), r.kinds, r.dead) {
+		if strings.HasPrefix(v.key, r.set.keys[0]) || slices.Contains(r.set.keys, v.key) {
+			mine = append(mine, v)
+		}
+	}
+	r.result = judge(mine, r.site.lossy, r.site.broken)
+	for _, v := range r.result.violations {
+		r.violateLocked("%s", v)
+	}
+}
+
+func (r *soaking) violate(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.violateLocked(format, args...)
+}
+
+func (r *soaking) violateLocked(format string, args ...any) {
+	text := fmt.Sprintf("%v: %s", time.Since(r.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
+	r.violations = append(r.violations, text)
+	fmt.Fprintln(&r.log, "VIOLATION", text)
+}
+
+func (r *soaking) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(&r.log, "%v %s\n", time.Since(r.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,457 @@
+package soak
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// The topologies of a soak.
+const (
+	onSingle   = "single"
+	onSentinel = "sentinel"
+	onCluster  = "cluster"
+
+	masterName = "locks"
+)
+
+// site is where a fleet works: the servers, and how the old clients, which know nothing of sentinels and
+// clusters, get to the one that has their key.
+type site struct {
+	t        testing.TB
+	topology string
+	server   *redistest.Server // the one server of onSingle
+	group    *redistest.SentinelGroup
+	cluster  *redistest.Cluster
+	book     *redistest.Server // the referee's, which no fault reaches
+	monitor  *redistest.Monitor
+	visited  []redistest.Command
+	sets     []*keyset
+	far      *redistest.Link // to the one server, for the member that is cut off
+	lossy    []span          // when servers forgot what they had acknowledged
+	broken   []span          // when connections of old clients broke
+	expected []string        // the masters, as far as the faults have said
+	checked  time.Time
+}
+
+// keyset are the keys of one fleet, on a cluster one on each master.
+type keyset struct {
+	keys []string
+	// links are, for each key, an address that always stands for its master: what a virtual address or a
+	// TCP proxy is to services whose client can only connect to one server. Whoever moves a key moves it.
+	links []*redistest.Link
+}
+
+func newSite(t testing.TB, topology string, masters int) *site {
+	t.Helper()
+	s := &site{t: t, topology: topology, book: redistest.Real(t)}
+	s.monitor = s.book.Monitor()
+	switch topology {
+	case onSingle:
+		s.server = redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "local")
+		s.far = redistest.NewLink(t, s.server.Addr)
+	case onSentinel:
+		s.group = redistest.NewSentinels(t, 2, 3)
+		for _, sentinel := range s.group.Sentinels {
+			// A failover that nobody asked for, because the machine was busy, would lose what no fault lost.
+			sentinel.Do("SENTINEL", "SET", masterName, "down-after-milliseconds", "2000")
+		}
+	case onCluster:
+		s.cluster = redistest.NewCluster(t, masters, 1, "--cluster-node-timeout", "2000")
+	default:
+		t.Fatalf("no topology is named %q; they are single, sentinel, cluster", topology)
+	}
+	s.expect()
+	return s
+}
+
+// keyset makes the keys of a fleet whose names begin with a prefix.
+func (s *site) keyset(prefix string) *keyset {
+	set := &keyset{keys: []string{prefix}}
+	switch s.topology {
+	case onSentinel:
+		set.keys = []string{prefix + ":1", prefix + ":2"}
+	case onCluster:
+		set.keys = nil
+		for i, masters := 0, len(s.cluster.Masters); i < masters; i++ {
+			for n := 0; ; n++ {
+				key := fmt.Sprintf("%s:%d", prefix, n)
+				if protocol.Slot(key)*masters/redistest.Slots == i {
+					set.keys = append(set.keys, key)
+					break
+				}
+			}
+		}
+	}
+	for _, key := range set.keys {
+		set.links = append(set.links, redistest.NewLink(s.t, s.owner(key).Addr))
+	}
+	s.sets = append(s.sets, set)
+	return set
+}
+
+// allKeys are the keys of all fleets.
+func (s *site) allKeys() (keys []string) {
+	for _, set := range s.sets {
+		keys = append(keys, set.keys...)
+	}
+	return keys
+}
+
+// owner returns the server that has a key.
+func (s *site) owner(key string) *redistest.Server {
+	switch s.topology {
+	case onSentinel:
+		return s.master()
+	case onCluster:
+		return s.cluster.Owner(protocol.Slot(key))
+	default:
+		return s.server
+	}
+}
+
+// master waits until all sentinels name the same master, and it is one: one that has not heard of a failover
+// yet still names the old.
+func (s *site) master() (master *redistest.Server) {
+	s.t.Helper()
+	defer func() {
+		if master != nil && !s.t.Failed() {
+			return
+		}
+		for _, x := range slices.Concat(s.group.Sentinels, s.group.Servers) {
+			role, err := redis.Values(x.Try("ROLE"))
+			named, _ := redis.Strings(x.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
+			s.t.Logf("%s runs %v: role %q %v, names %v", x.Addr, x.Running(), role, err, named)
+		}
+	}()
+	began := time.Now()
+	redistest.Await(s.t, "sentinels that agree", patience, func() bool {
+		if time.Since(began) > 20*time.Second {
+			s.reconcile()
+			began = time.Now()
+		}
+		named := map[string]bool{}
+		for _, sentinel := range s.group.Sentinels {
+			parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
+			if err != nil || len(parts) != 2 {
+				return false
+			}
+			named[net.JoinHostPort(parts[0], parts[1])] = true
+		}
+		for _, server := range s.group.Servers {
+			if len(named) == 1 && named[server.Addr] {
+				master = server
+				role, err := redis.Values(server.Try("ROLE"))
+				return err == nil && string(role[0].([]byte)) == "master"
+			}
+		}
+		return false
+	})
+	return master
+}
+
+// reconcile does what an operator must where a failover by order met an election: two sentinels can then
+// name different masters in the same epoch, and never agree by themselves. The server that the others
+// replicate from is right.
+func (s *site) reconcile() {
+	var right *redistest.Server
+	for _, server := range s.group.Servers {
+		role, err := redis.Values(server.Try("ROLE"))
+		if err != nil || len(role) < 3 || string(role[0].([]byte)) != "master" {
+			continue
+		}
+		if replicas, _ := redis.Values(role[2], nil); len(replicas) > 0 {
+			right = server
+		}
+	}
+	if right == nil {
+		return
+	}
+	host, port, _ := net.SplitHostPort(right.Addr)
+	for _, sentinel := range s.group.Sentinels {
+		parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
+		if err == nil && len(parts) == 2 && net.JoinHostPort(parts[0], parts[1]) != right.Addr {
+			s.t.Logf("sentinel %s is told that %s is the master, not %v", sentinel.Addr, right.Addr, parts)
+			_, _ = sentinel.Try("SENTINEL", "REMOVE", masterName)
+			_, _ = sentinel.Try("SENTINEL", "MONITOR", masterName, host, port, len(s.group.Sentinels)/2+1)
+			_, _ = sentinel.Try("SENTINEL", "SET", masterName, "down-after-milliseconds", "2000", "failover-timeout", "3000")
+		}
+	}
+}
+
+// servers are all that hold keys.
+func (s *site) servers() []*redistest.Server {
+	switch s.topology {
+	case onSentinel:
+		return s.group.Servers
+	case onCluster:
+		return s.cluster.Nodes()
+	default:
+		return []*redistest.Server{s.server}
+	}
+}
+
+// moved lets the old clients' addresses stand for the masters of the present.
+func (s *site) moved() {
+	for _, set := range s.sets {
+		for i, l := range set.links {
+			l.Retarget(s.owner(set.keys[i]).Addr)
+			l.Cut()
+		}
+	}
+}
+
+// addrs is what clients that know the topology begin with.
+func (s *site) addrs() []string {
+	switch s.topology {
+	case onSentinel:
+		return s.group.Addrs()
+	case onCluster:
+		return s.cluster.Addrs()
+	default:
+		return []string{s.server.Addr}
+	}
+}
+
+// url is where a client connects that knows only one server, which has the i-th key.
+func (s *site) url(set *keyset, i int) string {
+	if s.topology == onSingle {
+		return s.server.URL()
+	}
+	return fmt.Sprintf("redis://%s/0", set.links[i].Addr)
+}
+
+// knowing are the arguments of a holder whose client knows the topology.
+func (s *site) knowing() []holders.Option {
+	switch s.topology {
+	case onSentinel:
+		return []holders.Option{holders.Arg("sentinels", strings.Join(s.group.Addrs(), ",")), holders.Arg("master", masterName)}
+	case onCluster:
+		return []holders.Option{holders.Arg("cluster", strings.Join(s.cluster.Addrs(), ","))}
+	default:
+		return nil
+	}
+}
+
+// each sends a command to every server that runs.
+func (s *site) each(name string, args ...any) {
+	for _, server := range s.servers() {
+		if server.Running() {
+			_, _ = server.Try(name, args...)
+		}
+	}
+}
+
+// masters tells who is a master, of those servers that run.
+func (s *site) masters() []string {
+	s.t.Helper()
+	var names []string
+	for _, server := range s.servers() {
+		if !server.Running() {
+			continue
+		}
+		redistest.Await(s.t, "a server to tell its role", patience, func() bool {
+			role, err := redis.Values(server.Try("ROLE"))
+			if err == nil && len(role) > 0 && string(role[0].([]byte)) == "master" {
+				names = append(names, server.Addr)
+			}
+			return err == nil
+		})
+	}
+	slices.Sort(names)
+	return names
+}
+
+// expect takes the masters of the present for those that should be.
+func (s *site) expect() { s.expected, s.checked = s.masters(), time.Now() }
+
+// unasked notices a failover that no fault asked for, as a machine that stands still for seconds brings
+// about: it may lose what any failover loses.
+func (s *site) unasked() bool {
+	s.t.Helper()
+	if s.topology == onSingle || slices.Equal(s.masters(), s.expected) {
+		s.checked = time.Now()
+		return false
+	}
+	from := s.checked
+	s.settle()
+	s.moved()
+	s.expect()
+	s.lossy = append(s.lossy, span{from, s.checked})
+	return true
+}
+
+// losing runs a fault that makes servers forget.
+func (s *site) losing(fault func()) {
+	from := time.Now()
+	// The span is open while the fault goes on.
+	s.lossy = append(s.lossy, span{from, from.Add(time.Hour)})
+	fault()
+	s.lossy[len(s.lossy)-1].to = time.Now()
+	s.expect()
+}
+
+// breaking runs a fault that breaks connections of old clients and loses nothing.
+func (s *site) breaking(fault func()) {
+	from := time.Now()
+	s.broken = append(s.broken, span{from, from.Add(time.Hour)})
+	fault()
+	s.broken[len(s.broken)-1].to = time.Now()
+}
+
+// recorded returns everything that was written into the book so far.
+func (s *site) recorded() []redistest.Command {
+	s.visited = append(s.visited, s.monitor.Commands()...)
+	return s.visited
+}
+
+// failover hands the i-th master's keys to its replica. One way is in order: on a cluster nothing is lost
+// then. The other is kill -9, by default of a master whose replicas have not heard of it for a while.
+func (s *site) failover(i int, kill bool, unheard time.Duration) {
+	s.t.Helper()
+	if s.topology == onSentinel {
+		before := s.master()
+		if kill {
+			var replicas []*redistest.Server
+			for _, x := range s.group.Servers {
+				if x != before {
+					replicas = append(replicas, x)
+				}
+			}
+			s.kill(before, replicas, unheard)
+		} else {
+			// Refused while the last one still goes on, or no replica is good enough yet.
+			redistest.Await(s.t, "a failover by order", patience, func() bool {
+				_, err := s.group.Sentinels[i%len(s.group.Sentinels)].Try("SENTINEL", "FAILOVER", masterName)
+				return err == nil
+			})
+		}
+		s.group.AwaitFailover(before)
+		s.rejoin(before)
+		s.moved()
+		return
+	}
+	s.pairs()
+	i %= len(s.cluster.Masters)
+	master, replica := s.cluster.Masters[i], s.cluster.Replicas[i][0]
+	var slots []int
+	for _, key := range s.allKeys() {
+		if s.owner(key) == master {
+			slots = append(slots, protocol.Slot(key))
+		}
+	}
+	if kill {
+		s.kill(master, []*redistest.Server{replica}, unheard)
+		s.cluster.AwaitMaster(replica)
+		master.Start()
+	} else {
+		s.cluster.Failover(replica)
+	}
+	s.cluster.AwaitOK()
+	for _, slot := range slots {
+		s.cluster.AwaitOwner(slot, replica)
+	}
+	s.moved()
+	s.pairs()
+}
+
+// orderly lets the i-th master of a cluster hand over to its replica. Anything else that changes meanwhile is
+// left for unasked to notice.
+func (s *site) orderly(i int) {
+	s.t.Helper()
+	s.pairs()
+	i %= len(s.cluster.Masters)
+	from, to := s.cluster.Masters[i].Addr, s.cluster.Replicas[i][0].Addr
+	s.failover(i, false, 0)
+	if n := slices.Index(s.expected, from); n >= 0 {
+		s.expected[n] = to
+		slices.Sort(s.expected)
+	}
+}
+
+// kill kills a master when its replicas have not heard of it for a while: they could not authenticate.
+func (s *site) kill(master *redistest.Server, replicas []*redistest.Server, unheard time.Duration) {
+	password := func(p string) {
+		for _, r := range replicas {
+			r.Do("CONFIG", "SET", "masterauth", p)
+		}
+	}
+	if unheard > 0 {
+		password("wrong")
+		for _, r := range replicas {
+			r.Do("CLIENT", "KILL", "TYPE", "master")
+		}
+		time.Sleep(unheard) // the subject: what is acknowledged now is lost
+	}
+	master.Kill()
+	if unheard > 0 {
+		password("")
+	}
+}
+
+// pairs puts the masters of the present first: any pair of a cluster may have changed places.
+func (s *site) pairs() {
+	masters := s.masters()
+	for i, group := range s.cluster.Replicas {
+		if slices.Contains(masters, group[0].Addr) {
+			s.cluster.Masters[i], group[0] = group[0], s.cluster.Masters[i]
+		}
+	}
+}
+
+// rejoin makes a server that was a master, or was down, follow the present master, as the sentinels will, in
+// their time.
+func (s *site) rejoin(server *redistest.Server) {
+	if !server.Running() {
+		server.Start()
+	}
+	host, port, _ := net.SplitHostPort(s.master().Addr)
+	server.Do("REPLICAOF", host, port)
+}
+
+// reshard moves a key's slot to the next master.
+func (s *site) reshard(key string) {
+	s.t.Helper()
+	slot := protocol.Slot(key)
+	from := s.cluster.Owner(slot)
+	for n, m := range s.cluster.Masters {
+		if m == from {
+			s.cluster.Migrate(slot, s.cluster.Masters[(n+1)%len(s.cluster.Masters)]).Finish()
+			break
+		}
+	}
+	s.moved()
+}
+
+// settle waits until everything is up and in step.
+func (s *site) settle() {
+	switch s.topology {
+	case onCluster:
+		s.cluster.AwaitOK()
+	case onSentinel:
+		redistest.Await(s.t, "replicas in step with the master", 2*time.Minute, func() bool {
+			fields, err := redis.StringMap(s.group.Sentinels[0].Try("SENTINEL", "MASTER", masterName))
+			if err != nil || fields["flags"] != "master" {
+				return false
+			}
+			master, replicas := s.master(), 0
+			for _, server := range s.group.Servers {
+				role, err := redis.Values(server.Try("ROLE"))
+				if err != nil || server != master && (string(role[0].([]byte)) != "slave" || string(role[3].([]byte)) != "connected") {
+					return false
+				}
+				replicas++
+			}
+			return replicas == len(s.group.Servers)
+		})
+	}
+}

@@ -1,0 +1,265 @@
+package versions
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+const namespace = "orders"
+
+// initStage makes the namespace of these tests.
+var initStage = []string{"stage", "init", "--namespace", namespace, "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s"}
+
+func memberOptions(d legacy.Dialect) compat.Options {
+	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl, MemberLease: ttl}
+}
+
+func memberOf(server *redistest.Server) (*compat.Locker, error) {
+	return compat.New(server.Pool(), memberOptions(legacy.JedisMS))
+}
+
+// member is a holder that joins the namespace; its dialect is an argument.
+func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+	dialect, err := compat.ParseDialect(args["dialect"])
+	if err != nil {
+		return nil, err
+	}
+	locker, err := compat.New(pool, memberOptions(dialect))
+	if err != nil {
+		return nil, err
+	}
+	if err := locker.Ready(context.Background()); err != nil {
+		return nil, err
+	}
+	return taker[*compat.Lock]{locker}, nil
+}
+
+// crew is holders at work on one key.
+type crew struct {
+	t     *testing.T
+	mu    sync.Mutex
+	turns map[*holders.Holder]int
+	ended map[*holders.Holder]bool
+	most  int // that were inside together
+	said  []holders.Event
+}
+
+func newCrew(t *testing.T) *crew {
+	return &crew{t: t, turns: map[*holders.Holder]int{}, ended: map[*holders.Holder]bool{}}
+}
+
+func (c *crew) enlist(h *holders.Holder) *holders.Holder {
+	h.Send("turns %s %s %d %d", key, key+":referee", 1_000_000, 1)
+	go func() {
+		for e := range h.Events() {
+			c.mu.Lock()
+			switch e.Event {
+			case "turn":
+				c.turns[h]++
+				c.most = max(c.most, e.Inside)
+			case "error", "garbage":
+				c.said = append(c.said, e)
+			case "done":
+				c.ended[h] = true
+			}
+			c.mu.Unlock()
+		}
+	}()
+	return h
+}
+
+// progress waits until each has taken n more turns.
+func (c *crew) progress(n int, all ...*holders.Holder) {
+	c.t.Helper()
+	for _, h := range all {
+		c.mu.Lock()
+		want := c.turns[h] + n
+		c.mu.Unlock()
+		redistest.Await(c.t, fmt.Sprintf("%d more turns of %v", n, h), time.Minute, func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.turns[h] >= want
+		})
+	}
+}
+
+func (c *crew) stop(all ...*holders.Holder) {
+	c.t.Helper()
+	for _, h := range all {
+		h.Send("stop")
+		redistest.Await(c.t, "the end of a holder", time.Minute, func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.ended[h]
+		})
+	}
+}
+
+// roundTrip takes a namespace from legacy to modern and back, under load, beside an old client wherever one may be.
+func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func() *holders.Holder) {
+	store := &stages.Store{Pool: server.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second}
+	move := func(to stages.Stage) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, (&stages.Mover{Store: store, Look: 20 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
+	}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: ttl}))
+	c := newCrew(t)
+	join := func() *holders.Holder {
+		return c.enlist(holders.StartGo(t, "member", server.URL(), holders.Arg("dialect", dialect)))
+	}
+	a, b := join(), join()
+	client := c.enlist(old())
+	c.progress(2, a, b, client)
+	move(stages.Bridge)
+	c.progress(2, a, b, client)
+	c.stop(client)
+	move(stages.Modern)
+	c.progress(5, a, b)
+	move(stages.Bridge)
+	client = c.enlist(old())
+	c.progress(2, a, b, client)
+	move(stages.Legacy)
+	c.progress(2, a, b, client)
+	c.stop(client, a, b)
+	assert.Equal(t, 1, c.most, redistest.Violated)
+	for _, e := range c.said {
+		// Old clients that both find an expired value clobber each other: the loser of a takeover is told.
+		assert.Contains(t, e.Message, "lock lost", e.Op)
+	}
+}
+
+// TestStages: on each server that can keep a namespace, a lock of stage legacy is held beyond its renewals, and the namespace goes
+// from legacy to modern and back beside an old client.
+func TestStages(t *testing.T) {
+	each(t, func(t *testing.T, on site) {
+		if !on.cell(t, servers.Namespace).How.Usable() {
+			return // TestTable: it is refused
+		}
+		t.Run("held", func(t *testing.T) {
+			t.Parallel()
+			server := on.start(t)
+			code, out, stderr := command(t, server, append(initStage, "--execute")...)
+			require.Equal(t, done, code, "%s%s", out, stderr)
+			locker, err := memberOf(server)
+			require.NoError(t, err)
+			defer locker.Close()
+			require.NoError(t, locker.Ready(t.Context()))
+			stage, _, err := locker.Stage()
+			require.NoError(t, err)
+			require.Equal(t, compat.Legacy, stage)
+			lock, err := locker.Acquire(t.Context(), key)
+			require.NoError(t, err)
+			values := map[string]bool{}
+			for end := time.Now().Add(2*ttl + ttl/2); time.Now().Before(end); time.Sleep(ttl / 10) {
+				require.NoError(t, lock.Context().Err(), "lost")
+				value := server.Value(key)
+				require.NotEmpty(t, value, "nothing stands on the key of a lock that is held")
+				values[value] = true
+			}
+			assert.Greater(t, len(values), 3, "it was renewed")
+			require.NoError(t, lock.Release(t.Context()))
+			assert.Empty(t, server.Value(key))
+		})
+		t.Run("round trip", func(t *testing.T) {
+			t.Parallel()
+			server := on.start(t)
+			roundTrip(t, server, "jedis-ms", func() *holders.Holder { return holders.StartGo(t, "legacy-as-dialect", server.URL()) })
+		})
+	})
+}
+
+// TestStagesBesideReleasedHolders has the released jedis-lock and redis-py in the place of the old client, on the oldest server
+// that can keep a namespace.
+func TestStagesBesideReleasedHolders(t *testing.T) {
+	redistest.Need(t, redistest.Java, redistest.Python)
+	for _, c := range []struct {
+		kind    holders.Kind
+		dialect string
+		lease   time.Duration
+	}{
+		{holders.JedisLock, "jedis-ms", ttl},
+		{holders.RedisPy, "redispy-float", ttl},
+	} {
+		t.Run(c.kind.Name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Of(t, "redis-3.2.6")
+			roundTrip(t, server, c.dialect, func() *holders.Holder {
+				return holders.Start(t, c.kind, server.URL(), holders.Arg("lease", c.lease), holders.Arg("wait", time.Minute))
+			})
+		})
+	}
+}
+
+// TestReplicas: with locks of every kind held, and after waiters have taken turns, a replica has what its master has.
+func TestReplicas(t *testing.T) {
+	for _, name := range []string{"redis-3.2.6", "redis-5.0.6", ""} {
+		on := site{name, nil}
+		t.Run(strings.TrimPrefix(on.name+" ", " ")+"replica", func(t *testing.T) {
+			t.Parallel()
+			var pair *redistest.Replicated
+			if name == "" {
+				pair = redistest.NewReplicated(t)
+			} else {
+				pair = redistest.NewReplicatedOf(t, name)
+			}
+			var waiting sync.WaitGroup
+			for _, l := range locks {
+				held := "lock." + l.name
+				first, err := l.maker(pair.Master.Pool(), nil)
+				require.NoError(t, err)
+				release, err := first.Acquire(t.Context(), held)
+				require.NoError(t, err)
+				second, err := l.maker(pair.Master.Pool(), nil)
+				require.NoError(t, err)
+				waiting.Go(func() {
+					_, err := second.Acquire(t.Context(), held) // and keeps it
+					assert.NoError(t, err, l.name)
+				})
+				require.NoError(t, release(t.Context()))
+			}
+			waiting.Wait()
+			// The holders renew all the time: both servers are read while nobody can write.
+			redistest.Await(t, "a replica with what its master has", 30*time.Second, func() bool {
+				before := contents(t, pair.Master)
+				pair.AwaitInStep(t)
+				after := contents(t, pair.Replica)
+				same := fmt.Sprint(before) == fmt.Sprint(after)
+				if !same && len(before) != len(after) {
+					t.Logf("master %v, replica %v", before, after)
+				}
+				return same && len(before) >= len(locks)
+			})
+		})
+	}
+}
+
+// contents returns every key with its value.
+func contents(t *testing.T, server *redistest.Server) map[string]string {
+	t.Helper()
+	names, err := redis.Strings(server.Do("KEYS", "*"), nil)
+	require.NoError(t, err)
+	all := map[string]string{}
+	for _, name := range names {
+		if dump, err := redis.String(server.Do("DUMP", name), nil); err == nil {
+			all[name] = dump
+		}
+	}
+	return all
+}

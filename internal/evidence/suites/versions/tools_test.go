@@ -1,0 +1,372 @@
+package versions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
+)
+
+// program is the operator's command, built once.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(built, "lockmigrate")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return path, err
+})
+
+// built is the folder for the program; TestMain removes it.
+var built string
+
+// command runs it.
+func command(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
+	t.Helper()
+	code, out, stderr = commandBounded(t.Context(), t, server, args...)
+	return code, out, stderr
+}
+
+func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, path, append(args, "--redis", server.URL())...)
+	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), said.String()
+}
+
+// What the exit codes mean.
+const (
+	done         = 0
+	failed       = 1
+	unsafe       = 3
+	inconclusive = 4
+)
+
+// jedis writes one value of the old scheme that expires in d.
+func jedis(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+
+// trials try the rows of the table that are no kinds of lock: TestLocks and TestWaiting have those. Each fails the test where
+// the feature does not go as far as the cell says, or goes further.
+var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
+	servers.Namespace: func(t *testing.T, on site, cell servers.Cell) {
+		server := on.start(t)
+		code, out, stderr := command(t, server, append(initStage, "--execute")...)
+		if cell.How.Usable() {
+			assert.Equal(t, done, code, "%s%s", out, stderr)
+			return
+		}
+		assert.Equal(t, failed, code, "%s%s", out, stderr)
+		refusedWell(t, server, stderr)
+		code, _, stderr = command(t, server, initStage...)
+		assert.Equal(t, failed, code, "a plan that cannot be executed: %s", stderr)
+		refusedWell(t, server, stderr)
+		locker, err := memberOf(server)
+		require.NoError(t, err)
+		defer locker.Close()
+		bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		err = locker.Ready(bounded)
+		require.Error(t, err)
+		require.NoError(t, bounded.Err(), "Ready waits for what will never come")
+		refusedWell(t, server, err.Error())
+		_, err = locker.Acquire(bounded, key)
+		require.Error(t, err)
+		require.NoError(t, bounded.Err(), "Acquire waits for what will never come")
+		refusedWell(t, server, err.Error())
+	},
+	servers.Doctor: func(t *testing.T, on site, _ servers.Cell) {
+		server := on.start(t)
+		code, out, stderr := command(t, server, "doctor", "--json")
+		var found struct {
+			Verdict string
+			Checks  []struct{ ID, Verdict, Found string }
+			Servers []struct {
+				Is       string
+				Features []struct {
+					ID   string
+					How  servers.How
+					Note string
+				}
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(out), &found), stderr)
+		require.Len(t, found.Servers, 1)
+		assert.Equal(t, serverOf(server).String(), found.Servers[0].Is)
+		require.Len(t, found.Servers[0].Features, len(servers.Features))
+		for _, f := range found.Servers[0].Features {
+			assert.Equal(t, on.cell(t, f.ID).How, f.How, "%s: %s", f.ID, f.Note)
+		}
+		want := "fit"
+		if !on.cell(t, servers.Bridge).How.Usable() {
+			want = "unfit"
+		}
+		assert.Equal(t, want, found.Verdict, out)
+		assert.Equal(t, map[string]int{"fit": done, "unfit": unsafe}[want], code)
+		_, out, _ = command(t, server, "doctor")
+		assert.Contains(t, out, "this server: "+serverOf(server).String())
+	},
+	servers.Scan: func(t *testing.T, on site, _ servers.Cell) {
+		server := on.start(t)
+		server.Do("SET", "lock.live", jedis(time.Minute))
+		server.Do("SET", "lock.token", "5123456789012345678", "PX", 60_000)
+		code, out, stderr := command(t, server, "scan", "--all")
+		assert.Equal(t, done, code, stderr)
+		assert.Contains(t, out, "lock.live")
+		assert.Contains(t, out, "lock.token")
+	},
+	servers.Sweep: func(t *testing.T, on site, _ servers.Cell) {
+		server := on.start(t)
+		server.Do("SET", "lock.ghost", jedis(-time.Hour))
+		server.Do("SET", "lock.live", jedis(time.Hour))
+		code, out, stderr := command(t, server, "sweep", "--match", "lock.*", "--execute", "--journal", filepath.Join(t.TempDir(), "journal"))
+		assert.Equal(t, done, code, "%s%s", out, stderr)
+		assert.EqualValues(t, 0, server.Do("EXISTS", "lock.ghost"), out)
+		assert.EqualValues(t, 1, server.Do("EXISTS", "lock.live"))
+	},
+	servers.Observe: func(t *testing.T, on site, _ servers.Cell) {
+		server := on.start(t)
+		stop := workers(t, server, "worker-a", "worker-b")
+		code, out, stderr := command(t, server, "observe", "--for", "1500ms", "--group", "name", "--json")
+		stop()
+		assert.NotEqual(t, failed, code, stderr)
+		var report struct {
+			Clients []struct {
+				Name, Kind string
+				Acquired   int64
+			}
+			Cost struct {
+				Commands int64
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(out), &report), "%s%s", out, stderr)
+		seen := map[string]int64{}
+		for _, c := range report.Clients {
+			if c.Kind == "legacy" {
+				seen[c.Name] += c.Acquired
+			}
+		}
+		assert.Positive(t, seen["worker-a"], out)
+		assert.Positive(t, seen["worker-b"], out)
+		assert.Len(t, report.Clients, 2, "observe takes its own connections for clients: %s", out)
+	},
+	servers.Verify: func(t *testing.T, on site, _ servers.Cell) {
+		for _, c := range verifications {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				if c.acl && !on.cell(t, servers.Watch).How.Usable() {
+					t.Skip("no users there")
+				}
+				server := on.start(t)
+				type result struct {
+					code        int
+					out, stderr string
+				}
+				over := make(chan result, 1)
+				go func() {
+					code, out, stderr := commandBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest", "1s"}, c.args...)...)
+					over <- result{code, out, stderr}
+				}()
+				watched := func() bool { // until verify has begun: it has run commands that no server has otherwise
+					stats, _ := redis.String(server.Do("INFO", "commandstats"), nil)
+					return strings.Contains(stats, "cmdstat_echo:")
+				}
+				redistest.Await(t, "verify's first look", 20*time.Second, watched)
+				if c.act != nil {
+					time.Sleep(300 * time.Millisecond) // into the window, which begins behind the first look
+					c.act(t, server)
+				}
+				r := <-over
+				var v struct {
+					Verdict, Why string
+				}
+				require.NoError(t, json.Unmarshal([]byte(r.out), &v), "%s%s", r.out, r.stderr)
+				assert.Contains(t, c.want, v.Verdict, v.Why)
+				t.Logf("%s: %s", v.Verdict, v.Why)
+			})
+		}
+	},
+	servers.Fence: func(t *testing.T, on site, cell servers.Cell) {
+		server := on.start(t)
+		fence := []string{"fence", "--user", "old", "--lock", "lock.*"}
+		if cell.How == servers.Absent {
+			code, _, stderr := command(t, server, append(fence, "--execute")...)
+			assert.Equal(t, failed, code, stderr)
+			assert.Contains(t, stderr, "older than 6.0")
+			return
+		}
+		server.Do("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-@dangerous", "-@admin")
+		code, out, stderr := command(t, server, append(fence, "--keep", "cache.*", "--execute")...)
+		if cell.How == servers.Partly {
+			assert.NotEqual(t, done, code, out)
+			assert.Contains(t, out+stderr, "7.0")
+			code, out, stderr = command(t, server, append(fence, "--execute")...)
+		}
+		assert.Equal(t, done, code, "%s%s", out, stderr)
+		conn := server.Conn()
+		_, err := conn.Do("AUTH", "old", "secret")
+		require.NoError(t, err)
+		_, err = conn.Do("SETNX", "lock.1", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+		_, err = conn.Do("SETNX", "cache.1", "1")
+		if cell.How == servers.Works {
+			assert.NoError(t, err)
+		}
+		code, out, stderr = command(t, server, "fence", "--user", "old", "--remove", "--execute")
+		assert.Equal(t, done, code, "%s%s", out, stderr)
+		_, err = conn.Do("SETNX", "lock.1", "1")
+		assert.NoError(t, err)
+	},
+	servers.Watch: func(t *testing.T, on site, cell servers.Cell) {
+		server := on.start(t)
+		if cell.How == servers.Absent {
+			code, _, stderr := command(t, server, "fence", "--watch", "100ms")
+			assert.NotEqual(t, done, code, stderr)
+			assert.Contains(t, stderr, "ACL")
+			return
+		}
+		server.Do("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-setnx")
+		conn := server.Conn()
+		_, err := conn.Do("AUTH", "old", "secret")
+		require.NoError(t, err)
+		quit := make(chan struct{})
+		var hitting sync.WaitGroup
+		hitting.Go(func() {
+			for ticker := time.NewTicker(50 * time.Millisecond); ; {
+				_, _ = conn.Do("SETNX", "lock.1", "1")
+				select {
+				case <-quit:
+					ticker.Stop()
+					return
+				case <-ticker.C:
+				}
+			}
+		})
+		code, out, stderr := command(t, server, "fence", "--watch", "1200ms")
+		close(quit)
+		hitting.Wait()
+		assert.Equal(t, done, code, stderr)
+		assert.Contains(t, strings.ToUpper(out), "SETNX")
+	},
+}
+
+// verifications are windows with what verify may say of them. None may be none-seen in which a legacy client worked.
+var verifications = []struct {
+	name string
+	acl  bool
+	args []string
+	act  func(t *testing.T, server *redistest.Server)
+	want []string
+}{
+	{"quiet", false, nil, nil, []string{"none-seen"}},
+	{"quiet beside MONITOR", false, []string{"--monitor"}, nil, []string{"none-seen"}},
+	{"traffic", false, []string{"--monitor"}, func(t *testing.T, server *redistest.Server) {
+		server.Do("SETNX", "lock.1", jedis(time.Second))
+		server.Do("GETSET", "lock.1", jedis(time.Second))
+		server.Do("DEL", "lock.1")
+	}, []string{"seen"}},
+	{"SETNX of a one, and a TTL", false, []string{"--monitor"}, func(t *testing.T, server *redistest.Server) {
+		for range 5 {
+			server.Do("SETNX", "lock.1", "1")
+			server.Do("EXPIRE", "lock.1", 5)
+			server.Do("DEL", "lock.1")
+		}
+	}, []string{"seen"}},
+	{"by counters alone", false, []string{"--burst", "0s"}, func(t *testing.T, server *redistest.Server) {
+		server.Do("SETNX", "lock.1", "1")
+		server.Do("DEL", "lock.1")
+	}, []string{"inconclusive"}},
+	{"counters that were reset", false, nil, func(t *testing.T, server *redistest.Server) {
+		server.Do("SETNX", "lock.1", "1")
+		server.Do("DEL", "lock.1")
+		server.Do("CONFIG", "RESETSTAT")
+	}, []string{"inconclusive", "seen"}},
+	{"denied by a rule", true, nil, func(t *testing.T, server *redistest.Server) {
+		server.Do("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-setnx")
+		conn := server.Conn()
+		_, err := conn.Do("AUTH", "old", "secret")
+		require.NoError(t, err)
+		for range 6 {
+			_, err := conn.Do("SETNX", "lock.1", "1")
+			require.ErrorContains(t, err, "NOPERM")
+		}
+	}, []string{"inconclusive", "seen"}},
+	{"denied for want of memory", false, nil, func(t *testing.T, server *redistest.Server) {
+		server.Do("CONFIG", "SET", "maxmemory-policy", "noeviction")
+		server.Do("CONFIG", "SET", "maxmemory", "1")
+		conn := server.Conn()
+		for range 6 {
+			_, err := conn.Do("SETNX", "lock.1", "1")
+			require.ErrorContains(t, err, "OOM")
+		}
+	}, []string{"inconclusive", "seen"}},
+}
+
+// workers let two legacy holders with names of their own take turns until they are stopped.
+func workers(t *testing.T, server *redistest.Server, names ...string) (stop func()) {
+	t.Helper()
+	var all []*holders.Holder
+	for _, name := range names {
+		h := holders.StartGo(t, "legacy-named", server.URL(), holders.Arg("name", name))
+		h.Send("turns %s %s %d %d", key, key+":referee", 1_000_000, 1)
+		go func() {
+			for range h.Events() { // what it says is of no interest
+			}
+		}()
+		all = append(all, h)
+	}
+	return func() {
+		for _, h := range all {
+			h.Send("stop")
+		}
+	}
+}
+
+// TestTable tries each cell of the table that is no lock's. Every row has a trial.
+func TestTable(t *testing.T) {
+	lockRows := map[string]bool{}
+	for _, l := range locks {
+		lockRows[l.feature] = true
+	}
+	for _, f := range servers.Features {
+		assert.True(t, lockRows[f.ID] != (trials[f.ID] != nil), "%s is tried once", f.ID)
+	}
+	each(t, func(t *testing.T, on site) {
+		for _, f := range servers.Features {
+			trial := trials[f.ID]
+			if trial == nil {
+				continue
+			}
+			t.Run(f.ID, func(t *testing.T) {
+				t.Parallel()
+				trial(t, on, on.cell(t, f.ID))
+			})
+		}
+	})
+}

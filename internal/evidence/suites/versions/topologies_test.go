@@ -1,0 +1,130 @@
+package versions
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+	"github.com/lockmigrate/lockmigrate/pool/sentinel"
+)
+
+// grown are the versions that the topologies are tried on.
+var grown = []string{"redis-5.0.6", "redis-6.2.11", "redis-8.2.3", "valkey-9.0.0"}
+
+// over are the kinds of lock that a topology is tried with.
+func over(t *testing.T, pool lockmigrate.Pool) map[string]func(ctx context.Context, key string) (func(context.Context) error, error) {
+	t.Helper()
+	old, err := legacy.New(pool, legacy.Options{Lease: 10 * time.Second, Poll: 10 * time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(old.Close)
+	bridge, err := compat.New(pool, compat.Options{TTL: 10 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(bridge.Close)
+	queued, err := modern.New(pool, modern.Options{TTL: 10 * time.Second, Fencing: true})
+	require.NoError(t, err)
+	t.Cleanup(queued.Close)
+	return map[string]func(ctx context.Context, key string) (func(context.Context) error, error){
+		"legacy": taker[*legacy.Lock]{old}.Acquire,
+		"bridge": taker[*compat.Lock]{bridge}.Acquire,
+		"modern": taker[*modern.Lock]{queued}.Acquire,
+	}
+}
+
+// turns takes and gives back a lock of each kind, n times.
+func turns(t *testing.T, kinds map[string]func(context.Context, string) (func(context.Context) error, error), n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for name, acquire := range kinds {
+		for range n {
+			release, err := acquire(ctx, "lock."+name)
+			if !assert.NoError(t, err, name) {
+				break
+			}
+			assert.NoError(t, release(ctx), name)
+		}
+	}
+}
+
+// held are locks of each kind that are kept through a failover in which nothing is lost.
+func held(t *testing.T, kinds map[string]func(context.Context, string) (func(context.Context) error, error)) (release func()) {
+	t.Helper()
+	var all []func(context.Context) error
+	for name, acquire := range kinds {
+		r, err := acquire(t.Context(), "held."+name)
+		require.NoError(t, err, name)
+		all = append(all, r)
+	}
+	return func() {
+		t.Helper()
+		for _, r := range all {
+			assert.NoError(t, r(t.Context()))
+		}
+	}
+}
+
+// TestSentinel: the locks of a master that dies are taken on the one that follows it.
+func TestSentinel(t *testing.T) {
+	for _, name := range grown {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			group := redistest.NewSentinelsOf(t, name, 1, 3)
+			pool, err := sentinel.New(sentinel.Options{Addrs: group.Addrs(), Master: group.Name})
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = pool.Close() })
+			kinds := over(t, pool)
+			turns(t, kinds, 3)
+			release := held(t, kinds)
+			master := group.Master()
+			redistest.Await(t, "a replica that has the locks", 10*time.Second, func() bool {
+				for _, s := range group.Servers {
+					all, err := redis.Strings(s.Try("KEYS", "held.*"))
+					if err != nil || len(all) < len(kinds) {
+						return false
+					}
+				}
+				return true
+			})
+			group.Failover()
+			assert.NotEqual(t, master.Addr, group.Master().Addr)
+			release()
+			turns(t, kinds, 3)
+		})
+	}
+}
+
+// TestCluster: locks are taken on every master, and kept while a replica takes over.
+func TestCluster(t *testing.T) {
+	for _, name := range grown {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.NewClusterOf(t, name, 3, 1)
+			pool, err := cluster.New(cluster.Options{Addrs: c.Addrs()})
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = pool.Close() })
+			kinds := over(t, pool)
+			turns(t, kinds, 3)
+			release := held(t, kinds)
+			owner := c.Owner(protocol.Slot("held.bridge"))
+			for i, m := range c.Masters {
+				if m == owner {
+					c.Failover(c.Replicas[i][0])
+					c.AwaitOwner(protocol.Slot("held.bridge"), c.Replicas[i][0])
+				}
+			}
+			release()
+			turns(t, kinds, 3)
+		})
+	}
+}

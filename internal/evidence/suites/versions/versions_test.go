@@ -1,0 +1,318 @@
+// Package versions runs every kind of lock on the servers that old and new fleets run on, from Redis 2.8 to 8 and Valkey: on
+// each either two processes take turns and never meet, or the first use says what the server lacks and leaves no key.
+package versions
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+const (
+	key = "lock.orders"
+	ttl = time.Second // also what a killed holder costs the other one
+)
+
+// lock is a kind of lock: how a process takes it, and its row in the table.
+type lock struct {
+	name    string
+	feature string
+	maker   holders.Maker
+}
+
+var locks = []lock{
+	{"legacy-as-dialect", servers.Legacy, old(legacy.ReleaseAsDialect)},
+	{"legacy-unexpired", servers.Legacy, old(legacy.ReleaseUnexpired)},
+	{"legacy-compare", servers.Legacy, old(legacy.ReleaseCompare)},
+	{"stage-legacy", servers.Stage0, bridged(compat.Options{Stage: compat.Legacy})},
+	{"bridge", servers.Bridge, bridged(compat.Options{})},
+	{"stage-modern", servers.Bridge, bridged(compat.Options{Stage: compat.Modern})},
+	{"modern", servers.Modern, token(modern.Options{})},
+	{"modern-share", servers.Modern, token(modern.Options{Share: 20 * time.Millisecond})},
+	{"modern-fencing", servers.Fencing, token(modern.Options{Fencing: true})},
+	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, Fencing: true})},
+	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
+	{"redisson", servers.Redisson, token(modern.Options{Layout: modern.Redisson})},
+}
+
+func TestMain(m *testing.M) {
+	makers := map[string]holders.Maker{}
+	for _, l := range locks {
+		makers[l.name] = l.maker
+	}
+	makers["legacy-named"] = named(old(legacy.ReleaseAsDialect))
+	makers["member"] = member
+	holders.ServeIfAsked(makers)
+	_ = flag.Set("test.parallel", "6") // a test waits for a killed holder's lease most of the time
+	redistest.Main(cleanUp{m}, redistest.Redis, redistest.Servers)
+}
+
+// cleanUp removes what the tests built.
+type cleanUp struct{ m *testing.M }
+
+func (c cleanUp) Run() int {
+	dir, err := os.MkdirTemp("", "versions")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	built = dir
+	return c.m.Run()
+}
+
+// named is a holder whose connections have the name that it is started with.
+func named(maker holders.Maker) holders.Maker {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		dial := pool.DialContext
+		pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
+			conn, err := dial(ctx)
+			if err == nil {
+				_, err = conn.Do("CLIENT", "SETNAME", args["name"])
+			}
+			return conn, err
+		}
+		return maker(pool, args)
+	}
+}
+
+// acquirer is what the Lockers have in common.
+type acquirer[L interface{ Release(context.Context) error }] interface {
+	Acquire(ctx context.Context, key string) (L, error)
+}
+
+type taker[L interface{ Release(context.Context) error }] struct{ locker acquirer[L] }
+
+func (t taker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	l, err := t.locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return l.Release, nil
+}
+
+// heard is a taker whose waiters can hear of a release.
+type heard[L interface{ Release(context.Context) error }] struct {
+	taker[L]
+	waiting func() string
+}
+
+func (h heard[L]) Waiting() string { return h.waiting() }
+
+func old(release legacy.ReleasePolicy) holders.Maker {
+	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		locker, err := legacy.New(pool, legacy.Options{Lease: ttl, Release: release, Poll: 5 * time.Millisecond})
+		return taker[*legacy.Lock]{locker}, err
+	}
+}
+
+func bridged(opts compat.Options) holders.Maker {
+	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		opts := opts // makers run side by side
+		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
+		locker, err := compat.New(pool, opts)
+		if err != nil {
+			return nil, err
+		}
+		return heard[*compat.Lock]{taker[*compat.Lock]{locker}, locker.Waiting}, nil
+	}
+}
+
+func token(opts modern.Options) holders.Maker {
+	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		opts := opts
+		opts.TTL = ttl
+		locker, err := modern.New(pool, opts)
+		if err != nil {
+			return nil, err
+		}
+		return heard[*modern.Lock]{taker[*modern.Lock]{locker}, locker.Waiting}, nil
+	}
+}
+
+// each runs a test on every server side by side.
+func each(t *testing.T, test func(t *testing.T, on site)) {
+	for _, name := range append([]string{""}, redistest.Names()...) {
+		t.Run(cmp.Or(name, "redis-server"), func(t *testing.T) {
+			t.Parallel()
+			test(t, site{name, sync.OnceValue(func() int { return columnOf(t, start(t, name)) })})
+		})
+	}
+}
+
+// site is one kind of server.
+type site struct {
+	name   string // empty for redis-server on the PATH
+	column func() int
+}
+
+func (s site) start(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	return start(t, s.name, args...)
+}
+
+// cell is what the table says of a feature there.
+func (s site) cell(t *testing.T, feature string) servers.Cell {
+	t.Helper()
+	f, found := servers.Find(feature)
+	require.True(t, found, "no row %q", feature)
+	return f.At(s.column())
+}
+
+func start(t *testing.T, name string, args ...string) *redistest.Server {
+	t.Helper()
+	if name == "" {
+		return redistest.Real(t, args...)
+	}
+	return redistest.Of(t, name, args...)
+}
+
+func columnOf(t *testing.T, server *redistest.Server) int {
+	column, known := serverOf(server).RangeOf()
+	assert.True(t, known, "no column for %v", serverOf(server))
+	return column
+}
+
+func serverOf(server *redistest.Server) servers.Server {
+	text, _ := redis.String(server.Do("INFO", "server"), nil)
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		info[name] = value
+	}
+	return servers.Of(info)
+}
+
+// Two processes take turns and never meet; where the server cannot run the lock, its first use says so, and no key stays.
+func TestLocks(t *testing.T) {
+	each(t, func(t *testing.T, on site) {
+		for _, l := range locks {
+			t.Run(l.name, func(t *testing.T) {
+				t.Parallel()
+				server := on.start(t)
+				if !on.cell(t, l.feature).How.Usable() {
+					refused(t, server, l)
+					return
+				}
+				member := func() *holders.Holder { return holders.StartGo(t, l.name, server.URL()) }
+				report := holders.Fleet{
+					T: t, Server: server, Key: key, Members: []holders.Member{member, member}, Turns: 60, Each: 1,
+					Kills: []int{0}, Hold: time.Millisecond, Limit: 2 * time.Minute,
+				}.Run()
+				assert.Equal(t, 1, report.Inside, redistest.Violated)
+				assert.Zero(t, report.Overlaps, redistest.Violated)
+				for _, e := range report.Errors {
+					// Two old clients that both find a dead one's expiry: the loser's GETSET overwrites the winner's value.
+					clobbered := strings.Contains(l.name, "legacy") && strings.Contains(e.Message, "lock lost")
+					assert.True(t, clobbered, "%s: %s", e.Op, e.Message)
+				}
+				t.Log(report)
+			})
+		}
+	})
+}
+
+// refused tries a lock that the table says is refused: the error names the server's version and what works there.
+func refused(t *testing.T, server *redistest.Server, l lock) {
+	taker, err := l.maker(server.Pool(), nil)
+	require.NoError(t, err)
+	release, err := taker.Acquire(t.Context(), key)
+	if !assert.Error(t, err, "an acquisition that cannot be contended") {
+		assert.NoError(t, release(t.Context()))
+		return
+	}
+	refusedWell(t, server, err.Error())
+}
+
+func refusedWell(t *testing.T, server *redistest.Server, text string) {
+	t.Helper()
+	for _, part := range []string{"needs Redis 3.2 or later", "this is " + serverOf(server).String(), "package modern with Unfair and without Fencing", "lockmigrate scan"} {
+		assert.Contains(t, text, part)
+	}
+	assert.NotContains(t, text, "namespaces: members, stage init, advance, rollback;", "what does not work there is no way out")
+	assert.EqualValues(t, 0, server.Do("DBSIZE"), "keys left behind")
+}
+
+// A waiter hears of a release the way that the table says: by client tracking, or by polling and messages.
+func TestWaiting(t *testing.T) {
+	each(t, func(t *testing.T, on site) {
+		for _, l := range locks {
+			t.Run(l.name, func(t *testing.T) {
+				cell := on.cell(t, l.feature)
+				if !cell.How.Usable() {
+					return // TestLocks
+				}
+				server := on.start(t)
+				taker, err := l.maker(server.Pool(), nil)
+				require.NoError(t, err)
+				waiter, err := l.maker(server.Pool(), nil)
+				require.NoError(t, err)
+				modal, hears := waiter.(interface{ Waiting() string })
+				release, err := taker.Acquire(t.Context(), key)
+				require.NoError(t, err)
+				got := make(chan error, 1)
+				go func() {
+					again, err := waiter.Acquire(context.Background(), key)
+					if err == nil {
+						err = again(context.Background())
+					}
+					got <- err
+				}()
+				if hears {
+					want := map[servers.How]string{servers.Works: "tracking"}[cell.How]
+					redistest.Await(t, "a waiter that listens", 10*time.Second, func() bool {
+						mode := modal.Waiting()
+						return want == "" && mode != "idle" && mode != "tracking" || mode == want
+					})
+				}
+				require.NoError(t, release(t.Context()))
+				require.NoError(t, <-got)
+			})
+		}
+	})
+}
+
+// TestVerbatimReplication has Redis 6.2 with a setting that older configurations may carry: scripts are replicated as text unless
+// they ask otherwise, and may then not write after TIME.
+func TestVerbatimReplication(t *testing.T) {
+	server := redistest.Of(t, "redis-6.2.11", "--lua-replicate-commands", "no")
+	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
+	require.ErrorContains(t, err, "non deterministic", "the setting is on")
+	for _, l := range locks {
+		taker, err := l.maker(server.Pool(), nil)
+		require.NoError(t, err)
+		waiter, err := l.maker(server.Pool(), nil)
+		require.NoError(t, err)
+		release, err := taker.Acquire(t.Context(), key)
+		require.NoError(t, err, l.name)
+		over := make(chan error, 1)
+		go func() {
+			again, err := waiter.Acquire(context.Background(), key)
+			if err == nil {
+				err = again(context.Background())
+			}
+			over <- err
+		}()
+		require.NoError(t, release(t.Context()), l.name)
+		require.NoError(t, <-over, l.name)
+	}
+	code, out, stderr := command(t, server, append(initStage, "--execute")...)
+	assert.Equal(t, done, code, "%s%s", out, stderr)
+	code, out, stderr = command(t, server, "doctor")
+	assert.Equal(t, done, code, "%s%s", out, stderr)
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package line
-
-const raceDetector = false

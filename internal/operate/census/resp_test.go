@@ -1,0 +1,41 @@
+package census
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+)
+
+// FuzzReplies: no bytes make the reader panic, loop for ever or keep more than it was told to.
+func FuzzReplies(f *testing.F) {
+	corpus := mutate.New(f)
+	corpus.Add([]byte("$5\r\nhello\r\n:42\r\n"))
+	corpus.Add([]byte("*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n"))
+	corpus.Add([]byte("-ERR no\r\n+OK\r\n$-1\r\n"))
+	corpus.Add([]byte("$9223372036854775807\r\nx"))
+	corpus.Add([]byte("$-9223372036854775808\r\n"))
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, read := range []func(p *replyReader) error{
+			func(p *replyReader) error { _, err := p.integer(); return err },
+			func(p *replyReader) error { _, err := p.array(); return err },
+			func(p *replyReader) error {
+				got, _, err := p.bulk(nil, 16)
+				if len(got) > 16 {
+					t.Fatalf("kept %d bytes", len(got))
+				}
+				return err
+			},
+			func(p *replyReader) error { return p.skip() },
+		} {
+			p := newReplyReader(io.LimitReader(bytes.NewReader(data), 1<<20))
+			for range len(data) + 1 {
+				if err := read(p); fatal(err) {
+					break
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,527 @@
+package census
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// scan takes a census and returns the reported keys with their formats, sorted.
+func scan(t *testing.T, s *redistest.Server, opts Options) ([]string, Summary, error) {
+	t.Helper()
+	var rows []string
+	opts.Emit = func(r *Row) error {
+		rows = append(rows, fmt.Sprintf("%s %s %s %s", r.Key, r.Type, r.Format, r.State))
+		return nil
+	}
+	if opts.GhostAfter == 0 {
+		opts.GhostAfter = time.Hour
+	}
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	conn, err := end.DialRaw(context.Background(), s.Addr)
+	require.NoError(t, err)
+	c := New(opts)
+	err = c.Scan(context.Background(), conn)
+	sort.Strings(rows)
+	return rows, c.Summary(), err
+}
+
+func fillSome(s *redistest.Server) {
+	now := time.Now()
+	s.Do("SET", "orders", now.Add(time.Minute).UnixMilli())
+	s.Do("SET", "lock:old", now.Add(-48*time.Hour).UnixMilli())
+	s.Do("SET", "lock:token", aUUID, "PX", 60_000)
+	s.Do("HSET", "redisson", aUUID+":54", 1)
+	s.Do("PEXPIRE", "redisson", 60_000)
+	s.Do("HSET", "page", "body", strings.Repeat("x", 1<<20), "etag", 7)
+	s.Do("HSET", "user", "name", "joe", "mail", "m", "age", 3)
+	s.Do("RPUSH", "list", "a")
+	s.Do("SET", "session", hex32, "PX", 60_000)
+	s.Do("SET", "counter", 42)
+	s.Do("SET", "large", strings.Repeat("x", 1<<20))
+}
+
+func TestScanFindsLocks(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		fillSome(s)
+		rows, sum, err := scan(t, s, Options{Confidence: Medium})
+		require.NoError(t, err)
+		assert.Equal(t, []string{
+			"lock:old string expiry-ms ghost",
+			"lock:token string token held",
+			"orders string expiry-ms held",
+			"redisson hash redisson held",
+		}, rows)
+		assert.EqualValues(t, 10, sum.Scanned)
+		assert.EqualValues(t, 4, sum.Locks)
+		assert.EqualValues(t, 1, sum.Possible, "the session")
+		assert.Equal(t, map[Format]int64{ExpiryMS: 2, Token: 1, Redisson: 1}, sum.ByFormat)
+		assert.Equal(t, map[State]int64{Held: 3, Ghost: 1}, sum.ByState)
+		assert.True(t, sum.Complete)
+		assert.WithinDuration(t, time.Now(), sum.Clock, time.Minute)
+	})
+}
+
+func TestScanAllListsEveryType(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		fillSome(s)
+		rows, sum, err := scan(t, s, Options{Confidence: Medium, All: true})
+		require.NoError(t, err)
+		assert.Equal(t, []string{
+			"counter string unknown unknown",
+			"large string unknown unknown",
+			"list list unknown unknown",
+			"lock:old string expiry-ms ghost",
+			"lock:token string token held",
+			"orders string expiry-ms held",
+			"page hash unknown unknown",
+			"redisson hash redisson held",
+			"session string token held",
+			"user hash unknown unknown",
+		}, rows)
+		assert.EqualValues(t, 4, sum.Locks)
+	})
+}
+
+func TestScanMatch(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		fillSome(s)
+		for _, c := range []struct {
+			match []string
+			want  []string
+		}{
+			{[]string{"lock:*"}, []string{"lock:old string expiry-ms ghost", "lock:token string token held"}},
+			{[]string{"lock:o*", "or*", "o?ders"}, []string{"lock:old string expiry-ms ghost", "orders string expiry-ms held"}},
+			{[]string{"counter", "user"}, []string{"counter string unknown unknown", "user hash unknown unknown"}},
+			{[]string{"nothing"}, nil},
+		} {
+			rows, sum, err := scan(t, s, Options{Confidence: Medium, Match: c.match})
+			require.NoError(t, err)
+			assert.Equal(t, c.want, rows, "%q", c.match)
+			assert.EqualValues(t, len(c.want), sum.Scanned, "%q", c.match)
+		}
+	})
+}
+
+func TestScanManyPagesOfManyTypes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		conn := s.Conn()
+		const keys = 5000
+		expiry := time.Now().Add(time.Minute).UnixMilli()
+		for i := range keys {
+			switch i % 5 {
+			case 0:
+				require.NoError(t, conn.Send("SET", fmt.Sprintf("lock:%d", i), expiry))
+			case 1:
+				require.NoError(t, conn.Send("HSET", fmt.Sprintf("held:%d", i), aUUID+":1", 1))
+			case 2:
+				require.NoError(t, conn.Send("SADD", fmt.Sprintf("set:%d", i), "m"))
+			default:
+				require.NoError(t, conn.Send("SET", fmt.Sprintf("cache:%d", i), "v"))
+			}
+		}
+		_, err := conn.Do("")
+		require.NoError(t, err)
+
+		rows, sum, err := scan(t, s, Options{Confidence: Medium})
+		require.NoError(t, err)
+		assert.EqualValues(t, keys, sum.Scanned)
+		assert.Len(t, rows, 2*keys/5)
+		assert.Equal(t, map[State]int64{Held: keys / 5, Ghost: keys / 5}, sum.ByState)
+	})
+}
+
+// TestScanKnowsHowFarItIs: the estimate grows steadily to its end, also when a pattern hides most keys.
+func TestScanKnowsHowFarItIs(t *testing.T) {
+	s := redistest.Real(t)
+	conn := s.Conn()
+	const keys = 20_000
+	for i := range keys {
+		require.NoError(t, conn.Send("SET", fmt.Sprint("k", i), "v"))
+	}
+	_, err := conn.Do("")
+	require.NoError(t, err)
+	for _, match := range [][]string{nil, {"k1"}} {
+		last, steps := 0.0, 0
+		_, _, err = scan(t, s, Options{Match: match, Progress: func(p Progress) {
+			assert.GreaterOrEqual(t, p.Done, last)
+			assert.LessOrEqual(t, p.Done, 1.0)
+			if match == nil {
+				assert.InDelta(t, float64(p.Scanned)/keys, p.Done, 0.1)
+			}
+			last, steps = p.Done, steps+1
+		}})
+		require.NoError(t, err)
+		assert.Greater(t, last, 0.9)
+		assert.Greater(t, steps, 10)
+	}
+}
+
+func TestScanLooksForGuards(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const number, other = "6123456789012345678", "6123456789012345679"
+		for key, guard := range map[string]string{"bridge": number, "modern": "", "changing": other, "{tag}bridge": number} {
+			s.Do("SET", key, number, "PX", 60_000)
+			if guard != "" {
+				s.Do("SET", protocol.GuardKey(key), guard, "PX", 60_000)
+			}
+		}
+		s.Do("SET", "wrapped", aUUID+":"+number, "PX", 60_000)
+		rows, sum, err := scan(t, s, Options{Confidence: Medium})
+		require.NoError(t, err)
+		assert.Equal(t, []string{
+			"bridge string bridge held",
+			"changing string bridge held",
+			"modern string token held",
+			"wrapped string bridge held",
+			"{tag}bridge string bridge held",
+		}, rows)
+		assert.EqualValues(t, 8, sum.Scanned)
+		assert.EqualValues(t, 5, sum.Locks)
+
+		rows, sum, err = scan(t, s, Options{Confidence: Medium, Match: []string{"*bridge*", "wrapped"}})
+		require.NoError(t, err)
+		assert.Len(t, rows, 3, "guards are not chosen with their locks")
+		assert.EqualValues(t, 3, sum.Locks)
+	})
+}
+
+func TestCompanion(t *testing.T) {
+	for _, key := range []string{"orders", "a:b", "{7}orders", "x{tag}y", "a}b", "{}a", "a:guard", "lock"} {
+		f, ok := companion([]byte(protocol.GuardKey(key)))
+		assert.True(t, ok, "guard of %q", key)
+		assert.Equal(t, "the guard of "+strconv.Quote(key), f.Note)
+		for _, name := range []string{protocol.FenceKey(key), protocol.QueueKey(key), protocol.ShareKey(key)} {
+			f, ok := companion([]byte(name))
+			assert.True(t, ok && f.Beside, "%q of %q", name, key)
+		}
+	}
+	for _, name := range []string{"", "guard", ":guard", "the:guard", "body:guard", "orders:fence:1", "printer:queue", "{a:guard", "::::"} {
+		_, ok := companion([]byte(name))
+		assert.False(t, ok, name)
+	}
+}
+
+// What released clients leave on a real server, by name of the client.
+func TestScanTellsReleasedClientsApart(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		now := time.Now()
+		behind := now.Add(-10 * time.Second) // a client's clock
+		fst, _ := protocol.JBoot.Expiry(protocol.InstantOf(now), time.Minute, "")
+		s.Do("SET", "lock.npm", behind.UnixMilli()+6601, "PX", 6600, "NX")
+		s.Do("SET", "resque:workerslock:job:q:[1]", behind.Unix()+8, "EX", 7, "NX")
+		s.Do("SETEX", "qo_add_a-1", 60, now.Unix()+60)
+		s.Do("SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld")
+		s.Do("SETNX", "lock:jboot", fst)
+		s.Do("SETNX", "lock:java", "\xac\xed\x00\x05t\x00\x01x")
+		s.Do("SET", protocol.ShareKey("lock:modern"), now.UnixMilli()-1000, "PX", 60_000)
+		rows, _, err := scan(t, s, Options{Confidence: Medium, GhostAfter: time.Hour})
+		require.NoError(t, err)
+		assert.ElementsMatch(t, []string{
+			"lock.npm string token held", "resque:workerslock:job:q:[1] string token held", "qo_add_a-1 string blind-set held",
+			"lock:laravel string token-no-ttl held", "lock:jboot string fst-expiry-ms held", "lock:java string unknown unknown",
+		}, rows)
+	})
+}
+
+func TestScanOfAnEmptyServer(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rows, sum, err := scan(t, s, Options{All: true})
+		require.NoError(t, err)
+		assert.Empty(t, rows)
+		assert.Zero(t, sum.Scanned)
+		assert.True(t, sum.Complete)
+	})
+}
+
+func TestPagesAdaptToTheServer(t *testing.T) {
+	for _, c := range []struct {
+		count     int
+		roundTrip time.Duration
+		cost      time.Duration
+		want      int
+	}{
+		{100, 0, time.Millisecond, 200},
+		{1000, 0, time.Millisecond, 1000},
+		{100, 0, 5 * time.Millisecond, 100},
+		{100, 0, 20 * time.Millisecond, 50},
+		{10, 0, time.Second, 10},
+		{100, 30 * time.Millisecond, 31 * time.Millisecond, 200}, // far away, and quick
+		{100, 30 * time.Millisecond, 45 * time.Millisecond, 100},
+		{100, 30 * time.Millisecond, 90 * time.Millisecond, 50},
+	} {
+		s := scanner{count: c.count, most: mostCount, roundTrip: c.roundTrip}
+		s.adapt(c.cost)
+		assert.Equal(t, c.want, s.count, "%+v", c)
+	}
+}
+
+// TestScanOfAFarServer: what takes time is the way, so pages stay large.
+func TestScanOfAFarServer(t *testing.T) {
+	s := redistest.Real(t) // the embedded one has a single page
+	const keys = 5000
+	conn := s.Conn()
+	for i := range keys {
+		require.NoError(t, conn.Send("SET", fmt.Sprint("k", i), "v"))
+	}
+	_, err := conn.Do("")
+	require.NoError(t, err)
+	near, err := net.Dial("tcp", s.Addr)
+	require.NoError(t, err)
+	pages := 0
+	c := New(Options{Progress: func(Progress) { pages++ }})
+	require.NoError(t, c.Scan(context.Background(), newFarConn(near, 20*time.Millisecond)))
+	assert.EqualValues(t, keys, c.Summary().Scanned)
+	assert.Less(t, pages, keys/100, "no page became smaller than the first")
+}
+
+// farConn delivers what it reads later, as a long line does.
+type farConn struct {
+	net.Conn
+	pieces chan piece
+	rest   []byte
+}
+
+type piece struct {
+	data []byte
+	due  time.Time
+}
+
+func newFarConn(near net.Conn, delay time.Duration) *farConn {
+	far := &farConn{Conn: near, pieces: make(chan piece, 10_000)}
+	go func() {
+		defer close(far.pieces)
+		for {
+			buf := make([]byte, 64<<10)
+			n, err := near.Read(buf)
+			if n > 0 {
+				far.pieces <- piece{buf[:n], time.Now().Add(delay)}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return far
+}
+
+func (f *farConn) Read(p []byte) (int, error) {
+	if len(f.rest) == 0 {
+		next, ok := <-f.pieces
+		if !ok {
+			return 0, io.EOF
+		}
+		time.Sleep(time.Until(next.due)) // the line's delay is what is simulated
+		f.rest = next.data
+	}
+	n := copy(p, f.rest)
+	f.rest = f.rest[n:]
+	return n, nil
+}
+
+func TestScanKeepsTheRate(t *testing.T) {
+	s := redistest.Mini(t)
+	for i := range 300 {
+		s.Mini.Set(fmt.Sprint("k", i), "v")
+	}
+	_, sum, err := scan(t, s, Options{Rate: 1000})
+	require.NoError(t, err)
+	assert.EqualValues(t, 300, sum.Scanned)
+	assert.GreaterOrEqual(t, sum.Elapsed, 250*time.Millisecond)
+}
+
+func TestScanStopsWithItsContextAndItsReader(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, stopped := range []string{"context", "reader"} {
+		ours, theirs := net.Pipe()
+		go serveForever(theirs)
+		ctx, cancel := context.WithCancel(context.Background())
+		full := errors.New("disk full")
+		c := New(Options{GhostAfter: time.Hour, All: true, Emit: func(*Row) error {
+			if stopped == "reader" {
+				return full
+			}
+			cancel()
+			return nil
+		}})
+		err := c.Scan(ctx, ours)
+		if stopped == "reader" {
+			assert.ErrorIs(t, err, full)
+		} else {
+			assert.ErrorIs(t, err, context.Canceled)
+		}
+		assert.False(t, c.Summary().Complete)
+		assert.Positive(t, c.Summary().Scanned)
+		cancel()
+		_ = theirs.Close()
+	}
+}
+
+// TestScanCountsDuplicatesOnce: SCAN may return a key again.
+func TestScanCountsDuplicatesOnce(t *testing.T) {
+	ours, theirs := net.Pipe()
+	go serveForever(theirs)
+	pages := 0
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c := New(Options{GhostAfter: time.Hour, All: true, Emit: func(*Row) error { return nil }, Progress: func(Progress) {
+		if pages++; pages == 50 {
+			cancel()
+		}
+	}})
+	_ = c.Scan(ctx, ours)
+	assert.EqualValues(t, 2, c.Summary().Scanned)
+	_ = theirs.Close()
+}
+
+// serveForever is a server whose SCAN never ends and returns the same two keys.
+func serveForever(conn net.Conn) {
+	defer conn.Close()
+	r := newReplyReader(conn)
+	for {
+		n, err := r.array()
+		if err != nil {
+			return
+		}
+		var words []string
+		for range n {
+			word, _, err := r.bulk(nil, 1000)
+			if err != nil {
+				return
+			}
+			words = append(words, string(word))
+		}
+		reply := "+OK\r\n"
+		switch words[0] {
+		case "TIME":
+			reply = "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n"
+		case "SCAN":
+			reply = "*2\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+		case "GETRANGE":
+			reply = "$1\r\nx\r\n"
+		case "PTTL":
+			reply = ":-1\r\n"
+		}
+		if _, err := io.WriteString(conn, reply); err != nil {
+			return
+		}
+	}
+}
+
+func TestScanOfABrokenServer(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for reply, want := range map[string]string{
+		"HTTP/1.1 400 Bad Request\r\n":  `the answer is not in Redis's protocol: "HTTP/1.1 400 Bad Request"`,
+		"*2\r\n$10\r\n1700000000\r\n$1": "EOF",
+		"":                              "EOF",
+		"-NOPERM no permissions to run the 'time' command\r\n": "NOPERM no permissions to run the 'time' command",
+		"*2\r\n$9999999999999999999\r\n":                       `the answer is not in Redis's protocol: ":9999999999999999999"`,
+		strings.Repeat("x", 70_000) + "\r\n":                   "the answer is not in Redis's protocol: a line of more than 64 KiB",
+		"*2\r\n$-1\r\n$-1\r\n":                                 `the answer is not in Redis's protocol: ":"`,
+	} {
+		ours, theirs := net.Pipe()
+		go func() {
+			buf := make([]byte, 1000)
+			_, _ = theirs.Read(buf)
+			_, _ = io.WriteString(theirs, reply)
+			_ = theirs.Close()
+		}()
+		err := New(Options{}).Scan(context.Background(), ours)
+		assert.EqualError(t, err, want, "%.40q", reply)
+	}
+}
+
+func TestScanWithoutRights(t *testing.T) {
+	s := redistest.Real(t)
+	fillSome(s)
+	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "+@all")
+	s.Do("ACL", "SETUSER", "ann", "on", ">pw", "~*", "+@all", "-getrange")
+	dial := func(user string) net.Conn {
+		end, err := endpoint.Parse("redis://"+user+":pw@"+s.Addr, endpoint.TLSFiles{})
+		require.NoError(t, err)
+		conn, err := end.DialRaw(context.Background(), s.Addr)
+		require.NoError(t, err)
+		return conn
+	}
+
+	some := New(Options{GhostAfter: time.Hour, Emit: func(*Row) error { return nil }})
+	require.NoError(t, some.Scan(context.Background(), dial("joe")))
+	assert.EqualValues(t, 8, some.Summary().Unread)
+	assert.EqualValues(t, 2, some.Summary().Locks)
+
+	none := New(Options{GhostAfter: time.Hour})
+	err := none.Scan(context.Background(), dial("ann"))
+	var refused redis.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Contains(t, string(refused), "getrange")
+}
+
+// TestScanLeavesTheServerAsItWas: a census writes nothing.
+func TestScanLeavesTheServerAsItWas(t *testing.T) {
+	s := redistest.Real(t, "--enable-debug-command", "local")
+	fillSome(s)
+	before := s.Do("DEBUG", "DIGEST")
+	monitor := s.Monitor()
+	_, _, err := scan(t, s, Options{All: true})
+	require.NoError(t, err)
+	allowed := map[string]bool{
+		"PING": true, "CLIENT": true, "TIME": true, "INFO": true, "SCAN": true, "GETRANGE": true, "PTTL": true,
+		"TYPE": true, "HLEN": true, "HKEYS": true, "HGETALL": true,
+	}
+	for _, c := range monitor.Commands() {
+		assert.True(t, allowed[c.Words[0]], "%q", c.Words)
+		assert.NotEqual(t, []string{"HGETALL", "page"}, c.Words, "a large value was asked for")
+	}
+	assert.Equal(t, before, s.Do("DEBUG", "DIGEST"))
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range globCases {
+		assert.Equal(t, c.want, glob.Match(c.pattern, []byte(c.key)), "%q against %q", c.pattern, c.key)
+	}
+	assert.False(t, glob.Match(strings.Repeat("a*", 5000)+"b", []byte(strings.Repeat("a", 20_000))), "in time")
+}
+
+// TestGlobAsTheServer asks a real server.
+func TestGlobAsTheServer(t *testing.T) {
+	s := redistest.Real(t)
+	for _, c := range globCases {
+		s.Do("FLUSHALL")
+		s.Do("SET", c.key, "v")
+		found, err := redis.Strings(s.Do("KEYS", c.pattern), nil)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, len(found) == 1, "%q against %q", c.pattern, c.key)
+	}
+}
+
+var globCases = []struct {
+	pattern, key string
+	want         bool
+}{
+	{"*", "", true}, {"*", "any", true}, {"", "a", false}, {"a", "a", true}, {"a", "ab", false},
+	{"lock:*", "lock:", true}, {"lock:*", "lock:a:b", true}, {"lock:*", "alock:a", false},
+	{"*:lock", "a:lock", true}, {"*lock*", "unlocked", true}, {"a*b*c", "aXbYc", true}, {"a*b*c", "acb", false},
+	{"?", "a", true}, {"?", "", false}, {"a?c", "abc", true}, {"??", "a", false},
+	{"[abc]", "b", true}, {"[abc]", "d", false}, {"[a-c]x", "bx", true}, {"[c-a]", "b", true}, {"[^a]", "b", true}, {"[^a]", "a", false},
+	{`\*`, "*", true}, {`\*`, "a", false}, {`[\]]`, "]", true}, {`[\-]`, "-", true}, {"[a", "a", true}, {"[", "[", false}, {"[^", "x", true},
+	{`a\`, `a\`, true}, {"[]", "]", false}, {"[a-]", "a", true}, {"a**b", "ab", true}, {"*[0-9]", "k7", true}, {"*[0-9]", "k", false},
+	{"[^]a]", "b", false}, {"k[a-c-e]", "k-", true},
+}

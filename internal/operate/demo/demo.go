@@ -1,0 +1,310 @@
+// Package demo tells the story of a migration on a real or embedded server, with a fleet that really locks
+// and a referee that really looks.
+//
+// A story is a list of acts. Each act changes the fleet while it works, and says whether it promises that
+// the members exclude each other; the referee's count of overlaps is kept for every act apart.
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Options of a run.
+type Options struct {
+	Pool  lockmigrate.Pool
+	Act   time.Duration   // how long each act lasts
+	Event func(Event)     // told as it happens; may be nil
+	Watch func(Situation) // told several times a second; may be nil
+}
+
+// Event is one line of the timeline.
+type Event struct {
+	At    time.Duration // since the beginning
+	Act   string
+	Text  string
+	Alarm bool // something that must not happen
+}
+
+// Situation is the present moment.
+type Situation struct {
+	At       time.Duration
+	Act      string
+	Members  int
+	Inside   string // who holds the lock
+	Turns    int
+	Overlaps int
+}
+
+// ActResult is what the referee counted in one act.
+type ActResult struct {
+	Name     string
+	Title    string
+	Stage    string // legacy, bridge or modern
+	Promises bool   // that members exclude each other
+	Took     time.Duration
+	Turns    int
+	Overlaps int
+}
+
+// Result is what a run came to.
+type Result struct {
+	Acts     []ActResult
+	Members  []Record
+	Overlaps []Overlap
+	Timeline []Event
+	Elapsed  time.Duration
+	Complete bool // every act was played to its end
+}
+
+// Broken tells that members overlapped in an act that promises they do not.
+func (r *Result) Broken() bool {
+	for _, a := range r.Acts {
+		if a.Promises && a.Overlaps > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// act is one scene of the story. begin changes the fleet and returns; what it starts goes on.
+type act struct {
+	name, title string
+	stage       stages.Stage
+	promises    bool
+	begin       func(ctx context.Context, s *stage) error
+	// until, where it is set, is what the act waits for, up to longestAct, before it lasts its time.
+	until func(s *stage) <-chan struct{}
+}
+
+// longestAct bounds the wait for an act's event. On a busy machine the member that is to die inside may have to
+// wait for seconds until it gets in.
+const longestAct = 20 * time.Second
+
+// stage is where the acts play: the fleet, its server and the timeline.
+type stage struct {
+	opts    Options
+	prefix  string
+	fleet   *Fleet
+	closers []func()
+
+	mu     sync.Mutex
+	act    string
+	events []Event
+	began  time.Time
+
+	java      []*Member     // at work
+	javas     int           // so far
+	store     *stages.Store // of the namespace; nil before there is one
+	crashedAt time.Time
+	successor chan struct{} // gets a token when somebody gets in after a crash
+}
+
+// Run plays the story. It leaves no key behind, also when ctx ends it early; the result then holds what was
+// seen so far.
+func Run(ctx context.Context, opts Options) (*Result, error) { return run(ctx, opts, story) }
+
+func run(ctx context.Context, opts Options, story []act) (*Result, error) {
+	s := &stage{
+		opts: opts, prefix: "lockmigrate-demo:" + rand.Text()[:12] + ":",
+		began: time.Now(), successor: make(chan struct{}, 1),
+	}
+	if err := s.tryServer(ctx); err != nil {
+		return nil, err
+	}
+	playing, stop := context.WithCancel(ctx)
+	defer stop()
+	s.fleet = &Fleet{Referee: NewReferee(s.began), ctx: playing, entered: s.entered, crashed: s.crashed}
+	watched := s.watch(playing)
+
+	result := &Result{Complete: true}
+	var err error
+	for _, a := range story {
+		var done ActResult
+		if done, err = s.play(playing, a); done.Took > 0 {
+			result.Acts = append(result.Acts, done)
+		}
+		if err != nil || ctx.Err() != nil {
+			result.Complete = false
+			break
+		}
+	}
+
+	stop()
+	s.fleet.Wait()
+	<-watched
+	for _, closes := range s.closers {
+		closes()
+	}
+	if cleanErr := s.clean(); err == nil {
+		err = cleanErr
+	}
+	s.finish(result)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = nothingMoved(result)
+	}
+	return result, err
+}
+
+// play begins an act and lets it last.
+func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
+	s.mu.Lock()
+	s.act = a.name
+	s.mu.Unlock()
+	began := time.Now()
+	turns, overlaps := s.fleet.Referee.Count()
+	if err := a.begin(ctx, s); err != nil {
+		return ActResult{}, err
+	}
+	if a.until != nil {
+		limited, cancel := context.WithTimeout(ctx, longestAct)
+		defer cancel()
+		select {
+		case <-a.until(s):
+		case <-limited.Done():
+		}
+	}
+	pause(ctx, s.opts.Act)
+	turnsNow, overlapsNow := s.fleet.Referee.Count()
+	return ActResult{
+		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Took: time.Since(began),
+		Turns: turnsNow - turns, Overlaps: overlapsNow - overlaps,
+	}, nil
+}
+
+// finish fills in the result, and gives overlaps that came after the last count to the last act.
+func (s *stage) finish(r *Result) {
+	r.Members = s.fleet.Records()
+	r.Overlaps = s.fleet.Referee.Overlaps()
+	r.Timeline = s.events
+	r.Elapsed = time.Since(s.began)
+	turns, overlaps := 0, 0
+	for _, a := range r.Acts {
+		turns, overlaps = turns+a.Turns, overlaps+a.Overlaps
+	}
+	if len(r.Acts) > 0 {
+		all, allOverlaps := s.fleet.Referee.Count()
+		last := &r.Acts[len(r.Acts)-1]
+		last.Turns += all - turns
+		last.Overlaps += allOverlaps - overlaps
+	}
+}
+
+// nothingMoved turns a demo in which nobody ever got the lock into the error that kept them out.
+func nothingMoved(r *Result) error {
+	for _, a := range r.Acts {
+		if a.Turns > 0 {
+			continue
+		}
+		for _, m := range r.Members {
+			if m.Err != nil {
+				return endpoint.Explain(m.Err)
+			}
+		}
+		return fmt.Errorf("nobody got the lock in the act %q", a.Name)
+	}
+	return nil
+}
+
+// say puts a line on the timeline.
+func (s *stage) say(format string, args ...any) { s.event(false, format, args...) }
+
+func (s *stage) event(alarm bool, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := Event{At: time.Since(s.began), Act: s.act, Text: fmt.Sprintf(format, args...), Alarm: alarm}
+	s.events = append(s.events, e)
+	if s.opts.Event != nil {
+		s.opts.Event(e)
+	}
+}
+
+// watch tells Watch how things stand, until ctx ends.
+func (s *stage) watch(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if s.opts.Watch == nil {
+			return
+		}
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			turns, overlaps := s.fleet.Referee.Count()
+			s.mu.Lock()
+			name := s.act
+			s.mu.Unlock()
+			members := 0
+			for _, r := range s.fleet.Records() {
+				if !r.Crashed {
+					members++
+				}
+			}
+			s.opts.Watch(Situation{time.Since(s.began), name, members, s.fleet.Referee.Inside(s.key()), turns, overlaps})
+		}
+	}()
+	return done
+}
+
+// key is the lock that everybody wants.
+func (s *stage) key() string { return s.prefix + "orders" }
+
+// tryServer writes one key that ends by itself, so that a server that cannot be written is found out before
+// the story begins.
+func (s *stage) tryServer(ctx context.Context) error {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return endpoint.Explain(err)
+	}
+	defer conn.Close()
+	if _, err := redis.DoContext(conn, ctx, "SET", s.prefix+"probe", "1", "PX", 1000); err != nil {
+		return endpoint.Explain(err)
+	}
+	_, err = redis.DoContext(conn, ctx, "DEL", s.prefix+"probe")
+	return endpoint.Explain(err)
+}
+
+// clean removes what crashed members left.
+func (s *stage) clean() error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err == nil {
+		defer conn.Close()
+		for _, key := range s.leftovers() { // one by one: in a cluster each has a slot of its own
+			if err == nil {
+				_, err = redis.DoContext(conn, ctx, "DEL", key)
+			}
+		}
+		if err == nil && s.store != nil {
+			if _, err = s.store.Delete(ctx, 0, true); err == nil || errors.Is(err, stages.ErrNoRecord) { // its entry in the list
+				err = s.store.Forget(ctx)
+			}
+		}
+	}
+	if err != nil {
+		return &endpoint.Error{
+			What:   fmt.Sprintf("the key %s, or a key beside it, may be left on the server: %v", s.key(), err),
+			Advice: "delete it when the server answers again", Cause: err,
+		}
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+// Package doctor looks at one deployment before a migration: can locks be kept there at all, and can the
+// tools see what they need to see. It only reads: a right is asked about by ACL DRYRUN, or tried inside of a
+// MULTI that is discarded.
+//
+// A check never fails because it could not look: it is skipped, and says why. A deployment is called fit only
+// where the checks that a yes needs were made and did not fail.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+)
+
+// Verdict is the outcome of a check.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass Verdict = "pass"
+	Warn Verdict = "warn"
+	Fail Verdict = "fail"
+	Skip Verdict = "skip"
+)
+
+// Check is one finding.
+type Check struct {
+	ID      string  `json:"id"`
+	Verdict Verdict `json:"verdict"`
+	Found   string  `json:"found"`
+	Why     string  `json:"why"`
+	Hint    string  `json:"hint"`
+	Server  string  `json:"server,omitempty"` // where there are several
+}
+
+// Options of an examination.
+type Options struct {
+	Match string           // a glob of the lock keys; empty for all
+	Keys  int              // how many keys to look at
+	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
+	User  string           // whose rights are tried; empty for the user of this connection
+	Now   func() time.Time // this host's clock
+}
+
+// patient is one server with what was read of it.
+type patient struct {
+	conn    redis.Conn
+	end     *endpoint.Endpoint
+	addr    string
+	opts    Options
+	info    map[string]string
+	infoErr error
+	config  map[string]string
+	user    string
+	offset  time.Duration // this host's clock less the server's
+	trip    time.Duration // the shortest round trip
+	clockOK bool
+	keys    *sample
+	missing map[string]bool // commands that were asked for
+	isDeaf  *bool           // no client tracking; nil: not asked
+}
+
+// check is one question to a patient.
+type check struct {
+	id  string
+	why string
+	ask func(ctx context.Context, p *patient) (Verdict, string, string) // verdict, found, hint
+}
+
+// Findings are what an examination found.
+type Findings struct {
+	Checks  []Check
+	Servers []Server // what works on each master
+}
+
+// Examine asks every question of every master.
+func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found Findings, err error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return found, err
+	}
+	var patients []*patient
+	for _, addr := range masters {
+		p, err := admit(ctx, end, addr, opts)
+		if err != nil {
+			return found, err
+		}
+		defer p.conn.Close()
+		patients = append(patients, p)
+		for _, c := range checks(opts) {
+			if ctx.Err() != nil {
+				return found, context.Cause(ctx)
+			}
+			verdict, what, hint := c.ask(ctx, p)
+			one := Check{ID: c.id, Verdict: verdict, Found: what, Why: c.why, Hint: hint}
+			if len(masters) > 1 {
+				one.Server = addr
+			}
+			found.Checks = append(found.Checks, one)
+		}
+		found.Servers = append(found.Servers, p.features(ctx))
+	}
+	if len(patients) > 1 {
+		found.Checks = append(found.Checks, clocksAgree(patients))
+	}
+	return found, context.Cause(ctx)
+}
+
+// admit reads what most checks want to know.
+func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options) (*patient, error) {
+	conn, err := end.DialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	p := &patient{conn: conn, end: end, addr: addr, opts: opts, missing: map[string]bool{}, info: map[string]string{}, config: map[string]string{}}
+	text, err := redis.String(p.do(ctx, "INFO"))
+	p.infoErr = err
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			p.info[name] = value
+		}
+	}
+	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-slaves-to-write",
+		"stop-writes-on-bgsave-error", "timeout", "maxclients", "bind", "protected-mode", "client-output-buffer-limit"} {
+		if pair, err := redis.StringMap(p.do(ctx, "CONFIG", "GET", name)); err == nil {
+			for k, v := range pair {
+				p.config[k] = v
+			}
+		}
+	}
+	p.user, _ = redis.String(p.do(ctx, "ACL", "WHOAMI"))
+	p.measureClock(ctx)
+	p.keys = takeSample(ctx, p)
+	return p, context.Cause(ctx)
+}
+
+func (p *patient) do(ctx context.Context, command string, args ...any) (any, error) {
+	return redis.DoContext(p.conn, ctx, command, args...)
+}
+
+func (p *patient) measureClock(ctx context.Context) {
+	clocks, err := endpoint.CompareClocks(ctx, p.conn, 9, p.opts.Now)
+	p.clockOK = err == nil
+	p.offset, p.trip = clocks.Ahead, clocks.Trip
+}
+
+func (p *patient) number(name string) (int64, bool) {
+	n, err := strconv.ParseInt(p.info[name], 10, 64)
+	return n, err == nil
+}
+
+// may asks whether this user may run a command; unknown where the server cannot tell (before 7.0).
+func (p *patient) may(ctx context.Context, command ...any) (allowed, known bool, reason string) {
+	reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", p.user}, command...)...))
+	if err != nil || p.user == "" {
+		return false, false, ""
+	}
+	return reply == "OK", true, reply
+}
+
+// Outcome is what an examination comes to.
+type Outcome string
+
+// The outcomes. A deployment is fit only where every obligation is discharged.
+const (
+	Fit          Outcome = "fit"
+	Unfit        Outcome = "unfit"        // a check fails
+	Inconclusive Outcome = "inconclusive" // a check that a yes needs could not be made
+)
+
+// Judge lists what a fit deployment has to pass, and says what came of it.
+func Judge(all []Check) (Outcome, []obligation.Obligation) {
+	var list []obligation.Obligation
+	outcome := Inconclusive
+	for _, c := range all {
+		if !slices.Contains(essential, c.ID) && !strings.HasPrefix(c.ID, "rights-") {
+			continue
+		}
+		o := obligation.Obligation{ID: c.ID, Discharged: c.Verdict == Pass || c.Verdict == Warn, Evidence: string(c.Verdict) + ": " + c.Found}
+		if c.Server != "" {
+			o.ID += "@" + c.Server
+		}
+		list = append(list, o)
+	}
+	if obligation.All(list) {
+		outcome = Fit
+	}
+	if slices.ContainsFunc(all, func(c Check) bool { return c.Verdict == Fail }) {
+		outcome = Unfit
+	}
+	return outcome, list
+}
+
+func skip(why string) (Verdict, string, string) { return Skip, why, "" }
+
+// noInfo tells that INFO did not say what a check wants.
+func (p *patient) noInfo() (Verdict, string, string) {
+	if p.infoErr != nil {
+		return Skip, "INFO is refused: " + p.infoErr.Error(), "grant +info to the user of this check"
+	}
+	return Skip, "INFO does not tell", ""
+}
+
+func clocksAgree(patients []*patient) Check {
+	c := Check{ID: "masters-clocks", Verdict: Pass, Why: "TTLs count by each master's own clock; timestamps of one lock are compared with the clock of its master only"}
+	low, high := patients[0].offset, patients[0].offset
+	for _, p := range patients {
+		low, high = min(low, p.offset), max(high, p.offset)
+	}
+	c.Found = fmt.Sprintf("the clocks of %d masters lie %v apart", len(patients), (high - low).Round(time.Millisecond))
+	if high-low > 500*time.Millisecond {
+		c.Verdict, c.Hint = Warn, "let chrony or ntpd discipline every node"
+	}
+	return c
+}

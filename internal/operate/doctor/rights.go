@@ -1,0 +1,397 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func scripting(ctx context.Context, p *patient) (Verdict, string, string) {
+	n, err := redis.Int64(p.do(ctx, "EVAL", "return 7", 0))
+	switch {
+	case err != nil:
+		return Fail, "EVAL is refused: " + err.Error(), "grant +eval +evalsha to the users of the locks"
+	case n != 7:
+		return Fail, "EVAL answers nonsense", "is this a Redis server?"
+	}
+	var refused redis.Error
+	if _, err := p.do(ctx, "EVALSHA", strings.Repeat("0", 40), 0); errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOSCRIPT") {
+		return Fail, "EVALSHA is refused: " + string(refused), "grant +evalsha to the users of the locks, or undo rename-command for it"
+	}
+	// What effects.lua asks: a server that does not tell its version shows here whether it is too old.
+	clocked, err := redis.Int64(p.do(ctx, "EVAL", "return (redis.replicate_commands or redis.REDIS_VERSION_NUM) and 1 or 0", 0))
+	if err == nil && clocked == 0 {
+		return Fail, "EVAL and EVALSHA work, but a script may not write after it has read the clock", "upgrade to Redis 3.2 or later for the bridge and the stages"
+	}
+	return Pass, "EVAL and EVALSHA work", ""
+}
+
+// lockName is a key that the rights are tried on: one of the deployment's if a pattern is given.
+func (p *patient) lockName() string {
+	if p.opts.Match == "" {
+		return "lock:lockmigrate-doctor"
+	}
+	if key, ok := glob.Meet(p.opts.Match, "*lockmigrate-doctor*"); ok {
+		return key
+	}
+	key, _ := glob.Meet(p.opts.Match, "*")
+	return key
+}
+
+// rightsOf asks about every right of a use, by the table that the documents and the tests share. A right that
+// could not be tried is no pass.
+func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, string, string) {
+	return func(ctx context.Context, p *patient) (Verdict, string, string) {
+		var missing, lost, unknown, grant []string
+		open := false // a right that is needed was not told about
+		for _, r := range use.Rights {
+			if r.Name == "acl|whoami" && p.user == "" && p.opts.User == "" && !p.exists(ctx, "ACL") {
+				continue // without ACL there are no rules to look at
+			}
+			what := string(r.Kind) + " " + r.Name
+			if r.Kind == rights.Key {
+				what = fmt.Sprintf("key %q", keyOf(r.Name, p.lockName()))
+			}
+			switch p.allows(ctx, use, r) {
+			case allowed:
+			case untold:
+				unknown = append(unknown, what)
+				open = open || r.Without == ""
+			case denied:
+				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{p.pattern()}, nil)[3:]...)
+				if r.Without == "" {
+					missing = append(missing, what)
+				} else {
+					lost = append(lost, what+": "+r.Without)
+				}
+			}
+		}
+		user := p.opts.User
+		if user == "" {
+			user = p.user
+		}
+		who, hint := "user "+user, fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
+		if user == "" { // no ACL: what is missing is missing for everybody
+			who, hint = "this server", "undo rename-command for them, or upgrade the server"
+		}
+		switch {
+		case len(missing) > 0:
+			return Fail, fmt.Sprintf("%s cannot work: %s lacks %s", use.Name, who, strings.Join(append(missing, lost...), "; ")), hint
+		case len(unknown) > 0 && len(unknown) == len(use.Rights):
+			return skip("neither ACL DRYRUN nor MULTI tells what this user may run")
+		case open:
+			return skip(strings.Join(append(lost, "not told: "+strings.Join(unknown, ", ")), "; "))
+		case len(unknown) > 0:
+			lost = append(lost, "not told: "+strings.Join(unknown, ", "))
+			fallthrough
+		case len(lost) > 0:
+			return Warn, fmt.Sprintf("%s lacks %s", who, strings.Join(lost, "; ")), hint
+		}
+		return Pass, fmt.Sprintf("%s has all %d rights that %s needs", who, len(use.Rights), use.Name), ""
+	}
+}
+
+// pattern is the pattern of the locks' keys, for the hints.
+func (p *patient) pattern() string {
+	if p.opts.Match == "" {
+		return "*"
+	}
+	return p.opts.Match
+}
+
+// keyOf is the key of a role beside a lock.
+func keyOf(role, lock string) string {
+	switch role {
+	case rights.Lock:
+		return lock
+	case rights.Namespaces:
+		return role
+	case rights.Namespace:
+		return "lockmigrate:{lockmigrate-doctor}:stage"
+	}
+	return protocol.Beside(lock, role)
+}
+
+// answer is what the server says about a right.
+type answer uint8
+
+const (
+	untold answer = iota
+	allowed
+	denied
+)
+
+// allows asks ACL DRYRUN, and where the server or the user has none, tries the command inside of MULTI, where
+// the server checks rights when it queues, and takes everything back by DISCARD: nothing ever runs.
+func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
+	command := p.trial(use, r)
+	user := p.opts.User
+	if user == "" {
+		user = p.user
+	}
+	if user != "" {
+		reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
+		if err == nil {
+			if reply == "OK" {
+				return allowed
+			}
+			// A refusal may be about the other part of the trial: the command of a key, the key of a command.
+			if r.Kind == rights.Command && strings.Contains(reply, "access") {
+				return allowed
+			}
+			if r.Kind != rights.Command && strings.Contains(reply, "to run") {
+				return untold
+			}
+			return denied
+		}
+	}
+	if p.opts.User != "" && p.opts.User != p.user {
+		return untold // MULTI speaks for this connection's user only
+	}
+	return p.queued(ctx, r, command)
+}
+
+// queued tries a command inside of MULTI.
+func (p *patient) queued(ctx context.Context, r rights.Right, command []any) answer {
+	if r.Kind == rights.Command {
+		switch r.Name { // not queued: tried as they are, which changes nothing
+		case "watch":
+			_, err := p.do(ctx, "WATCH", command[1])
+			_, _ = p.do(ctx, "UNWATCH")
+			return judged(r, err)
+		case "unwatch":
+			_, err := p.do(ctx, "UNWATCH")
+			return judged(r, err)
+		case "exec":
+			if _, err := p.do(ctx, "MULTI"); err != nil {
+				return untold
+			}
+			_, err := p.do(ctx, "EXEC") // of nothing
+			if err != nil {
+				_, _ = p.do(ctx, "DISCARD")
+			}
+			return judged(r, err)
+		}
+	}
+	if _, err := p.do(ctx, "MULTI"); err != nil {
+		if r.Name == "multi" {
+			return judged(r, err)
+		}
+		return untold
+	}
+	_, err := p.do(ctx, command[0].(string), command[1:]...)
+	if _, undo := p.do(ctx, "DISCARD"); undo != nil && r.Name != "multi" {
+		// Without DISCARD the transaction stays open: a new connection for the rest.
+		if conn, dialErr := p.end.DialAddr(ctx, p.addr); dialErr == nil {
+			_ = p.conn.Close()
+			p.conn = conn
+		}
+	}
+	if r.Name == "multi" {
+		return allowed
+	}
+	return judged(r, err)
+}
+
+// judged reads the reply to a trial.
+func judged(r rights.Right, err error) answer {
+	var refused redis.Error
+	switch {
+	case err == nil:
+		return allowed
+	case !errors.As(err, &refused):
+		return untold
+	case strings.Contains(string(refused), "unknown command"), strings.Contains(string(refused), "unknown subcommand"):
+		return denied // renamed away, or not there: as good as refused
+	case !strings.Contains(string(refused), "NOPERM"): // EXEC wraps it in EXECABORT
+		return untold
+	}
+	about := rights.Key
+	switch text := string(refused); {
+	case strings.Contains(text, "channel"):
+		about = rights.Channel
+	case strings.Contains(text, "command"):
+		about = rights.Command
+	}
+	switch {
+	case about == r.Kind:
+		return denied
+	case r.Kind == rights.Command: // the command was let through to its keys
+		return allowed
+	}
+	return untold
+}
+
+// trial is a command that needs the right: it is asked about, and never run.
+func (p *patient) trial(use rights.Use, r rights.Right) []any {
+	key := p.lockName()
+	switch r.Kind {
+	case rights.Channel:
+		channel := strings.ReplaceAll(r.Name, "*", "lockmigrate-doctor")
+		if r.Name == rights.Invalidate || !use.Has("publish") {
+			return []any{"SUBSCRIBE", channel}
+		}
+		return []any{"PUBLISH", channel, "x"}
+	case rights.Key:
+		if use.Has("eval") {
+			return []any{"EVAL", "return 1", "1", keyOf(r.Name, key)}
+		}
+		return []any{"SETNX", keyOf(r.Name, key), "x"}
+	}
+	command, sub, _ := strings.Cut(strings.ToUpper(r.Name), "|")
+	words := []any{command}
+	if sub != "" {
+		words = append(words, sub)
+	}
+	return append(words, arguments(r.Name, key, keyOf(rights.Namespace, ""))...)
+}
+
+// arguments are what a command needs to be asked about.
+func arguments(name, key, record string) []any {
+	switch name {
+	case "get", "del", "pttl", "type", "exists", "mget", "watch", "persist":
+		return []any{key}
+	case "hgetall", "hlen", "hkeys":
+		return []any{record}
+	case "set", "setnx", "getset", "pexpire":
+		return []any{key, "1"}
+	case "zadd":
+		return []any{key, "1", "m"}
+	case "zrange":
+		return []any{key, "0", "0"}
+	case "zrem", "zscore", "zrank":
+		return []any{key, "m"}
+	case "hget", "hmget", "hdel", "hexists":
+		return []any{record, "f"}
+	case "hset":
+		return []any{record, "f", "v"}
+	case "hincrby":
+		return []any{record, "f", "1"}
+	case "eval", "evalsha":
+		return []any{"0000000000000000000000000000000000000000", "0"}
+	case "publish", "spublish":
+		return []any{"lockmigrate:wake:lockmigrate-doctor", "x"}
+	case "subscribe", "unsubscribe":
+		return []any{"lockmigrate:wake:lockmigrate-doctor"}
+	case "client|tracking":
+		return []any{"OFF"}
+	case "wait":
+		return []any{"0", "1"}
+	case "command|info", "config|get":
+		return []any{"get"}
+	}
+	return nil
+}
+
+// tracking tries it on a connection of its own: the state ends with the connection.
+func tracking(ctx context.Context, p *patient) (Verdict, string, string) {
+	conn, err := p.end.DialAddr(ctx, p.addr)
+	if err != nil {
+		return skip("no second connection: " + err.Error())
+	}
+	defer conn.Close()
+	id, err := redis.Int64(redis.DoContext(conn, ctx, "CLIENT", "ID"))
+	if err == nil {
+		_, err = redis.DoContext(conn, ctx, "CLIENT", "TRACKING", "ON", "REDIRECT", id, "BCAST", "PREFIX", "lockmigrate-doctor:")
+	}
+	if err != nil {
+		return Warn, "CLIENT TRACKING is refused: " + err.Error(), "waiters poll with jitter instead; 6.0 or later and the right +client give wake-ups"
+	}
+	return Pass, "client tracking works", ""
+}
+
+func monitorRight(ctx context.Context, p *patient) (Verdict, string, string) {
+	list, _ := redis.String(p.do(ctx, "CLIENT", "LIST"))
+	others := 0
+	for line := range strings.Lines(list) {
+		if strings.Contains(line, " cmd=monitor ") {
+			others++
+		}
+	}
+	allowed, known, _ := p.may(ctx, "MONITOR")
+	switch {
+	case !p.exists(ctx, "MONITOR"):
+		return Warn, "MONITOR is renamed or disabled", "observe cannot work there, and verify has its counters only"
+	case known && !allowed:
+		return Warn, fmt.Sprintf("user %s may not use MONITOR", p.user), fmt.Sprintf("ACL SETUSER %s +monitor for the time of the migration", p.user)
+	case others > 0:
+		return Warn, fmt.Sprintf("%d other clients run MONITOR already", others), "each may cost a large part of the throughput; end them"
+	case !known:
+		return skip("whether MONITOR is allowed cannot be asked before 7.0")
+	}
+	return Pass, "MONITOR may be used", ""
+}
+
+func aclLog(ctx context.Context, p *patient) (Verdict, string, string) {
+	log, err := redis.Values(p.do(ctx, "ACL", "LOG"))
+	if err != nil {
+		return Warn, "ACL LOG is refused, or the server is older than 6.0", "without it a fence holds, but does not name who hits it"
+	}
+	if len(log) >= 128 {
+		return Warn, fmt.Sprintf("%d entries: the log is full and forgets", len(log)), "ACL LOG RESET, and mend who causes them"
+	}
+	return Pass, fmt.Sprintf("readable, %d entries", len(log)), ""
+}
+
+func users(ctx context.Context, p *patient) (Verdict, string, string) {
+	list, err := redis.String(p.do(ctx, "CLIENT", "LIST"))
+	if err != nil {
+		return skip("CLIENT LIST is refused")
+	}
+	names := map[string]int{}
+	for line := range strings.Lines(strings.TrimSpace(list)) {
+		user := "default"
+		if _, after, found := strings.Cut(line, " user="); found {
+			user, _, _ = strings.Cut(strings.TrimSpace(after), " ")
+		}
+		names[user]++
+	}
+	var parts []string
+	for n, c := range names {
+		parts = append(parts, fmt.Sprintf("%s (%d)", n, c))
+	}
+	found := "connected as " + strings.Join(sorted(parts), ", ")
+	if len(names) == 1 && names["default"] > 1 {
+		return Warn, found, "give new services a user of their own: then the default user can be fenced"
+	}
+	return Pass, found, ""
+}
+
+func clock(_ context.Context, p *patient) (Verdict, string, string) {
+	if !p.clockOK {
+		return skip("TIME is refused")
+	}
+	off := p.offset.Abs()
+	direction := "ahead of"
+	if p.offset < 0 {
+		direction = "behind"
+	}
+	found := fmt.Sprintf("this host is %v %s the server, give or take %v", off.Round(100*time.Microsecond), direction, (p.trip / 2).Round(10*time.Microsecond))
+	const hint = "let chrony or ntpd discipline both clocks; legacy locks here start or end by that much too early"
+	switch {
+	case off > time.Second:
+		return Fail, found, hint
+	case off > 100*time.Millisecond+p.trip:
+		return Warn, found, hint
+	}
+	return Pass, found, ""
+}
+
+func latency(_ context.Context, p *patient) (Verdict, string, string) {
+	if !p.clockOK {
+		return skip("TIME is refused")
+	}
+	found := fmt.Sprintf("%v for a round trip at best", p.trip.Round(10*time.Microsecond))
+	if p.trip > 50*time.Millisecond {
+		return Warn, found, "choose TTLs of several seconds, and run services near their Redis"
+	}
+	return Pass, found, ""
+}

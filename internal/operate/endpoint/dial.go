@@ -1,0 +1,412 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
+)
+
+const (
+	connectTimeout  = 5 * time.Second  // for TCP, TLS and the first commands together
+	sentinelTimeout = 2 * time.Second  // for one sentinel, as others are left to ask
+	replyTimeout    = 15 * time.Second // for one reply of a pooled connection
+	clientName      = "lockmigrate"    // what CLIENT LIST shows
+)
+
+// Dial connects to the server, or to the master that the sentinels name. For a cluster it connects to the
+// first node that answers; Masters has the rest.
+func (e *Endpoint) Dial(ctx context.Context) (redis.Conn, error) {
+	conn, _, err := e.dial(ctx)
+	return conn, err
+}
+
+// Masters returns the addresses that together hold all keys: one, or those of a cluster's masters.
+func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
+	switch e.Kind {
+	case Single:
+		return e.Addrs, nil
+	case Sentinel:
+		addr, err := e.askSentinels(ctx)
+		return []string{addr}, err
+	case Cluster:
+		nodes, err := e.askCluster(ctx)
+		var masters []string
+		for _, n := range nodes {
+			if !n.Replica {
+				masters = append(masters, n.Addr)
+			}
+		}
+		return masters, err
+	default:
+		return nil, errNotStarted
+	}
+}
+
+// Node is one server behind an endpoint.
+type Node struct {
+	Addr    string
+	Replica bool
+}
+
+// Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
+// a plain URL names stands alone: where its replicas are reached from here it does not say.
+func (e *Endpoint) Nodes(ctx context.Context) ([]Node, error) {
+	switch e.Kind {
+	case Single:
+		return []Node{{Addr: e.Addrs[0]}}, nil
+	case Sentinel:
+		return e.askSentinelsForAll(ctx)
+	case Cluster:
+		return e.askCluster(ctx)
+	default:
+		return nil, errNotStarted
+	}
+}
+
+var errNotStarted = errors.New("endpoint: the embedded server is not started")
+
+// DialNode connects to one of Nodes, whatever its role.
+func (e *Endpoint) DialNode(ctx context.Context, addr string) (redis.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, _, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	return conn, err
+}
+
+// DialRaw connects to one of Masters and returns the connection itself, authenticated and in the right
+// database, for a caller that speaks the protocol on its own.
+func (e *Endpoint) DialRaw(ctx context.Context, addr string) (net.Conn, error) {
+	_, raw, err := e.dialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return raw, raw.SetDeadline(time.Time{})
+}
+
+// DialAddr connects to one of Masters.
+func (e *Endpoint) DialAddr(ctx context.Context, addr string) (redis.Conn, error) {
+	conn, _, err := e.dialAddr(ctx, addr)
+	return conn, err
+}
+
+// Pool returns a pool of connections to the server or the sentinels' master.
+func (e *Endpoint) Pool() *redis.Pool {
+	return &redis.Pool{
+		MaxIdle:     8,
+		IdleTimeout: time.Minute,
+		DialContext: e.Dial,
+		TestOnBorrow: func(c redis.Conn, since time.Time) error {
+			if time.Since(since) < 10*time.Second {
+				return nil
+			}
+			_, err := redis.DoWithTimeout(c, time.Second, "PING")
+			return err
+		},
+	}
+}
+
+func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
+	switch e.Kind {
+	case Single:
+		return e.dialAddr(ctx, e.Addrs[0])
+	case Sentinel:
+		addr, err := e.askSentinels(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.dialAddr(ctx, addr)
+	case Cluster:
+		var errs []error
+		for _, addr := range e.Addrs {
+			conn, raw, err := e.dialAddr(ctx, addr)
+			if err == nil {
+				return conn, raw, nil
+			}
+			errs = append(errs, err)
+		}
+		return nil, nil, errs[0]
+	default:
+		return nil, nil, errNotStarted
+	}
+}
+
+// login is who to be on a connection, and where.
+type login struct {
+	user, password string
+	db             int
+}
+
+func (e *Endpoint) dialAddr(ctx context.Context, addr string) (redis.Conn, net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, raw, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.Kind == Sentinel {
+		if err := mustBeMaster(ctx, conn, addr); err != nil {
+			_ = conn.Close()
+			return nil, nil, err
+		}
+	}
+	return conn, raw, nil
+}
+
+// connect opens one connection and goes through its first commands. The TLS layer is ours and not
+// redigo's, so that the connection below redigo is the one to speak on.
+func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.Conn, net.Conn, error) {
+	var raw net.Conn
+	conn, err := redis.DialContext(ctx, "tcp", addr,
+		redis.DialContextFunc(func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+			raw, err = e.open(ctx, network, addr)
+			return raw, err
+		}),
+		redis.DialReadTimeout(replyTimeout), redis.DialWriteTimeout(replyTimeout))
+	if err == nil {
+		if err = introduce(ctx, conn, who); err != nil {
+			_ = conn.Close()
+		}
+	}
+	var explained *Error
+	switch {
+	case err == nil:
+		return conn, raw, nil
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		return nil, nil, context.Cause(ctx)
+	case errors.As(err, &explained), isRefusal(err, ""):
+		return nil, nil, Explain(err)
+	default:
+		return nil, nil, explainIO("cannot connect to "+addr, err)
+	}
+}
+
+func (e *Endpoint) open(ctx context.Context, network, addr string) (net.Conn, error) {
+	dialer := net.Dialer{KeepAlive: time.Minute}
+	conn, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if conn = rawconn.Quiet(conn); e.tls == nil {
+		return conn, nil
+	}
+	config := e.tls.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(addr)
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, &handshakeError{err}
+	}
+	return secure, nil
+}
+
+// introduce authenticates, chooses the database and gives the connection its name.
+func introduce(ctx context.Context, conn redis.Conn, who login) error {
+	if who.password != "" {
+		args := []any{who.password}
+		if who.user != "" {
+			args = []any{who.user, who.password}
+		}
+		if _, err := redis.DoContext(conn, ctx, "AUTH", args...); err != nil {
+			return withoutArguments(err)
+		}
+	}
+	if _, err := redis.DoContext(conn, ctx, "PING"); err != nil && !isRefusal(err, "NOPERM") {
+		return err
+	}
+	if who.db != 0 {
+		if _, err := redis.DoContext(conn, ctx, "SELECT", who.db); err != nil {
+			return err
+		}
+	}
+	if _, err := redis.DoContext(conn, ctx, "CLIENT", "SETNAME", clientName); err != nil && !isRefusal(err, "") {
+		return err
+	}
+	return nil
+}
+
+// withoutArguments cuts a refusal of AUTH to what cannot hold the password: servers and proxies that do not
+// know the command answer with its arguments.
+func withoutArguments(err error) error {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	for _, r := range refusals {
+		if strings.HasPrefix(string(refused), r.begins) && strings.Contains(string(refused), r.holds) {
+			return redis.Error(strings.TrimSpace(r.begins + " " + r.holds))
+		}
+	}
+	if strings.Contains(string(refused), "wrong number of arguments") {
+		return &Error{What: "the server knows no users, only a password", Advice: "leave the user out of the URL: redis://:password@host", Cause: redis.Error("ERR")}
+	}
+	return &Error{What: "the server refuses to authenticate this client", Advice: "check that it is a Redis server, and the user and password", Cause: redis.Error("ERR")}
+}
+
+// isRefusal tells that the server answered with an error of a kind, any for "".
+func isRefusal(err error, kind string) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && strings.HasPrefix(string(refused), kind)
+}
+
+// mustBeMaster refuses a server that lost its mastership after the sentinels named it.
+func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
+	role, err := redis.Values(redis.DoContext(conn, ctx, "ROLE"))
+	if err != nil {
+		if isRefusal(err, "") { // a user without the right, or a proxy: a write will tell
+			return nil
+		}
+		return explainIO("cannot ask "+addr+" for its role", err)
+	}
+	if len(role) > 0 {
+		if name, err := redis.String(role[0], nil); err == nil && name != "master" {
+			return &Error{What: fmt.Sprintf("%s is no master any more", addr), Advice: "a failover is under way; try again in a moment"}
+		}
+	}
+	return nil
+}
+
+// askSentinels returns the master's address from the first sentinel that knows it.
+func (e *Endpoint) askSentinels(ctx context.Context) (addr string, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		addr, err = e.masterOf(ctx, conn, sentinel)
+		return err
+	})
+	return addr, err
+}
+
+// askSentinelsForAll returns the master and its replicas, as the first sentinel that answers knows them.
+func (e *Endpoint) askSentinelsForAll(ctx context.Context) (nodes []Node, err error) {
+	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
+		master, err := e.masterOf(ctx, conn, sentinel)
+		if err != nil {
+			return err
+		}
+		list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
+		if err != nil {
+			return Explain(err)
+		}
+		nodes = []Node{{Addr: master}}
+		for _, entry := range list {
+			fields, err := redis.StringMap(entry, nil)
+			if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != master {
+				nodes = append(nodes, Node{Addr: addr, Replica: true})
+			}
+		}
+		return nil
+	})
+	return nodes, err
+}
+
+// eachSentinel asks one after the other until one answers.
+func (e *Endpoint) eachSentinel(ctx context.Context, ask func(ctx context.Context, conn redis.Conn, sentinel string) error) error {
+	var first error
+	for _, sentinel := range e.Addrs {
+		err := e.askSentinel(ctx, sentinel, ask)
+		switch {
+		case err == nil, errors.Is(err, context.Canceled):
+			return err
+		case first == nil:
+			first = err
+		}
+	}
+	return first
+}
+
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, ask func(context.Context, redis.Conn, string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
+	defer cancel()
+	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return ask(ctx, conn, sentinel)
+}
+
+func (e *Endpoint) masterOf(ctx context.Context, conn redis.Conn, sentinel string) (string, error) {
+	parts, err := redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
+	switch {
+	case errors.Is(err, redis.ErrNil) || err == nil && len(parts) != 2:
+		return "", &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
+	case isRefusal(err, "ERR unknown command"):
+		return "", &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
+	case err != nil:
+		return "", Explain(err)
+	}
+	return net.JoinHostPort(parts[0], parts[1]), nil
+}
+
+// askCluster returns the nodes that serve slots, masters first, from the first node that answers.
+func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
+	conn, raw, err := e.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
+	switch {
+	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
+		return nil, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
+	case err != nil:
+		return nil, Explain(err)
+	}
+	table, err := topology.ReadSlots(slots, raw.RemoteAddr().String(), topology.AsTold)
+	if err != nil {
+		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
+	}
+	if n := table.Served(); n != 16384 {
+		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+	}
+	var nodes []Node
+	for _, addr := range table.Masters {
+		nodes = append(nodes, Node{Addr: addr})
+	}
+	// CLUSTER SLOTS leaves out replicas that are down or have just begun.
+	replicas := table.Nodes
+	if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
+		replicas = append(replicas, replicasIn(text, raw.RemoteAddr().String())...)
+	}
+	for _, addr := range replicas {
+		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
+			nodes = append(nodes, Node{Addr: addr, Replica: true})
+		}
+	}
+	return nodes, nil
+}
+
+// replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes
+// whose address is not known are left out.
+func replicasIn(text, asked string) (addrs []string) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 {
+			continue
+		}
+		flags := strings.Split(fields[2], ",")
+		told, _, _ := strings.Cut(fields[1], "@")
+		at := strings.LastIndexByte(told, ':')
+		if at < 0 || !slices.Contains(flags, "slave") || slices.Contains(flags, "noaddr") || slices.Contains(flags, "handshake") {
+			continue
+		}
+		host, port := strings.Trim(told[:at], "[]"), told[at+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.ContainsAny(host, "[]") {
+			continue
+		}
+		if host == "" {
+			host, _, _ = net.SplitHostPort(asked)
+		}
+		addrs = append(addrs, net.JoinHostPort(host, port))
+	}
+	return addrs
+}

@@ -1,0 +1,257 @@
+package endpoint
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// dialError dials a URL and returns what goes wrong.
+func dialError(t *testing.T, url string, files TLSFiles) *Error {
+	t.Helper()
+	e, err := Parse(url, files)
+	require.NoError(t, err)
+	conn, err := e.Dial(context.Background())
+	if err == nil {
+		_ = conn.Close()
+		t.Fatalf("%s: connected", e)
+	}
+	var explained *Error
+	require.ErrorAs(t, err, &explained)
+	assert.NotEmpty(t, explained.Hint(), explained.Error())
+	assert.False(t, explained.Usage(), explained.Error())
+	assert.NotContains(t, explained.Error()+explained.Hint(), "\n")
+	assert.NotContains(t, explained.Error()+explained.Hint(), "hunter2")
+	return explained
+}
+
+func TestDial(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		e, err := Parse(fmt.Sprintf("redis://%s/3", s.Addr), TLSFiles{})
+		require.NoError(t, err)
+		conn, err := e.Dial(context.Background())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Do("SET", "k", "v")
+		require.NoError(t, err)
+		assert.Empty(t, s.Value("k"), "database 0 has the key of database 3")
+	})
+}
+
+func TestDialNobody(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	_ = l.Close()
+	assert.EqualError(t, dialError(t, "redis://:hunter2@"+addr, TLSFiles{}), "cannot connect to "+addr+": connection refused")
+	assert.Contains(t, dialError(t, "redis://no-such-host.invalid", TLSFiles{}).Error(), "cannot connect to no-such-host.invalid:6379: ")
+}
+
+func TestDialEndsWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	require.NoError(t, err)
+	defer l.Close()
+	e, err := Parse("redis://"+l.Addr().String(), TLSFiles{})
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	_, err = e.Dial(ctx)
+	assert.ErrorIs(t, err, context.Canceled)
+
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = e.Dial(ctx)
+	assert.EqualError(t, err, "cannot connect to "+l.Addr().String()+": no answer in time")
+}
+
+func TestDialWrongPassword(t *testing.T) {
+	s := redistest.Real(t, "--requirepass", "hunter2right")
+	s.Do("ACL", "SETUSER", "joe", "on", ">hunter2joe", "~*", "+@all", "-ping")
+	for url, want := range map[string]string{
+		"redis://" + s.Addr:                       "the server wants a password",
+		"redis://:hunter2@" + s.Addr:              "the server refuses the user and password",
+		"redis://:hunter2%72ight@" + s.Addr:       "",
+		"redis://joe:hunter2wrong@" + s.Addr:      "the server refuses the user and password",
+		"redis://joe:hunter2joe@" + s.Addr:        "",
+		"redis://:hunter2right@" + s.Addr + "/99": "the server has no database of that number",
+	} {
+		if want != "" {
+			assert.EqualError(t, dialError(t, url, TLSFiles{}), want)
+			continue
+		}
+		e, err := Parse(url, TLSFiles{})
+		require.NoError(t, err)
+		conn, err := e.Dial(context.Background())
+		require.NoError(t, err)
+		_ = conn.Close()
+	}
+}
+
+func TestDialWithAPasswordThatTheServerDoesNotWant(t *testing.T) {
+	s := redistest.Real(t)
+	assert.EqualError(t, dialError(t, "redis://:hunter2@"+s.Addr, TLSFiles{}), "the server has no password, but the URL gives one")
+}
+
+// TestDialNeverShowsThePassword: old servers and proxies answer an AUTH they do not know with its words.
+func TestDialNeverShowsThePassword(t *testing.T) {
+	for reply, want := range map[string]string{
+		"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'": "the server does not know a command that this needs",
+		"-SOMETHING hunter2": "the server refuses to authenticate this client",
+		"-ERR wrong number of arguments for 'auth' command hunter2": "the server knows no users, only a password",
+		"-WRONGPASS hunter2": "the server refuses the user and password",
+		"-LOADING hunter2":   "the server is loading its data",
+		"-ERR Client sent AUTH, but no password is set hunter2": "the server has no password, but the URL gives one",
+	} {
+		addr := answer(t, reply)
+		err := dialError(t, "redis://joe:hunter2@"+addr, TLSFiles{})
+		assert.EqualError(t, err, want)
+		for cause := err.Unwrap(); cause != nil; {
+			assert.NotContains(t, cause.Error(), "hunter2")
+			unwrapped, ok := cause.(interface{ Unwrap() error })
+			if !ok {
+				break
+			}
+			cause = unwrapped.Unwrap()
+		}
+	}
+}
+
+// answer serves one reply to whatever comes.
+func answer(t *testing.T, reply string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = bufio.NewReader(conn).ReadString('\n')
+			_, _ = conn.Write([]byte(reply + "\r\n"))
+			time.AfterFunc(time.Second, func() { _ = conn.Close() })
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestExplain(t *testing.T) {
+	for refusal, want := range map[string]string{
+		"READONLY You can't write against a read only replica.":             "the server is a read-only replica",
+		"LOADING Redis is loading the dataset in memory":                    "the server is loading its data",
+		"NOPERM this user has no permissions to run the 'scan' command":     "this user may not run a command there (NOPERM this user has no permissions to run the 'scan' command)",
+		"NOPERM this user has no permissions to access one of the keys":     "this user may not touch a key there (NOPERM this user has no permissions to access one of the keys)",
+		"NOAUTH Authentication required.":                                   "the server wants a password",
+		"MOVED 5061 10.0.0.1:7001":                                          "the server is part of a cluster",
+		"WRONGTYPE Operation against a key holding the wrong kind of value": "a key holds another type than this command works with",
+		"ERR max number of clients reached":                                 "the server has no connection left for another client",
+		"DENIED Redis is running in protected mode because":                 "the server is in protected mode and takes no connections from other hosts",
+		"ERR unknown command 'GETRANGE'":                                    "the server does not know the command GETRANGE",
+		"ERR unknown command":                                               "the server does not know a command that this needs",
+		"ERR something else":                                                "the server says: ERR something else",
+	} {
+		err := Explain(fmt.Errorf("wrapped: %w", redis.Error(refusal)))
+		var explained *Error
+		require.ErrorAs(t, err, &explained)
+		assert.EqualError(t, err, want)
+		assert.NotEmpty(t, explained.Hint())
+	}
+	assert.NoError(t, Explain(nil))
+	assert.Equal(t, context.Canceled, Explain(context.Canceled))
+}
+
+func TestDialTLS(t *testing.T) {
+	dir := t.TempDir()
+	serverPair := certificate(t, dir, "server", "127.0.0.1")
+	certificate(t, dir, "other", "192.0.2.1")
+	file := func(name string) string { return filepath.Join(dir, name) }
+
+	mini := miniredis.NewMiniRedis()
+	require.NoError(t, mini.StartTLS(&tls.Config{Certificates: []tls.Certificate{serverPair}}))
+	t.Cleanup(mini.Close)
+	plain := miniredis.NewMiniRedis()
+	require.NoError(t, plain.Start())
+	t.Cleanup(plain.Close)
+
+	for _, files := range []TLSFiles{{CA: file("server.crt")}, {Insecure: true}, {Insecure: true, Cert: file("other.crt"), Key: file("other.key")}} {
+		e, err := Parse("rediss://"+mini.Addr(), files)
+		require.NoError(t, err)
+		conn, err := e.Dial(context.Background())
+		require.NoError(t, err)
+		_ = conn.Close()
+		raw, err := e.DialRaw(context.Background(), mini.Addr())
+		require.NoError(t, err)
+		_ = raw.Close()
+	}
+	to := "cannot connect to "
+	assert.EqualError(t, dialError(t, "rediss://"+mini.Addr(), TLSFiles{}), to+mini.Addr()+": its certificate is signed by an unknown authority")
+	assert.EqualError(t, dialError(t, "rediss://"+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1), TLSFiles{CA: file("server.crt")}),
+		to+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1)+": its certificate is for another name")
+	assert.EqualError(t, dialError(t, "rediss://"+plain.Addr(), TLSFiles{}), to+plain.Addr()+": it closed the connection within the TLS handshake")
+	notRedis := answer(t, "HTTP/1.1 400 Bad Request")
+	assert.EqualError(t, dialError(t, "rediss://"+notRedis, TLSFiles{}), to+notRedis+": it does not speak TLS")
+	assert.Contains(t, dialError(t, "redis://"+mini.Addr(), TLSFiles{}).Hint(), "rediss://")
+
+	wantsOurs := miniredis.NewMiniRedis()
+	require.NoError(t, wantsOurs.StartTLS(&tls.Config{Certificates: []tls.Certificate{serverPair}, ClientAuth: tls.RequireAnyClientCert}))
+	t.Cleanup(wantsOurs.Close)
+	assert.Contains(t, dialError(t, "rediss://"+wantsOurs.Addr(), TLSFiles{Insecure: true}).Hint(), "--tls-cert")
+}
+
+// certificate writes name.crt and name.key, signed by themselves.
+func certificate(t *testing.T, dir, name, ip string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(ip)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	crt := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	secret := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".crt"), crt, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".key"), secret, 0o600))
+	pair, err := tls.X509KeyPair(crt, secret)
+	require.NoError(t, err)
+	return pair
+}
+
+func TestReadOnlyReplica(t *testing.T) {
+	master := redistest.Real(t)
+	host, port, _ := net.SplitHostPort(master.Addr)
+	replica := redistest.Real(t, "--replicaof", host+" "+port)
+	e, err := Parse(replica.URL(), TLSFiles{})
+	require.NoError(t, err)
+	conn, err := e.Dial(context.Background())
+	require.NoError(t, err, "a replica can be read")
+	defer conn.Close()
+	_, err = conn.Do("SET", "k", "v")
+	assert.EqualError(t, Explain(err), "the server is a read-only replica")
+}

@@ -1,0 +1,140 @@
+package endpoint
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// sentinel is a server that answers for the master "orders".
+func sentinel(t *testing.T, master string) string {
+	t.Helper()
+	s, err := server.NewServer("127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	require.NoError(t, s.Register("PING", func(c *server.Peer, _ string, _ []string) { c.WriteInline("PONG") }))
+	require.NoError(t, s.Register("CLIENT", func(c *server.Peer, _ string, _ []string) { c.WriteOK() }))
+	require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, args []string) {
+		if args[1] != "orders" {
+			c.WriteLen(-1)
+			return
+		}
+		host, port, _ := net.SplitHostPort(master)
+		c.WriteStrings([]string{host, port})
+	}))
+	return s.Addr().String()
+}
+
+func TestSentinel(t *testing.T) {
+	master := redistest.Mini(t)
+	good := sentinel(t, master.Addr)
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_ = gone.Close()
+
+	e, err := Parse("redis+sentinel://"+gone.Addr().String()+","+good+"/orders?db=2", TLSFiles{})
+	require.NoError(t, err)
+	conn, err := e.Dial(context.Background())
+	require.NoError(t, err, "the second sentinel answers")
+	defer conn.Close()
+	_, err = conn.Do("SET", "k", "v")
+	require.NoError(t, err)
+	assert.True(t, master.Mini.DB(2).Exists("k"))
+
+	masters, err := e.Masters(context.Background())
+	require.NoError(t, err)
+	assert.Equal(t, []string{master.Addr}, masters)
+
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`)
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+master.Addr+"/orders", TLSFiles{}), master.Addr+" is no sentinel")
+}
+
+func TestSentinelThatNamesAReplica(t *testing.T) {
+	master := redistest.Real(t)
+	host, port, _ := net.SplitHostPort(master.Addr)
+	replica := redistest.Real(t, "--replicaof", host+" "+port)
+	err := dialError(t, "redis+sentinel://"+sentinel(t, replica.Addr)+"/orders", TLSFiles{})
+	assert.EqualError(t, err, replica.Addr+" is no master any more")
+}
+
+func TestCluster(t *testing.T) {
+	a := redistest.Real(t, "--cluster-enabled", "yes")
+	b := redistest.Real(t, "--cluster-enabled", "yes")
+	incomplete := dialMasters(t, a.Addr)
+	require.Error(t, incomplete.err)
+	assert.EqualError(t, incomplete.err, "the cluster serves 0 of 16384 slots")
+
+	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+	host, port, _ := net.SplitHostPort(b.Addr)
+	a.Do("CLUSTER", "MEET", host, port)
+	require.Eventually(t, func() bool { return dialMasters(t, a.Addr).err == nil }, 20*time.Second, 50*time.Millisecond)
+	assert.ElementsMatch(t, []string{a.Addr, b.Addr}, dialMasters(t, a.Addr).addrs)
+
+	plain := redistest.Real(t)
+	assert.EqualError(t, dialMasters(t, plain.Addr).err, "the server is not part of a cluster")
+}
+
+// FuzzNodes reads what a server, or whoever is in between, answers to CLUSTER NODES.
+func FuzzNodes(f *testing.F) {
+	corpus := mutate.New(f)
+	corpus.Add("07c3 127.0.0.1:30004@31004,name slave e7d1 0 1426238317239 4 connected\n67ed :30002@31002 myself,master - 0 0 2 connected 5461-10922\n")
+	corpus.Add("292f ::1:30003@31003 slave,fail 67ed 1426238316232 0 3 disconnected\n6ec2 :0@0 slave,noaddr - 0 0 5 disconnected\n")
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, addr := range replicasIn(text, "10.0.0.1:7000") {
+			if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "0" {
+				t.Fatalf("%q: %v", addr, err)
+			}
+		}
+	})
+}
+
+func TestReplicasThatAreDown(t *testing.T) {
+	c := redistest.NewCluster(t, 1, 2)
+	c.Replicas[0][0].Kill()
+	redistest.Await(t, "the others to give it up", 30*time.Second, func() bool {
+		return strings.Contains(string(c.Masters[0].Do("CLUSTER", "NODES").([]byte)), "slave,fail ")
+	})
+	e, err := Parse("redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
+	require.NoError(t, err)
+	nodes, err := e.Nodes(context.Background())
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []Node{{c.Masters[0].Addr, false}, {c.Replicas[0][0].Addr, true}, {c.Replicas[0][1].Addr, true}}, nodes)
+}
+
+type masters struct {
+	addrs []string
+	err   error
+}
+
+func dialMasters(t *testing.T, addr string) masters {
+	t.Helper()
+	e, err := Parse("redis+cluster://"+addr, TLSFiles{})
+	require.NoError(t, err)
+	addrs, err := e.Masters(context.Background())
+	return masters{addrs, err}
+}
+
+func TestPoolForgetsDeadConnections(t *testing.T) {
+	s := redistest.Mini(t)
+	e, err := Parse(s.URL(), TLSFiles{})
+	require.NoError(t, err)
+	pool := e.Pool()
+	defer pool.Close()
+	conn, err := pool.GetContext(context.Background())
+	require.NoError(t, err)
+	_, err = redis.String(conn.Do("PING"))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+}

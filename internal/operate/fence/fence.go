@@ -1,0 +1,672 @@
+// Package fence makes a forgotten legacy client fail loudly: it denies SETNX and GETSET to the users that
+// legacy clients authenticate as, by the server's own ACL. With Options.All it denies every command that can take
+// a lock, SET too: then nothing of these users needs to be watched.
+//
+// A fence stands only where the server itself says so. The words of a rule prove nothing: a selector, or a
+// category that was granted later, can allow what another word denies. So each key pattern of the locks is
+// met with each key pattern of the user's rule, and ACL DRYRUN is asked about a key of each meeting. A
+// user may run a command on a lock's key only if some part of its rule allows the command and has a
+// pattern of that key; so if these keys are denied, all are.
+//
+// What a fence cannot do. ACL has no rule about an option: SET NX and SET GET cannot be denied without
+// denying SET, which WATCH with SET uses too. A fenced client can still DEL: one that held a lock before the
+// fence deletes whatever is on the key when it is done. ACL rules are not replicated, so every server that
+// may become the master needs the fence for itself. They are gone after a restart unless they are saved
+// (ACL SAVE, CONFIG REWRITE).
+//
+// Least rights: acl|list, acl|dryrun, client|list, acl|setuser, and acl|log to watch. See SECURITY.md.
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+)
+
+// Taking are the commands with which a client can take or overwrite a lock that is a string: Denied, and Writes.
+var Taking = []string{"setnx", "getset", "set", "setex", "psetex", "mset", "msetnx", "renamenx"}
+
+// Denied are those that legacy clients take locks with and that nothing else needs.
+var Denied = Taking[:2:2]
+
+// Writes are the others. Of the locks known to be in use SET NX and SETEX take; the rest is rare and could.
+var Writes = Taking[2:]
+
+// Verdict says how far a user is kept from taking a legacy lock.
+type Verdict string
+
+// The verdicts, from the server's own words.
+const (
+	Open    Verdict = "open"    // the user may run SETNX or GETSET on a lock's key
+	Partly  Verdict = "partly"  // this user may not, but another user may, or one of Writes remains
+	Fenced  Verdict = "fenced"  // no user of this server can take a legacy lock
+	Unknown Verdict = "unknown" // the server could not be asked
+)
+
+// Plan is what is to be done to one user of one server.
+type Plan struct {
+	Server      string                  `json:"server"`
+	Replica     bool                    `json:"replica,omitempty"` // today; rules are each server's own, and it may be the master tomorrow
+	User        string                  `json:"user"`
+	Now         string                  `json:"now"`               // the user's rules, without passwords
+	Command     []string                `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
+	Note        string                  `json:"note,omitempty"`
+	Checks      []Trial                 `json:"checks,omitempty"`
+	Verdict     Verdict                 `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
+	Obligations []obligation.Obligation `json:"obligations,omitempty"` // what Fenced needs
+	Error       string                  `json:"error,omitempty"`       // why it was not done, or cannot be
+
+	options Options
+}
+
+// Trial is one command that ACL DRYRUN was asked about.
+type Trial struct {
+	Command []string `json:"command"`
+	Now     string   `json:"now"`   // what the server says today: allowed, denied or unknown
+	After   string   `json:"after"` // what it is to say; empty where that is up to the user's other rights
+	Did     string   `json:"did,omitempty"`
+}
+
+// Options say what to fence.
+type Options struct {
+	Users  []string
+	Locks  []string // patterns of the locks' keys
+	Keep   []string // patterns of other keys, where the denied commands stay allowed
+	All    bool     // deny all of Taking, and not only Denied
+	Remove bool
+}
+
+// commands are those that the fence denies.
+func (o *Options) commands() []string {
+	if o.All {
+		return Taking
+	}
+	return Denied
+}
+
+// spoken names commands in a text.
+func spoken(commands []string) string {
+	upper := strings.ToUpper(strings.Join(commands[:len(commands)-1], ", "))
+	return upper + " and " + strings.ToUpper(commands[len(commands)-1])
+}
+
+// Make plans for one server. It only reads.
+func Make(ctx context.Context, conn redis.Conn, server string, o Options) ([]Plan, error) {
+	lines, err := list(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if !o.Remove {
+		if err := o.check(); err != nil {
+			return nil, err
+		}
+	}
+	var plans []Plan
+	for _, user := range o.Users {
+		line := ruleOf(lines, user)
+		if line == "" {
+			return nil, &endpoint.Error{What: fmt.Sprintf("the server %s has no user %q", server, user), Advice: "ACL USERS lists them", BadInput: true}
+		}
+		p := Plan{Server: server, User: user, Now: withoutPasswords(line), options: o}
+		r := parse(line)
+		p.try(ctx, conn, r)
+		if o.Remove {
+			p.remove(r)
+		} else {
+			p.apply(r)
+		}
+		p.judge(ctx, conn, lines)
+		plans = append(plans, p)
+	}
+	return plans, nil
+}
+
+// check refuses options that contradict each other.
+func (o *Options) check() error {
+	if len(o.Locks) == 0 {
+		return &endpoint.Error{What: "no lock key is named", Advice: "give their patterns with --lock, such as 'lock.order.*'", BadInput: true}
+	}
+	for _, lock := range o.Locks {
+		for _, keep := range o.Keep {
+			if key, meet := glob.Meet(lock, keep); meet {
+				return &endpoint.Error{What: fmt.Sprintf("the key %q is a lock (%s) and is to be kept (%s)", key, lock, keep), Advice: "give patterns that have no key in common", BadInput: true}
+			}
+		}
+	}
+	return nil
+}
+
+// list reads the rules of all users.
+func list(ctx context.Context, conn redis.Conn) ([]string, error) {
+	lines, err := redis.Strings(redis.DoContext(conn, ctx, "ACL", "LIST"))
+	var refused redis.Error
+	if !errors.As(err, &refused) || !strings.Contains(strings.ToLower(string(refused)), "unknown command") {
+		return lines, endpoint.Explain(err)
+	}
+	return nil, unknownACL(ctx, conn, err)
+}
+
+// unknownACL says why a server does not know ACL: it is too old, or the command has another name.
+func unknownACL(ctx context.Context, conn redis.Conn, cause error) error {
+	info, _ := redis.String(redis.DoContext(conn, ctx, "INFO", "server"))
+	version := ""
+	if _, after, found := strings.Cut(info, "redis_version:"); found {
+		version, _, _ = strings.Cut(after, "\r")
+	}
+	major := 0
+	_, _ = fmt.Sscanf(version, "%d", &major)
+	switch {
+	case major >= 6:
+		return &endpoint.Error{What: "the command ACL is renamed or disabled on this server (version " + version + ")", Advice: "have the provider set the rules, or undo rename-command for ACL", Cause: cause}
+	case major > 0:
+		return &endpoint.Error{What: "the server knows no ACL: version " + version + " is older than 6.0", Advice: "upgrade it; renaming SETNX and GETSET away in its configuration fences too, but then no rollback to stage legacy is possible", Cause: cause}
+	}
+	return &endpoint.Error{What: "the server knows no command ACL: it is older than 6.0, or the command is renamed", Advice: "ask for its version; INFO does not tell it here", Cause: cause}
+}
+
+func ruleOf(lines []string, user string) string {
+	for _, r := range lines {
+		if words := Words(r); len(words) > 1 && words[1] == user {
+			return r
+		}
+	}
+	return ""
+}
+
+// withoutPasswords leaves out the hashes that ACL LIST shows.
+func withoutPasswords(line string) string {
+	return strings.Join(slices.DeleteFunc(Words(line), func(w string) bool { return strings.HasPrefix(w, "#") }), " ")
+}
+
+// witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it
+// meets each key pattern of a rule.
+func witnesses(locks []string, r rule) []string {
+	var keys []string
+	add := func(a, b string) {
+		if key, ok := glob.Meet(a, b); ok && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	for _, lock := range locks {
+		add(lock, "*")
+		for _, part := range r.parts() {
+			for _, pattern := range part.keys() {
+				add(lock, pattern)
+			}
+		}
+	}
+	return keys
+}
+
+// try asks the server what it says today about every key that matters.
+func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
+	locks := p.options.Locks
+	if len(locks) == 0 {
+		locks = []string{"*"}
+	}
+	add := func(after string, words ...string) {
+		p.Checks = append(p.Checks, Trial{Command: words, After: after, Now: dryrun(ctx, conn, p.User, words)})
+	}
+	denied := "denied"
+	if p.options.Remove {
+		denied = ""
+	}
+	commands := p.options.commands()
+	for _, key := range witnesses(locks, r) {
+		for _, command := range commands {
+			for _, words := range trials(command, key, r) {
+				add(denied, words...)
+			}
+		}
+	}
+	for _, pattern := range p.options.Keep {
+		if key, ok := glob.Meet(pattern, "*"); ok && !p.options.Remove {
+			for _, command := range commands {
+				add("allowed", trials(command, key, rule{})[0]...)
+			}
+		}
+	}
+	for _, key := range witnesses(locks, r) {
+		if !p.options.All {
+			add("", "SET", key, "1", "NX")
+			add("", "SET", key, "1", "GET")
+		}
+		add("", "DEL", key)
+	}
+}
+
+// trials are the forms of a command that could take a key. RENAMENX moves another key there: one for each
+// pattern of the user's rule.
+func trials(command, key string, r rule) (all [][]string) {
+	name := strings.ToUpper(command)
+	switch command {
+	case "setex", "psetex":
+		return [][]string{{name, key, "1", "1"}}
+	case "renamenx":
+		all = append(all, []string{name, key, key})
+		for _, part := range r.parts() {
+			for _, pattern := range part.keys() {
+				if from, ok := glob.Meet(pattern, "*"); ok && from != key && !slices.ContainsFunc(all, func(t []string) bool { return t[1] == from }) {
+					all = append(all, []string{name, from, key})
+				}
+			}
+		}
+		return all
+	}
+	return [][]string{{name, key, "1"}}
+}
+
+// unshown says why trials that are denied do not stand for all keys, empty where they do.
+func (r rule) unshown(command string) string {
+	switch {
+	case r.byArgument(command):
+		return "user " + r.user + " may run " + strings.ToUpper(command) + " with some first arguments, and no trial shows which"
+	case r.databases():
+		return "user " + r.user + " has rights in some databases only, and ACL DRYRUN speaks of one"
+	case r.split() && (command == "getset" || command == "renamenx"):
+		return "user " + r.user + " has key patterns that only read and others that only write; no trial stands for the keys that match both"
+	}
+	return ""
+}
+
+// may asks whether a user may run one of the commands on any key of the locks. It says denied only where the trials
+// stand for every key, and else names the trial, or the reason.
+func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command string) (said, evidence string) {
+	said = "denied"
+	if evidence = r.unshown(command); evidence != "" {
+		said = "unknown"
+	}
+	for _, key := range witnesses(locks, r) {
+		for _, words := range trials(command, key, r) {
+			switch dryrun(ctx, conn, r.user, words) {
+			case "allowed":
+				return "allowed", strings.Join(words, " ")
+			case "unknown":
+				said, evidence = "unknown", strings.Join(words, " ")
+			}
+		}
+	}
+	return said, evidence
+}
+
+// Excluded returns the commands of Taking that no user may run on any key of the locks, by the server's own word.
+// Users that are off, and those that are trusted, do not count. What the server does not tell counts as allowed.
+// It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
+func Excluded(ctx context.Context, conn redis.Conn, locks, trusted []string) (commands []string, err error) {
+	if len(locks) == 0 {
+		return nil, nil // every key is a lock's
+	}
+	lines, err := list(ctx, conn)
+	if err != nil || len(lines) == 0 {
+		return nil, err
+	}
+	all := people(ctx, conn, lines)
+	for _, command := range Taking {
+		free := false
+		for _, who := range all {
+			if slices.Contains(trusted, who.user) {
+				continue
+			}
+			said, _ := may(ctx, conn, who.rule, locks, command)
+			free = free || said != "denied"
+		}
+		if !free {
+			commands = append(commands, command)
+		}
+	}
+	return commands, nil
+}
+
+// dryrun says allowed, denied, or unknown where the server cannot tell: before 7.0, or without the right.
+func dryrun(ctx context.Context, conn redis.Conn, user string, command []string) string {
+	reply, err := redis.String(redis.DoContext(conn, ctx, "ACL", append([]any{"DRYRUN", user}, words(command)...)...))
+	switch {
+	case err != nil:
+		return "unknown"
+	case reply == "OK":
+		return "allowed"
+	default:
+		return "denied"
+	}
+}
+
+// said tells whether the server says something of any of the trials that a fence is to deny.
+func (p *Plan) said(what string) (trial []string, found bool) {
+	for _, t := range p.Checks {
+		now := t.Now
+		if t.Did != "" {
+			now = t.Did
+		}
+		if t.After == "denied" && now == what {
+			return t.Command, true
+		}
+	}
+	return nil, false
+}
+
+// apply plans the fence.
+func (p *Plan) apply(r rule) {
+	o := p.options
+	_, allowed := p.said("allowed")
+	_, unknown := p.said("unknown")
+	if p.Error = p.keepable(r); p.Error != "" {
+		return
+	}
+	if !allowed && !unknown && p.kept() {
+		p.Note = "fenced already: the server denies " + spoken(o.commands()) + " on every key of the patterns"
+		return
+	}
+	before, again := r.memory()
+	if !again {
+		before.root = r.root.commands
+	}
+	var denials []string
+	for _, command := range o.commands() {
+		denials = append(denials, "-"+command)
+		if !slices.Contains(before.denied, command) {
+			before.denied = append(before.denied, command)
+		}
+	}
+	p.Command = append([]string{"ACL", "SETUSER", p.User}, denials...)
+	var selectors []string
+	for _, s := range r.selectors {
+		if s.ours() {
+			continue // of an earlier fence: it is replaced
+		}
+		if !s.disjoint(o.Locks) && s.grants(o.commands()) {
+			before.selectors = append(before.selectors, s)
+			s.commands = append(slices.Clone(s.commands), denials...)
+		}
+		selectors = append(selectors, s.text())
+	}
+	if !unknown { // selectors came with DRYRUN, in 7.0
+		if len(r.selectors) > 0 {
+			p.Command = append(p.Command, "clearselectors")
+		}
+		p.Command = append(p.Command, selectors...)
+		p.Command = append(p.Command, before.text())
+	}
+	if len(o.Keep) > 0 {
+		p.Command = append(p.Command, keeper(o.commands(), o.Keep))
+	}
+	if slices.Contains(r.root.other, "off") {
+		p.Note = "the user is off: nobody can connect as it, but those who are connected go on"
+	}
+}
+
+// disjoint tells that a part has no key in common with the locks.
+func (p permissions) disjoint(locks []string) bool {
+	for _, pattern := range p.keys() {
+		for _, lock := range locks {
+			if _, meet := glob.Meet(pattern, lock); meet {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// kept tells that what is to be kept is allowed.
+func (p *Plan) kept() bool {
+	return !slices.ContainsFunc(p.Checks, func(t Trial) bool { return t.After == "allowed" && t.Now != "allowed" })
+}
+
+// keepable says why the patterns to be kept cannot be: a fence must not give a right that the user
+// did not have before.
+func (p *Plan) keepable(r rule) string {
+	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
+		return "to keep patterns the server needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --keep"
+	}
+	if _, unknown := p.said("unknown"); unknown && p.options.All {
+		return "to deny SET the fence must remember the rights of before, and needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --with-set"
+	}
+	before, fenced := r.memory()
+	if !fenced {
+		before.root = r.root.commands
+	}
+	for _, pattern := range p.options.Keep {
+		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && (permissions{commands: before.root}).grants(p.options.commands())
+		for _, s := range r.selectors {
+			held = held || s.grants(p.options.commands()) && slices.ContainsFunc(s.keys(), func(own string) bool { return glob.Covers(own, pattern) })
+		}
+		if !held {
+			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it", pattern)
+		}
+	}
+	if !fenced && !p.kept() {
+		return "the user may not run " + spoken(p.options.commands()) + " on what is to be kept today, and a fence gives no rights: leave out --keep"
+	}
+	return ""
+}
+
+// remove plans the way back: the rule of before, as the fence remembers it.
+func (p *Plan) remove(r rule) {
+	before, ok := r.memory()
+	if !ok {
+		before.denied = Denied
+		before.root = strip(r.root.commands, Denied)
+		if !r.root.names(Denied) && !slices.ContainsFunc(r.selectors, func(s permissions) bool { return s.names(Denied) }) {
+			p.Note = "there is no fence of ours to take away"
+			if _, denied := p.denied(); denied {
+				p.Note += "; if the user had SETNX and GETSET before: ACL SETUSER " + p.User + " +setnx +getset"
+			}
+			return
+		}
+		p.Note = "the rule does not remember a fence: only the words -setnx and -getset are taken out"
+	} else if !before.same(r.root.commands, before.root) {
+		p.Note = "other rights were changed since the fence went up: they stay as they are now"
+	}
+	p.Command = append([]string{"ACL", "SETUSER", p.User, "-@all"}, before.restored(r.root.commands, before.root)...)
+	if len(r.selectors) == 0 {
+		return
+	}
+	p.Command = append(p.Command, "clearselectors")
+	for _, s := range r.selectors {
+		if s.ours() {
+			continue
+		}
+		if ok {
+			for _, was := range before.selectors {
+				if slices.Equal(s.other, was.other) {
+					s.commands = before.restored(s.commands, was.commands)
+					break
+				}
+			}
+		} else if s.names(Denied) {
+			s.commands = strip(s.commands, Denied)
+		}
+		p.Command = append(p.Command, s.text())
+	}
+}
+
+// denied tells that the server denies SETNX or GETSET somewhere.
+func (p *Plan) denied() (trial []string, found bool) {
+	for _, t := range p.Checks {
+		if (t.Command[0] == "SETNX" || t.Command[0] == "GETSET") && t.Now == "denied" {
+			return t.Command, true
+		}
+	}
+	return nil, false
+}
+
+// judge lists what a fence needs, and what the server says of each.
+func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
+	if p.options.Remove {
+		return
+	}
+	all := people(ctx, conn, lines)
+	user := p.userObligation(parse(ruleOf(lines, p.User)))
+	others := othersObligation(ctx, conn, all, p.options)
+	set := p.setObligation(ctx, conn, all)
+	p.Obligations = []obligation.Obligation{user, others, set}
+	_, allowed := p.said("allowed")
+	switch {
+	case allowed:
+		p.Verdict = Open
+	case !user.Discharged:
+		p.Verdict = Unknown
+	case obligation.All(p.Obligations):
+		p.Verdict = Fenced
+	default:
+		p.Verdict = Partly
+	}
+}
+
+func (p *Plan) userObligation(r rule) obligation.Obligation {
+	o := obligation.Obligation{ID: "user-denied"}
+	for _, command := range p.options.commands() {
+		if why := r.unshown(command); why != "" {
+			o.Evidence = why
+			return o
+		}
+	}
+	if trial, found := p.said("allowed"); found {
+		o.Evidence = fmt.Sprintf("ACL DRYRUN allows %s to user %s", strings.Join(trial, " "), p.User)
+	} else if trial, found := p.said("unknown"); found {
+		o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s (it needs Redis 7.0, and the right acl|dryrun)", strings.Join(trial, " "))
+	} else {
+		o.Discharged = true
+		n := 0
+		for _, t := range p.Checks {
+			if t.After == "denied" {
+				n++
+			}
+		}
+		o.Evidence = fmt.Sprintf("ACL DRYRUN denies %s to user %s, in %d trials that stand for every key of %s", spoken(p.options.commands()), p.User, n, strings.Join(p.options.Locks, " "))
+	}
+	return o
+}
+
+// person is a user that somebody can connect as, or is connected as.
+type person struct {
+	rule
+	name string // with what is special about it
+}
+
+// people lists them.
+func people(ctx context.Context, conn redis.Conn, lines []string) (all []person) {
+	connected, unseen := Connections(ctx, conn)
+	for _, line := range lines {
+		who := person{rule: parse(line)}
+		who.name = who.user
+		switch off := slices.Contains(who.root.other, "off"); {
+		case off && unseen != nil:
+			who.name += " (off; whether it is connected needs +client|list)"
+		case off && connected[who.user] > 0:
+			who.name += " (off, but connected)"
+		case off:
+			continue
+		}
+		all = append(all, who)
+	}
+	return all
+}
+
+// othersObligation looks at every user that is not to be fenced.
+func othersObligation(ctx context.Context, conn redis.Conn, all []person, opts Options) obligation.Obligation {
+	o := obligation.Obligation{ID: "other-users-denied"}
+	var can, unclear []string
+	users := 0
+	for _, who := range all {
+		if slices.Contains(opts.Users, who.user) {
+			continue
+		}
+		users++
+		verdict := "denied"
+		for _, command := range opts.commands() {
+			if said, _ := may(ctx, conn, who.rule, opts.Locks, command); said != "denied" && verdict != "allowed" {
+				verdict = said
+			}
+		}
+		switch verdict {
+		case "allowed":
+			can = append(can, who.name)
+		case "unknown":
+			unclear = append(unclear, who.name)
+		}
+	}
+	switch {
+	case len(can) > 0:
+		o.Evidence = "may run one of " + spoken(opts.commands()) + " on a lock's key: user " + strings.Join(can, ", ")
+	case len(unclear) > 0:
+		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
+	default:
+		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies %s to the %d other users that are on, or connected", spoken(opts.commands()), users)
+	}
+	return o
+}
+
+// setObligation is about the other commands that write a lock's value. Other clients need them too, so a fence does
+// not deny them; but while anybody may run one, a legacy lock can be taken.
+func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person) obligation.Obligation {
+	o := obligation.Obligation{ID: "set-denied"}
+	for _, who := range all {
+		for _, command := range Writes {
+			switch said, evidence := may(ctx, conn, who.rule, p.options.Locks, command); {
+			case said == "allowed" && command == "set":
+				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
+				return o
+			case said == "allowed":
+				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, evidence)
+				return o
+			case said == "unknown":
+				o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s by user %s: %s", strings.ToUpper(command), who.name, evidence)
+				return o
+			}
+		}
+	}
+	o.Discharged, o.Evidence = true, "ACL DRYRUN denies "+strings.ToUpper(strings.Join(Writes, ", "))+" on every key of the patterns, to everybody"
+	return o
+}
+
+// Execute carries a plan out, asks the server whether it now says what was planned, and takes the change
+// back where it does not. The user's rules of before are restored by their exact text.
+func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
+	if len(p.Command) == 0 {
+		return nil
+	}
+	lines, err := list(ctx, conn)
+	if err != nil {
+		return err
+	}
+	before := ruleOf(lines, p.User)
+	if before == "" {
+		return &endpoint.Error{What: fmt.Sprintf("the server has no user %q any more", p.User), Advice: "ACL USERS lists them"}
+	}
+	if _, err := redis.DoContext(conn, ctx, p.Command[0], words(p.Command[1:])...); err != nil {
+		return endpoint.Explain(err)
+	}
+	for i := range p.Checks {
+		t := &p.Checks[i]
+		t.Did = dryrun(ctx, conn, p.User, t.Command)
+		if t.After == "" || t.Did == t.After || t.Did == "unknown" {
+			continue
+		}
+		restore := append([]string{"SETUSER", p.User, "reset"}, parse(before).words()...)
+		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", words(restore)...); undo != nil {
+			return fmt.Errorf("user %s: %v is %s instead of %s, and the change could not be taken back: %w", p.User, t.Command, t.Did, t.After, undo)
+		}
+		return &endpoint.Error{What: fmt.Sprintf("user %s: %v would be %s instead of %s; the change is taken back", p.User, t.Command, t.Did, t.After), Advice: "see ACL GETUSER " + p.User}
+	}
+	if lines, err = list(ctx, conn); err != nil {
+		return err
+	}
+	p.judge(ctx, conn, lines)
+	return nil
+}
+
+func words(list []string) []any {
+	out := make([]any, len(list))
+	for i, w := range list {
+		out[i] = w
+	}
+	return out
+}

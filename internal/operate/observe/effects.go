@@ -1,0 +1,522 @@
+package observe
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// effect judges what one command of a client did to one key; named tells that a taking command is on a lock.
+func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
+	id := keyID{e.DB, e.Key}
+	blind := false
+	switch e.Op {
+	case OpSetNX, OpTake, OpGetSet:
+	case OpHashAdd:
+		if !l.Lua() && o.locks[id] == nil {
+			return
+		}
+	case OpSet:
+		blind = o.blind(c, l, e)
+		if o.locks[id] == nil && !l.Lua() && !blind {
+			return
+		}
+	default:
+		if o.locks[id] == nil {
+			return
+		}
+	}
+	if accompanies(e.Key) || l.Lua() && o.script.name != "" && !(o.script.keys > 0 && o.script.words[3] == e.Key) {
+		return // guards, queues and counters of our own
+	}
+	lk := o.lock(id)
+	if lk == nil {
+		return
+	}
+	o.lockOps++
+	o.vanished(lk, e, l.At)
+	if e.Done == Unsettled && (e.Op == OpSetNX || e.Op == OpTake || e.Op == OpGetSet) && o.opts.Wonder != nil {
+		o.opts.Wonder(e.DB, e.Key)
+	}
+	switch e.Op {
+	case OpSetNX, OpTake:
+		o.try(c, lk, l, e, named)
+	case OpGet:
+		if !l.Lua() {
+			o.look(c, lk, l.At, e)
+		}
+	case OpGetSet:
+		o.takeover(c, lk, l, e)
+	case OpSet:
+		o.overwrite(c, lk, l, e, blind)
+	case OpDel:
+		o.delete(c, lk, l, e)
+	case OpHashAdd:
+		o.hashAdd(c, lk, l, e)
+	case OpExpire:
+		o.expires(c, lk, l, e)
+	}
+}
+
+// accompanies tells the guard, queue or counter of a lock.
+func accompanies(key string) bool {
+	_, _, ok := protocol.Owner([]byte(key))
+	return ok
+}
+
+// expires is EXPIRE and its like: a renewal by a script, or what follows SETNX where a lock lives by its TTL.
+func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
+	if !l.Lua() {
+		if a := c.attempts[lk.id]; a != nil && a.pending && lk.holder == nil { // who sets a TTL after a try has the key
+			o.settled(c, lk, a)
+		}
+	}
+	h := lk.holder
+	if h == nil || !l.Lua() && !o.same(h.c, c) {
+		return
+	}
+	if l.Lua() || h.bySetNX || h.c.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
+		h.c.ttl = e.TTL
+	}
+	if l.Lua() {
+		h.at = l.At
+	}
+	if f := o.family(lk.family); h.bySetNX && !h.expiring {
+		h.expiring = true
+		h.c.expired++
+		f.expired++
+		if h.shape.timed() && len(f.ttls) < 64 {
+			f.ttls[e.TTL]++
+		}
+	}
+}
+
+// settled makes a client the holder whose try had an unknown outcome.
+func (o *Observer) settled(c *client, lk *lock, a *attempt) {
+	o.acquire(c, lk, shapeOf(a.wrote, a.last), a.wrote, a.last, "free")
+	if a.noTTL {
+		o.byNX(c, lk)
+	}
+}
+
+// byNX notes that the present holder has taken the key without a TTL.
+func (o *Observer) byNX(c *client, lk *lock) {
+	if h := lk.holder; h != nil {
+		h.bySetNX = true
+		c.wins++
+		o.family(lk.family).wins++
+	}
+}
+
+// vanished ends the holder whose key is gone without a DEL: its TTL passed.
+func (o *Observer) vanished(lk *lock, e Effect, at protocol.Instant) {
+	if h := lk.holder; h != nil && e.OldKnown && !e.There && h.lost == "" {
+		o.loses(lk, h, "expired", at)
+	}
+}
+
+// loses moves a holder that no longer has the key to those that may not know it.
+func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
+	h.lost = why
+	lk.holder = nil
+	lk.past = append(lk.past, h)
+	if len(lk.past) > maxPast {
+		lk.past = slices.Delete(lk.past, 0, 1)
+	}
+}
+
+// try is SETNX or SET NX.
+func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
+	s := shapeOf(e.Value, l.At)
+	o.voteTry(c, l, e, s, named)
+	if e.TTL > 0 {
+		c.ttl = e.TTL
+	}
+	c.tries++
+	o.uses(c, lk)
+	for _, h := range slices.Clone(lk.past) {
+		if h.c == c { // whoever tries again no longer believes to hold; when it left is not known
+			o.ended(lk, h, l.At, "left")
+		}
+	}
+	a := c.attempt(lk.id)
+	if a.pending { // it tries again: the last try had failed
+		a.pending, a.failed = false, true
+	}
+	gap := l.At.Sub(a.last)
+	if a.last == 0 || gap > time.Minute || !a.failed {
+		a.first = l.At
+	} else {
+		c.poll.add(gap)
+	}
+	a.last, a.looked, a.readKnown = l.At, false, false
+	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
+	if s.timed() {
+		o.sample(c, lk, s, l.At, e.TTL)
+	}
+	if e.TTL == 0 || s.of != nil && s.of.TakesWithTTL {
+		o.mixed(c, lk, s, l.At)
+	}
+	a.failed, a.pending = e.Done == No, e.Done == Unsettled
+	if a.failed {
+		c.failures++
+	}
+	if e.Done == Yes {
+		o.acquire(c, lk, s, e.Value, l.At, "free")
+		if e.TTL == 0 {
+			o.byNX(c, lk)
+		}
+	}
+}
+
+// voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
+func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
+	v := vote{s.kind, s.dialect}
+	switch name := o.script.name; {
+	case l.Lua() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == OpTake:
+		v = vote{Modern, ours}
+	case l.Lua() && strings.HasPrefix(name, "bridge_"):
+		v = vote{Bridge, ours}
+	case e.TTL > 0 && s.kind == Legacy && s.of != nil:
+		c.timeToken = s.of // a token, unless it turns out to read what it finds
+		if !s.of.TakesWithTTL {
+			v = vote{Modern, setNXPX}
+		}
+	case e.TTL > 0:
+		v = vote{Modern, setNXPX}
+	case s.kind == Modern:
+		v = vote{Legacy, setnxUUID}
+	case s.kind == Unknown && named:
+		v = vote{Legacy, setnxOther}
+	case s.kind == Unknown:
+		v = vote{Unknown, setnxOther}
+	}
+	if s.quantum == time.Second && e.TTL == 0 && recognise.BlindSetName(e.Key) {
+		c.blindNames = true
+	}
+	c.votes[v]++
+}
+
+// uses counts a client's use of a family of keys.
+func (o *Observer) uses(c *client, lk *lock) {
+	if len(c.keys) < 64 || c.keys[lk.family] > 0 {
+		c.keys[lk.family]++
+	}
+}
+
+// sample takes in what a value says about the writer's clock. A TTL in the same command is the lease.
+func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl time.Duration) {
+	p := pair{c, lk.family, ttl > 0}
+	sum := o.sums[p]
+	if sum == nil {
+		if len(o.sums) >= 2*o.opts.MaxClients {
+			return
+		}
+		sum = &sums{}
+		o.sums[p] = sum
+	}
+	sum.of = s.of
+	if by, stepped := sum.take(s.expires.Sub(at)-ttl, s.quantum); stepped {
+		o.stepped(c, lk.id.name, at, by)
+	}
+}
+
+// trip takes in the time between two commands of one attempt.
+func (o *Observer) trip(c *client, lk *lock, d time.Duration) {
+	for _, direct := range []bool{false, true} {
+		if s := o.sums[pair{c, lk.family, direct}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
+			s.trip = d
+		}
+	}
+}
+
+// mixed reports dialects on one key that misread each other.
+func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
+	if s.kind != Legacy {
+		return
+	}
+	if before := lk.unit; before != "" && before != s.dialect && !lk.odd[s.dialect] && !compatible(before, s.dialect) {
+		if lk.odd == nil {
+			lk.odd = map[string]bool{}
+		}
+		lk.odd[s.dialect] = true
+		o.hazard(Event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
+	}
+	if lk.unit == "" {
+		lk.unit = s.dialect
+	}
+}
+
+// compatible tells that two dialects read each other's plain numbers alike.
+func compatible(a, b string) bool {
+	ms := func(d string) bool { return d == protocol.JedisMS.Name || d == protocol.ServiceStack.Name }
+	return ms(a) && ms(b)
+}
+
+// look is a GET by a client.
+func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
+	a := c.attempt(lk.id)
+	if a.pending && !o.settle(c, lk, a, e) {
+		return
+	}
+	if a.failed && !a.looked {
+		o.trip(c, lk, at.Sub(a.last))
+		a.looked, a.lookedAt = true, at
+		c.readAfter++
+		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
+		o.misread(c, lk, at, e)
+		return
+	}
+	if a.failed { // a second GET of one attempt
+		a.lookedAt = at
+		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
+		return
+	}
+	for _, h := range o.holdsOf(lk, c) {
+		if h.shape.of != nil && looksFirst(h.shape.of) {
+			c.getRelease++
+			o.family(lk.family).looked++
+			o.actsAs(lk, h, at)
+			if h != lk.holder { // it finds out that it has lost the key, and leaves it
+				o.ended(lk, h, at, "lost")
+				c.released++
+			}
+		}
+	}
+}
+
+// settle decides a try of unknown outcome by the GET that follows it. It tells whether that is possible: a
+// loser reads next, but so does a winner whose release looks before it deletes.
+func (o *Observer) settle(c *client, lk *lock, a *attempt, e Effect) bool {
+	s := shapeOf(a.wrote, a.last)
+	switch {
+	case e.OldKnown && e.There && e.Old == a.wrote && lk.holder == nil:
+		o.settled(c, lk, a)
+		return true
+	case !e.OldKnown && s.of != nil && looksFirst(s.of):
+		return false
+	}
+	a.pending, a.failed = false, true
+	return true
+}
+
+// looksFirst tells that clients of a dialect GET before they DEL, or while they hold.
+func looksFirst(d *protocol.Dialect) bool {
+	return d.Release == protocol.ReleaseNotSmaller || d.Release == protocol.ReleaseMine || d.MineExpires
+}
+
+// misread reports a value that the reader's dialect cannot read.
+func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e Effect) {
+	d := dialectOf(c)
+	if !e.OldKnown || !e.There || d == nil {
+		return
+	}
+	if _, ok := d.Read(e.Old); ok || lk.odd[e.Old] {
+		return
+	}
+	if lk.odd == nil {
+		lk.odd = map[string]bool{}
+	}
+	if len(lk.odd) < 64 {
+		lk.odd[strings.Clone(e.Old)] = true
+		o.hazard(Event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+	}
+}
+
+// dialectOf returns the dialect of a legacy client, nil if it has none.
+func dialectOf(c *client) *protocol.Dialect {
+	v := c.leading()
+	if v.kind != Legacy {
+		return nil
+	}
+	d, err := protocol.DialectNamed(v.dialect)
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
+func ownerOf(lk *lock) *client {
+	if lk.holder == nil {
+		return nil
+	}
+	return lk.holder.c
+}
+
+// holdsOf returns the holds that a client may believe in.
+func (o *Observer) holdsOf(lk *lock, c *client) []*hold {
+	var all []*hold
+	if h := lk.holder; h != nil && o.same(h.c, c) {
+		all = append(all, h)
+	}
+	for _, h := range lk.past {
+		if o.same(h.c, c) {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// hashAdd is HSET or HINCRBY in a script: a hash lock is taken, or taken once more.
+func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
+	if !l.Lua() || e.Done != Yes {
+		return
+	}
+	if recognise.RedissonHolder(e.Value) {
+		c.votes[vote{Redisson, Redisson}]++
+	} else {
+		c.votes[vote{Unknown, hashUID}]++
+	}
+	c.tries++
+	o.uses(c, lk)
+	if h := lk.holder; h != nil && h.value == e.Value {
+		return // counted up or down
+	}
+	o.acquire(c, lk, shape{kind: Redisson}, e.Value, l.At, "free")
+}
+
+// blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
+func (o *Observer) blind(c *client, l *Line, e Effect) bool {
+	id := keyID{e.DB, e.Key}
+	s := shapeOf(e.Value, l.At)
+	if l.Lua() || c.watched == id || e.Done != Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(e.Key) || !s.timed() || accompanies(e.Key) {
+		return false
+	}
+	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
+		return true
+	}
+	// It read a value: one that is over by its own clock is taken over, one that lasts is its own to renew.
+	now := l.At
+	if e.TTL > 0 {
+		now = s.expires.Add(-extraOf(s.of) - e.TTL)
+	}
+	read := shapeOf(string(c.got.value), now)
+	return !read.timed() || read.expires < now
+}
+
+// overwrite is SET on a lock's key.
+func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool) {
+	s := shapeOf(e.Value, l.At)
+	if l.Lua() && o.script.name != "" {
+		o.scriptSet(c, lk, l, e, s)
+		return
+	}
+	h := lk.holder
+	mine := h != nil && o.same(h.c, c) && !c.attempt(lk.id).failed
+	if blind && mine && h.c != c { // another connection of its pool, or another client of its host
+		mine = c.got.there && string(c.got.value) == h.value
+	}
+	switch {
+	case mine || h != nil && h.value == e.Value && !blind:
+		h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s // renewed
+	case !l.Lua() && c.watched == lk.id && s.kind == Legacy:
+		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
+	case blind:
+		o.setBlindly(c, lk, l, e, s)
+	case h == nil && s.kind == Unknown:
+	case h == nil:
+		o.acquire(c, lk, s, e.Value, l.At, "set")
+	default:
+		o.hazard(Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
+	}
+}
+
+// setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
+// has taken the key in between.
+func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
+	c.votes[vote{Legacy, blindSet}]++
+	c.blindSets++
+	o.legacySets++
+	c.sends(l.Words[0])
+	o.uses(c, lk)
+	o.sample(c, lk, s, l.At, e.TTL)
+	c.pauses(l.At.Sub(c.got.at))
+	a := c.attempt(lk.id)
+	if !a.failed {
+		c.tries++
+	}
+	if e.TTL > 0 {
+		c.ttl = e.TTL
+	}
+	how := "set"
+	if h := lk.holder; h != nil && !o.same(h.c, c) {
+		how = "takeover"
+		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
+			how = blindSet
+			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+		}
+	}
+	a.failed = false
+	o.acquire(c, lk, s, e.Value, l.At, how)
+}
+
+// scriptSet is a SET by a script of ours.
+func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
+	h := lk.holder
+	if h != nil && h.value == e.Value {
+		h.at = l.At
+		return
+	}
+	owner := o.tokens[e.Value]
+	switch name := o.script.name; {
+	case name == "compare_set.lua" || name == "gated_compare_set.lua":
+		if h != nil {
+			h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s
+		}
+	case name == "gated_set.lua":
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
+	case strings.HasPrefix(name, "bridge_"):
+		c.votes[vote{Bridge, ours}]++
+		c.ttl = e.TTL
+		for _, p := range lk.past {
+			if p.value == e.Value { // put back after a stale DEL or a clobber
+				p.lost, p.at = "", l.At
+				lk.past = slices.DeleteFunc(lk.past, func(x *hold) bool { return x == p })
+				lk.holder = p
+				return
+			}
+		}
+		how := "free"
+		if e.There {
+			how = "takeover"
+		}
+		c.tries++
+		o.uses(c, lk)
+		o.acquire(c, lk, s, e.Value, l.At, how)
+	case strings.HasPrefix(name, "modern_"):
+		if owner == nil {
+			owner = c
+		}
+		owner.votes[vote{Modern, ours}]++
+		if name == "modern_release.lua" && h != nil {
+			o.release(lk, h, c, l.At)
+		}
+		o.uses(owner, lk)
+		o.acquire(owner, lk, s, e.Value, l.At, "free")
+	}
+}
+
+// Settle takes in what a read of ours found: it decides a try whose outcome was open.
+func (o *Observer) Settle(db int, key string) {
+	id := keyID{db, key}
+	lk := o.locks[id]
+	if lk == nil || lk.holder != nil {
+		return
+	}
+	value, _, ok := o.Keys.Value(db, key, o.last)
+	for _, c := range o.clients {
+		at := c.attempts[id]
+		if at == nil || !at.pending {
+			continue
+		}
+		at.pending, at.failed = false, true
+		if s := shapeOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(key)) {
+			at.failed = false
+			o.settled(c, lk, at)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package observe_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+)
+
+// watch observes a server while work runs.
+func watch(t *testing.T, s *redistest.Server, opts observe.Options, work func()) observe.Report {
+	t.Helper()
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	w, err := observe.Start(context.Background(), end, s.Addr, opts, observe.Limits{Load: 10})
+	require.NoError(t, err)
+	work()
+	last := int64(-1)
+	require.Eventually(t, func() bool { // until the stream has caught up with the server
+		before := last
+		last = w.Cost().Commands
+		return before == last
+	}, 5*time.Second, 50*time.Millisecond)
+	w.Stop()
+	require.NoError(t, w.Wait())
+	return w.Report()
+}
+
+// turns lets holders take turns until each has had n.
+func turns(t *testing.T, key string, n, hold int, all ...*holders.Holder) {
+	t.Helper()
+	for _, h := range all {
+		h.Send("turns %s %s:referee %d %d", key, key, n, hold)
+	}
+	deadline := time.After(90 * time.Second)
+	for _, h := range all {
+		for done := false; !done; {
+			select {
+			case e := <-h.Events():
+				done = e.Event == "done"
+			case <-deadline:
+				t.Fatalf("%v has not finished", h)
+			}
+		}
+	}
+}
+
+// TestClocksOfRealHolders starts the real holders with clocks set off by up to 90 s and wants each offset
+// within 20 ms, and dialect, lease and poll as they were started.
+func TestClocksOfRealHolders(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)
+	offsets := []time.Duration{-90 * time.Second, -5 * time.Second, 0, 5 * time.Second, 90 * time.Second}
+	for _, c := range []struct {
+		name    string
+		dialect string
+		lease   time.Duration
+		given   time.Duration
+		poll    float64 // how far the poll may be off: sleeps are longer on a busy machine, and more so under libfaketime
+		start   func(url string, id string, off time.Duration) *holders.Holder
+	}{
+		{"the jar under libfaketime", "jedis-ms", 30 * time.Second, 0, 150, func(url, id string, off time.Duration) *holders.Holder {
+			return holders.Start(t, holders.JedisLock, url, holders.Arg("lease", 30*time.Second), holders.Arg("wait", time.Minute), holders.Clock(t, off))
+		}},
+		{"redis-py", "redispy-float", 20 * time.Second, 20 * time.Second, 40, func(url, id string, off time.Duration) *holders.Holder {
+			return holders.Start(t, holders.RedisPy, url, holders.Arg("lease", 20*time.Second), holders.Arg("clock", off))
+		}},
+		{"jedis-uuid", "jedis-uuid", 60 * time.Second, 0, 40, func(url, id string, off time.Duration) *holders.Holder {
+			return holders.Start(t, holders.JedisUUID, url, holders.Arg("lease", time.Minute), holders.Arg("wait", time.Minute), holders.Arg("clock", off))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			var fleet []*holders.Holder
+			for _, off := range offsets {
+				fleet = append(fleet, c.start(s.URL(), "", off))
+			}
+			report := watch(t, s, observe.Options{Lease: c.given}, func() {
+				turns(t, "lock:orders:0", 8, 2, fleet...)
+				for i, h := range fleet { // and some without a crowd: a delayed value says little
+					turns(t, fmt.Sprint("lock:orders:", i+1), 20, 0, h)
+				}
+			})
+			var found []float64
+			for _, row := range report.Clients {
+				t.Logf("%s %s lease %v (%s) poll %v skew %v ±%v of %d samples, %d acquired", row.Addr, row.Dialect, value(row.LeaseMS), row.LeaseFrom, value(row.PollMS), value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
+				assert.Equal(t, observe.Legacy, row.Kind)
+				assert.Equal(t, c.dialect, row.Dialect)
+				assert.Equal(t, c.lease.Seconds()*1000, value(row.LeaseMS))
+				if row.PollSamples >= 4 {
+					assert.InDelta(t, 100, *row.PollMS, c.poll, "poll")
+				}
+				found = append(found, value(row.SkewMS))
+				assert.GreaterOrEqual(t, 2*value(row.SkewErrorMS)+2, distance(value(row.SkewMS), offsets), "the error bar is honest")
+			}
+			require.Len(t, found, len(offsets))
+			for _, off := range offsets {
+				assert.Less(t, distance(ms(off), nil, found...), 20.0, "offset %v is found in %v", off, found)
+			}
+			t.Log("hazards", report.Hazards, "overlaps", report.OverlapCount)
+		})
+	}
+}
+
+func distance(x float64, offsets []time.Duration, others ...float64) float64 {
+	for _, o := range offsets {
+		others = append(others, ms(o))
+	}
+	best := math.Inf(1)
+	for _, o := range others {
+		best = min(best, math.Abs(x-o))
+	}
+	return best
+}
+
+func value(p *float64) float64 {
+	if p == nil {
+		return math.NaN()
+	}
+	return *p
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// TestPlantedHazards plants a stale delete with an overlap, and wants it found with both holders named.
+func TestPlantedHazards(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java)
+	t.Parallel()
+	s := redistest.Real(t)
+	start := func(id string) *holders.Holder {
+		return holders.Start(t, holders.Article, s.URL(), holders.Arg("lease", 300*time.Millisecond), holders.Arg("wait", 20*time.Second))
+	}
+	a, b, c := start("a"), start("b"), start("c")
+	report := watch(t, s, observe.Options{}, func() {
+		for _, h := range []*holders.Holder{a, b, c} { // one clean turn each
+			require.Equal(t, "acquired", h.Do("acquire lock:x").Event)
+			require.Equal(t, "released", h.Do("release lock:x").Event)
+		}
+		for range 3 {
+			require.Equal(t, "acquired", a.Do("acquire lock:x").Event)
+			require.Equal(t, "acquired", b.Do("acquire lock:x").Event, "b takes over when a's lease is over")
+			require.Equal(t, "released", a.Do("release lock:x").Event, "a deletes b's lock")
+			require.Equal(t, "acquired", c.Do("acquire lock:x").Event, "c enters beside b")
+			require.Equal(t, "released", b.Do("release lock:x").Event, "b deletes c's lock")
+			require.Equal(t, "released", c.Do("release lock:x").Event)
+		}
+	})
+	t.Log(report.Hazards, report.Overlaps)
+	assert.EqualValues(t, 6, report.Hazards["stale-delete"])
+	assert.EqualValues(t, 6, report.OverlapCount)
+	assert.Zero(t, report.Hazards["early-takeover"])
+	assert.Zero(t, report.Hazards["clobber"])
+	require.Len(t, report.Clients, 3)
+	require.Len(t, report.Overlaps, 6)
+	for i, v := range report.Overlaps {
+		assert.NotEqual(t, v.First.Addr, v.Second.Addr)
+		assert.Equal(t, []string{"overrun", "stale-delete"}[i%2], v.Cause)
+		assert.Positive(t, v.MS)
+	}
+	assert.Equal(t, report.Overlaps[0].Second.Addr, report.Overlaps[1].First.Addr, "b is in both")
+}
+
+// TestSteppedClock steps the clock of a real holder, to and fro, and wants both steps found with their sizes,
+// and the clock that was never stepped left alone.
+func TestSteppedClock(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python)
+	t.Parallel()
+	s := redistest.Real(t)
+	lease := holders.Arg("lease", 20*time.Second)
+	steady, stepped := holders.Start(t, holders.RedisPy, s.URL(), lease), holders.Start(t, holders.RedisPy, s.URL(), lease)
+	report := watch(t, s, observe.Options{Lease: 20 * time.Second}, func() {
+		for _, offset := range []int{0, 3300, -4400} {
+			require.Equal(t, "clock", stepped.Do(fmt.Sprint("clock ", offset)).Event)
+			turns(t, "lock:orders:1", 20, 0, steady)
+			turns(t, "lock:orders:2", 20, 0, stepped)
+		}
+	})
+	var jumps []float64
+	for _, e := range report.Events {
+		var by float64
+		if _, err := fmt.Sscanf(e.Note, "its clock jumped by %f s", &by); assert.NoError(t, err, e.Note) {
+			jumps = append(jumps, by)
+		}
+		assert.Equal(t, "lock:orders:2", e.Key)
+	}
+	assert.InDeltaSlice(t, []float64{3.3, -7.7}, jumps, 0.2)
+	assert.Equal(t, map[string]int64{"step": 2}, report.Hazards)
+	for _, row := range report.Clients {
+		if row.Keys[0] == "lock:orders:#" && value(row.SkewMS) < -1000 {
+			assert.InDelta(t, -4400, value(row.SkewMS), 50, "the skew is that of the clock as it is now")
+		}
+	}
+}
+
+// TestFlushedLocks flushes a server under a holder, and wants the holder that it robbed named.
+func TestFlushedLocks(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java)
+	t.Parallel()
+	s := redistest.Real(t)
+	a := holders.Start(t, holders.Article, s.URL(), holders.Arg("lease", 30*time.Second))
+	b := holders.Start(t, holders.Article, s.URL(), holders.Arg("lease", 30*time.Second))
+	report := watch(t, s, observe.Options{Lease: 30 * time.Second}, func() {
+		require.Equal(t, "acquired", a.Do("acquire lock:x").Event)
+		require.Equal(t, "acquired", b.Do("acquire lock:y").Event)
+		require.Equal(t, "released", b.Do("release lock:y").Event)
+		s.Do("FLUSHALL")
+		require.Equal(t, "acquired", b.Do("acquire lock:x").Event)
+		require.Equal(t, "released", b.Do("release lock:x").Event)
+		require.Equal(t, "released", a.Do("release lock:x").Event)
+	})
+	assert.Equal(t, map[string]int64{"lost-update": 1}, report.Hazards)
+	require.Len(t, report.Overlaps, 1)
+	assert.Equal(t, "lost-update", report.Overlaps[0].Cause)
+}
+
+// TestCleanRun lets fleets of every kind work as they should and wants nothing reported.
+//
+// Two of the dialects do not always: one that takes a vanished key for an expired one sends GETSET when the holder releases
+// between its SETNX and its GET, and clobbers whoever comes in before that; jedis-uuid then finds its own value there and
+// takes the lock over. That is no invention of the observer's. A run in which the server's own log has such a GETSET, as one in
+// some hundred has, and three of seven on a very busy machine had, was not clean, and another takes its place.
+func TestCleanRun(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)
+	t.Parallel()
+	for range 5 {
+		report, clean := workAsTheyShould(t)
+		if !clean {
+			t.Logf("not a clean run: %v", report.Hazards)
+			continue
+		}
+		kinds := map[string]int64{}
+		for _, row := range report.Clients {
+			t.Logf("%s %s %s lease %v poll %v skew %v acquired %d released %d hold %v wait %v", row.Addr, row.Kind, row.Dialect, value(row.LeaseMS), value(row.PollMS), value(row.SkewMS), row.Acquired, row.Released, row.HoldP50MS, row.WaitP50MS)
+			kinds[row.Kind+" "+row.Dialect] += row.Acquired
+		}
+		assert.Empty(t, report.Hazards)
+		assert.Empty(t, report.Overlaps)
+		assert.True(t, report.Complete)
+		assert.Equal(t, map[string]int64{
+			"legacy jedis-ms": 16, "legacy jedis-uuid": 16, "legacy redispy-float": 16, "modern set-nx-px": 8, "redisson redisson": 8, "legacy setnx-uuid": 8,
+		}, kinds)
+		return
+	}
+	t.Error("no clean run in five")
+}
+
+// workAsTheyShould is one run, and tells whether nobody clobbered anybody.
+func workAsTheyShould(t *testing.T) (report observe.Report, clean bool) {
+	t.Helper()
+	s := redistest.Real(t)
+	monitor := s.Monitor()
+	lease, wait := holders.Arg("lease", 30*time.Second), holders.Arg("wait", time.Minute)
+	report = watch(t, s, observe.Options{}, func() {
+		turns(t, "lock:a", 8, 2, holders.Start(t, holders.JedisLock, s.URL(), lease, wait), holders.Start(t, holders.Article, s.URL(), lease, wait))
+		turns(t, "lock:b", 8, 2, holders.Start(t, holders.JedisUUID, s.URL(), lease, wait), holders.Start(t, holders.JedisUUID, s.URL(), lease, wait))
+		turns(t, "lock:c", 8, 2, holders.Start(t, holders.RedisPy, s.URL(), lease), holders.Start(t, holders.RedisPy, s.URL(), lease))
+		turns(t, "lock:d", 4, 2, holders.Start(t, holders.SetNXPX, s.URL(), lease, wait, holders.Arg("poll", 20)), holders.Start(t, holders.PySetNXPX, s.URL(), lease, wait, holders.Arg("poll", 20)))
+		turns(t, "lock:e", 4, 2, holders.Start(t, holders.Redisson, s.URL()), holders.Start(t, holders.Redisson, s.URL()))
+		turns(t, "lock:f", 4, 2, holders.Start(t, holders.SetNXUUID, s.URL(), wait), holders.Start(t, holders.SetNXUUID, s.URL(), wait))
+	})
+	return report, len(clobbersUnread(monitor.Commands())) == 0
+}
+
+// clobbersUnread counts, by client and key, the GETSETs over a value on a key that the client's last GET had found to be gone.
+func clobbersUnread(commands []redistest.Command) map[string]int {
+	there, gone, found := map[string]bool{}, map[string]bool{}, map[string]int{}
+	for _, c := range commands {
+		if len(c.Words) < 2 {
+			continue
+		}
+		key := c.Words[1]
+		switch of := c.Addr + " " + key; c.Words[0] {
+		case "GET":
+			gone[of] = !there[key]
+		case "GETSET":
+			if gone[of] && there[key] {
+				found[of]++
+			}
+			there[key] = true
+		case "SETNX", "SET":
+			there[key] = true
+		case "DEL":
+			there[key] = false
+		}
+	}
+	return found
+}
+
+func TestClobbersUnread(t *testing.T) {
+	log := func(text string) (commands []redistest.Command) {
+		for _, line := range strings.Split(text, ", ") {
+			words := strings.Fields(line)
+			commands = append(commands, redistest.Command{Addr: words[0], Words: words[1:]})
+		}
+		return commands
+	}
+	assert.Equal(t, map[string]int{"b k": 1}, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, a SETNX k, b GETSET k")))
+	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, b GETSET k")), "nobody came in between")
+	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, b GET k, a DEL k, a SETNX k, b GETSET k")), "it read a value")
+}

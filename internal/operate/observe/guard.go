@@ -1,0 +1,194 @@
+package observe
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// guard looks after the server while MONITOR runs: a monitor can halve a busy server's throughput, and one
+// that reads too slowly makes the server hold its output.
+type guard struct {
+	addr   string // of its connection, as the server sees it
+	field  string // of CLIENT LIST that the monitor is known by, empty if there is none
+	value  string // in it
+	conn   redis.Conn
+	limits Limits
+
+	mu      sync.Mutex
+	started cpuReading // when the watch began
+	last    cpuReading
+	before  float64 // the load before it
+	during  float64 // the load since
+	peak    int64
+	hot     int // looks in a row that found too much load
+
+	noLoad   string // why the load is not known, empty while it is
+	noBuffer string // why the server's output buffer is not known
+}
+
+type cpuReading struct {
+	at  time.Time
+	cpu float64 // seconds
+}
+
+func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits Limits) (*guard, error) {
+	conn, err := end.DialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{conn: conn, limits: limits, noBuffer: "nobody has looked yet"}
+	if g.addr, err = ownAddr(ctx, conn); err == nil {
+		err = g.baseline(ctx)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// baseline measures the server's load before MONITOR begins, over a quarter of a second.
+func (g *guard) baseline(ctx context.Context) error {
+	first, err := g.cpu(ctx)
+	if err != nil {
+		g.noLoad = err.Error() // the buffer still tells
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(250 * time.Millisecond): // a load is a difference over time
+	}
+	second, err := g.cpu(ctx)
+	if err != nil {
+		g.noLoad = err.Error()
+		return nil
+	}
+	g.before = share(first, second)
+	g.started, g.last = second, second
+	if g.before > g.limits.Load {
+		return &Stopped{fmt.Sprintf("the server already uses %.0f %% of a core, and MONITOR would add to it", 100*g.before)}
+	}
+	return nil
+}
+
+func share(from, to cpuReading) float64 {
+	if d := to.at.Sub(from.at).Seconds(); d > 0 {
+		return max(0, (to.cpu-from.cpu)/d)
+	}
+	return 0
+}
+
+// watches says by which field of CLIENT LIST the monitor is known.
+func (g *guard) watches(field, value string) { g.field, g.value = field, value }
+
+func (g *guard) close() { _ = g.conn.Close() }
+
+// look returns why the watch has to end, empty if it need not.
+func (g *guard) look(ctx context.Context) string {
+	var list string
+	err := errors.New("the monitor has no id")
+	if g.field == "id" {
+		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST", "ID", g.value))
+	}
+	if err != nil && ctx.Err() == nil {
+		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST")) // before 6.2
+	}
+	now, loadErr := g.cpu(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found := false
+	for line := range strings.Lines(list) {
+		if f := fieldsOf(line); g.field != "" && f[g.field] == g.value {
+			held, _ := strconv.ParseInt(f["omem"], 10, 64)
+			g.peak, found = max(g.peak, held), true
+		}
+	}
+	switch {
+	case found:
+		g.noBuffer = ""
+	case ctx.Err() != nil: // the end of the window, not the server's word
+	case err != nil:
+		g.noBuffer = "CLIENT LIST: " + err.Error()
+	default:
+		g.noBuffer = "CLIENT LIST does not show the monitor"
+	}
+	if g.peak > g.limits.Buffer {
+		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", g.peak>>20)
+	}
+	if loadErr != nil && ctx.Err() == nil {
+		g.noLoad = loadErr.Error()
+	}
+	if loadErr != nil || g.last.at.IsZero() {
+		return ""
+	}
+	load := share(g.last, now)
+	g.during = share(g.started, now)
+	g.last = now
+	g.hot++
+	if load <= g.limits.Load {
+		g.hot = 0
+	}
+	if g.hot >= 3 {
+		return fmt.Sprintf("the server uses %.0f %% of a core", 100*load)
+	}
+	return ""
+}
+
+// cpu reads the processor time of the server's main thread.
+func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
+	info, err := redis.String(redis.DoContext(g.conn, ctx, "INFO", "cpu"))
+	if err != nil {
+		return cpuReading{}, fmt.Errorf("INFO: %w", err)
+	}
+	values := map[string]float64{}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		values[name], _ = strconv.ParseFloat(value, 64)
+	}
+	used := values["used_cpu_user_main_thread"] + values["used_cpu_sys_main_thread"]
+	if used == 0 { // before 6.2
+		used = values["used_cpu_user"] + values["used_cpu_sys"]
+	}
+	if used == 0 {
+		return cpuReading{}, errors.New("INFO tells no processor time")
+	}
+	return cpuReading{time.Now(), used}, nil
+}
+
+// peers asks who is connected.
+func (g *guard) peers(ctx context.Context) map[string]Peer {
+	list, err := redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST"))
+	if err != nil {
+		return nil
+	}
+	all := map[string]Peer{}
+	lines := bufio.NewScanner(strings.NewReader(list))
+	for lines.Scan() {
+		f := fieldsOf(lines.Text())
+		lib := f["lib-name"]
+		if v := f["lib-ver"]; v != "" {
+			lib += " " + v
+		}
+		all[f["addr"]] = Peer{Name: f["name"], User: f["user"], Lib: lib}
+	}
+	return all
+}
+
+// costs fills in what the watch did cost the server, as far as that is known.
+func (g *guard) costs(c *Cost) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.BufferPeak, c.CPUBefore, c.CPUDuring = g.peak, g.before, g.during
+	c.LoadUnknown, c.BufferUnknown = g.noLoad, g.noBuffer
+}

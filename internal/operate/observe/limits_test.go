@@ -1,0 +1,97 @@
+package observe_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+)
+
+// TestLimits wants a watch to end by itself at each of its limits, and to say which.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	start := func(o observe.Options, l observe.Limits) (*observe.Watch, error) {
+		return observe.Start(context.Background(), end, s.Addr, o, l)
+	}
+	ends := func(w *observe.Watch, why string) {
+		t.Helper()
+		var stopped *observe.Stopped
+		err := w.Wait()
+		require.ErrorAs(t, err, &stopped)
+		assert.Contains(t, err.Error(), why)
+	}
+
+	w, err := start(observe.Options{}, observe.Limits{For: 100 * time.Millisecond, Load: 10})
+	require.NoError(t, err)
+	assert.NoError(t, w.Wait(), "the time is over: as planned")
+
+	w, err = start(observe.Options{}, observe.Limits{Commands: 50, Load: 10})
+	require.NoError(t, err)
+	for range 60 {
+		s.Do("PING")
+	}
+	ends(w, "limit of 50 commands")
+
+	_, err = start(observe.Options{}, observe.Limits{Load: 1e-9})
+	var stopped *observe.Stopped
+	require.ErrorAs(t, err, &stopped, "a server that is busy already is left alone")
+
+	// A watch that does not read makes the server hold its output.
+	entered, blocked := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w, err = start(observe.Options{Emit: func(observe.Event) { once.Do(func() { close(entered); <-blocked }) }}, observe.Limits{Buffer: 1 << 20, Load: 10})
+	require.NoError(t, err)
+	conn := s.Conn()
+	_, err = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
+	require.NoError(t, err)
+	<-entered
+	big := strings.Repeat("x", 64<<10)
+	for range 600 {
+		_, err = conn.Do("SET", "big", big)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, w.Ending, 10*time.Second, 20*time.Millisecond)
+	close(blocked)
+	ends(w, "MiB of output")
+
+	w, err = start(observe.Options{}, observe.Limits{Load: 10})
+	require.NoError(t, err)
+	s.Kill()
+	assert.Error(t, w.Wait(), "the server is gone")
+}
+
+// TestUnknownCost: what a user may not ask is not reported as nothing. The limit on it is said not to be kept.
+func TestUnknownCost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	for _, c := range []struct{ rules, load string }{
+		{"+@all", ""},
+		{"+@all -info", "INFO: NOPERM"},
+	} {
+		args := []any{"SETUSER", "few", "reset", "on", ">pw", "~*", "&*"}
+		for word := range strings.FieldsSeq(c.rules) {
+			args = append(args, word)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://few:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		w, err := observe.Start(context.Background(), end, s.Addr, observe.Options{}, observe.Limits{For: 700 * time.Millisecond, Load: 10})
+		require.NoError(t, err)
+		require.NoError(t, w.Wait())
+		cost := w.Cost()
+		assert.True(t, strings.HasPrefix(cost.LoadUnknown, c.load) && (cost.LoadUnknown == "") == (c.load == ""), "%s: %q", c.rules, cost.LoadUnknown)
+		assert.Empty(t, cost.BufferUnknown, c.rules)
+	}
+}

@@ -1,0 +1,302 @@
+package observe
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// Masters is a live observation of all masters behind an endpoint. It goes along with failovers of a
+// cluster, or of what sentinels watch over: a server that becomes a master is watched from when that is
+// seen, and one that is no master any more is not watched further, as what it executes then are copies.
+// What was sent in between is in no report; Wait then says so. Its methods are safe for concurrent use.
+type Masters struct {
+	end    *endpoint.Endpoint
+	opts   Options
+	limits Limits
+	follow func(EventRow)
+
+	ctx    context.Context // of the window
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+	began  time.Time
+	// peers are the addresses of the servers. A server that has just been demoted shows in its MONITOR what
+	// the new master sends it, from that one's address.
+	peers atomic.Pointer[map[string]bool]
+
+	mu      sync.Mutex
+	watches []*watched // in the order in which they began
+	holes   []string
+	took    time.Duration // 0 while it runs
+
+	restarts int // of goAlong alone
+}
+
+// watched is the watch of one server.
+type watched struct {
+	*Watch
+	left bool // it is no master any more; of goAlong alone
+}
+
+// Hole says that something that was to be seen was not.
+type Hole struct{ Why string }
+
+func (h *Hole) Error() string { return h.Why }
+
+const (
+	lookAtMasters = 250 * time.Millisecond // how often a failover is looked for
+	mostRestarts  = 50                     // watches of masters that came up within one window
+	mostHoles     = 20                     // that are remembered
+)
+
+// StartMasters watches every master until a limit is reached or ctx ends; limits are for each of them.
+// Follow, unless it is nil, is told of every event as it happens; calls for different servers are
+// concurrent.
+func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, limits Limits, follow func(EventRow)) (*Masters, error) {
+	nodes, err := end.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m := &Masters{end: end, opts: opts, limits: limits, follow: follow}
+	m.ctx, m.cancel = context.WithCancel(ctx)
+	m.know(nodes)
+	addrs := mastersAmong(nodes)
+	watches, errs := make([]*Watch, len(addrs)), make([]error, len(addrs))
+	var starting sync.WaitGroup
+	for i, addr := range addrs { // at once: each first measures its server's load for a moment
+		starting.Go(func() { watches[i], errs[i] = m.start(addr, limits) })
+	}
+	starting.Wait()
+	for _, w := range watches {
+		if w != nil {
+			m.add(w)
+		}
+	}
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		m.cancel()
+		_ = m.Wait()
+		return nil, errs[i]
+	}
+	m.began = time.Now()
+	if m.several() {
+		m.group.Go(m.goAlong)
+	}
+	return m, nil
+}
+
+func mastersAmong(nodes []endpoint.Node) (addrs []string) {
+	for _, n := range nodes {
+		if !n.Replica {
+			addrs = append(addrs, n.Addr)
+		}
+	}
+	return addrs
+}
+
+// know notes the servers' addresses.
+func (m *Masters) know(nodes []endpoint.Node) {
+	all := map[string]bool{}
+	if old := m.peers.Load(); old != nil {
+		for addr := range *old {
+			all[addr] = true
+		}
+	}
+	for _, n := range nodes {
+		all[n.Addr] = true
+	}
+	m.peers.Store(&all)
+}
+
+// start begins to watch one master.
+func (m *Masters) start(addr string, limits Limits) (w *Watch, err error) {
+	opts := m.opts
+	if m.several() {
+		opts.Ignore = func(client string) bool { return (*m.peers.Load())[client] }
+	}
+	ready := make(chan struct{})
+	if m.follow != nil {
+		opts.Emit = func(e Event) {
+			<-ready
+			m.follow(w.Show(e))
+		}
+	}
+	defer close(ready)
+	return Start(m.ctx, m.end, addr, opts, limits)
+}
+
+// goAlong looks for failovers until the window is over, or limits have ended every watch.
+func (m *Masters) goAlong() {
+	tick := time.NewTicker(lookAtMasters)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		left := time.Until(m.began.Add(m.limits.For))
+		if m.limits.For > 0 && left <= 0 || m.limited() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(m.ctx, 2*time.Second)
+		nodes, err := m.end.Nodes(ctx)
+		cancel()
+		if err == nil { // else it is in the middle of a failover
+			m.know(nodes)
+			m.adjust(mastersAmong(nodes), left)
+		}
+	}
+}
+
+// limited tells that limits ended the watch of every master.
+func (m *Masters) limited() bool {
+	latest := m.latest()
+	ended := 0
+	for _, w := range latest {
+		switch {
+		case w.left:
+		case !w.Ending() || w.lost():
+			return false
+		default:
+			ended++
+		}
+	}
+	return ended > 0
+}
+
+// latest returns the last watch of each server.
+func (m *Masters) latest() map[string]*watched {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]*watched{}
+	for _, w := range m.watches {
+		all[w.Addr] = w
+	}
+	return all
+}
+
+// adjust watches the masters that stand, and no others.
+func (m *Masters) adjust(masters []string, left time.Duration) {
+	latest := m.latest()
+	for addr, w := range latest {
+		if !w.left && !slices.Contains(masters, addr) {
+			w.left = true
+			m.hole("%s is no master any more", addr)
+			w.Stop()
+		}
+	}
+	for _, addr := range masters {
+		w := latest[addr]
+		if w != nil && !w.left && (!w.Ending() || !w.lost()) || m.restarts >= mostRestarts {
+			continue
+		}
+		limits := m.limits
+		if limits.For > 0 {
+			limits.For = left
+		}
+		began := time.Since(m.began)
+		if w, err := m.start(addr, limits); err == nil {
+			m.restarts++
+			m.hole("%s is watched from %.1f s on only", addr, began.Seconds())
+			m.add(w)
+		}
+	}
+}
+
+func (m *Masters) add(w *Watch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watches = append(m.watches, &watched{Watch: w})
+}
+
+// hole notes what is missing.
+func (m *Masters) hole(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if why := fmt.Sprintf(format, args...); !slices.Contains(m.holes, why) && len(m.holes) < mostHoles {
+		m.holes = append(m.holes, why)
+	}
+}
+
+func (m *Masters) all() []*watched {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.watches)
+}
+
+// Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, a *Hole, or
+// what broke the connection to the only server.
+func (m *Masters) Wait() error {
+	m.group.Wait()
+	var first error
+	for _, w := range m.all() {
+		err := w.Wait()
+		if w.lost() && m.several() {
+			m.hole("the connection to %s broke", w.Addr)
+		} else if first == nil {
+			first = err
+		}
+	}
+	m.cancel()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.took = time.Since(m.began)
+	if first == nil && len(m.holes) > 0 {
+		return &Hole{strings.Join(m.holes, "; ")}
+	}
+	return first
+}
+
+// Holes are what was not seen so far.
+func (m *Masters) Holes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.holes)
+}
+
+// several tells that another server may take a master's place.
+func (m *Masters) several() bool {
+	return m.end.Kind == endpoint.Cluster || m.end.Kind == endpoint.Sentinel
+}
+
+// Report says what is known so far, of all servers.
+func (m *Masters) Report() Report {
+	var all []Report
+	for _, w := range m.all() {
+		all = append(all, w.Report())
+	}
+	r := Merge(m.opts.Group, all)
+	if len(all) > 1 {
+		r.WindowSeconds = time.Since(m.began).Seconds()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.took > 0 {
+			r.WindowSeconds = m.took.Seconds()
+		}
+	}
+	return r
+}
+
+// Cost says what the watches did cost so far; loads are those of the busiest server.
+func (m *Masters) Cost() Cost {
+	var sum Cost
+	for _, w := range m.all() {
+		c := w.Cost()
+		sum.Commands += c.Commands
+		sum.Bytes += c.Bytes
+		sum.ReadsOfOurs += c.ReadsOfOurs
+		sum.BufferPeak = max(sum.BufferPeak, c.BufferPeak)
+		sum.CPUBefore = max(sum.CPUBefore, c.CPUBefore)
+		sum.CPUDuring = max(sum.CPUDuring, c.CPUDuring)
+		sum.LoadUnknown = cmp.Or(sum.LoadUnknown, c.LoadUnknown)
+		sum.BufferUnknown = cmp.Or(sum.BufferUnknown, c.BufferUnknown)
+	}
+	return sum
+}

@@ -1,0 +1,508 @@
+package observe
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// Group says whose commands belong together.
+type Group string
+
+// The groupings.
+const (
+	ByAddr Group = "addr" // a connection
+	ByHost Group = "host"
+	ByName Group = "name" // CLIENT SETNAME; connections without one stay apart
+)
+
+// Options of an observation. The zero value is sensible.
+type Options struct {
+	Group Group
+	Lease time.Duration // of every legacy client, where it is known; 0: found out
+	Match func(key string) bool
+	// Emit, if set, is told of every event as it happens.
+	Emit func(Event)
+	// Ignore are addresses of our own.
+	Ignore func(addr string) bool
+	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
+	Wonder func(db int, key string)
+
+	MaxKeys, MaxClients, MaxEvents int
+}
+
+func (o *Options) defaults() {
+	if o.Group == "" {
+		o.Group = ByAddr
+	}
+	for _, d := range []struct {
+		field *int
+		value int
+	}{{&o.MaxKeys, 200_000}, {&o.MaxClients, 20_000}, {&o.MaxEvents, 500}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+}
+
+// Observer makes a report of a stream of commands of one server. It is not safe for concurrent use.
+type Observer struct {
+	Keys *Keys
+
+	opts     Options
+	clients  map[string]*client
+	locks    map[keyID]*lock
+	sums     map[pair]*sums
+	clocks   *Clocks
+	clocksAt protocol.Instant
+	script   script
+	tokens   map[string]*client // who asked with which token, for hand-overs
+	names    map[string]Peer
+	steps    map[string]step // by host
+
+	first, last protocol.Instant
+	commands    int64
+	lockOps     int64
+	legacyOps   int64 // SETNX and GETSET of locks
+	otherOps    int64 // SETNX and GETSET of what is no lock, or not of the keys that were asked for
+	legacySets  int64 // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
+	otherSets   int64 // ... and of anything else
+	garbled     int64
+	crowded     int64 // commands of clients beyond MaxClients
+	hazards     map[string]int64
+	events      []Event
+	overlaps    []Overlap
+	overlapN    int64
+	deferred    []func() // judgements that wait for a lease
+	families    map[string]*family
+}
+
+// family is what is known of one kind of keys beside its clients.
+type family struct {
+	wins, expired int64                   // acquisitions by SETNX, and those of them that an EXPIRE followed
+	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
+	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
+}
+
+func (o *Observer) family(name string) *family {
+	f := o.families[name]
+	if f == nil {
+		f = &family{ttls: map[time.Duration]int64{}}
+		if len(o.families) < o.opts.MaxKeys {
+			o.families[name] = f
+		}
+	}
+	return f
+}
+
+// Peer is what CLIENT LIST says about a connection.
+type Peer struct {
+	Name, User, Lib string
+}
+
+// script is the running or last script.
+type script struct {
+	caller *client
+	name   string // the file of ours, else empty
+	words  []string
+	keys   int
+}
+
+// client is one connection.
+type client struct {
+	o        *Observer
+	addr     string
+	votes    map[vote]int64
+	commands int64
+	last     protocol.Instant
+
+	attempts    map[keyID]*attempt
+	keys        map[string]int64 // families, by acquisitions and attempts
+	poll        samples
+	hold, wait  samples
+	acquired    int64
+	released    int64
+	tries       int64
+	getRelease  int64 // releases that looked before they deleted
+	blindDelete int64
+	watched     keyID
+	ttl         time.Duration // of the tokens that it sets
+
+	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
+	wins       int64             // acquisitions by SETNX or SET NX without a TTL
+	expired    int64             // those that an EXPIRE followed
+	failures   int64             // tries that found the key taken
+	readAfter  int64             // failed tries after which it read the value
+	blindSets  int64             // SETs of an expiry on a key that it had just read
+	blindNames bool              // it writes seconds on keys that are named as blind setters name them
+	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
+	pause      samples           // from the GET to the GETSET or SET of a takeover
+	pauseMost  time.Duration
+	got        got
+}
+
+// got is the last GET of a connection.
+type got struct {
+	db    int
+	key   []byte // reused
+	value []byte
+	at    protocol.Instant
+	known bool
+	there bool
+}
+
+func (g *got) remember(l *Line, e Effect) {
+	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
+	g.key, g.value = append(g.key[:0], e.Key...), append(g.value[:0], e.Old[:min(len(e.Old), recognise.Longest)]...)
+}
+
+// reads tells that a connection's last GET was of this key, not long before.
+func (c *client) reads(id keyID, at protocol.Instant) bool {
+	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.db && string(c.got.key) == id.name
+}
+
+func (c *client) sends(word string) {
+	if c.sent == nil {
+		c.sent = map[string]int64{}
+	}
+	c.sent[word]++
+}
+
+// pauses takes in the time from a GET to the GETSET or SET that followed from it.
+func (c *client) pauses(d time.Duration) {
+	c.pause.add(d)
+	c.pauseMost = max(c.pauseMost, d)
+}
+
+// vote is what one command makes a client look like.
+type vote struct{ kind, dialect string }
+
+// attempt is one client wanting one key.
+type attempt struct {
+	first, last protocol.Instant // of the tries
+	failed      bool             // the last try did
+	pending     bool             // its outcome is not known yet
+	noTTL       bool             // the last try was without a TTL
+	wrote       string           // the last try's or takeover's value
+	read        string           // what the GET after it found
+	readThere   bool
+	readKnown   bool
+	looked      bool // a GET came after the last try
+	lookedAt    protocol.Instant
+}
+
+// hold is one client having one key.
+type hold struct {
+	c          *client
+	at         protocol.Instant // acquired, or renewed last
+	began      protocol.Instant // acquired
+	value      string
+	shape      shape
+	how        string
+	ended      protocol.Instant // 0 while it may believe to hold
+	end        string
+	bySetNX    bool   // taken by SETNX, or SET NX without a TTL
+	expiring   bool   // an EXPIRE followed
+	lost       string // what took the key away, while it may believe to hold
+	successors []*hold
+}
+
+// lock is one key that locks use.
+type lock struct {
+	id     keyID
+	family string
+	holder *hold   // whose acquisition was the last, if it has not ended
+	past   []*hold // lost the key, but may not know
+	unit   string  // the dialect that wrote last
+	odd    map[string]bool
+}
+
+const maxPast = 16
+
+// New returns an observer that has seen nothing.
+func New(opts Options) *Observer {
+	opts.defaults()
+	return &Observer{
+		Keys: NewKeys(opts.MaxKeys), opts: opts,
+		clients: map[string]*client{}, locks: map[keyID]*lock{}, sums: map[pair]*sums{},
+		tokens: map[string]*client{}, names: map[string]Peer{}, hazards: map[string]int64{},
+		steps: map[string]step{}, families: map[string]*family{},
+	}
+}
+
+// Name tells who is behind an address.
+func (o *Observer) Name(addr string, p Peer) {
+	if len(o.names) >= 4*o.opts.MaxClients { // connections that come and go: keep those that matter
+		for a := range o.names {
+			if o.clients[a] == nil {
+				delete(o.names, a)
+			}
+		}
+	}
+	o.names[strings.Clone(addr)] = p
+}
+
+// Garbled counts a line that cannot be read.
+func (o *Observer) Garbled() { o.garbled++ }
+
+// Commands returns how many commands were taken in.
+func (o *Observer) Commands() int64 { return o.commands }
+
+// Span returns the first and the last moment of the stream, on the server's clock.
+func (o *Observer) Span() (first, last protocol.Instant) { return o.first, o.last }
+
+// Take takes in the next command.
+func (o *Observer) Take(l *Line) {
+	if o.first == 0 {
+		o.first = l.At
+	}
+	o.last = max(o.last, l.At)
+	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
+		return
+	}
+	o.commands++
+	c := o.script.caller
+	if !l.Lua() {
+		c = o.client(l)
+	}
+	if c == nil { // a script that began before the stream, or too many clients
+		if !l.Lua() {
+			o.script = script{} // the lines of "lua" that may follow are not the last caller's
+		}
+		o.Keys.Apply(l)
+		return
+	}
+	c.last = l.At
+	c.commands++
+	switch l.Words[0] {
+	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
+		o.begin(c, l)
+	case "CLIENT":
+		if len(l.Words) == 3 && strings.EqualFold(l.Words[1], "SETNAME") {
+			p := o.names[l.Addr]
+			p.Name = strings.Clone(l.Words[2])
+			o.Name(l.Addr, p)
+		}
+	case "WATCH":
+		if len(l.Words) > 1 {
+			c.watched = keyID{l.DB, l.Words[1]}
+		}
+	case "EXEC", "UNWATCH", "DISCARD":
+		c.watched = keyID{}
+	case "FLUSHALL":
+		o.flushed(c, -1, l.At)
+	case "FLUSHDB":
+		o.flushed(c, l.DB, l.At)
+	}
+	for _, e := range o.Keys.Apply(l) {
+		if e.Op == OpOther || e.Op == OpGet && o.opts.Match == nil && o.locks[keyID{e.DB, e.Key}] == nil && !o.named(e.Key) {
+			continue
+		}
+		lock := o.counts(c, l, e)
+		if o.opts.Match != nil && !o.opts.Match(e.Key) {
+			continue
+		}
+		o.effect(c, l, e, lock)
+		if e.Op == OpGet && !l.Lua() {
+			c.got.remember(l, e)
+		}
+	}
+}
+
+// named tells that the operator or the key's name says that it is a lock.
+func (o *Observer) named(key string) bool {
+	if o.opts.Match != nil {
+		return o.opts.Match(key)
+	}
+	return recognise.LockName(key) || recognise.BlindSetName(key)
+}
+
+// counts counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
+// on keys that were asked for every value counts, on others those that a lock is known to write.
+func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
+	word := sentAs(l, e)
+	if word == "" {
+		return false
+	}
+	switch s := shapeOf(e.Value, l.At); {
+	case accompanies(e.Key):
+	case o.opts.Match != nil:
+		lock = o.opts.Match(e.Key)
+	default:
+		lock = s.kind != Unknown || o.named(e.Key)
+	}
+	ours := l.Lua() && o.script.name != ""
+	old := word == "SETNX" || word == "GETSET"
+	if d := shapeOf(e.Value, l.At).of; e.Op == OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
+		old, ours = false, true // a token with a TTL is nothing of the old scheme
+	}
+	switch {
+	case old && lock:
+		o.legacyOps++
+	case old:
+		o.otherOps++
+	case ours:
+	case lock:
+		o.legacySets++
+	default:
+		o.otherSets++
+	}
+	if lock && (old || !(l.Lua() && o.script.name != "")) {
+		c.sends(word)
+	}
+	return lock
+}
+
+// sentAs names the command that tried to take a key; empty for all others.
+func sentAs(l *Line, e Effect) string {
+	switch {
+	case e.Op == OpSetNX:
+		return "SETNX"
+	case e.Op == OpTake:
+		return "SET NX"
+	case e.Op == OpGetSet && l.Words[0] == "GETSET":
+		return "GETSET"
+	case e.Op == OpGetSet:
+		return "SET GET"
+	}
+	return ""
+}
+
+// client finds the client of a line; nil when there are too many.
+func (o *Observer) client(l *Line) *client {
+	c := o.clients[l.Addr]
+	if c == nil && len(o.clients) >= o.opts.MaxClients && o.crowded%1000 == 0 {
+		o.forgetIdle()
+	}
+	if c == nil && len(o.clients) >= o.opts.MaxClients {
+		o.crowded++
+	} else if c == nil {
+		addr := strings.Clone(l.Addr)
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, keys: map[string]int64{}}
+		o.clients[addr] = c
+	}
+	return c
+}
+
+// forgetIdle makes room: clients that have used no lock need not be remembered.
+func (o *Observer) forgetIdle() {
+	for addr, c := range o.clients {
+		if len(c.votes) == 0 && c.acquired == 0 && c.released == 0 && len(c.attempts) == 0 {
+			delete(o.clients, addr)
+		}
+	}
+}
+
+// begin notes a script, which the lines of "lua" that follow belong to.
+func (o *Observer) begin(c *client, l *Line) {
+	o.script = script{caller: c, words: slices.Clone(l.Words)}
+	if len(l.Words) < 3 {
+		return
+	}
+	o.script.keys, _ = strconv.Atoi(l.Words[2])
+	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
+	o.script.name = ourScripts[strings.ToLower(l.Words[1])]
+	if o.script.name == "" {
+		o.script.name = ourSources[l.Words[1]]
+	}
+	if o.script.name == "modern_take.lua" || o.script.name == "modern_queue.lua" {
+		if args := o.script.args(); len(args) > 0 && len(o.tokens) < o.opts.MaxKeys {
+			o.tokens[strings.Clone(args[0])] = c
+		}
+	}
+	for _, name := range o.script.names() {
+		if lk := o.locks[keyID{l.DB, name}]; lk != nil {
+			o.acts(lk, c, l.At)
+		}
+	}
+}
+
+func (s *script) names() []string {
+	if len(s.words) < 3 {
+		return nil
+	}
+	return s.words[3 : 3+s.keys]
+}
+
+func (s *script) args() []string {
+	if len(s.words) < 3 {
+		return nil
+	}
+	return s.words[3+s.keys:]
+}
+
+var ourScripts, ourSources = func() (digests, sources map[string]string) {
+	digests, sources = map[string]string{}, map[string]string{}
+	for _, s := range scripts.All() {
+		digests[s.Digest] = s.Name
+		sources[s.Source] = s.Name
+	}
+	return digests, sources
+}()
+
+// same tells whether two connections are one party under the grouping.
+func (o *Observer) same(a, b *client) bool {
+	switch {
+	case a == b:
+		return true
+	case o.opts.Group == ByHost:
+		return hostOf(a.addr) == hostOf(b.addr)
+	case o.opts.Group == ByName:
+		name := o.names[a.addr].Name
+		return name != "" && name == o.names[b.addr].Name
+	default:
+		return false
+	}
+}
+
+// lock returns what is known of a lock's key, and begins to know it.
+func (o *Observer) lock(id keyID) *lock {
+	lk := o.locks[id]
+	if lk == nil && len(o.locks) < o.opts.MaxKeys {
+		id.name = strings.Clone(id.name)
+		lk = &lock{id: id, family: familyOf(id.name)}
+		o.locks[id] = lk
+	}
+	return lk
+}
+
+func (c *client) attempt(id keyID) *attempt {
+	a := c.attempts[id]
+	if a == nil {
+		if len(c.attempts) > 256 { // keys with an id in their name: forget the attempts that are over
+			for k := range c.attempts {
+				delete(c.attempts, k)
+			}
+		}
+		a = &attempt{}
+		c.attempts[keyID{id.db, strings.Clone(id.name)}] = a
+	}
+	return a
+}
+
+// lease returns a family's lease as far as it is known by now.
+func (o *Observer) lease(family string) (time.Duration, bool) {
+	if o.opts.Lease > 0 {
+		return o.opts.Lease, true
+	}
+	o.solve(false)
+	l, ok := o.clocks.lease[family]
+	if !ok {
+		o.solve(true)
+		l, ok = o.clocks.lease[family]
+	}
+	return l, ok
+}
+
+// solve brings the clocks up to date, at most once in a second of the stream unless forced.
+func (o *Observer) solve(now bool) {
+	if !now && o.clocks != nil && o.last.Sub(o.clocksAt) < time.Second {
+		return
+	}
+	o.clocks, o.clocksAt = solve(o.sums, o.families, o.opts.Lease), o.last
+}

@@ -1,0 +1,333 @@
+package observe
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+type redisError = redis.Error
+
+// prober reads keys. Each read has its exact place in the MONITOR stream, so its reply is the key's state
+// at that place: the reader of the stream, on meeting the line, takes the reply from here.
+type prober struct {
+	addr    string // of its connection, as the server sees it
+	conn    redis.Conn
+	wanted  chan keyID
+	answers chan answer
+	done    chan struct{}
+	sent    atomic.Int64
+	match   func(key string) bool // the keys of interest, nil for all
+
+	mu      sync.Mutex
+	refused []string // what this user may not do, once for each command
+}
+
+// answer is the reply to one of the prober's reads.
+type answer struct {
+	verb, key string
+	db        int
+	reply     any
+	err       error
+}
+
+func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*prober, error) {
+	conn, err := end.DialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	own, err := ownAddr(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &prober{addr: own, conn: conn, wanted: make(chan keyID, 1024), answers: make(chan answer, 4096), done: make(chan struct{})}, nil
+}
+
+// ownAddr asks the server which address a connection has for it.
+func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
+	field, mark := "id", ""
+	id, err := redis.Int64(redis.DoContext(conn, ctx, "CLIENT", "ID"))
+	if mark = fmt.Sprint(id); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+		return "", endpoint.Explain(err)
+	} else if err != nil { // before 5.0: a name that nobody else has
+		field, mark = "name", ownName()
+		if _, err = redis.DoContext(conn, ctx, "CLIENT", "SETNAME", mark); err != nil {
+			return "", endpoint.Explain(err)
+		}
+	}
+	list, err := redis.String(redis.DoContext(conn, ctx, "CLIENT", "LIST"))
+	if err != nil {
+		return "", endpoint.Explain(err)
+	}
+	for line := range strings.Lines(list) {
+		if f := fieldsOf(line); f[field] == mark {
+			return f["addr"], nil
+		}
+	}
+	return "", errors.New("the server's CLIENT LIST does not show this connection")
+}
+
+// ownName is a connection's name that no other connection has.
+func ownName() string { return "lockmigrate-" + rand.Text() }
+
+// fieldsOf reads a line of CLIENT LIST.
+func fieldsOf(line string) map[string]string {
+	f := map[string]string{}
+	for word := range strings.FieldsSeq(line) {
+		name, value, _ := strings.Cut(word, "=")
+		f[name] = value
+	}
+	return f
+}
+
+func (p *prober) close() { _ = p.conn.Close() }
+
+// mostRefusals bounds what is remembered of refusals.
+const mostRefusals = 20
+
+// refuse notes a command that the server refused. MONITOR does not show such a command, so its reply must not be
+// pushed: the reader of the stream would take it for that to the next one. A key that nobody asked for may be refused.
+func (p *prober) refuse(command, key string, err redis.Error) {
+	if key != "" && p.match != nil && !p.match(key) && !strings.Contains(string(err), "to run the") {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text := command + " is refused: " + string(err); !slices.Contains(p.refused, text) && len(p.refused) < mostRefusals {
+		p.refused = append(p.refused, text)
+	}
+}
+
+// refusals are what was refused so far.
+func (p *prober) refusals() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.refused)
+}
+
+// ran tells that the server ran a command, so that MONITOR shows it: it answered, or found another type.
+func ran(err error) bool {
+	var refused redis.Error
+	return err == nil || errors.As(err, &refused) && strings.HasPrefix(string(refused), "WRONGTYPE")
+}
+
+// ask sends one command. What the server refuses is noted, and is no error: the reply is then absent.
+func (p *prober) ask(ctx context.Context, key, command string, args ...any) (reply any, err error) {
+	reply, err = redis.DoContext(p.conn, ctx, command, args...)
+	var refused redis.Error
+	if errors.As(err, &refused) && !ran(err) {
+		p.refuse(command, key, refused)
+		return nil, nil
+	}
+	return reply, err
+}
+
+// wonder asks for a key; it never waits.
+func (p *prober) wonder(db int, key string) {
+	select {
+	case p.wanted <- keyID{db, strings.Clone(key)}:
+	default:
+	}
+}
+
+const snapshotMark = "lockmigrate: the keys are read"
+
+// run takes the snapshot, and then reads what the observer wonders about.
+func (p *prober) run(ctx context.Context, db, limit int) {
+	defer close(p.done)
+	defer p.close()
+	if err := p.snapshot(ctx, db, limit); err != nil {
+		return // the connection broke
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case id := <-p.wanted:
+			if id.db != db {
+				if _, err := redis.DoContext(p.conn, ctx, "SELECT", id.db); err != nil {
+					return
+				}
+				db = id.db
+			}
+			if p.reads(ctx, db, []string{id.name}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// snapshot reads all keys of the database, if they are not too many. Without it, or without a part of it, the
+// outcomes on a key are unknown until they are settled.
+func (p *prober) snapshot(ctx context.Context, db, limit int) error {
+	size, err := p.ask(ctx, "", "DBSIZE")
+	if n, ok := size.(int64); err != nil || !ok || n > int64(limit) {
+		return err
+	}
+	if ok, err := p.mark(ctx, db, "begin"); err != nil || !ok {
+		return err
+	}
+	cursor := "0"
+	for n := 0; n <= 4*limit+1000; {
+		reply, err := p.ask(ctx, "", "SCAN", cursor, "COUNT", 200)
+		page, ok := reply.([]any)
+		if err != nil || !ok || len(page) != 2 {
+			return err
+		}
+		keys, err := redis.Strings(page[1], nil)
+		if err != nil {
+			return err
+		}
+		n += len(keys)
+		if err := p.reads(ctx, db, keys); err != nil {
+			return err
+		}
+		if cursor, err = redis.String(page[0], nil); err != nil {
+			return err
+		}
+		if cursor == "0" {
+			if len(p.refusals()) > 0 {
+				return nil // not all keys were read
+			}
+			_, err := p.mark(ctx, db, "end")
+			return err
+		}
+	}
+	return nil
+}
+
+// mark puts a sign into the stream, and tells whether it stands there.
+func (p *prober) mark(ctx context.Context, db int, what string) (there bool, err error) {
+	text := snapshotMark + " " + what
+	reply, err := p.ask(ctx, "", "ECHO", text)
+	if err != nil || reply == nil {
+		return false, err
+	}
+	p.push(ctx, answer{"ECHO", text, db, reply, nil})
+	return true, nil
+}
+
+// reads sends GET and PTTL for keys, and HGETALL where a key is a small hash.
+func (p *prober) reads(ctx context.Context, db int, keys []string) error {
+	for _, k := range keys {
+		_ = p.conn.Send("GET", k)
+		_ = p.conn.Send("PTTL", k)
+	}
+	p.sent.Add(int64(2 * len(keys)))
+	if err := p.conn.Flush(); err != nil {
+		return err
+	}
+	var others []string
+	for _, k := range keys {
+		for _, verb := range []string{"GET", "PTTL"} {
+			reply, err := redis.ReceiveContext(p.conn, ctx)
+			var refused redis.Error
+			switch {
+			case err != nil && !errors.As(err, &refused):
+				return err
+			case !ran(err):
+				p.refuse(verb, k, refused)
+				continue
+			case err != nil:
+				others = append(others, k)
+			}
+			p.push(ctx, answer{verb, k, db, reply, err})
+		}
+	}
+	for _, k := range others {
+		reply, err := p.ask(ctx, k, "HLEN", k)
+		if n, ok := reply.(int64); err != nil || !ok || n > 2 {
+			if err != nil && !ran(err) {
+				return err
+			}
+			continue
+		}
+		if reply, err = p.ask(ctx, k, "HGETALL", k); err != nil && !ran(err) {
+			return err
+		}
+		p.sent.Add(2)
+		if reply != nil || err != nil {
+			p.push(ctx, answer{"HGETALL", k, db, reply, err})
+		}
+	}
+	return ctx.Err()
+}
+
+func (p *prober) push(ctx context.Context, a answer) {
+	select {
+	case p.answers <- a:
+	case <-ctx.Done():
+	}
+}
+
+// take meets one of our own lines in the stream and takes in the reply that belongs to it.
+func (p *prober) take(ctx context.Context, o *Observer, l *Line) error {
+	switch l.Words[0] {
+	case "GET", "PTTL", "HGETALL":
+	case "ECHO":
+		if len(l.Words) < 2 || !strings.HasPrefix(l.Words[1], snapshotMark) {
+			return nil
+		}
+	default:
+		return nil
+	}
+	timer := time.NewTimer(5 * time.Second)
+	defer timer.Stop()
+	var a answer
+	select {
+	case a = <-p.answers:
+	case <-p.done:
+		select {
+		case a = <-p.answers:
+		default:
+			return nil
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return errors.New("a read of our own has no answer")
+	}
+	if a.verb != l.Words[0] || a.key != l.Words[1] {
+		return fmt.Errorf("the stream shows %s, but the answer is to %s", l.Words[0], a.verb)
+	}
+	p.learn(o, l, a)
+	return nil
+}
+
+func (p *prober) learn(o *Observer, l *Line, a answer) {
+	switch {
+	case a.verb == "ECHO" && strings.HasSuffix(a.key, "begin"):
+		o.Keys.Scanning(a.db)
+	case a.verb == "ECHO":
+		o.Keys.Complete()
+	case a.verb == "PTTL" && a.err == nil:
+		if n, err := redis.Int64(a.reply, nil); err == nil {
+			o.Keys.LearnTTL(l.DB, a.key, l.At, n)
+		}
+	case a.verb == "GET" && a.err != nil:
+		o.Keys.LearnThere(l.DB, a.key)
+	case a.verb == "GET" && a.reply == nil:
+		o.Keys.LearnAbsent(l.DB, a.key)
+		o.Settle(l.DB, a.key)
+	case a.verb == "GET":
+		if text, err := redis.String(a.reply, nil); err == nil {
+			o.Keys.Learn(l.DB, a.key, text)
+			o.Settle(l.DB, a.key)
+		}
+	case a.verb == "HGETALL":
+		if fields, err := redis.StringMap(a.reply, a.err); err == nil && len(fields) > 0 {
+			o.Keys.LearnHash(l.DB, a.key, fields)
+		}
+	}
+}

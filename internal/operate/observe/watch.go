@@ -1,0 +1,364 @@
+package observe
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// Limits bound what a watch may cost the server.
+type Limits struct {
+	For      time.Duration // of the window; 0 until the context ends
+	Commands int64         // seen; 0 for no limit
+	Buffer   int64         // bytes that the server may have to hold for us; 0: 8 MiB
+	Load     float64       // share of a core that the server's main thread may use; 0: 0.9
+	Snapshot int           // keys that are read at the start, none if the database has more; 0: 20,000, negative: never
+}
+
+// Cost is what a watch did cost.
+type Cost struct {
+	Commands    int64   `json:"commands"`
+	Bytes       int64   `json:"bytes"`
+	BufferPeak  int64   `json:"buffer_peak_bytes"` // the server's output buffer for us
+	CPUBefore   float64 `json:"server_cpu_before"` // share of a core
+	CPUDuring   float64 `json:"server_cpu_during"`
+	ReadsOfOurs int64   `json:"reads"` // GET, PTTL ... that we sent to learn the state of keys
+
+	// Why the load, or the buffer, is not known: then its figure is 0, and the limit on it was not kept. Empty while it is known.
+	LoadUnknown   string `json:"load_unknown,omitempty"`
+	BufferUnknown string `json:"buffer_unknown,omitempty"`
+}
+
+// Watch is a live observation of one server. Its methods are safe for concurrent use.
+type Watch struct {
+	Addr string
+
+	limits Limits
+	ctx    context.Context // of the window; what ends it is its cause
+	cancel context.CancelCauseFunc
+	raw    net.Conn
+	probe  *prober
+	guard  *guard
+	group  sync.WaitGroup
+
+	mu      sync.Mutex
+	obs     *Observer
+	line    Line
+	cost    Cost
+	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
+	began   time.Time
+	took    time.Duration // 0 while it runs
+	err     error
+	broke   bool // the connection, before the window was over
+}
+
+// Stopped is why a watch ended before its time.
+type Stopped struct{ Why string }
+
+func (s *Stopped) Error() string { return s.Why }
+
+// errOver ends a window as planned.
+var errOver = errors.New("the window is over")
+
+// Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
+func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
+	if limits.Buffer == 0 {
+		limits.Buffer = 8 << 20
+	}
+	if limits.Load == 0 {
+		limits.Load = 0.9
+	}
+	if limits.Snapshot == 0 {
+		limits.Snapshot = 20_000
+	}
+	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}}
+	var err error
+	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
+		return nil, err
+	}
+	if w.probe, err = newProber(ctx, end, addr); err != nil {
+		w.guard.close()
+		return nil, err
+	}
+	others := opts.Ignore
+	opts.Ignore = func(a string) bool {
+		return a == w.probe.addr || a == w.guard.addr || others != nil && others(a)
+	}
+	opts.Wonder = w.probe.wonder
+	w.probe.match = opts.Match
+	w.obs = New(opts)
+	if err := w.listen(ctx, end); err != nil {
+		w.guard.close()
+		w.probe.close()
+		return nil, err
+	}
+	ctx, w.cancel = context.WithCancelCause(ctx)
+	w.ctx, w.began = ctx, time.Now()
+	w.rename(ctx)
+	w.group.Go(func() { w.read(ctx) })
+	w.group.Go(func() { w.probe.run(ctx, end.DB, limits.Snapshot) })
+	w.group.Go(func() { w.watchOver(ctx) })
+	return w, nil
+}
+
+// listen opens the connection that MONITOR runs on.
+func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) error {
+	raw, err := end.DialRaw(ctx, w.Addr)
+	if err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(raw, 64<<10)
+	ask := func(words ...string) (string, error) {
+		_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
+		command := fmt.Sprintf("*%d\r\n", len(words))
+		for _, word := range words {
+			command += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+		}
+		if _, err := io.WriteString(raw, command); err != nil {
+			return "", err
+		}
+		line, err := in.ReadString('\n')
+		if err == nil && line[0] == '-' {
+			return "", redisError(strings.TrimSpace(line[1:]))
+		}
+		return strings.TrimSpace(line), err
+	}
+	if id, err := ask("CLIENT", "ID"); err == nil {
+		w.guard.watches("id", strings.TrimPrefix(id, ":"))
+	} else { // before 5.0
+		name := ownName()
+		if _, err := ask("CLIENT", "SETNAME", name); err == nil {
+			w.guard.watches("name", name)
+		}
+	}
+	if _, err := ask("MONITOR"); err != nil {
+		_ = raw.Close()
+		return endpoint.Explain(err)
+	}
+	_ = raw.SetDeadline(time.Time{})
+	w.raw = &monitorConn{raw, in}
+	return nil
+}
+
+// monitorConn is a connection whose first bytes have been read into a buffer.
+type monitorConn struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or what
+// broke the connection.
+func (w *Watch) Wait() error {
+	w.group.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.obs.Finish()
+	return w.err
+}
+
+// Stop ends the window.
+func (w *Watch) Stop() { w.cancel(errOver) }
+
+// Ending tells that the window is over, or that a limit ended it.
+func (w *Watch) Ending() bool { return w.ctx.Err() != nil }
+
+// lost tells that the connection broke before the window was over.
+func (w *Watch) lost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.broke
+}
+
+// Report says what is known so far.
+func (w *Watch) Report() Report {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.obs.Report()
+	r.Server = w.Addr
+	r.Refused = w.probe.refusals()
+	r.WindowSeconds = w.took.Seconds() // a quiet server sends no line to measure by
+	if w.took == 0 {
+		r.WindowSeconds = time.Since(w.began).Seconds()
+	}
+	if r.Started.Unix() == 0 {
+		r.Started = w.began.UTC()
+	}
+	return r
+}
+
+// Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.
+func (w *Watch) Show(e Event) EventRow { return w.obs.Show(e) }
+
+// Cost says what the watch did cost so far.
+func (w *Watch) Cost() Cost {
+	w.mu.Lock()
+	cost := w.cost
+	w.mu.Unlock()
+	w.guard.costs(&cost)
+	cost.ReadsOfOurs = w.probe.sent.Load()
+	return cost
+}
+
+// read takes in the stream.
+func (w *Watch) read(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { _ = w.raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	defer w.raw.Close()
+	if w.limits.For > 0 {
+		timer := time.AfterFunc(w.limits.For, func() { w.cancel(errOver) })
+		defer timer.Stop()
+	}
+	in := w.raw.(*monitorConn).in
+	var err error
+	for err == nil {
+		if _, err = in.Peek(1); err != nil { // waits for more, unlocked
+			break
+		}
+		w.mu.Lock()
+		for n := 0; err == nil && n < 1000 && (in.Buffered() > 0 || n == 0); n++ {
+			err = w.next(ctx, in)
+		}
+		if w.limits.Commands > 0 && w.cost.Commands >= w.limits.Commands && err == nil {
+			err = &Stopped{fmt.Sprintf("the limit of %d commands is reached", w.limits.Commands)}
+		}
+		w.mu.Unlock()
+	}
+	w.finish(ctx, err)
+}
+
+func (w *Watch) finish(ctx context.Context, err error) {
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took = time.Since(w.began)
+	var stopped *Stopped
+	switch {
+	case errors.Is(err, errOver):
+	case errors.As(err, &stopped), errors.Is(err, context.Canceled):
+		w.err = err
+	case errors.Is(err, io.EOF):
+		w.broke = true
+		w.err = &Stopped{"the server closed the connection: its client-output-buffer-limit may have been reached"}
+	default:
+		w.broke = true
+		w.err = endpoint.Explain(err)
+	}
+	w.cancel(errOver)
+}
+
+// longest is how much of a line is read; a lock's command is far shorter.
+const longest = 32 << 10
+
+// next takes in one line.
+func (w *Watch) next(ctx context.Context, in *bufio.Reader) error {
+	slice, err := in.ReadSlice('\n')
+	w.cost.Bytes += int64(len(slice))
+	text := string(slice)
+	cut := errors.Is(err, bufio.ErrBufferFull)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		slice, err = in.ReadSlice('\n')
+		w.cost.Bytes += int64(len(slice))
+	}
+	if err != nil {
+		return err
+	}
+	w.cost.Commands++
+	if cut {
+		text = text[:longest]
+	}
+	err = w.line.Parse(text)
+	for end := longest; cut && err != nil && end > longest-5; end-- { // an escape may have been cut
+		err = w.line.Parse(text[:end] + `"`)
+	}
+	if err != nil {
+		w.obs.Garbled()
+		return nil
+	}
+	if cut { // its value is not known, but that its key changed is
+		w.line.Words = append([]string{"CUT"}, w.line.Words[1:]...)
+	}
+	if w.line.Addr == w.probe.addr {
+		return w.probe.take(ctx, w.obs, &w.line)
+	}
+	if _, known := w.obs.names[w.line.Addr]; !known && !w.line.Lua() && len(w.unnamed) < 10_000 {
+		w.unnamed[strings.Clone(w.line.Addr)] = true
+	}
+	w.obs.Take(&w.line)
+	return nil
+}
+
+// watchOver looks after the server's load, and asks for names, until the window ends.
+func (w *Watch) watchOver(ctx context.Context) {
+	defer w.guard.close()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		if why := w.guard.look(ctx); why != "" {
+			w.cancel(&Stopped{why})
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// The reader may be held up by whoever prints its events: that must not hold up these looks.
+		strangers := 0
+		if w.mu.TryLock() {
+			strangers = len(w.unnamed)
+			w.mu.Unlock()
+		}
+		if strangers > 0 && n%4 == 0 {
+			w.rename(ctx)
+		}
+	}
+}
+
+// rename asks CLIENT LIST who is connected.
+func (w *Watch) rename(ctx context.Context) {
+	peers := w.guard.peers(ctx)
+	if !w.mu.TryLock() {
+		return // the next time, then
+	}
+	defer w.mu.Unlock()
+	for addr, p := range peers {
+		w.obs.Name(addr, p)
+	}
+	clear(w.unnamed)
+}
+
+// ReadFile takes in a recorded stream of MONITOR lines, as redis-cli monitor prints them.
+func ReadFile(ctx context.Context, in io.Reader, o *Observer) error {
+	reader := bufio.NewReaderSize(in, 256<<10)
+	var line Line
+	for n := 0; ; n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		text, err := reader.ReadString('\n')
+		if text = strings.TrimSpace(text); text != "" && text != "OK" && text != "+OK" {
+			if line.Parse(text) != nil {
+				o.Garbled()
+			} else {
+				o.Take(&line)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			o.Finish()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

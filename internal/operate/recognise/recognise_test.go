@@ -1,0 +1,127 @@
+package recognise
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+const aUUID = "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a"
+
+// noon is the clock of these tests: 2026-03-01 12:00:00 UTC.
+const noon = protocol.Instant(1772366400 * int64(time.Second))
+
+// What a dialect's clients write is recognised as that dialect's, with its instant and its step; and so is the
+// bridge's value for it.
+func TestEveryDialectIsRecognised(t *testing.T) {
+	for _, d := range protocol.Dialects() {
+		value, at := d.Expiry(noon+123456789, 30*time.Second, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "7-9"}[d.Layout])
+		v := Of(value, noon)
+		require.Equal(t, Expiry, v.Kind, "%s %q", d.Name, value)
+		assert.Contains(t, v.Dialects, d)
+		assert.InDelta(t, float64(at), float64(v.At), 1000, d.Name)
+		assert.Equal(t, d.Format, v.Format)
+		assert.Equal(t, d.Unit.Quantum(), v.Quantum, d.Name)
+		assert.True(t, v.Live(noon))
+		assert.False(t, v.Live(noon.Add(time.Hour)))
+		for _, other := range v.Dialects {
+			assert.Equal(t, d.Format, other.Format)
+		}
+		b := Of(d.BridgeValue(protocol.BridgeLow+7, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "0-0"}[d.Layout]), noon)
+		assert.Equal(t, Bridge, b.Kind, d.Name)
+		if d.Forever != "" && d.Forever != "1" {
+			assert.True(t, Of(d.Forever, noon).Forever)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	binarySeconds := string(binary.LittleEndian.AppendUint64(nil, uint64(int64(noon)/int64(time.Second)+60)))
+	for value, want := range map[string]Kind{
+		"": Nothing, strings.Repeat("1", Longest): Nothing,
+		"1772366460000": Expiry, "1772366460": Expiry, "1772366460.5": Expiry, "1772366460.0": Expiry, "1772366460000000000": Expiry,
+		`"1772366460000"`: Expiry, "1772366460:4711": Expiry, binarySeconds: Expiry, "2147483649.0": Expiry,
+		"1230000000000": Number, "1772366460000000": Number, "01772366460": Number, "42": Number, "1": Number, "9200000000000000000": Number,
+		"5000000000000000000": Bridge, "9199999999999999999": Bridge, aUUID + ":6123456789012345678": Bridge,
+		aUUID: Random, aUUID + ":35": Random, "q8ZK3mPx0aVbT7Ld": Random, "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==": Random,
+		"ADDED:2026-03-01T12:00:00.000Z@host-1": Random,
+		"locked":                                Text, "host-1:4711": Text, "ProcessingOrders": Text, "2026-03-01": Text, "1772366460.": Text, "1e12": Text, `"123"`: Text,
+		"naïve": Text, "\x00": Binary, "\xf6\x82\x01": Binary, "a\xffb": Binary,
+		"1772366460000|" + aUUID: Overwriter,
+	} {
+		assert.Equal(t, want, Of(value, noon).Kind, "%q", value)
+	}
+	assert.Equal(t, time.Second, Of("1772366460.0", noon).Quantum, "whole seconds printed as a float")
+	assert.Equal(t, "binary, no known lock", Of("\xac\xed\x00\x05", noon).Note)
+}
+
+// Of Laravel's tokens, 16 random letters and digits, hardly one is missed.
+func TestMixedTokens(t *testing.T) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	rng := rand.New(rand.NewPCG(1, 2))
+	missed := 0
+	for range 10_000 {
+		var b strings.Builder
+		for range 16 {
+			b.WriteByte(letters[rng.IntN(len(letters))])
+		}
+		if !IsRandom(b.String()) {
+			missed++
+		}
+	}
+	assert.Less(t, missed, 100)
+	for _, word := range []string{"processing-orders", "ProcessingOrders", "processingOrders1", "PROCESSING123456", "worker2026030112", "aaaaaaaaaaaaaaaa"} {
+		assert.False(t, IsRandom(word), word)
+	}
+}
+
+func TestLockName(t *testing.T) {
+	for key, want := range map[string]bool{
+		"lock": true, "lock:orders": true, "orders.lock": true, "ordersLock": true, "MY_LOCK_1": true, "redlock:a": true,
+		"mutex:a": true, "job:lease": true, "Lease-3": true,
+		"": false, "orders": false, "block:7": false, "clock": false, "unlocked:1": false, "release:9": false, "loc": false, "please": false,
+	} {
+		assert.Equal(t, want, LockName(key), key)
+	}
+}
+
+func TestBlindSetName(t *testing.T) {
+	for key, want := range map[string]bool{
+		"qo_tasks.add_a-1_b-2": true, "resque:lock:job:queue:[1,2]": true, "resque:lock:job:queue:[]": true,
+		"resque:workerslock:job:queue:[1]": false, "lock:orders": false, "a:lock:b": false,
+	} {
+		assert.Equal(t, want, BlindSetName(key), key)
+	}
+}
+
+// FuzzOf: no value makes it panic or contradict itself.
+func FuzzOf(f *testing.F) {
+	corpus := mutate.New(f)
+	for _, d := range protocol.Dialects() {
+		value, _ := d.Expiry(noon, time.Minute, aUUID)
+		corpus.Add([]byte(value))
+	}
+	corpus.Add([]byte(aUUID + ":35"))
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, value []byte) {
+		v := Of(string(value), noon)
+		if (v.Kind == Expiry) != (v.Format != "") || v.Kind == Expiry && !v.Forever && !plausible(v.At, noon) {
+			t.Fatalf("%q: %+v", value, v)
+		}
+		if v.Kind == Expiry {
+			v.Live(noon)
+		}
+		if v.Kind == Text && bytes.IndexByte(value, 0) >= 0 {
+			t.Fatalf("%q is no text", value)
+		}
+	})
+}

@@ -1,0 +1,341 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Options of a page.
+type Options struct {
+	Namespace   string
+	Match       []string
+	Group       observe.Group
+	Lease       time.Duration
+	Burst       time.Duration // of MONITOR; 0 for none
+	Every       time.Duration // from one burst to the next; the same as Burst is always
+	CensusEvery time.Duration // 0 for none
+	Look        time.Duration // at the counters and the namespace; 0: 2 s
+}
+
+// Collector keeps a state up to date.
+type Collector struct {
+	end        *endpoint.Endpoint
+	opts       Options
+	board      *board
+	monitoring atomic.Bool
+}
+
+// NewCollector returns a collector that has not begun.
+func NewCollector(end *endpoint.Endpoint, opts Options) *Collector {
+	if opts.Look == 0 {
+		opts.Look = 2 * time.Second
+	}
+	return &Collector{end: end, opts: opts, board: newBoard(end.String())}
+}
+
+// State returns what is known now.
+func (c *Collector) State() State { return c.board.read() }
+
+// Run collects until ctx ends.
+func (c *Collector) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { c.counters(ctx) })
+	if c.opts.Burst > 0 {
+		group.Go(func() { c.monitor(ctx) })
+	}
+	if c.opts.CensusEvery > 0 {
+		group.Go(func() { c.every(ctx, c.opts.CensusEvery, c.census) })
+	}
+	if c.opts.Namespace != "" {
+		pool := c.end.LocksOrNone()
+		defer pool.Close()
+		store := &stages.Store{Pool: pool, Namespace: c.opts.Namespace, ReplyTimeout: 5 * time.Second}
+		group.Go(func() { c.every(ctx, c.opts.Look, func(ctx context.Context) { c.namespace(ctx, store) }) })
+	}
+	group.Wait()
+}
+
+func (c *Collector) every(ctx context.Context, d time.Duration, f func(context.Context)) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		f(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// watched are the commands whose counts are shown.
+var watched = []string{"setnx", "getset", "set", "get", "del", "eval", "evalsha"}
+
+// counters reads commandstats of every master.
+func (c *Collector) counters(ctx context.Context) {
+	last := map[string]map[string]float64{}
+	at := time.Now()
+	c.every(ctx, c.opts.Look, func(ctx context.Context) {
+		moved := map[string]float64{}
+		masters, err := c.end.Masters(ctx)
+		for _, addr := range masters {
+			var now map[string]float64
+			if now, err = c.counts(ctx, addr); err != nil {
+				break
+			}
+			if before, known := last[addr]; known {
+				for name, n := range now {
+					moved[name] += max(0, n-before[name])
+				}
+			}
+			last[addr] = now
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		now := time.Now()
+		c.board.change(func(s *State) {
+			s.Error = ""
+			if err != nil {
+				s.Error = err.Error()
+			}
+		})
+		if seconds := now.Sub(at).Seconds(); err == nil && len(last) > 0 && seconds > 0.1 {
+			c.board.point(now, moved, seconds, c.monitoring.Load())
+		}
+		at = now
+	})
+}
+
+func (c *Collector) counts(ctx context.Context, addr string) (map[string]float64, error) {
+	conn, err := c.end.DialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	text, err := redis.String(redis.DoContext(conn, ctx, "INFO", "commandstats"))
+	if err != nil {
+		return nil, endpoint.Explain(err)
+	}
+	counts := map[string]float64{}
+	for _, name := range watched {
+		counts[name] = 0
+		if _, after, found := strings.Cut(text, "cmdstat_"+name+":calls="); found {
+			number, _, _ := strings.Cut(after, ",")
+			counts[name], _ = strconv.ParseFloat(number, 64)
+		}
+	}
+	return counts, nil
+}
+
+// monitor watches in bursts. A burst that the server could not bear is not repeated at once.
+func (c *Collector) monitor(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.burst(ctx)
+		pause := c.opts.Every - time.Since(began)
+		var stopped *observe.Stopped
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &stopped):
+			c.setMonitor("stopped: " + stopped.Why + "; tried again later")
+			pause = max(pause, 30*time.Second)
+		case err != nil:
+			c.setMonitor("stopped: " + err.Error() + "; tried again later")
+			pause = max(pause, 5*time.Second)
+		case pause > 0:
+			c.setMonitor("waiting for the next burst")
+		}
+		if pause <= 0 {
+			continue
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (c *Collector) setMonitor(text string) {
+	c.board.change(func(s *State) { s.Monitor = text })
+}
+
+func (c *Collector) burst(ctx context.Context) error {
+	masters, err := c.end.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watches []*observe.Watch
+	for _, addr := range masters {
+		w, startErr := c.watch(ctx, addr)
+		if startErr != nil {
+			err = startErr
+			cancel()
+			break
+		}
+		watches = append(watches, w)
+	}
+	if err == nil {
+		c.monitoring.Store(true)
+		c.setMonitor("on")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, w := range watches {
+			if waitErr := w.Wait(); waitErr != nil && err == nil {
+				err = waitErr
+			}
+		}
+	}()
+	c.follow(watches, done)
+	c.monitoring.Store(false)
+	return err
+}
+
+// follow shows the clients of a burst while it runs and after it, and counts for how long MONITOR ran.
+func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
+	since := time.Now()
+	count := func() {
+		now := time.Now()
+		if c.monitoring.Load() { // on every master
+			ran := now.Sub(since).Seconds()
+			c.board.change(func(s *State) { s.Monitored += ran })
+		}
+		since = now
+	}
+	tick := time.NewTicker(c.opts.Look)
+	defer tick.Stop()
+	for {
+		over := false
+		select {
+		case <-done:
+			over = true
+		case <-tick.C:
+		}
+		count()
+		for _, w := range watches {
+			r := w.Report()
+			c.board.rows(r.Clients)
+			c.board.change(func(s *State) { s.refuse(r.Refused) })
+		}
+		if over {
+			return
+		}
+	}
+}
+
+func (c *Collector) watch(ctx context.Context, addr string) (*observe.Watch, error) {
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease}
+	if len(c.opts.Match) > 0 {
+		opts.Match = func(key string) bool {
+			for _, p := range c.opts.Match {
+				if glob.Match(p, key) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	var w *observe.Watch
+	ready := make(chan struct{})
+	opts.Emit = func(e observe.Event) {
+		<-ready
+		c.board.event(e.Kind(), w.Show(e))
+	}
+	defer close(ready)
+	var err error
+	w, err = observe.Start(ctx, c.end, addr, opts, observe.Limits{For: c.opts.Burst})
+	return w, err
+}
+
+// census looks at the keys.
+func (c *Collector) census(ctx context.Context) {
+	masters, err := c.end.Masters(ctx)
+	if err != nil {
+		c.noCensus(ctx, err)
+		return
+	}
+	locks := Locks{At: time.Now().UTC(), ByFormat: map[string]int64{}, ByState: map[string]int64{}, Ghosts: []Ghost{}}
+	opts := census.Options{Match: c.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: func(r *census.Row) error {
+		if r.State == census.Ghost && len(locks.Ghosts) < 50 {
+			g := Ghost{Key: string(r.Key), Format: string(r.Format), Note: r.Note}
+			if r.HasExpiry {
+				at := r.Expires.Time()
+				g.ExpiredAt = &at
+			}
+			locks.Ghosts = append(locks.Ghosts, g)
+		}
+		return nil
+	}}
+	taken := census.New(opts)
+	for _, addr := range masters {
+		conn, err := c.end.DialRaw(ctx, addr)
+		if err == nil {
+			err = taken.Scan(ctx, conn)
+		}
+		if err != nil {
+			c.noCensus(ctx, err)
+			return
+		}
+	}
+	sum := taken.Summary()
+	locks.Scanned, locks.Unread, locks.Lacks = sum.Scanned, sum.Unread, sum.Lacks
+	for f, n := range sum.ByFormat {
+		locks.ByFormat[string(f)] = n
+	}
+	for st, n := range sum.ByState {
+		locks.ByState[string(st)] = n
+	}
+	c.board.change(func(s *State) { s.Locks = locks })
+}
+
+// noCensus says why there is no newer look at the keys. The last one stays, with its time.
+func (c *Collector) noCensus(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		c.board.change(func(s *State) { s.Locks.Error = endpoint.Explain(err).Error() })
+	}
+}
+
+// namespace reads the stage and the members.
+func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
+	view, err := store.Show(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.board.change(func(s *State) { s.Error = err.Error() })
+		}
+		return
+	}
+	n := &Namespace{Name: view.Record.Namespace, Stage: view.Record.Stage.String(), Epoch: view.Record.Epoch, Since: view.Record.Since.UTC(), Members: []Member{}, BlockedBy: []string{}}
+	for _, m := range view.Members {
+		n.Members = append(n.Members, Member{ID: m.ID, Host: m.Info.Host, Epoch: m.Epoch, Stage: m.Stage.String(), SeenMSAgo: m.Seen.Milliseconds(), SkewMS: m.Skew.Milliseconds(), Silent: m.Left < 0})
+		switch {
+		case m.Left < 0:
+			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s is silent", m.ID))
+		case m.Misfit != "":
+			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s cannot run the namespace: %s", m.ID, m.Misfit))
+		case m.Epoch < view.Record.Epoch:
+			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s runs epoch %d", m.ID, m.Epoch))
+		}
+	}
+	c.board.change(func(s *State) { s.Namespace = n })
+}

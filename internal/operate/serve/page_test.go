@@ -1,0 +1,237 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const hostile = "lock:<img src=x onerror=\"document.title='pwned'\">\u202e"
+
+// example is a state in which everything has something to show.
+func example() serve.State {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	f := func(x float64) *float64 { return &x }
+	s := serve.State{
+		Now: now, Server: "redis://example:6379/0", Monitor: "on",
+		Namespace: &serve.Namespace{Name: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour), BlockedBy: []string{"b-2 runs epoch 6"}, Members: []serve.Member{
+			{ID: "b-1", Host: "app1", Epoch: 7, Stage: "bridge", SeenMSAgo: 420, SkewMS: -3}, {ID: "b-2", Host: "app2", Epoch: 6, Stage: "legacy", SeenMSAgo: 900}}},
+		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
+		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1, Monitored: 12.5,
+		Clients: []observe.Row{
+			{Addr: "10.0.0.1:4000", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", LeaseMS: f(30000), PollMS: f(100), SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
+			{Addr: "10.0.0.2:4000", Kind: observe.Bridge, Dialect: "lockmigrate", Acquired: 100, Keys: []string{"lock:#"}}},
+		Events: []observe.EventRow{{At: now, Hazard: "stale-delete", Key: hostile, By: &observe.Who{Addr: "10.0.0.1:4000"}, Victim: &observe.Who{Addr: "10.0.0.2:4000"}, Note: "it had lost the key"}},
+		Locks:  serve.Locks{At: now, Scanned: 1000, ByFormat: map[string]int64{"expiry-ms": 3}, ByState: map[string]int64{"ghost": 1, "held": 2}, Ghosts: []serve.Ghost{{Key: hostile, Format: "expiry-ms", ExpiredAt: &now}}},
+	}
+	for i := range 60 {
+		p := serve.Point{At: now.Add(time.Duration(i-60) * 2 * time.Second), Commands: map[string]float64{"setnx": float64(20 + i%7), "evalsha": float64(i)}}
+		if i%20 > 4 {
+			p.Kinds = map[string]float64{"legacy": float64(15 + i%5), "bridge": float64(i) / 2}
+		}
+		s.Series = append(s.Series, p)
+	}
+	return s
+}
+
+// start runs the page until the test ends.
+func start(t *testing.T, token string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- serve.Serve(ctx, listener, serve.Handler(example, token, []string{"127.0.0.1"})) }()
+	t.Cleanup(func() {
+		stop()
+		assert.NoError(t, <-ended)
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return "http://" + listener.Addr().String()
+}
+
+func get(t *testing.T, url string, change func(*http.Request)) (int, string, http.Header) {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	require.NoError(t, err)
+	if change != nil {
+		change(request)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Timeout: 5 * time.Second}
+	reply, err := client.Do(request)
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	body, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	client.CloseIdleConnections()
+	return reply.StatusCode, string(body), reply.Header
+}
+
+func TestHandler(t *testing.T) {
+	url := start(t, "")
+	for path, want := range map[string]string{"/": "<title>lockmigrate</title>", "/style.css": "prefers-color-scheme", "/app.js": "textContent", "/api/state": `"stage":"bridge"`, "/metrics": `lockmigrate_stage{namespace="orders",stage="bridge"} 1`} {
+		code, body, head := get(t, url+path, nil)
+		assert.Equal(t, 200, code, path)
+		assert.Contains(t, body, want, path)
+		assert.Contains(t, head.Get("Content-Security-Policy"), "default-src 'none'")
+	}
+	code, _, _ := get(t, url+"/nothing", nil)
+	assert.Equal(t, 404, code)
+	code, _, _ = get(t, url, func(r *http.Request) { r.Host = "evil.example" })
+	assert.Equal(t, http.StatusMisdirectedRequest, code, "DNS rebinding")
+	code, _, _ = get(t, url, func(r *http.Request) { r.Method = http.MethodPost })
+	assert.Equal(t, http.StatusMethodNotAllowed, code)
+	_, metrics, _ := get(t, url+"/metrics", nil)
+	assert.Contains(t, metrics, "lockmigrate_overlaps_total 1\n")
+	assert.Contains(t, metrics, "lockmigrate_monitor_seconds_total 12.5\n")
+	assert.Contains(t, metrics, `name="billing\"\\\n-7"`)
+}
+
+func TestToken(t *testing.T) {
+	url := start(t, "s3cret")
+	for _, path := range []string{"/", "/api/state", "/metrics", "/app.js"} {
+		code, body, _ := get(t, url+path, nil)
+		assert.Equal(t, 401, code, path)
+		assert.NotContains(t, body, "bridge")
+	}
+	code, _, _ := get(t, url+"/?token=wrong", nil)
+	assert.Equal(t, 401, code)
+	code, _, _ = get(t, url+"/metrics", func(r *http.Request) { r.Header.Set("Authorization", "Bearer s3cret") })
+	assert.Equal(t, 200, code)
+	code, _, head := get(t, url+"/?token=s3cret", nil)
+	assert.Equal(t, http.StatusSeeOther, code)
+	assert.Equal(t, "/", head.Get("Location"), "the token leaves the address")
+	cookie := head.Get("Set-Cookie")
+	assert.Contains(t, cookie, "HttpOnly")
+	code, _, _ = get(t, url+"/api/state", func(r *http.Request) { r.Header.Set("Cookie", strings.Split(cookie, ";")[0]) })
+	assert.Equal(t, 200, code)
+}
+
+// chromium opens the page as a browser does and returns the document after its scripts have run. With a
+// folder in LOCKMIGRATE_SCREENSHOTS the screens are kept there, to be looked at.
+func chromium(t *testing.T, url, name string, args ...string) string {
+	t.Helper()
+	redistest.Need(t, redistest.Browser)
+	program := "chromium"
+	if found, err := exec.LookPath("chromium-browser"); err == nil {
+		program = found
+	}
+	base := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(), "--virtual-time-budget=2500"}
+	base = append(base, args...)
+	if folder := os.Getenv("LOCKMIGRATE_SCREENSHOTS"); folder != "" {
+		base = append(base, "--screenshot="+filepath.Join(folder, name+".png"))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, append(base, "--dump-dom", url)...).Output()
+	require.NoError(t, err)
+	return string(out)
+}
+
+func TestBrowser(t *testing.T) {
+	redistest.Need(t, redistest.Browser)
+	url := start(t, "")
+	for name, args := range map[string][]string{
+		"light":  {"--window-size=1280,1500"},
+		"dark":   {"--window-size=1280,1500", "--blink-settings=preferredColorScheme=0"},
+		"narrow": {"--window-size=500,2200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dom := chromium(t, url, name, args...)
+			for _, want := range []string{"orders", "b-2 runs epoch 6", "jedis-ms", "-5.00 s ±2", "stale-delete", "polyline", "live "} {
+				assert.True(t, strings.Contains(dom, want), want)
+			}
+			assert.False(t, strings.Contains(dom, "<img"), "a key is text")
+			assert.False(t, strings.Contains(dom, "pwned</title>"))
+			assert.True(t, strings.Contains(dom, `\u202e`), "what turns text around is shown as an escape")
+		})
+	}
+}
+
+// TestCollector runs everything on a real server with one client that locks.
+func TestCollector(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:dead", fmt.Sprint(time.Now().Add(-48*time.Hour).UnixMilli()))
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c := serve.NewCollector(end, serve.Options{Burst: time.Minute, Every: time.Minute, CensusEvery: time.Minute, Look: 100 * time.Millisecond, Match: []string{"lock:*"}})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	conn := s.Conn()
+	assert.Eventually(t, func() bool {
+		_, _ = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(30*time.Second).UnixMilli()+1))
+		_, _ = conn.Do("DEL", "lock:a")
+		state := c.State()
+		return state.Acquired["legacy"] > 3 && state.Locks.ByState["ghost"] == 1 && len(state.Series) > 3 && state.Totals["setnx"] > 3 && len(state.Clients) == 1 && state.Monitor == "on"
+	}, 15*time.Second, 20*time.Millisecond)
+	state := c.State()
+	assert.Empty(t, state.Error)
+	require.NotEmpty(t, state.Clients)
+	assert.Equal(t, "jedis-ms", state.Clients[0].Dialect)
+	s.Kill()
+	assert.Eventually(t, func() bool { return c.State().Error != "" }, 10*time.Second, 20*time.Millisecond, "a server that is gone is said to be")
+	began := time.Now()
+	stop()
+	<-done
+	assert.Less(t, time.Since(began), time.Second)
+}
+
+// TestMetricsSayWhatWasLookedAt wants no zero where nobody has looked: no overlaps without MONITOR, no locks
+// without a census, and the refusal of a census said.
+func TestMetricsSayWhatWasLookedAt(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
+	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~other:*", "&*", "+@all", "-monitor")
+	metrics := func(url string, burst time.Duration, until func(serve.State) bool) (string, serve.State) {
+		end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		c := serve.NewCollector(end, serve.Options{Burst: burst, Every: burst, CensusEvery: 50 * time.Millisecond, Look: 50 * time.Millisecond})
+		done := make(chan struct{})
+		go func() { defer close(done); c.Run(ctx) }()
+		redistest.Await(t, "the page", 20*time.Second, func() bool { return until(c.State()) })
+		state := c.State()
+		cancel()
+		<-done
+		var b strings.Builder
+		require.NoError(t, serve.WriteMetrics(&b, state))
+		return b.String(), state
+	}
+	looked := func(st serve.State) bool { return !st.Locks.At.IsZero() }
+	text, _ := metrics(s.URL(), 0, looked)
+	assert.NotContains(t, text, "overlaps_total")
+	assert.Contains(t, text, "lockmigrate_monitor_running 0\n")
+	assert.Contains(t, text, "lockmigrate_monitor_seconds_total 0\n")
+	text, _ = metrics(s.URL(), time.Minute, func(st serve.State) bool { return st.Monitored > 0 && looked(st) })
+	assert.Contains(t, text, "lockmigrate_overlaps_total 0\n")
+	assert.Contains(t, text, "lockmigrate_monitor_running 1\n")
+	few := "redis://few:pw@" + s.Addr
+	text, _ = metrics(few, time.Minute, func(st serve.State) bool { return strings.HasPrefix(st.Monitor, "stopped") && looked(st) })
+	assert.NotContains(t, text, "overlaps_total")
+	assert.Contains(t, text, "lockmigrate_keys_unread 1\n")
+	s.Do("ACL", "SETUSER", "few", "-scan")
+	text, state := metrics(few, 0, func(st serve.State) bool { return st.Locks.Error != "" })
+	assert.Contains(t, state.Locks.Error, "scan")
+	assert.NotContains(t, text, "lockmigrate_locks")
+}

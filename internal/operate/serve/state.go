@@ -1,0 +1,195 @@
+// Package serve serves one web page, its API and metrics about a deployment: stage and members, traffic,
+// clocks, hazards as they happen, ghosts. It only reads.
+package serve
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+)
+
+// State is what the page shows.
+type State struct {
+	Now       time.Time          `json:"now"`
+	Server    string             `json:"server"`
+	Error     string             `json:"error,omitempty"` // what keeps the page from being up to date
+	Monitor   string             `json:"monitor"`         // on, off, waiting, or why it stopped
+	Namespace *Namespace         `json:"namespace"`
+	Totals    map[string]float64 `json:"totals"` // calls since the page began, by command
+	Acquired  map[string]int64   `json:"acquired"`
+	Hazards   map[string]int64   `json:"hazards"`
+	Overlaps  int64              `json:"overlaps"`
+	Refused   []string           `json:"refused"`           // reads of keys that the server refused to observe: the command, and its words
+	Monitored float64            `json:"monitored_seconds"` // for how long MONITOR ran; acquisitions, hazards and overlaps are counted only then
+	Clients   []observe.Row      `json:"clients"`
+	Events    []observe.EventRow `json:"events"` // the newest first
+	Locks     Locks              `json:"locks"`
+	Series    []Point            `json:"series"`
+}
+
+// refuse takes in what the server refused to the reads of a burst.
+func (s *State) refuse(all []string) {
+	for _, why := range all {
+		if !slices.Contains(s.Refused, why) && len(s.Refused) < mostRefusals {
+			s.Refused = append(s.Refused[:len(s.Refused):len(s.Refused)], why) // a State that was handed out keeps its list
+		}
+	}
+}
+
+// mostRefusals bounds what the page lists of refusals.
+const mostRefusals = 20
+
+// Namespace is its stage and members.
+type Namespace struct {
+	Name      string    `json:"namespace"`
+	Stage     string    `json:"stage"`
+	Epoch     int64     `json:"epoch"`
+	Since     time.Time `json:"since"`
+	Members   []Member  `json:"members"`
+	BlockedBy []string  `json:"blocked_by"`
+}
+
+// Member is one process of the fleet.
+type Member struct {
+	ID        string `json:"id"`
+	Host      string `json:"host"`
+	Epoch     int64  `json:"epoch"`
+	Stage     string `json:"stage"`
+	SeenMSAgo int64  `json:"seen_ms_ago"`
+	SkewMS    int64  `json:"skew_ms"`
+	Silent    bool   `json:"silent"`
+}
+
+// Locks is the last census; a zero At is none yet.
+type Locks struct {
+	At       time.Time        `json:"at"`
+	Error    string           `json:"error,omitempty"` // why there is no newer one
+	Scanned  int64            `json:"scanned"`
+	Unread   int64            `json:"unread"` // keys that this user may not read
+	Lacks    []string         `json:"lacks"`  // what the census did without, as the server said it
+	ByFormat map[string]int64 `json:"by_format"`
+	ByState  map[string]int64 `json:"by_state"`
+	Ghosts   []Ghost          `json:"ghosts"` // the first of them
+}
+
+// Ghost is a lock that nobody holds and nothing will remove.
+type Ghost struct {
+	Key       string     `json:"key"`
+	Format    string     `json:"format"`
+	ExpiredAt *time.Time `json:"expired_at,omitempty"`
+	Note      string     `json:"note,omitempty"`
+}
+
+// Point is one moment of the traffic: calls and acquisitions in a second.
+type Point struct {
+	At       time.Time          `json:"at"`
+	Commands map[string]float64 `json:"commands"`
+	Kinds    map[string]float64 `json:"kinds"` // acquisitions; null while MONITOR is off
+}
+
+const (
+	maxPoints = 900 // half an hour at one in two seconds
+	maxEvents = 200
+	maxRows   = 200
+)
+
+// board is the state under a lock.
+type board struct {
+	mu       sync.Mutex
+	state    State
+	acquired map[string]int64         // at the last point
+	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
+}
+
+func newBoard(server string) *board {
+	return &board{
+		state: State{Server: server, Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{},
+			Locks: Locks{ByFormat: map[string]int64{}, ByState: map[string]int64{}}},
+		acquired: map[string]int64{}, clients: map[string][]observe.Row{},
+	}
+}
+
+// read returns a copy that nobody changes.
+func (b *board) read() State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.state
+	s.Now = time.Now().UTC()
+	s.Totals, s.Acquired, s.Hazards = maps.Clone(s.Totals), maps.Clone(s.Acquired), maps.Clone(s.Hazards)
+	s.Events = append([]observe.EventRow{}, s.Events...)
+	s.Series = append([]Point{}, s.Series...)
+	s.Clients = []observe.Row{}
+	for _, id := range slices.Sorted(maps.Keys(b.clients)) {
+		s.Clients = append(s.Clients, b.clients[id]...)
+	}
+	return s
+}
+
+func (b *board) change(f func(*State)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.state)
+}
+
+// event takes in what an observer saw.
+func (b *board) event(kind string, e observe.EventRow) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case e.What == "acquired":
+		b.state.Acquired[kind]++
+		return
+	case e.What == "overlap":
+		b.state.Overlaps++
+	case e.Hazard != "":
+		b.state.Hazards[e.Hazard]++
+	default:
+		return
+	}
+	b.state.Events = slices.Insert(b.state.Events, 0, e)
+	if len(b.state.Events) > maxEvents {
+		b.state.Events = b.state.Events[:maxEvents]
+	}
+}
+
+// rows takes in the clients of a burst. Those of earlier bursts stay until there are too many.
+func (b *board) rows(rows []observe.Row) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.clients)+len(rows) > maxRows {
+		clear(b.clients)
+	}
+	for _, r := range rows { // what an earlier burst said of these is over
+		delete(b.clients, r.Addr)
+	}
+	for _, r := range rows {
+		if len(b.clients) < maxRows || b.clients[r.Addr] != nil {
+			b.clients[r.Addr] = append(b.clients[r.Addr], r)
+		}
+	}
+}
+
+// point adds a moment to the series: what the counters moved by since the last.
+func (b *board) point(now time.Time, totals map[string]float64, seconds float64, monitoring bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := Point{At: now.UTC(), Commands: map[string]float64{}}
+	for name, n := range totals {
+		p.Commands[name] = max(0, n/seconds)
+		b.state.Totals[name] += max(0, n)
+	}
+	if monitoring {
+		p.Kinds = map[string]float64{}
+		for kind, n := range b.state.Acquired {
+			p.Kinds[kind] = float64(n-b.acquired[kind]) / seconds
+		}
+	}
+	b.acquired = maps.Clone(b.state.Acquired)
+	b.state.Series = append(b.state.Series, p)
+	if over := len(b.state.Series) - maxPoints; over > 0 {
+		b.state.Series = b.state.Series[over:]
+	}
+}

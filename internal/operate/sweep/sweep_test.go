@@ -1,0 +1,226 @@
+package sweep_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
+)
+
+// furnish puts ghosts, live locks and keys of others on a server.
+func furnish(s *redistest.Server) {
+	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+	s.Do("SET", "lock:ghost", at(-48*time.Hour))
+	s.Do("SET", "lock:\xff\x00ghost", at(-49*time.Hour))
+	s.Do("SET", "lock:live", at(time.Hour))
+	s.Do("SET", "lock:expired", at(-time.Minute))
+	s.Do("SET", "lock:token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
+	s.Do("SET", "lock:modern", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a31", "PX", 60000)
+	s.Do("HSET", "lock:redisson", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30:41", "1")
+	s.Do("SET", "other:login", at(-480*time.Hour))
+	s.Do("HSET", "lock:settings", "retries", "3")
+	s.Do("HSET", "lock:attempts", "user-17", "3")
+	s.Do("SET", "lock:flag", "1")
+}
+
+// chosen are the entries of what was swept, or is to be.
+func chosen(all map[string]sweep.Entry) map[string]sweep.Entry {
+	out := map[string]sweep.Entry{}
+	for key, e := range all {
+		if e.Result != sweep.Left {
+			out[key] = e
+		}
+	}
+	return out
+}
+
+func run(t *testing.T, s *redistest.Server, o sweep.Options) (sweep.Summary, map[string]sweep.Entry) {
+	t.Helper()
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	entries := map[string]sweep.Entry{}
+	o.Match = []string{"lock:*"}
+	if o.GhostAfter == 0 {
+		o.GhostAfter = time.Hour
+	}
+	o.Emit = func(e sweep.Entry) error { entries[string(append([]byte(nil), keyOf(e)...))] = e; return nil }
+	summary, err := sweep.New(end, o).Run(context.Background())
+	require.NoError(t, err)
+	return summary, entries
+}
+
+func keyOf(e sweep.Entry) []byte {
+	if e.KeyBytes != nil {
+		return e.KeyBytes
+	}
+	return []byte(e.Key)
+}
+
+func TestSweep(t *testing.T) {
+	s := redistest.Real(t)
+	furnish(s)
+	summary, found := run(t, s, sweep.Options{Tokens: true})
+	assert.Len(t, chosen(found), 4)
+	assert.EqualValues(t, 4, summary.ByResult[sweep.Planned])
+	assert.EqualValues(t, 11, s.Do("DBSIZE"), "dry")
+	for key, why := range map[string]string{"lock:expired": "--ghost-after", "lock:settings": "application", "lock:attempts": "application", "lock:flag": "application"} {
+		assert.Equal(t, sweep.Left, found[key].Result, key)
+		assert.Contains(t, found[key].Note, why, key)
+	}
+
+	file := filepath.Join(t.TempDir(), "journal.jsonl")
+	journal, err := sweep.OpenJournal(file)
+	require.NoError(t, err)
+	summary, found = run(t, s, sweep.Options{Execute: true, Journal: journal.Write})
+	require.NoError(t, journal.Close())
+	assert.EqualValues(t, 3, summary.ByResult[sweep.Done], summary)
+	assert.Equal(t, sweep.Remove, found["lock:ghost"].Action)
+	assert.Equal(t, sweep.Remove, found["lock:\xff\x00ghost"].Action)
+	assert.Equal(t, sweep.Expire, found["lock:redisson"].Action)
+	assert.EqualValues(t, 0, s.Do("EXISTS", "lock:ghost", "lock:\xff\x00ghost"))
+	assert.Greater(t, s.Do("PTTL", "lock:redisson"), int64(3_000_000))
+	assert.EqualValues(t, 5, s.Do("EXISTS", "lock:live", "lock:expired", "lock:token", "lock:modern", "other:login"))
+	assert.EqualValues(t, -1, s.Do("PTTL", "lock:token"), "tokens are left alone unless asked for")
+
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	assert.Len(t, lines, 6, "one before and one after each change")
+	for i, line := range lines {
+		var e sweep.Entry
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		assert.Equal(t, []sweep.Result{sweep.Planned, sweep.Done}[i%2], e.Result)
+	}
+
+	summary, _ = run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Zero(t, summary.Candidates, "a second run finds nothing")
+	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, TTL: time.Minute, Journal: func(sweep.Entry) error { return nil }})
+	assert.Equal(t, sweep.Done, found["lock:token"].Result)
+	assert.Greater(t, s.Do("PTTL", "lock:token"), int64(50_000))
+	for _, key := range []string{"lock:settings", "lock:attempts", "lock:flag"} {
+		assert.EqualValues(t, -1, s.Do("PTTL", key), "%s is the application's", key)
+	}
+}
+
+// TestAWrongClockSweepsNothing has a live lock look dead by one of the two clocks: of the server, which is
+// hours ahead, or of this host. Nothing may be swept, nor may a dry run call it a ghost.
+func TestAWrongClockSweepsNothing(t *testing.T) {
+	s := redistest.NewClocked(t)
+	live := fmt.Sprint(time.Now().Add(30 * time.Second).UnixMilli())
+	s.Do("SET", "lock:live", live)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		server, host time.Duration
+		refused      bool
+	}{{2 * time.Hour, 0, true}, {-2 * time.Hour, 0, true}, {0, 2 * time.Hour, true}, {2 * time.Minute, 0, true}, {30 * time.Second, 30 * time.Second, false}, {2 * time.Hour, 2*time.Hour - 59*time.Second, false}} {
+		s.Step(c.server)
+		s.Do("SET", "lock:live", fmt.Sprint(time.Now().Add(c.host+30*time.Second).UnixMilli())) // live by the host
+		for _, execute := range []bool{false, true} {
+			told := 0
+			_, err := sweep.New(end, sweep.Options{
+				Match: []string{"lock:*"}, GhostAfter: time.Minute, Execute: execute, Journal: func(sweep.Entry) error { return nil },
+				Now: func() time.Time { return time.Now().Add(c.host) },
+				Emit: func(e sweep.Entry) error {
+					if e.Result != sweep.Left {
+						told++
+					}
+					return nil
+				},
+			}).Run(context.Background())
+			var apart *sweep.ClockError
+			assert.Equal(t, c.refused, errors.As(err, &apart), "%+v: %v", c, err)
+			assert.EqualValues(t, 1, s.Do("EXISTS", "lock:live"), "%+v", c)
+			assert.Zero(t, told, "%+v", c)
+		}
+		s.Step(-c.server)
+	}
+}
+
+// TestOverByBothClocks lets the server's clock be ahead by less than is refused: what is over by it alone is left.
+func TestOverByBothClocks(t *testing.T) {
+	s := redistest.NewClocked(t)
+	s.Step(50 * time.Second)
+	s.Do("SET", "lock:a", fmt.Sprint(time.Now().Add(-20*time.Second).UnixMilli())) // 70 s ago by the server
+	s.Do("SET", "lock:b", fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli()))
+	_, found := run(t, s.Server, sweep.Options{GhostAfter: time.Minute, Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Equal(t, sweep.Left, found["lock:a"].Result)
+	assert.Equal(t, sweep.Done, found["lock:b"].Result)
+	assert.EqualValues(t, 1, s.Do("EXISTS", "lock:a"))
+}
+
+// TestDiedMinutesAgo: a client that died some minutes ago is not hidden, whatever GhostAfter says.
+func TestDiedMinutesAgo(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:dead", fmt.Sprint(time.Now().Add(-3*time.Minute).UnixMilli()))
+	summary, found := run(t, s, sweep.Options{GhostAfter: 5 * time.Minute})
+	assert.Equal(t, sweep.Left, found["lock:dead"].Result)
+	assert.Len(t, summary.Left, 1)
+	_, found = run(t, s, sweep.Options{GhostAfter: time.Minute})
+	assert.Equal(t, sweep.Planned, found["lock:dead"].Result)
+}
+
+// TestUncertainHashes gives no hash of an application a TTL, also where --tokens asks for more.
+func TestUncertainHashes(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("HSET", "lock:settings", "retries", "3")
+	s.Do("HSET", "lock:reentrant", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30", "1")
+	s.Do("SET", "lock:bridge", "7000000000000000001")
+	_, found := run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Empty(t, chosen(found))
+	assert.Len(t, found, 3)
+	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, Journal: func(sweep.Entry) error { return nil }})
+	assert.Len(t, chosen(found), 2)
+	assert.EqualValues(t, -1, s.Do("PTTL", "lock:settings"))
+	assert.Greater(t, s.Do("PTTL", "lock:bridge"), int64(0))
+	assert.Greater(t, s.Do("PTTL", "lock:reentrant"), int64(0))
+}
+
+// TestAClientComesInBetween lets a client take the lock after the look and before the change.
+func TestAClientComesInBetween(t *testing.T) {
+	s := redistest.Real(t)
+	furnish(s)
+	taken := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	_, found := run(t, s, sweep.Options{Execute: true, Tokens: true, Journal: func(e sweep.Entry) error {
+		if e.Result != sweep.Planned {
+			return nil
+		}
+		if e.Key == "lock:redisson" {
+			s.Do("HSET", e.Key, "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30:41", "2")
+		} else {
+			s.Do("GETSET", string(keyOf(e)), taken)
+		}
+		return nil
+	}})
+	assert.Len(t, chosen(found), 4)
+	for key, e := range chosen(found) {
+		assert.Equal(t, sweep.Changed, e.Result, key)
+		if key != "lock:redisson" {
+			assert.Equal(t, taken, s.Value(key))
+		}
+		assert.EqualValues(t, -1, s.Do("PTTL", key))
+	}
+}
+
+// TestJournalFirst fails the journal, and wants no change without a line.
+func TestJournalFirst(t *testing.T) {
+	s := redistest.Real(t)
+	furnish(s)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	_, err = sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Execute: true, Journal: func(sweep.Entry) error { return os.ErrClosed }}).Run(context.Background())
+	assert.ErrorIs(t, err, os.ErrClosed)
+	assert.EqualValues(t, 11, s.Do("DBSIZE"))
+}

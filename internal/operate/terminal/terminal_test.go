@@ -1,0 +1,81 @@
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+)
+
+func TestSafe(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain text":      "plain text",
+		"ünïcode ✓":       "ünïcode ✓",
+		"a\x1b[31mb":      `a\x1b[31mb`,
+		"a\r\nb":          `a\r\nb`,
+		"\u009b31m":       `\u009b31m`,
+		"\u202etxt":       `\u202etxt`,
+		"\xff\xfe":        `\xff\xfe`,
+		"zero\u200bwidth": `zero\u200bwidth`,
+	} {
+		assert.Equal(t, want, Safe(text))
+	}
+	assert.Equal(t, `""`, Quoted(""))
+	assert.Equal(t, `"a b"`, Quoted("a b"))
+	assert.Equal(t, "a:b", Quoted("a:b"))
+}
+
+func FuzzSafe(f *testing.F) {
+	corpus := mutate.New(f)
+	corpus.Add("plain")
+	corpus.Add("\x1b]0;title\a\u009b\u202e\xff")
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, out := range map[string]string{"Safe": Safe(text), "Quoted": Quoted(text), "AppendJSON": string(AppendJSON(nil, text))} {
+			for _, r := range out {
+				if !unicode.IsPrint(r) {
+					t.Fatalf("%s(%q) holds %U", name, text, r)
+				}
+			}
+		}
+		var back string
+		if err := json.Unmarshal(AppendJSON(nil, text), &back); err != nil {
+			t.Fatalf("AppendJSON(%q): %v", text, err)
+		}
+		if utf8.ValidString(text) && back != text {
+			t.Fatalf("AppendJSON(%q) reads back as %q", text, back)
+		}
+		if string(AppendJSON(nil, text)) != string(AppendJSON(nil, []byte(text))) {
+			t.Fatalf("AppendJSON(%q) differs for bytes", text)
+		}
+	})
+}
+
+func TestCut(t *testing.T) {
+	assert.Equal(t, "short", Cut("short", 10))
+	assert.Equal(t, "exactly 10", Cut("exactly 10", 10))
+	assert.Equal(t, "more than…", Cut("more than 10", 10))
+	assert.Equal(t, "äöüß…", Cut("äöüßäöüß", 5))
+}
+
+func TestStatus(t *testing.T) {
+	var out bytes.Buffer
+	s := NewStatus(&out, func() int { return 12 })
+	s.Clear()
+	assert.Empty(t, out.String(), "nothing to clear")
+	s.Update(func() string { return "a line that is too long" })
+	assert.Equal(t, "\ra line tha…\x1b[K", out.String())
+	s.Update(func() string { t.Error("too soon, and yet made"); return "" })
+	s.Clear()
+	assert.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
+
+	silent := NewStatus(nil, nil)
+	silent.Update(func() string { t.Error("made for nobody"); return "" })
+	silent.Clear()
+}

@@ -1,0 +1,68 @@
+package verify
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+)
+
+// FuzzTraffic reads lines of MONITOR. Clients choose every part of them but the frame.
+func FuzzTraffic(f *testing.F) {
+	corpus := mutate.New(f)
+	for _, words := range []string{
+		`"SETNX" "lock:1" "1700000030000"`, `"set" "lock:1" "x" "NX" "PX" "10"`, `"MSETNX" "a" "1" "lock:1" "\xf6"`, `"RENAMENX" "a" "lock:1"`,
+		`"EVAL" "return 1" "0"`, `"ECHO" "mine-1"`, `"INFO" "all"`, `"SETEX" "lock:1" "1"`, `"SET"`, `"SETNX" "lock:1"`,
+	} {
+		corpus.Add("+1700000000.123456 [0 127.0.0.1:5000] " + words + "\r\n")
+		corpus.Add("+1700000000.123456 [0 lua] " + words + "\r\n")
+	}
+	corpus.Grow(3000)
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, cut := range []bool{false, true} {
+			seen := 0
+			tr := traffic{prefix: "mine-", matches: func(string) bool { return true }, saw: func(sighting) { seen++ }}
+			tr.take(text, cut)
+			at := indexOf(commandIn(text))
+			if at < 0 {
+				continue
+			}
+			// Where every key is a lock key, SETNX and GETSET are seen, or not clear, or the line is no line.
+			if name := Taking[at]; (name == "setnx" || name == "getset") && seen == 0 && tr.counts.unclear[at] == 0 && tr.garbled == 0 {
+				t.Errorf("%q vanished (cut: %v)", text, cut)
+			}
+			if tr.counts.lines[at]+tr.garbled != 1 {
+				t.Errorf("%q is counted %d times", text, tr.counts.lines[at])
+			}
+		}
+	})
+}
+
+// FuzzJudge judges evidence from files that anybody may have written: it never fails, and never says none-seen
+// beside an open obligation.
+func FuzzJudge(f *testing.F) {
+	corpus := mutate.New(f)
+	text, err := json.Marshal(clean())
+	if err != nil {
+		f.Fatal(err)
+	}
+	corpus.Add(string(text))
+	corpus.Add(`{"masters":[{}],"finished":true}`)
+	corpus.Grow(3000)
+	f.Fuzz(func(t *testing.T, text string) {
+		var e Evidence
+		if json.Unmarshal([]byte(text), &e) != nil {
+			return
+		}
+		c := Certify(e)
+		open := 0
+		for _, o := range c.Obligations {
+			if !o.Discharged {
+				open++
+			}
+		}
+		if c.Verdict == NoneSeen && (open > 0 || len(e.Seen) > 0 || len(e.Masters) == 0) {
+			t.Errorf("none-seen on %q", text)
+		}
+	})
+}

@@ -1,0 +1,525 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+)
+
+// master looks at one master over the window: at its counters again and again, at ACL LOG, and at its traffic
+// where MONITOR is on.
+//
+// Each look sends an ECHO and an INFO. MONITOR shows both, so the INFO is a mark in the stream: what MONITOR
+// showed before the mark is exactly what INFO has counted. Between two marks of one stream the counters and
+// MONITOR therefore speak of the same commands. Where the stream has a gap, the counters still say whether
+// anything ran in it.
+type master struct {
+	q     *inquiry
+	end   *endpoint.Endpoint
+	addr  string
+	conn  redis.Conn
+	log   *fence.Log
+	facts Master
+
+	sent  int // looks, for the marks
+	last  reading
+	looks []look // those whose interval is not settled yet, the oldest first
+	tap   *tap   // nil while MONITOR is off
+	retry time.Time
+	pause time.Duration // before MONITOR is tried again
+	hot   time.Time     // since when the load is too high, zero while it is not
+	hits  []fence.Hit
+
+	ruled  []string // what the rules excluded at the start
+	first  reading
+	warned bool
+
+	mu     sync.Mutex
+	seen   int64             // commands of legacy clients in MONITOR
+	traces map[string]*trace // of legacy clients in MONITOR, by address
+	stale  bool              // a trace has no name yet
+}
+
+// look is one look at the counters.
+type look struct {
+	mark  string
+	at    time.Time
+	stats [taking]calls
+	tap   *tap // the MONITOR that was on, nil for none
+}
+
+// trace is what MONITOR showed of one legacy client.
+type trace struct {
+	name, user, dialect string
+	forms               map[string]int64
+	keys                []string
+}
+
+const (
+	mostTraces = 1000 // clients that are remembered
+	mostKeys   = 10   // of each
+	mostBreaks = 10
+)
+
+func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
+	conn, err := q.end.DialAddr(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	m := &master{
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[string]*trace{},
+		facts: Master{Addr: addr, CountsDenied: true, LogRead: true, Commands: make([]Command, taking)},
+	}
+	for i, name := range Taking {
+		m.facts.Commands[i].Name = name
+	}
+	m.facts.Named, m.facts.NamedWhy = m.named(ctx)
+	// Rare commands that are sent once. A reset of the counters takes their count away.
+	_, _ = redis.DoContext(conn, ctx, "OBJECT", "HELP")
+	_, _ = redis.DoContext(conn, ctx, "COMMAND", "COUNT")
+	return m, nil
+}
+
+// begin takes the first look.
+func (m *master) begin(ctx context.Context) error {
+	if m.q.opts.Whole {
+		m.open(ctx)
+	}
+	if err := m.look(ctx); err != nil {
+		return err
+	}
+	r := m.last
+	m.facts.RunID, m.facts.Version, m.facts.Is = r.runID, r.version, r.is
+	switch {
+	case r.role == "slave":
+		m.facts.Partial = "it is a replica: nobody takes a lock there"
+	case r.cluster && m.end.Kind != endpoint.Cluster:
+		m.facts.Partial = "it is one node of a cluster, and the others were not looked at: write redis+cluster://"
+	}
+	if r.stats[canary].calls < 1 {
+		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
+	}
+	m.first, m.ruled = m.last, m.excludedNow(ctx)
+	if major := majorOf(r.version); major == 6 {
+		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
+		if err == nil && len(pair) == 2 {
+			m.facts.LogLength, _ = redis.Int64([]byte(pair[1]), nil)
+		}
+	}
+	return nil
+}
+
+// named tells that SETNX and GETSET exist under these names, or why that is not known.
+func (m *master) named(ctx context.Context) (yes bool, why string) {
+	reply, err := redis.Values(redis.DoContext(m.conn, ctx, "COMMAND", "INFO", "setnx", "getset"))
+	switch {
+	case err == nil:
+		return len(reply) == 2 && reply[0] != nil && reply[1] != nil, ""
+	case strings.HasPrefix(err.Error(), "NOPERM"):
+		return false, "COMMAND INFO is refused, so it is not known whether SETNX and GETSET have their names: " + endOf(err)
+	}
+	// Without COMMAND they are tried without arguments: a command that exists says how many it wants, and is not counted.
+	for _, name := range []string{"SETNX", "GETSET"} {
+		if _, err := redis.DoContext(m.conn, ctx, name); err == nil || !strings.Contains(err.Error(), "wrong number of arguments") {
+			return false, ""
+		}
+	}
+	return true, ""
+}
+
+func (m *master) breaks(why string) {
+	if len(m.facts.Breaks) < mostBreaks && !slices.Contains(m.facts.Breaks, why) {
+		m.facts.Breaks = append(m.facts.Breaks, why)
+	}
+}
+
+// look takes a reading of the counters, and polls ACL LOG. A look that fails costs nothing but a longer
+// interval, unless it is the last.
+func (m *master) look(ctx context.Context) error {
+	if m.tap != nil && m.tap.ended() != nil {
+		m.closeTap("MONITOR ended: " + endOf(m.tap.ended()))
+	}
+	mark := m.nextMark()
+	now, err := m.read(ctx, mark)
+	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
+		mark = m.nextMark()
+		now, err = m.read(ctx, mark)
+	}
+	m.facts.Ended = err == nil
+	if err != nil {
+		return err
+	}
+	if m.facts.Looks > 0 {
+		if why := broken(m.last, now); why != "" {
+			m.breaks(why)
+		}
+		m.facts.Canary += max(0, now.stats[canary].calls-m.last.stats[canary].calls)
+		redirected, others := refused(m.last, now)
+		m.facts.Redirected += redirected
+		m.facts.Refused += others
+		m.watchLoad(now)
+	}
+	m.facts.Looks++
+	m.facts.CountsDenied = m.facts.CountsDenied && now.rejects
+	if now.refuses != "" {
+		m.facts.Refuses = now.refuses
+	}
+	l := look{mark: mark, at: now.at, tap: m.tap}
+	for i, name := range Taking {
+		l.stats[i] = now.stats[name]
+	}
+	m.looks = append(m.looks, l)
+	m.last = now
+	m.settle(false)
+	m.warnUnwatched()
+	m.poll(ctx)
+	m.name(ctx)
+	return nil
+}
+
+func (m *master) nextMark() string {
+	m.sent++
+	return fmt.Sprint(m.q.prefix, m.sent)
+}
+
+// read sends the mark and reads INFO.
+func (m *master) read(ctx context.Context, mark string) (reading, error) {
+	if _, err := redis.DoContext(m.conn, ctx, "ECHO", mark); err != nil {
+		if _, refused := err.(redis.Error); !refused { // a refusal shows as a canary that does not rise
+			return reading{}, err
+		}
+	}
+	text, err := redis.String(redis.DoContext(m.conn, ctx, "INFO", "all"))
+	if err != nil {
+		return reading{}, endpoint.Explain(err)
+	}
+	r := readInfo(text)
+	if !r.limited && r.refuses == "" {
+		limit, err1 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory"))
+		policy, err2 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory-policy"))
+		r.refuses = fullMemory(r.used, limit, policy, errors.Join(err1, err2))
+	}
+	if r.runID == "" {
+		return r, &endpoint.Error{What: "INFO of " + m.addr + " does not tell its run id", Advice: "grant +info; a proxy in between makes the counters worthless"}
+	}
+	return r, nil
+}
+
+func (m *master) reconnect(ctx context.Context) error {
+	conn, err := m.end.DialAddr(ctx, m.addr)
+	if err == nil {
+		_ = m.conn.Close()
+		m.conn = conn
+	}
+	return err
+}
+
+// settle accounts for the intervals between looks whose place in the stream is known, or will never be.
+func (m *master) settle(final bool) {
+	for len(m.looks) >= 2 {
+		a, b := m.looks[0], m.looks[1]
+		from, knownA, pendingA := a.place()
+		to, knownB, pendingB := b.place()
+		if !final && (pendingA || pendingB) {
+			if m.tap != nil && (a.tap == m.tap || b.tap == m.tap) && time.Since(b.at) > catchUp {
+				m.closeTap("MONITOR is behind: the server would have to hold its output")
+				continue
+			}
+			return
+		}
+		m.account(a, b, from, to, a.tap != nil && a.tap == b.tap && knownA && knownB)
+		if a.tap != nil {
+			a.tap.forget(a.mark)
+		}
+		m.looks = m.looks[1:]
+	}
+}
+
+// place returns what MONITOR had shown when a look was taken.
+func (l *look) place() (c counts, known, pending bool) {
+	if l.tap == nil {
+		return c, false, false
+	}
+	return l.tap.at(l.mark)
+}
+
+// account takes in one interval between two looks.
+func (m *master) account(a, b look, from, to counts, watched bool) {
+	if watched {
+		m.facts.WatchedSeconds += b.at.Sub(a.at).Seconds()
+	}
+	for i := range m.facts.Commands {
+		c := &m.facts.Commands[i]
+		run := max(0, b.stats[i].calls-a.stats[i].calls) // a count that fell is a break
+		c.Run += run
+		c.Denied += max(0, b.stats[i].rejected-a.stats[i].rejected)
+		if !watched {
+			continue
+		}
+		shown := to.lines[i] - from.lines[i]
+		c.Unmatched += max(run-shown, shown-run)
+		c.Watched += min(run, shown)
+		c.Unclear += to.unclear[i] - from.unclear[i]
+	}
+}
+
+// warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
+func (m *master) warnUnwatched() {
+	for _, c := range m.facts.Commands {
+		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
+			m.warned = true
+			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
+		}
+	}
+}
+
+// open begins to watch the traffic. Where that is refused it is tried again, ever less often.
+func (m *master) open(ctx context.Context) {
+	if time.Now().Before(m.retry) {
+		return
+	}
+	tap, err := openTap(ctx, m.end, m.addr, m.q.prefix, m.q.matches, m.saw)
+	if err == nil {
+		m.tap, m.pause = tap, 0
+		m.rename(ctx)
+		return
+	}
+	if ctx.Err() == nil {
+		m.watchBreaks("MONITOR could not begin: " + err.Error())
+	}
+	m.pause = min(max(2*m.pause, time.Second), time.Minute)
+	m.retry = time.Now().Add(m.pause)
+}
+
+func (m *master) watchBreaks(why string) {
+	if why = m.addr + ": " + why; len(m.facts.WatchBreaks) < mostBreaks && !slices.Contains(m.facts.WatchBreaks, why) {
+		m.facts.WatchBreaks = append(m.facts.WatchBreaks, why)
+	}
+}
+
+// closeTap ends MONITOR. Why is empty where that was meant.
+func (m *master) closeTap(why string) {
+	if m.tap == nil {
+		return
+	}
+	m.tap.close()
+	m.facts.OtherSeen += m.tap.others()
+	m.tap = nil
+	if why != "" {
+		m.watchBreaks(why)
+		m.retry = time.Now().Add(time.Second)
+	}
+}
+
+func endOf(err error) string {
+	if explained := endpoint.Explain(err); explained != nil {
+		return explained.Error()
+	}
+	return "the connection broke"
+}
+
+const (
+	mostLoad  = 0.9             // share of a core that the server's main thread may use while MONITOR is on
+	hotFor    = 3 * time.Second // for so long, before MONITOR ends
+	coolPause = time.Minute     // until it is tried again
+)
+
+// watchLoad ends MONITOR where the server is too busy for it.
+func (m *master) watchLoad(now reading) {
+	took := now.at.Sub(m.last.at).Seconds()
+	if m.tap == nil || took <= 0 || (now.cpu-m.last.cpu)/took < mostLoad {
+		m.hot = time.Time{}
+		return
+	}
+	if m.hot.IsZero() {
+		m.hot = m.last.at
+	}
+	if now.at.Sub(m.hot) >= hotFor {
+		m.closeTap(fmt.Sprintf("MONITOR ended: the server's main thread used more than %.0f %% of a core", 100*mostLoad))
+		m.retry, m.hot = time.Now().Add(coolPause), time.Time{}
+	}
+}
+
+// poll reads ACL LOG.
+func (m *master) poll(ctx context.Context) {
+	if !m.facts.LogRead {
+		return // each refusal would be an entry of ACL LOG itself
+	}
+	hits, err := m.log.Poll(ctx, m.conn)
+	if err != nil {
+		m.facts.LogRead, m.facts.LogWhy = false, endOf(err)
+		return
+	}
+	for _, h := range hits {
+		at := indexOf(strings.ToLower(h.Command)) // -1: of a script
+		if h.Key != "" && !m.q.matches(h.Key) {
+			if at >= 0 && h.Context != "lua" {
+				m.facts.Commands[at].Elsewhere += h.Count
+			}
+			continue
+		}
+		if h.Key == "" && !slices.Contains(fence.Denied, strings.ToLower(h.Command)) {
+			m.facts.LogUntold += h.Count // a client that may set nothing at all is not a legacy one for that
+			continue
+		}
+		m.facts.LogDenied += h.Count
+		if len(m.hits) < mostTraces {
+			m.hits = append(m.hits, h)
+		}
+	}
+}
+
+// saw notes a command of a legacy client. The reader of MONITOR calls it.
+func (m *master) saw(s sighting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen++
+	t := m.traces[s.addr]
+	if t == nil {
+		if len(m.traces) >= mostTraces {
+			return
+		}
+		t = &trace{forms: map[string]int64{}}
+		m.traces[s.addr], m.stale = t, true
+	}
+	t.forms[s.form]++
+	if s.dialect != "" {
+		t.dialect = s.dialect
+	}
+	if len(t.keys) < mostKeys && !slices.Contains(t.keys, s.key) {
+		t.keys = append(t.keys, s.key)
+	}
+}
+
+// name asks who is behind an address that was seen for the first time.
+func (m *master) name(ctx context.Context) {
+	m.mu.Lock()
+	stale := m.stale
+	m.stale = false
+	m.mu.Unlock()
+	if stale {
+		m.rename(ctx)
+	}
+}
+
+func (m *master) rename(ctx context.Context) {
+	list, err := redis.String(redis.DoContext(m.conn, ctx, "CLIENT", "LIST"))
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for line := range strings.Lines(list) {
+		field := map[string]string{}
+		for word := range strings.FieldsSeq(line) {
+			name, value, _ := strings.Cut(word, "=")
+			field[name] = value
+		}
+		if t := m.traces[field["addr"]]; t != nil {
+			t.name, t.user = field["name"], field["user"]
+		}
+	}
+}
+
+// found returns the legacy clients that MONITOR and ACL LOG named.
+func (m *master) found() (all []Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(m.traces)) {
+		t := m.traces[addr]
+		var forms []string
+		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
+			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
+		}
+		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: "MONITOR: it sent " + strings.Join(forms, ", ")})
+	}
+	for _, h := range m.hits {
+		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
+		if h.Key != "" {
+			c.Keys = []string{h.Key}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// follow looks until the window is over.
+func (m *master) follow(ctx context.Context) {
+	o := &m.q.opts
+	burst := time.Now()
+	var burstEnds time.Time
+	for ctx.Err() == nil {
+		now := time.Now()
+		until, begun := m.q.until()
+		if begun && !now.Before(until) {
+			return
+		}
+		closing := false
+		switch {
+		case o.Whole:
+			if m.tap == nil {
+				m.open(ctx)
+			}
+		case o.Burst == 0:
+		case m.tap == nil && !now.Before(burst):
+			burst, burstEnds = now.Add(o.Every), now.Add(o.Burst)
+			m.open(ctx)
+		case m.tap != nil && !now.Before(burstEnds):
+			closing = true
+		}
+		_ = m.look(ctx) // the next one covers the time of one that failed
+		if closing && m.tap != nil {
+			m.awaitLast(ctx)
+			m.closeTap("")
+		}
+		m.q.tell()
+		next := time.Now().Add(o.Look)
+		if o.Burst > 0 && !o.Whole {
+			if event := map[bool]time.Time{true: burstEnds, false: burst}[m.tap != nil]; event.Before(next) {
+				next = event
+			}
+		}
+		if begun && until.Before(next) {
+			next = until
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// awaitLast waits until the last look has come by in the stream.
+func (m *master) awaitLast(ctx context.Context) {
+	if n := len(m.looks); n > 0 && m.looks[n-1].tap != nil {
+		m.looks[n-1].tap.await(ctx, m.looks[n-1].mark)
+	}
+	m.settle(false)
+}
+
+// finish takes the last look.
+func (m *master) finish(ctx context.Context) {
+	ruled := m.excludedNow(ctx)
+	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		m.breaks("it could not be read at the end: " + endOf(err))
+	}
+	m.awaitLast(ctx)
+	m.closeTap("")
+	m.settle(true)
+	m.mu.Lock()
+	m.facts.LegacySeen = m.seen
+	m.mu.Unlock()
+	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
+}

@@ -1,0 +1,39 @@
+package verify
+
+import (
+	"context"
+	"slices"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+)
+
+// changesRules are the commands after which the rules may be others.
+var changesRules = []string{"acl|setuser", "acl|deluser", "acl|load"}
+
+// excludedNow asks the server which commands the rules exclude on the lock keys. What it does not tell is not excluded.
+func (m *master) excludedNow(ctx context.Context) []string {
+	if majorOf(m.last.version) < 7 || len(m.q.opts.Match) == 0 {
+		return nil
+	}
+	commands, err := fence.Excluded(ctx, m.conn, m.q.opts.Match, m.q.opts.Trusted)
+	if err != nil {
+		return nil
+	}
+	return commands
+}
+
+// unchanged returns the commands that the rules excluded at the start and at the end, if nobody changed rules in
+// between.
+func unchanged(start, end []string, first, last reading) (commands []string) {
+	for _, name := range changesRules {
+		if last.stats[name] != first.stats[name] {
+			return nil
+		}
+	}
+	for _, c := range start {
+		if slices.Contains(end, c) {
+			commands = append(commands, c)
+		}
+	}
+	return commands
+}

@@ -1,0 +1,166 @@
+package verify
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// tap is one MONITOR of one server. It reads until it is closed, or until the connection breaks.
+type tap struct {
+	conn  net.Conn
+	began time.Time
+	done  chan struct{}
+
+	mu      sync.Mutex
+	traffic traffic
+	marks   map[string]counts // by mark: what was counted before that look
+	moved   chan struct{}     // closed and renewed when a mark arrives
+	err     error             // why it ended, nil while it runs
+}
+
+// openTap begins to read what a server runs. Prefix begins the marks of its looks. Saw is told of each command of a legacy client, one call at a time.
+func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, matches func(string) bool, saw func(sighting)) (*tap, error) {
+	conn, err := end.DialRaw(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	in := bufio.NewReaderSize(conn, longest)
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	line := ""
+	if _, err = io.WriteString(conn, "*1\r\n$7\r\nMONITOR\r\n"); err == nil {
+		line, err = in.ReadString('\n')
+	}
+	if err == nil && !strings.HasPrefix(line, "+OK") {
+		err = fmt.Errorf("MONITOR is refused: %s", strings.TrimSpace(strings.TrimLeft(line, "-")))
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	t := &tap{
+		conn: conn, began: time.Now(), done: make(chan struct{}),
+		traffic: traffic{matches: matches, saw: saw, prefix: prefix}, marks: map[string]counts{}, moved: make(chan struct{}),
+	}
+	go t.read(in)
+	return t, nil
+}
+
+// longest is how much of a line is read. A lock's command is far shorter.
+const longest = 32 << 10
+
+var errClosed = errors.New("closed")
+
+func (t *tap) read(in *bufio.Reader) {
+	defer close(t.done)
+	var err error
+	for err == nil {
+		var slice []byte
+		slice, err = in.ReadSlice('\n')
+		text := string(slice)
+		cut := errors.Is(err, bufio.ErrBufferFull)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice('\n')
+		}
+		if err != nil {
+			break
+		}
+		err = t.take(text, cut)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+func (t *tap) take(text string, cut bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if mark := t.traffic.take(text, cut); mark != "" {
+		t.marks[mark] = t.traffic.counts
+		close(t.moved)
+		t.moved = make(chan struct{})
+	}
+	if t.traffic.garbled > 0 {
+		return errors.New("a line of MONITOR could not be read")
+	}
+	return nil
+}
+
+// at returns what was counted before a look, and whether that is or may still become known.
+func (t *tap) at(mark string) (c counts, known, pending bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, known = t.marks[mark]
+	return c, known, !known && t.err == nil
+}
+
+func (t *tap) forget(mark string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.marks, mark)
+}
+
+// await waits until a look has come by in the stream, the stream has ended, or a moment has passed.
+func (t *tap) await(ctx context.Context, mark string) {
+	timer := time.NewTimer(catchUp)
+	defer timer.Stop()
+	for {
+		t.mu.Lock()
+		_, known := t.marks[mark]
+		moved := t.moved
+		t.mu.Unlock()
+		if known {
+			return
+		}
+		select {
+		case <-moved:
+		case <-t.done:
+			return
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// catchUp is how far the stream may be behind a look. One that is farther makes the server hold its output.
+const catchUp = 5 * time.Second
+
+// ended returns why the tap ended, nil while it runs.
+func (t *tap) ended() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// close ends it. The marks stay.
+func (t *tap) close() {
+	t.mu.Lock()
+	if t.err == nil {
+		t.err = errClosed
+	}
+	t.mu.Unlock()
+	_ = t.conn.Close()
+	<-t.done
+}
+
+// others returns how many SETNX and GETSET were on other keys.
+func (t *tap) others() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.traffic.other
+}

@@ -1,0 +1,118 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+)
+
+// leftOut says that nobody looked at the keys.
+const leftOut = "--no-census: nobody looked at the keys"
+
+// value is what stood on a key: an expiry, or something without TTL that no modern client writes.
+type value struct {
+	expires string // of an expiry, else empty
+	held    bool   // it looked held, or nobody can tell that it was not
+	ttl     bool
+	dialect string
+}
+
+const (
+	mostValues = 100_000 // that are remembered from the start
+	mostNamed  = 10      // keys in a list
+)
+
+// values reads what stands on the lock keys of all masters. It is whole when every key could be read.
+func (q *inquiry) values(ctx context.Context) (found map[string]value, why []string) {
+	found = map[string]value{}
+	for _, m := range q.masters {
+		conn, err := q.end.DialRaw(ctx, m.addr)
+		if err != nil {
+			why = append(why, m.addr+": "+err.Error())
+			continue
+		}
+		left := 0
+		c := census.New(census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
+			v, ok := valueOf(r)
+			switch id := m.addr + " " + string(r.Key); {
+			case !ok:
+			case len(found) >= mostValues:
+				left++
+			default:
+				found[id] = v
+			}
+			return nil
+		}})
+		if err := c.Scan(ctx, conn); err != nil {
+			why = append(why, m.addr+": "+endOf(err))
+		}
+		s := c.Summary()
+		if s.Unread > 0 || s.Skipped > 0 {
+			why = append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long%s", m.addr, s.Unread, s.Skipped, lacking(s.Lacks)))
+		}
+		if left > 0 {
+			why = append(why, fmt.Sprintf("%s: more than %d values: %d were left out", m.addr, mostValues, left))
+		}
+	}
+	return found, why
+}
+
+// valueOf tells what a legacy client may have written. Bridge values and tokens have a TTL, so a string without
+// one that was found on a lock key is not theirs, whatever it says.
+func valueOf(r *census.Row) (value, bool) {
+	v := value{ttl: r.TTL != census.NoTTL}
+	switch {
+	case r.Format.Legacy():
+		v.expires, v.held, v.dialect = fmt.Sprint(int64(r.Expires)), r.State == census.Held, dialectOf(r.Finding)
+	case r.Type == "string" && !v.ttl && r.Format != census.Bridge:
+		v.held = true
+	default:
+		return v, false
+	}
+	return v, true
+}
+
+// compareValues tells what the values of the start and of the end show: the keys that looked held, and what was
+// written or taken away by a legacy client in between. The maps are by server and key.
+func compareValues(before, after map[string]value, keyOf func(id string) string) (heldBefore, heldAfter []string, seen []Client) {
+	note := func(list *[]string, key string) {
+		if len(*list) < mostNamed {
+			*list = append(*list, key)
+		}
+	}
+	sees := func(v value, key, what string) {
+		if len(seen) < mostTraces {
+			seen = append(seen, Client{Evidence: "census: " + what, Dialect: v.dialect, Keys: []string{key}})
+		}
+	}
+	for id, was := range before {
+		if !was.held {
+			continue
+		}
+		note(&heldBefore, keyOf(id))
+		if _, still := after[id]; !still && !was.ttl && was.expires != "" {
+			sees(was, keyOf(id), "a value that was live at the start was deleted within the window")
+		}
+	}
+	for id, is := range after {
+		was, known := before[id]
+		if is.held {
+			note(&heldAfter, keyOf(id))
+		}
+		if is.expires != "" && (!known || was.expires != is.expires) {
+			sees(is, keyOf(id), "a legacy value was written within the window")
+		}
+	}
+	return heldBefore, heldAfter, seen
+}
+
+// lacking says why keys could not be read, empty where the server did not say.
+func lacking(lacks []string) string {
+	if len(lacks) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(lacks, "; ")
+}

@@ -1,0 +1,282 @@
+package verify
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Options of a verification.
+type Options struct {
+	Window    time.Duration
+	Longest   time.Duration // what is said to be the longest lease, or pause between two runs of a job; 0: nothing is said
+	Match     []string      // globs of the lock keys; those of the namespace's record where there is one; none: every key is a lock key
+	Namespace string
+	Trusted   []string      // users that are said to be the new services' own: the rules of others decide what can have run
+	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
+	Burst     time.Duration // of MONITOR; 0 for none
+	Every     time.Duration // from one burst to the next
+	Whole     bool          // MONITOR for the whole window, in place of bursts
+	Census    bool          // look at the keys' values at the start and at the end
+
+	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
+	// within the window.
+	Progress func(left time.Duration, seen int)
+	// Warn, if set, is told once of each reason why this run cannot find that no client was seen.
+	Warn func(text string)
+}
+
+// inquiry is one run.
+type inquiry struct {
+	end     *endpoint.Endpoint
+	opts    Options
+	prefix  string // of this run's marks
+	masters []*master
+	facts   Evidence
+
+	telling sync.Mutex
+	began   time.Time // when the window did, zero before
+}
+
+// Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
+// legacy client was seen before. An error means that the run could not begin.
+func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-"}
+	if q.opts.Look == 0 {
+		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
+	}
+	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
+	if err := q.namespace(ctx); err != nil {
+		return Certificate{}, err
+	}
+	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
+	addrs, err := end.Masters(ctx)
+	if err != nil {
+		return Certificate{}, err
+	}
+	defer func() {
+		for _, m := range q.masters {
+			m.closeTap("")
+			_ = m.conn.Close()
+		}
+	}()
+	for _, addr := range addrs {
+		m, err := newMaster(ctx, q, addr)
+		if err != nil {
+			return Certificate{}, err
+		}
+		q.masters = append(q.masters, m)
+	}
+	for _, m := range q.masters {
+		if err := m.begin(ctx); err != nil {
+			return Certificate{}, err
+		}
+	}
+	q.watch(ctx, addrs)
+	return Certify(q.facts), nil
+}
+
+// watch looks until the window is over, and then for the last time.
+func (q *inquiry) watch(ctx context.Context, addrs []string) {
+	var group sync.WaitGroup
+	for _, m := range q.masters {
+		group.Go(func() { m.follow(ctx) })
+	}
+	before, whyBefore := map[string]value{}, []string{leftOut}
+	if q.opts.Census {
+		before, whyBefore = q.values(ctx)
+	}
+	q.begin()
+	q.warnOfValues(before)
+	group.Wait()
+	q.facts.Finished = ctx.Err() == nil
+
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
+	defer cancel()
+	if q.facts.Finished {
+		last = ctx
+		q.lastValues(ctx, before, whyBefore)
+	} else {
+		q.facts.Values.Why = []string{"the run was interrupted"}
+	}
+	q.facts.Ended = time.Now().UTC()
+	q.facts.LookedSeconds = time.Since(q.began).Seconds()
+	for _, m := range q.masters {
+		group.Go(func() { m.finish(last) })
+	}
+	group.Wait()
+	for _, m := range q.masters {
+		q.facts.Masters = append(q.facts.Masters, m.facts)
+		for _, c := range m.found() {
+			q.sees(c)
+		}
+	}
+	if q.facts.Finished {
+		now, err := q.end.Masters(last)
+		q.facts.MastersSame = err == nil && slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(addrs)))
+		q.lastNamespace(last)
+		q.facts.Finished = ctx.Err() == nil // it may have come to an end within the last looks
+	}
+}
+
+// begin begins the window: the counters have been looked at, and then the keys. What is taken away from then on
+// has been seen, and what is written from then on is counted.
+func (q *inquiry) begin() {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	q.began = time.Now()
+	q.facts.Started = q.began.UTC()
+}
+
+// until returns the end of the window, if it has begun.
+func (q *inquiry) until() (end time.Time, begun bool) {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	return q.began.Add(q.opts.Window), !q.began.IsZero()
+}
+
+// lastMoment is how long an interrupted run may take for its last looks.
+const lastMoment = 700 * time.Millisecond
+
+func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBefore []string) {
+	v := &q.facts.Values
+	*v = Values{StartWhole: len(whyBefore) == 0, Before: len(before), HeldBefore: []string{}, HeldAfter: []string{}, Why: whyBefore}
+	if !q.opts.Census {
+		return
+	}
+	after, why := q.values(ctx)
+	v.EndWhole = len(why) == 0
+	for _, w := range why {
+		if !slices.Contains(v.Why, w) {
+			v.Why = append(v.Why, w)
+		}
+	}
+	if !v.StartWhole || !v.EndWhole { // what is not in both may have stood there all the time
+		return
+	}
+	var seen []Client
+	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, func(id string) string {
+		_, key, _ := strings.Cut(id, " ")
+		return key
+	})
+	v.Changed = len(seen)
+	for _, c := range seen {
+		q.sees(c)
+	}
+}
+
+// matches tells whether a key is a lock key.
+func (q *inquiry) matches(key string) bool {
+	return len(q.opts.Match) == 0 || glob.MatchAny(q.opts.Match, key)
+}
+
+// sees notes a legacy client.
+func (q *inquiry) sees(c Client) {
+	same := func(o Client) bool {
+		return o.Addr == c.Addr && o.User == c.User && o.Evidence == c.Evidence && slices.Equal(o.Keys, c.Keys)
+	}
+	if len(q.facts.Seen) < mostTraces && !slices.ContainsFunc(q.facts.Seen, same) {
+		q.facts.Seen = append(q.facts.Seen, c)
+	}
+}
+
+// show reads the namespace's record.
+func (q *inquiry) show(ctx context.Context) (stages.View, error) {
+	pool := q.end.LocksOrNone() // in a cluster the record is on one master
+	defer pool.Close()
+	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
+	return store.Show(ctx)
+}
+
+// namespace reads the record at the start: its patterns, and who runs stage legacy.
+func (q *inquiry) namespace(ctx context.Context) error {
+	if q.opts.Namespace == "" {
+		return nil
+	}
+	view, err := q.show(ctx)
+	switch {
+	case errors.Is(err, stages.ErrNoRecord):
+		return &endpoint.Error{What: fmt.Sprintf("there is no namespace %q", q.opts.Namespace), Advice: "lockmigrate stage init makes one; or verify by --match alone", BadInput: true}
+	case err != nil:
+		return endpoint.Explain(err)
+	}
+	r := view.Record
+	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns}
+	if len(q.opts.Match) == 0 {
+		q.opts.Match = r.Patterns
+	}
+	q.members(view)
+	return nil
+}
+
+// lastNamespace reads it again at the end.
+func (q *inquiry) lastNamespace(ctx context.Context) {
+	n := q.facts.Namespace
+	if n == nil {
+		return
+	}
+	view, err := q.show(ctx)
+	if err != nil {
+		return
+	}
+	r := view.Record
+	n.Same = r.Epoch == n.Epoch && r.Since.Equal(n.Since) && slices.Equal(r.Patterns, n.Patterns)
+	q.members(view)
+}
+
+// members notes those that run stage legacy.
+func (q *inquiry) members(view stages.View) {
+	legacy := 0
+	for _, m := range view.Members {
+		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+			legacy++
+			q.sees(Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
+		}
+	}
+	q.facts.Namespace.Legacy = max(q.facts.Namespace.Legacy, legacy)
+}
+
+// tell reports progress.
+func (q *inquiry) tell() {
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	seen := 0
+	for _, m := range q.masters {
+		m.mu.Lock()
+		seen += len(m.traces)
+		m.mu.Unlock()
+	}
+	if q.opts.Progress != nil && !q.began.IsZero() {
+		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
+	}
+}
+
+// warnOfValues says at the start that a value stands in the way. The run goes on: it may name who wrote it.
+func (q *inquiry) warnOfValues(before map[string]value) {
+	held := 0
+	for _, v := range before {
+		if v.held {
+			held++
+		}
+	}
+	if held > 0 {
+		q.warn(fmt.Sprintf("%s on the lock keys may be held: this run can name legacy clients, but cannot end with none-seen", nouns(int64(held), "value")))
+	}
+}
+
+func (q *inquiry) warn(text string) {
+	if q.opts.Warn != nil {
+		q.telling.Lock()
+		defer q.telling.Unlock()
+		q.opts.Warn(text)
+	}
+}

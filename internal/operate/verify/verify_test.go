@@ -1,0 +1,662 @@
+package verify_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clients run until the test ends, each step after a pause.
+func clients(t *testing.T, s *redistest.Server, n int, pause time.Duration, step func(conn redis.Conn, client, turn int)) (turns *atomic.Int64) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	turns = new(atomic.Int64)
+	var running sync.WaitGroup
+	for i := range n {
+		conn := s.Conn()
+		running.Go(func() {
+			for turn := 0; ctx.Err() == nil; turn++ {
+				step(conn, i, turn)
+				turns.Add(1)
+				select {
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
+			}
+		})
+	}
+	t.Cleanup(func() { stop(); running.Wait() })
+	return turns
+}
+
+// rounds is how many windows each acceptance test looks at, and atOnce how many of them side by side.
+const (
+	rounds = 50
+	atOnce = 10
+)
+
+// modernFleet locks the keys of all rounds as modern clients do.
+func modernFleet(t *testing.T, s *redistest.Server) {
+	clients(t, s, 10, 10*time.Millisecond, func(conn redis.Conn, client, turn int) {
+		key, token := fmt.Sprintf("lock:%d:job", rand.IntN(rounds)), fmt.Sprintf("token-%d-%d", client, turn)
+		_, _ = conn.Do("SET", key, token, "NX", "PX", 5000)
+		_, _ = conn.Do("EVAL", scripts.CompareDel.Source, 1, key, token)
+	})
+}
+
+// otherApplication uses SETNX, GETSET and SET for something else, all the time.
+func otherApplication(t *testing.T, s *redistest.Server) *atomic.Int64 {
+	return clients(t, s, 4, 2*time.Millisecond, func(conn redis.Conn, _, turn int) {
+		key := fmt.Sprint("cache:", turn%20)
+		switch turn % 5 {
+		case 0, 1:
+			_, _ = conn.Do("SETNX", key, "1")
+		case 2:
+			_, _ = conn.Do("GETSET", key, "2")
+		case 3:
+			_, _ = conn.Do("EVAL", "redis.call('SETNX', KEYS[1], '3') return redis.call('SET', KEYS[1], '4', 'NX')", 1, key)
+		case 4:
+			_ = conn.Send("MULTI")
+			_ = conn.Send("SETNX", key, "5")
+			_ = conn.Send("DEL", key)
+			_, _ = conn.Do("EXEC")
+		}
+	})
+}
+
+// acts are what a hidden client may do once: one acquisition, of whatever value, in whatever spelling.
+func acts(n int, key string) [][]any {
+	now := time.Now().Add(30 * time.Second)
+	values := []string{
+		fmt.Sprint(now.UnixMilli()), "1", "\xf6\x01\x02\x03\x04\x05\x06\x07\x08\x00", "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+		fmt.Sprintf("%.6f", float64(now.UnixMicro())/1e6), fmt.Sprint(now.UnixNano()), "locked",
+	}
+	value := values[n%len(values)]
+	forms := [][][]any{
+		{{"SETNX", key, value}},
+		{{"SET", key, value, "NX"}},
+		{{"EVAL", "return redis.call('SETNX', KEYS[1], ARGV[1])", 1, key, value}},
+		{{"set", key, value, "nx"}},
+		{{"GETSET", key, value}},
+		{{"MULTI"}, {"SETNX", key, value}, {"EXPIRE", key, 10}, {"EXEC"}},
+		{{"SET", key, value, "NX", "GET"}},
+		{{"EVAL", "return redis.call('SET', KEYS[1], ARGV[1], 'NX')", 1, key, value}},
+	}
+	return append(forms[n%len(forms)], []any{"DEL", key})
+}
+
+// round runs one window. Act, if it is not nil, runs once within it.
+func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) (verify.Certificate, string) {
+	t.Helper()
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	const window = 400 * time.Millisecond
+	conn := s.Conn()
+	when := rand.N(window)
+	for range mostTries {
+		acted := act == nil
+		cert, err := verify.Run(context.Background(), end, verify.Options{
+			Window: window, Longest: window, Look: 50 * time.Millisecond, Match: []string{fmt.Sprintf("lock:%d:*", n)}, Whole: true, Census: true,
+			Progress: func(left time.Duration, _ int) {
+				if !acted && left > 0 && left <= when {
+					act(conn)
+					acted = true
+				}
+			},
+		})
+		require.NoError(t, err)
+		if acted {
+			return cert, addrOf(t, conn)
+		}
+		when = window // the machine was too busy for a look in the rest of the window: act at the first one
+	}
+	t.Error("no look within the window")
+	return verify.Certificate{}, ""
+}
+
+// mostTries is how many windows a busy machine may miss.
+const mostTries = 20
+
+// each runs all rounds, some at once.
+func each(check func(n int)) {
+	var running sync.WaitGroup
+	gate := make(chan struct{}, atOnce)
+	for n := range rounds {
+		gate <- struct{}{}
+		running.Go(func() { check(n); <-gate })
+	}
+	running.Wait()
+}
+
+// TestOneHiddenClientBesideAnotherApplication has a modern fleet, and an application that uses SETNX, GETSET and SET
+// NX all the time. In 50 windows nobody else acts, and in 50 one legacy client sends one command.
+func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
+	s := redistest.Real(t)
+	modernFleet(t, s)
+	turns := otherApplication(t, s)
+	var seen, named, clean atomic.Int64
+	each(func(n int) {
+		c, addr := round(t, s, n, func(conn redis.Conn) {
+			for _, words := range acts(n, fmt.Sprintf("lock:%d:hidden", n)) {
+				_, err := conn.Do(words[0].(string), words[1:]...)
+				assert.NoError(t, err, words)
+			}
+		})
+		if c.Verdict == verify.Seen {
+			seen.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why)
+		}
+		for _, l := range c.LegacyClients {
+			if l.Addr == addr {
+				named.Add(1)
+				break
+			}
+		}
+	})
+	each(func(n int) {
+		c, _ := round(t, s, n, nil)
+		if c.Verdict == verify.NoneSeen {
+			clean.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+		}
+	})
+	t.Logf("seen %d of %d, named by address %d, none-seen where nobody hid %d of %d; %d turns of the other application",
+		seen.Load(), rounds, named.Load(), clean.Load(), rounds, turns.Load())
+	assert.EqualValues(t, rounds, seen.Load())
+	assert.EqualValues(t, rounds, named.Load())
+	assert.EqualValues(t, rounds, clean.Load())
+	assert.Greater(t, turns.Load(), int64(1000))
+}
+
+// TestOneHiddenClientBehindTheFence is the same under a fence that keeps the other application's keys.
+func TestOneHiddenClientBehindTheFence(t *testing.T) {
+	s := redistest.Real(t)
+	fenceDefault(t, s, "cache:*")
+	modernFleet(t, s)
+	otherApplication(t, s)
+	var named, clean atomic.Int64
+	each(func(n int) {
+		c, addr := round(t, s, n, func(conn redis.Conn) {
+			words := []any{"SETNX", fmt.Sprintf("lock:%d:hidden", n), "1"}
+			if n%2 == 1 {
+				words = []any{"EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, words[1]}
+			}
+			_, err := conn.Do(words[0].(string), words[1:]...)
+			assert.Error(t, err, words)
+		})
+		for _, l := range c.LegacyClients {
+			if l.Addr == addr && c.Verdict == verify.Seen {
+				named.Add(1)
+				return
+			}
+		}
+		t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+	})
+	s.Do("ACL", "LOG", "RESET")
+	each(func(n int) {
+		c, _ := round(t, s, n, nil)
+		if c.Verdict == verify.NoneSeen {
+			clean.Add(1)
+		} else {
+			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+		}
+	})
+	assert.EqualValues(t, rounds, named.Load())
+	assert.EqualValues(t, rounds, clean.Load())
+}
+
+func addrOf(t *testing.T, conn redis.Conn) string {
+	t.Helper()
+	info, err := redis.String(conn.Do("CLIENT", "INFO"))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
+	return addr
+}
+
+func fenceDefault(t *testing.T, s *redistest.Server, keep ...string) {
+	t.Helper()
+	conn := s.Conn()
+	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Locks: []string{"lock:x"}, Keep: keep})
+	require.NoError(t, err)
+	require.NoError(t, plans[0].Execute(context.Background(), conn))
+}
+
+// during runs verify, and f once at a look within the window.
+func during(t *testing.T, s *redistest.Server, o verify.Options, f func()) verify.Certificate {
+	t.Helper()
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	if o.Window == 0 {
+		o.Window = 500 * time.Millisecond
+	}
+	if o.Longest == 0 {
+		o.Longest = o.Window
+	}
+	for range mostTries {
+		done := false
+		o.Progress = func(left time.Duration, _ int) {
+			if !done && left > 0 {
+				done = true
+				f()
+			}
+		}
+		cert, err := verify.Run(context.Background(), end, o)
+		require.NoError(t, err)
+		if done {
+			return cert
+		}
+	}
+	t.Fatal("no look within the window")
+	return verify.Certificate{}
+}
+
+// open lists the obligations that are not discharged.
+func open(c verify.Certificate) (ids []string) {
+	for _, o := range c.Obligations {
+		if !o.Discharged {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// TestHolesAreInconclusive breaks the evidence, and wants the obligation that it leaves open.
+func TestHolesAreInconclusive(t *testing.T) {
+	s := redistest.Real(t)
+	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
+
+	c := during(t, s, lock, func() { s.Do("CONFIG", "RESETSTAT") })
+	assert.Equal(t, []string{"counters"}, open(c))
+	assert.Contains(t, c.Why, "reset")
+
+	c = during(t, s, lock, func() { s.Kill(); s.Start() })
+	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	assert.Contains(t, open(c), "counters")
+
+	other := redistest.Real(t) // a failover there and back within one look: clients lock on the other server
+	c = during(t, s, lock, func() {
+		host, port, _ := strings.Cut(other.Addr, ":")
+		s.Do("REPLICAOF", host, port)
+		redistest.Await(t, "a replica that follows", 10*time.Second, func() bool {
+			info, _ := redis.String(s.Do("INFO", "replication"), nil)
+			return strings.Contains(info, "master_link_status:up")
+		})
+		s.Do("REPLICAOF", "NO", "ONE")
+	})
+	assert.Equal(t, []string{"counters"}, open(c), c.Why)
+
+	expiry := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	for _, write := range [][]any{{"SET", "lock:a", expiry}, {"SETEX", "lock:a", 60, expiry}, {"PSETEX", "lock:a", 60000, expiry}, {"MSET", "lock:a", expiry}, {"MSETNX", "lock:a", expiry}} {
+		c = during(t, s, lock, func() { s.Do(write[0].(string), write[1:]...); s.Do("DEL", "lock:a") })
+		assert.Equal(t, []string{"commands"}, open(c), "%v without MONITOR: %s", write, c.Why)
+	}
+
+	o := lock
+	o.Longest = time.Hour
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"window"}, open(c))
+
+	s.Do("SET", "lock:held", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
+	o = lock
+	var mu sync.Mutex
+	var warnings []string
+	o.Warn = func(text string) { mu.Lock(); defer mu.Unlock(); warnings = append(warnings, text) }
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a live legacy value that does not change")
+	assert.Contains(t, c.Why, "lock:held")
+	assert.Len(t, warnings, 1, "it is said at the start")
+
+	c = during(t, s, lock, func() { s.Do("DEL", "lock:held") })
+	assert.Equal(t, verify.Seen, c.Verdict, "a live value that is deleted")
+
+	s.Do("SETNX", "lock:flag", "1")
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a value without TTL, which no modern client writes")
+	s.Do("DEL", "lock:flag")
+
+	c = during(t, s, lock, func() { s.Do("SET", "lock:odd", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), "NX") })
+	assert.Equal(t, verify.Seen, c.Verdict, "a legacy value set by SET NX shows in the census")
+	s.Do("DEL", "lock:odd")
+
+	s.Do("SET", "lock:over", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()))
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: a value that was over before", c.Why)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, cancel)
+	began := time.Now()
+	c, err = verify.Run(ctx, end, verify.Options{Window: time.Hour})
+	require.NoError(t, err)
+	assert.Less(t, time.Since(began), time.Second)
+	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	assert.Contains(t, c.Why, "interrupted")
+}
+
+// TestGapsOfMonitor has commands run within bursts of MONITOR, beside them, and while a broken MONITOR comes back.
+func TestGapsOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	other := func() { s.Do("SETNX", "cache:a", "1") }
+	lock := verify.Options{Match: []string{"lock:*"}, Window: 1600 * time.Millisecond, Look: 50 * time.Millisecond}
+
+	o := lock
+	o.Whole = true
+	step := 0
+	o.Progress = func(time.Duration, int) {
+		switch step++; step {
+		case 1: // before a look that MONITOR shows
+			other()
+		case 2:
+			s.Do("CLIENT", "KILL", "TYPE", "normal")
+			other()
+		}
+	}
+	o.Longest = o.Window
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	if assert.Contains(t, open(c), "commands", "the second one ran while MONITOR was broken") {
+		assert.Contains(t, c.Why, "1 of 2 SETNX ran while MONITOR was off")
+	}
+	c = during(t, s, o, func() { s.Do("CLIENT", "KILL", "TYPE", "normal") })
+	assert.NotContains(t, open(c), "commands", "nothing ran while MONITOR was broken")
+	assert.NotContains(t, open(c), "counters", "a broken connection is no hole in the counters")
+
+	o = lock
+	o.Burst, o.Every = 800*time.Millisecond, time.Minute
+	c = during(t, s, o, other)
+	assert.NotContains(t, open(c), "commands", "%s: it ran within the burst at the start", c.Why)
+	o.Burst = 10 * time.Millisecond
+	done := false
+	warned := false
+	o.Warn = func(text string) { warned = warned || strings.Contains(text, "--monitor") }
+	o.Progress = func(left time.Duration, _ int) {
+		if !done && left < o.Window/2 {
+			done = true
+			other()
+		}
+	}
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Contains(t, open(c), "commands", "it ran long after the burst")
+	assert.True(t, warned, "it is said as soon as it is known")
+	assert.Empty(t, c.LegacyClients)
+}
+
+func TestMonitorNamesTheClient(t *testing.T) {
+	s := redistest.Real(t)
+	conn := s.Conn()
+	_, err := conn.Do("CLIENT", "SETNAME", "billing-7")
+	require.NoError(t, err)
+	c := during(t, s, verify.Options{Match: []string{"lock:*"}, Whole: true}, func() {
+		for _, words := range acts(0, "lock:hidden") {
+			_, err := conn.Do(words[0].(string), words[1:]...)
+			require.NoError(t, err)
+		}
+	})
+	assert.Equal(t, verify.Seen, c.Verdict)
+	require.NotEmpty(t, c.LegacyClients)
+	l := c.LegacyClients[0]
+	assert.Equal(t, "billing-7", l.Name)
+	assert.Equal(t, "default", l.User)
+	assert.Equal(t, "jedis-ms", l.Dialect)
+	assert.Equal(t, []string{"lock:hidden"}, l.Keys)
+	assert.Equal(t, "MONITOR: it sent SETNX (1)", l.Evidence)
+}
+
+// TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of
+// the command is not known.
+func TestLongLines(t *testing.T) {
+	s := redistest.Real(t)
+	long := strings.Repeat("x", 100_000)
+	o := verify.Options{Match: []string{"lock:*"}, Whole: true}
+	c := during(t, s, o, func() { s.Do("SET", "cache:a", long, "NX"); s.Do("SETNX", "cache:b", long) })
+	assert.NotContains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SET", "lock:a", long, "NX"); s.Do("DEL", "lock:a") })
+	assert.Contains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SETNX", "lock:a", long); s.Do("DEL", "lock:a") })
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+}
+
+// TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
+// and the new services under a user of their own. No MONITOR runs.
+func TestRulesInPlaceOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~lock:*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old := login("go"), login("old")
+	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	admin := login("old")
+	look := func(trusted []string, f func()) verify.Certificate {
+		t.Helper()
+		for range mostTries {
+			done := false
+			c, err := verify.Run(context.Background(), ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted,
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						s.Do("SETNX", "cache:a", "1")
+						_, err := fleet.Do("SET", "lock:a", "token", "NX", "PX", 1)
+						require.NoError(t, err)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+		t.Fatal("no look within the window")
+		return verify.Certificate{}
+	}
+	nothing := func() {}
+	assert.Equal(t, []string{"commands"}, open(look([]string{"go"}, nothing)), "user old may write lock keys")
+	_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
+	c := look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
+	gone := login("gone")
+	s.Do("ACL", "SETUSER", "gone", "off")
+	c = look([]string{"go"}, func() {
+		_, err := gone.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err, "a user that is off keeps its connections")
+		_, err = gone.Do("DEL", "lock:b")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), c.Why)
+	s.Do("CLIENT", "KILL", "USER", "gone")
+	c = look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	c = look([]string{"go"}, func() {
+		_, err := old.Do("SETNX", "lock:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := admin.Do("ACL", "SETUSER", "old", "~lock:*")
+		require.NoError(t, err)
+		_, err = old.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err)
+		_, err = old.Do("DEL", "lock:b")
+		require.NoError(t, err)
+		_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
+}
+
+// TestFenceInPlaceOfMonitor puts up a fence with SET for the users that old clients and other applications have. Then a
+// short look without MONITOR is enough beside their SETNX and SET on other keys, and a client that takes a lock by
+// SET with NX is denied and seen.
+func TestFenceInPlaceOfMonitor(t *testing.T) {
+	ctx := context.Background()
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old, admin := login("go"), login("old"), login("go")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	must := func(conn redis.Conn, command string, args ...any) {
+		t.Helper()
+		_, err := conn.Do(command, args...)
+		require.NoError(t, err)
+	}
+	look := func(f func()) verify.Certificate {
+		t.Helper()
+		for range mostTries {
+			done := false
+			c, err := verify.Run(ctx, ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: []string{"go"},
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						must(old, "SETNX", "cache:a", "1")
+						must(old, "SET", "cache:b", "1")
+						must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+		t.Fatal("no look within the window")
+		return verify.Certificate{}
+	}
+	nothing := func() {}
+	put := func(o fence.Options) {
+		o.Users, o.Locks = []string{"old", "default"}, []string{"lock:*"}
+		plans, err := fence.Make(ctx, admin, s.Addr, o)
+		require.NoError(t, err)
+		for i := range plans {
+			require.Empty(t, plans[i].Error)
+			require.NoError(t, plans[i].Execute(ctx, admin))
+		}
+	}
+	put(fence.Options{Keep: []string{"cache:*"}})
+	assert.Equal(t, []string{"commands"}, open(look(nothing)), "SET remains")
+	put(fence.Options{All: true, Keep: []string{"cache:*"}})
+	c := look(nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = look(func() {
+		_, err := old.Do("SET", "lock:b", "1795262400000", "NX")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	require.NotEmpty(t, c.LegacyClients)
+	assert.Contains(t, c.LegacyClients[0].Evidence, "SET denied")
+	assert.Equal(t, []string{"lock:b"}, c.LegacyClients[0].Keys)
+	c = look(func() {
+		_, err := old.Do("SET", "other:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "denied on another key: %s", c.Why)
+	put(fence.Options{Remove: true})
+	must(old, "SET", "other:b", "1")
+}
+
+// TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
+func TestMonitorRefused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-monitor")
+	end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	o := verify.Options{Window: 300 * time.Millisecond, Longest: 300 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true}
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: nothing ran, so the counters are enough", c.Why)
+	once := sync.Once{}
+	o.Progress = func(time.Duration, int) { once.Do(func() { s.Do("SETNX", "cache:a", "1") }) }
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(c))
+	source := c.Sources[len(c.Sources)-1]
+	assert.Equal(t, verify.Broken, source.State)
+	assert.Contains(t, source.Found, "monitor")
+}
+
+// TestLeastRights has a user with the rights that docs/operator.md lists. Each right that is taken away leaves an
+// obligation open, or ends the run at its beginning.
+func TestLeastRights(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "token", "PX", 60_000)
+	rights := strings.Fields("+echo +info +command|info +monitor +scan +time +getrange +pttl")
+	look := func(rights []string) (verify.Certificate, error) {
+		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
+		for _, r := range rights {
+			args = append(args, r)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		once := sync.Once{}
+		return verify.Run(context.Background(), end, verify.Options{
+			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true,
+			Progress: func(left time.Duration, _ int) {
+				if left > 0 {
+					once.Do(func() { s.Do("SETNX", "cache:a", "1") })
+				}
+			},
+		})
+	}
+	c, err := look(rights)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	for i, without := range rights {
+		var others []string
+		others = append(append(others, rights[:i]...), rights[i+1:]...)
+		c, err := look(others)
+		if err != nil {
+			assert.Contains(t, err.Error(), strings.Split(without[1:], "|")[0], without)
+			continue
+		}
+		assert.Equal(t, verify.Inconclusive, c.Verdict, without)
+	}
+}

@@ -1,0 +1,294 @@
+package explore
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// actor is one client's local state. It is a value: copying it forks the client.
+type actor struct {
+	session session.Session
+	pending bool             // the session's command has been computed and has not run
+	heard   bool             // it has run, and its reply is on its way
+	reply   protocol.Reply   // ... this one
+	stray   protocol.Command // a command that the client gave up on, and that may still run
+	mail    []protocol.Reply // the messages that may come to it; never changed in place, since forks share it
+	sleeps  bool
+	stepped bool
+	// Ticks. due is the last tick for what is pending or heard, Unbounded if there is none.
+	due, wake, leaseEnd, renewAt Ticks
+}
+
+// act is one kind of step that a client, or the world, may take.
+type act uint8
+
+const (
+	tickPasses act = iota
+	begins         // wants the lock
+	runs           // the pending command runs at the server
+	hears          // its reply comes
+	wakesUp
+	works   // ends its work, begins to release
+	renews  // begins to renew
+	crashes // dies holding the lock
+	steps   // its wall clock is stepped
+	givesUp // stops waiting for a reply
+	strays  // a command given up on runs at last
+	syncs   // the replica catches up
+	failsOver
+	cancels // gives its wait up
+	posted  // the server sends it a message: a part of another's step
+	reads   // the first of its messages; those after it have the acts after this one
+)
+
+func (m *Model) reading(c *Client, a *actor, tick Ticks) session.Reading {
+	ahead := c.Ahead
+	if a.stepped {
+		ahead += c.StepBy
+	}
+	return session.Reading{
+		Wall: Epoch.Add(time.Duration(tick+ahead) * m.Tick),
+		Mono: protocol.Instant(time.Duration(tick) * m.Tick),
+	}
+}
+
+// can lists what a client may do on its own at a tick; what the server takes part in is left to the
+// caller.
+func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
+	s := &a.session
+	if a.pending {
+		acts = append(acts, runs)
+	}
+	if a.heard {
+		acts = append(acts, hears)
+	}
+	if a.stray.Op != protocol.NoOp {
+		acts = append(acts, strays)
+	}
+	switch {
+	case s.Phase == session.Idle && int(s.Turn) < c.Turns && tick >= c.From:
+		acts = append(acts, begins)
+	case a.sleeps && (tick >= a.wake || c.Restless):
+		acts = append(acts, wakesUp)
+	case s.Phase == session.Holding:
+		acts = append(acts, works)
+		if c.Renew > 0 && tick >= a.renewAt && m.inside(a, tick) {
+			acts = append(acts, renews)
+		}
+	}
+	if a.sleeps && s.Listens() {
+		for i := range a.mail {
+			acts = append(acts, reads+act(i))
+		}
+		if c.Cancels {
+			acts = append(acts, cancels)
+		}
+	}
+	if s.Holds() && c.Crash || s.Phase == session.Acquiring && c.DiesInLine {
+		acts = append(acts, crashes)
+	}
+	if c.StepBy != 0 && !a.stepped && s.Phase != session.Dead {
+		acts = append(acts, steps)
+	}
+	return acts
+}
+
+// inside tells whether the client may be touching what the lock protects.
+func (m *Model) inside(a *actor, tick Ticks) bool {
+	s := &a.session
+	return s.Holds() && (!s.Bounded() || m.mono(tick) < s.Deadline)
+}
+
+func (m *Model) mono(tick Ticks) protocol.Instant {
+	return protocol.Instant(time.Duration(tick) * m.Tick)
+}
+
+// latest is the last tick that this client allows to end, Unbounded if it does not mind.
+func (m *Model) latest(c *Client, a *actor) Ticks {
+	s := &a.session
+	latest := Unbounded
+	bound := func(t Ticks) {
+		if t != Unbounded && (latest == Unbounded || t < latest) {
+			latest = t
+		}
+	}
+	if a.pending || a.heard {
+		bound(a.due)
+	}
+	if a.sleeps && c.Punctual {
+		bound(a.wake)
+	}
+	switch s.Phase {
+	case session.Holding, session.Renewing:
+		if !s.Bounded() && c.Scheme.Old() {
+			bound(a.leaseEnd + c.Overrun)
+		}
+		if s.Phase == session.Holding && c.Renew > 0 {
+			bound(a.renewAt)
+		}
+	case session.Releasing:
+		if c.Scheme.Old() && !c.StaleDel && (a.pending || a.heard) {
+			bound(a.leaseEnd + c.Overrun)
+		}
+	}
+	return latest
+}
+
+// take carries out what concerns the client alone.
+func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
+	now := m.reading(c, a, tick)
+	s := &a.session
+	if what >= reads {
+		m.read(c, a, int(what-reads), tick)
+		return
+	}
+	switch what {
+	case begins:
+		m.follow(c, a, s.Acquire(now), tick)
+	case hears:
+		a.heard = false
+		reply := a.reply
+		a.reply = protocol.Reply{}
+		m.follow(c, a, s.Next(now, reply), tick)
+	case wakesUp:
+		a.sleeps = false
+		m.follow(c, a, s.Next(now, protocol.Reply{Kind: protocol.Woke}), tick)
+	case works:
+		m.follow(c, a, s.Release(now), tick)
+	case renews:
+		m.follow(c, a, s.Renew(now), tick)
+	case crashes:
+		s.Crash()
+		stray := a.stray
+		if a.pending {
+			stray = *s.Sent()
+		}
+		*a = actor{session: *s, stray: stray, stepped: a.stepped}
+	case cancels:
+		a.sleeps = false
+		m.follow(c, a, s.GiveUp(now), tick)
+	case steps:
+		a.stepped = true
+	case givesUp:
+		if a.pending { // it may still run
+			a.stray = *s.Sent()
+		}
+		a.pending, a.heard, a.reply = false, false, protocol.Reply{}
+		m.follow(c, a, s.Next(now, protocol.Reply{Kind: protocol.Silence}), tick)
+	}
+	m.normalise(c, a)
+}
+
+// receive gives the client the reply of its pending command, or sends it on its way.
+func (m *Model) receive(c *Client, a *actor, reply protocol.Reply, tick Ticks) {
+	a.pending = false
+	if c.ReplyLate > 0 {
+		a.heard, a.reply, a.due = true, reply, tick+c.ReplyLate
+		return
+	}
+	m.follow(c, a, a.session.Next(m.reading(c, a, tick), reply), tick)
+	m.normalise(c, a)
+}
+
+func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
+	switch step.Kind {
+	case protocol.Send:
+		a.pending, a.due = true, Unbounded
+		if d := c.delay(step.Command.Op); d != Unbounded {
+			a.due = tick + d
+		}
+		if a.session.Phase == session.Releasing && c.StaleDel {
+			a.due = Unbounded
+		}
+	case protocol.Sleep:
+		a.sleeps = true
+		a.wake = tick + int((step.Sleep+m.Tick-1)/m.Tick)
+	case protocol.Done:
+		switch {
+		case step.Verdict == protocol.Unsure && a.session.Ended == session.Acquiring,
+			step.Verdict == protocol.Displaced && a.session.Ended == session.Renewing:
+			if undo, ok := a.session.Abandon(m.reading(c, a, tick)); ok {
+				m.follow(c, a, undo, tick)
+			}
+		case step.Verdict == protocol.Acquired, step.Verdict == protocol.Renewed, step.Verdict == protocol.Repaired:
+			a.leaseEnd = m.leaseEnd(c, a, tick)
+			a.renewAt = tick + int(c.Renew/m.Tick)
+		case a.session.Ended == session.Renewing:
+			a.renewAt = tick + 1
+		}
+	}
+}
+
+// leaseEnd is the tick at which the lease is over that the client has just won. The client may have
+// computed it long before it won.
+func (m *Model) leaseEnd(c *Client, a *actor, tick Ticks) Ticks {
+	if !c.Scheme.Old() {
+		return 0
+	}
+	left := a.session.LeaseEnd().Sub(m.reading(c, a, tick).Wall)
+	return tick + int((left+m.Tick/4)/m.Tick)
+}
+
+// normalise forgets what no longer matters, so that states that behave alike are equal.
+func (m *Model) normalise(c *Client, a *actor) {
+	s := &a.session
+	if !a.pending && !a.heard {
+		a.due = 0
+	}
+	if !s.Listens() {
+		a.mail = nil
+	}
+	if !a.sleeps {
+		a.wake = 0
+	}
+	if !s.Holds() && s.Phase != session.Releasing || s.Bounded() {
+		a.leaseEnd = 0
+	}
+	if !s.Holds() || c.Renew == 0 {
+		a.renewAt = 0
+	}
+}
+
+func (a *actor) append(b []byte) []byte {
+	b = append(b, flag(a.pending, 0)|flag(a.heard, 1)|flag(a.sleeps, 2)|flag(a.stepped, 3)|flag(a.session.Phase == session.Dead, 4))
+	b = append(b, byte(a.due+1), byte(a.wake), byte(a.leaseEnd), byte(a.renewAt))
+	b = append(b, byte(a.stray.Op))
+	if a.stray.Op != protocol.NoOp {
+		b = appendCommand(b, &a.stray)
+	}
+	if a.heard {
+		b = append(b, byte(a.reply.Kind))
+		b = binary.AppendVarint(b, a.reply.Int)
+		b = binary.AppendVarint(b, a.reply.Int2)
+		b = binary.AppendVarint(b, a.reply.Int3)
+		b = append(b, a.reply.Text...)
+		b = append(b, 0)
+	}
+	for _, letter := range a.mail {
+		b = append(b, byte(letter.Kind))
+		b = binary.AppendVarint(binary.AppendVarint(b, letter.Int), letter.Int2)
+	}
+	b = append(b, byte(len(a.mail)))
+	return a.session.AppendState(b)
+}
+
+// appendCommand writes what tells a command from others of this model: what a client may say differently from one
+// time to the next. Equal commands do the same to the server.
+func appendCommand(b []byte, c *protocol.Command) []byte {
+	b = append(b, byte(c.Op), flag(c.PutBack, 0))
+	for _, s := range [...]string{c.Key, c.Value, c.Old, c.Channel, c.Entry, c.Passed} {
+		b = append(b, byte(len(s)))
+		b = append(b, s...)
+	}
+	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
+}
+
+func flag(b bool, shift uint) byte {
+	if b {
+		return 1 << shift
+	}
+	return 0
+}

@@ -1,0 +1,128 @@
+// Package explore runs every interleaving of a few lock clients, on the real protocol machines, and
+// either proves a claim within the model's bounds or gives the shortest run that refutes it.
+//
+// # The model
+//
+// Time is a counter of ticks. A client's command is computed at one moment and runs at the server at
+// the same or a later one, at once with its reply; between any two steps any other client may do
+// any of its own. A tick passes when every client is within its bounds: no command is older than its
+// delay, no holder stays past what the claim assumes. So "a command takes at most one tick" and "work
+// never outlasts the lease" are facts of a model, and leaving one out is how a claim is broken.
+//
+// # The search
+//
+// Breadth first, so the first violation is a shortest one, and with every state visited once. A state
+// is a tick, a server and one local state per client, each of them a number in a table of its own:
+// equal states are found exactly, not by a hash that might collide, and each machine is asked only
+// once what it does in a given local state on a given reply. It is pure, so once is enough.
+package explore
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// Ticks counts the model's time.
+type Ticks = int
+
+// Unbounded is a delay without end.
+const Unbounded Ticks = -1
+
+// Epoch is the wall clock of the server and of a perfect client at tick 0.
+const Epoch = protocol.Instant(1_700_000_000 * int64(time.Second))
+
+// Model is a small world to be explored whole.
+type Model struct {
+	Clients []Client
+	Tick    time.Duration // how long a tick is: at least the coarsest unit on the keys
+	Horizon Ticks         // the last tick
+	Opening []model.Entry
+	// Overrides replaces server operations, for planted bugs.
+	Overrides map[protocol.Op]model.Operation
+
+	// Silences is how many replies may fail to come, in the whole run. The command may have run, may
+	// run later, or never.
+	Silences int
+	// Failovers is how many times the server may be replaced by its replica, which catches up whenever
+	// it likes.
+	Failovers int
+	// Messages makes the server send what its scripts publish. A message comes whenever it likes, as often as it
+	// likes, or never, while its waiter still waits; and which of the clients the server takes for listening,
+	// living, leaving or dead, is anew with each command whatever is worst.
+	Messages bool
+	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
+	Overheard bool
+	Property  Property
+}
+
+// Client is one client and what it may do.
+type Client struct {
+	session.Member
+	Ahead Ticks // its wall clock against the server's
+	Turns int   // how often it may want the lock
+	From  Ticks // it does not want it before
+
+	Delay      Ticks   // the longest time between computing a command and its running
+	DelayOf    []Delay // ... of single commands
+	ReplyLate  Ticks   // the longest time between a command's running and its reply
+	Overrun    Ticks   // how long after the lease a holder may still begin its release; negative: before its end
+	StaleDel   bool    // the commands of a release may run after the lease, whatever Delay says
+	Crash      bool    // it may die while it holds the lock
+	DiesInLine bool    // it may die while it waits
+	Cancels    bool    // it may give its wait up
+	Restless   bool    // anything may wake it, as client tracking does
+	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
+	StepBy     Ticks   // its wall clock may be stepped once, by so much
+}
+
+// Delay is the longest delay of one command.
+type Delay struct {
+	Op protocol.Op
+	By Ticks
+}
+
+// Property is what must never be seen.
+type Property struct {
+	// Pairs are the schemes that must exclude each other; none means all.
+	Pairs []Pair
+	// Tolerate is for how many ticks an overlap may last before it counts.
+	Tolerate Ticks
+	// Intruder, with Tolerate, is the scheme of the later of the two: who came in beside whom.
+	Intruder session.Scheme
+	// Fencing demands that fencing numbers grow from holder to holder, of those that ask for them.
+	Fencing bool
+	// Idle is for how many ticks nobody may be inside although somebody waits; 0 does not ask.
+	Idle Ticks
+}
+
+// Pair is two schemes, in any order.
+type Pair [2]session.Scheme
+
+func (p *Property) covers(a, b session.Scheme) bool {
+	return len(p.Pairs) == 0 || among(p.Pairs, a, b)
+}
+
+func among(pairs []Pair, a, b session.Scheme) bool {
+	for _, pair := range pairs {
+		if pair == (Pair{a, b}) || pair == (Pair{b, a}) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Client) delay(op protocol.Op) Ticks {
+	for _, d := range c.DelayOf {
+		if d.Op == op {
+			return d.By
+		}
+	}
+	return c.Delay
+}
+
+func (m *Model) serverClock(tick Ticks) protocol.Instant {
+	return Epoch.Add(time.Duration(tick) * m.Tick)
+}

@@ -1,0 +1,308 @@
+package explore
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// planted is a test of the tests: a bug, and a world that is exclusive without it and is not with it.
+type planted struct {
+	name  string
+	world func() *Model
+	plant func(*Model)
+}
+
+// TestPlanted searches each world twice. docs/planted-bugs.md lists the bugs with their commands.
+func TestPlanted(t *testing.T) {
+	bugs := plantedBugs()
+	require.GreaterOrEqual(t, len(bugs), 30)
+	for _, bug := range bugs {
+		t.Run(bug.name, func(t *testing.T) {
+			sound := Search(context.Background(), bug.world(), Limits{States: searchLimit})
+			require.False(t, sound.Violated, "broken without the bug:\n%s", tell(bug.world(), sound.Trace))
+			require.True(t, sound.Complete || searchLimit < DefaultStates)
+			m := bug.world()
+			bug.plant(m)
+			found := Search(context.Background(), m, Limits{})
+			require.True(t, found.Violated, "not caught; %d states were searched", found.States)
+			t.Logf("caught after %d states: %d commands", found.States, Commands(found.Trace))
+		})
+	}
+}
+
+func tell(m *Model, trace []Step) string {
+	var lines []string
+	for i := range trace {
+		lines = append(lines, trace[i].Text(m))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func plantedBugs() []planted {
+	L, B, M := legacyClient, bridgeClient, modernClient
+	late := func(op protocol.Op, n Ticks) option { return delayOf(op, n) }
+	twoL := func() *Model { return world(10, L("a", turns(2)), L("b", turns(2))) }
+	twoM := func() *Model { return world(9, M("m", delay(2), renew(1)), M("n", delay(2), renew(1))) }
+	lateM := func() *Model { return world(9, M("m", delay(Unbounded)), M("n", delay(Unbounded)), M("o")) }
+	twoB := func() *Model { return world(9, B("x", delay(1), renew(1)), B("y", delay(1), renew(1))) }
+	settling := func() *Model {
+		return world(10, L("a", late(protocol.GetSet, 1)), B("x", settle(2), lease(6), grace(1))).leftBehind(2)
+	}
+	renewing := func() *Model {
+		return world(11, L("a", early(2)), L("b", early(2), late(protocol.GetSet, 2)), B("x", grace(2), renew(1))).leftBehind(3)
+	}
+	// The waiter asks often, so that a grant for its former place may be read soon after it has another.
+	earlier := func() *Model {
+		return world(10, M("m", queue, lease(4), claimed(4), turns(2)), M("n", queue, lease(4), claimed(4))).messages()
+	}
+	claim := func(id string) func() *Model {
+		return func() *Model {
+			for _, c := range Claims() {
+				if c.ID == id {
+					return c.Model
+				}
+			}
+			panic("no claim " + id)
+		}
+	}
+	return []planted{
+		// The old scheme's clients.
+		{"legacy-no-recheck-after-getset", claim("A-takeover"), step(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+			if sent.Op == protocol.GetSet && heard.Kind == protocol.Text {
+				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Acquired}
+			}
+			return next
+		})},
+		{"legacy-set-instead-of-setnx", twoL, swap(protocol.SetNX, protocol.GetSet, always(protocol.Reply{Kind: protocol.Integer, Int: 1}))},
+		{"legacy-expiry-without-the-lease", twoL, reword(func(d *protocol.Dialect) { d.Extra = -30 })},
+		{"legacy-at-or-before", func() *Model {
+			in := dialect(protocol.UnixNano)
+			return world(9, L("a", in), L("b", in))
+		}, reword(func(d *protocol.Dialect) { d.AtOrBefore = true })},
+		{"legacy-commit-without-watch", claim("K-takeover"), swap(protocol.Watch, protocol.Unwatch, nil)},
+		{"legacy-own-value-counts-as-expired", claim("A-takeover"), func(m *Model) {
+			reword(func(d *protocol.Dialect) { d.Layout, d.MineExpires = protocol.UUIDColonNumber, true })(m)
+			m.leftBehind(2)
+		}},
+		{"go-release-without-compare", claim("release-compare"), swap(protocol.CompareDel, protocol.Del, nil)},
+		{"go-release-not-smaller", claim("release-compare"), each(func(c *Client) {
+			if c.Scheme == session.GoLegacy {
+				c.Member.Release = protocol.ReleaseNotSmaller
+			}
+		})},
+		{"go-no-deadline", func() *Model {
+			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), overrun(3)), L("b", goLegacy, release(protocol.ReleaseCompare), overrun(3)))
+		}, each(func(c *Client) { c.Scheme = session.Legacy })},
+		{"go-steals-what-it-cannot-read", func() *Model {
+			return world(9, L("a", goLegacy, dialect(protocol.JedisUUID)), M("m", plain))
+		}, each(func(c *Client) {
+			if c.Scheme == session.GoLegacy {
+				c.Scheme = session.Legacy
+			}
+		})},
+		{"go-renewal-without-compare", func() *Model {
+			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), renew(2), late(protocol.CompareSet, Unbounded)), L("b"), L("c", once, from(5)))
+		}, override(protocol.CompareSet, model.BlindSet)},
+		{"stage-check-skipped", func() *Model {
+			m := world(10, L("a", goLegacy, release(protocol.ReleaseCompare), late(protocol.GetSet, Unbounded)), L("b", from(6)),
+				B("x", from(2), lease(8), grace(1), settle(1)))
+			m.Clients[0].NotAfter = Epoch.Add(standardTick)
+			return m.leftBehind(0)
+		}, each(func(c *Client) { c.NotAfter = 0 })},
+
+		// The bridge.
+		{"bridge-no-grace", claim("LB-behind-grace"), each(func(c *Client) { c.Grace = 0 })},
+		{"bridge-no-settle", settling, each(func(c *Client) { c.Settle = 0 })},
+		{"bridge-settle-too-short", func() *Model {
+			return world(10, L("a", late(protocol.GetSet, 2)), B("x", settle(3), lease(6), grace(2))).leftBehind(3)
+		}, each(func(c *Client) { c.Settle = ticks(1) })},
+		{"bridge-settle-ignores-what-it-finds", settling, code(protocol.BridgeSettle, protocol.SettleLeft, protocol.SettleDone)},
+		{"bridge-settle-ignores-a-lost-guard", func() *Model {
+			return world(10, B("x", settle(2)), B("y", settle(2))).leftBehind(2)
+		}, code(protocol.BridgeSettle, protocol.SettleLost, protocol.SettleDone)},
+		{"bridge-puts-back-after-a-pause", claim("LLB-withdraw-paused"), each(func(c *Client) { c.PutBacks = 3 })},
+		{"bridge-no-guard", func() *Model {
+			return world(9, L("a", staleDel), B("x", settle(1)), B("y", settle(1))).only(bridgeBridge)
+		}, each(func(c *Client) { c.NoGuard = true })},
+		{"bridge-truthful-value", claim("LB-ahead"), each(func(c *Client) { c.Truthful = true })},
+		{"bridge-value-not-far-enough", claim("LB-ahead"), value("1700000000050")},
+		{"bridge-value-not-wrapped", claim("LB-uuid"), value("6000000000000000001")},
+		{"bridge-value-with-the-readers-own-id", claim("LB-uuid"), value(owner("a") + ":6000000000000000001")},
+		{"bridge-takes-what-is-held", twoB, code(protocol.BridgeTake, protocol.TakeHeld, protocol.TakeFree)},
+		{"bridge-renewal-ignores-displacement", renewing, code(protocol.BridgeExtend, protocol.RenewTheirs, protocol.RenewDone)},
+		{"bridge-renewal-by-the-wrong-owner", func() *Model {
+			return world(10, B("x", late(protocol.BridgeExtend, 3), renew(2)), B("y", late(protocol.BridgeExtend, 3), renew(2)))
+		}, code(protocol.BridgeExtend, protocol.RenewLost, protocol.RenewDone)},
+		{"bridge-no-renewal", renewing, each(func(c *Client) { c.Renew = 0 })},
+		{"bridge-release-without-compare", func() *Model {
+			return world(9, B("x", delay(Unbounded)), M("m", delay(1)), M("n", delay(1)))
+		}, swap(protocol.BridgeDrop, protocol.Del, always(protocol.Reply{Kind: protocol.Integer, Int: protocol.DropDone}))},
+		{"bridge-validity-from-the-reply", claim("BB-late-reply"), each(func(c *Client) { c.FromReply = true })},
+		{"bridge-no-deadline", claim("BB-late-reply"), each(func(c *Client) { c.NoDeadline = true })},
+
+		// Token locks.
+		{"modern-release-without-compare", lateM, swap(protocol.CompareDel, protocol.Del, nil)},
+		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
+		{"modern-grasps-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
+		{"modern-renewal-by-the-wrong-owner", func() *Model {
+			return world(10, M("m", late(protocol.Extend, 3), renew(2)), M("n", late(protocol.Extend, 3), renew(2)))
+		}, code(protocol.Extend, 0, 1)},
+		{"modern-validity-from-the-reply", claim("MM-late-reply"), each(func(c *Client) { c.FromReply = true })},
+		{"modern-no-deadline", claim("MM-late-reply"), each(func(c *Client) { c.NoDeadline = true })},
+		{"modern-unknown-is-acquired", claim("MM-silent"), step(func(s *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+			if heard.Kind == protocol.Silence && s.Phase == session.Acquiring {
+				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Acquired}
+			}
+			return next
+		})},
+		{"modern-unknown-renewal-is-renewed", func() *Model {
+			return world(10, M("m", renew(2), delay(1)), M("n", delay(1))).silences(1)
+		}, step(func(s *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+			if heard.Kind == protocol.Silence && s.Phase == session.Renewing {
+				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Renewed}
+			}
+			return next
+		})},
+		{"modern-expiry-by-the-clients-clock", func() *Model { return world(9, M("m"), M("n")) }, step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if next.Command.Op == protocol.SetToken { // PXAT from a clock that is 20 ms behind the server's
+				next.Command.TTL -= 2 * standardTick
+			}
+			return next
+		})},
+		{"modern-fence-not-drawn-anew", claim("BM-fence"), reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if sent.Op == protocol.Take && heard.Int == 1 {
+				heard.Int2 = int64(Epoch) / 1000
+			}
+			return heard
+		})},
+
+		// Locks that are handed from one to the next.
+		{"modern-grant-from-its-message", func() *Model {
+			return world(10, M("m", queue, lease(6), claimed(6), turns(2)), M("n", queue, lease(6), claimed(6))).messages()
+		}, each(func(c *Client) { c.FromReply = true })},
+		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			next.Command.Claim /= 4 // what the server keeps; the waiter believes in four times as much
+			return next
+		})},
+		{"modern-grant-for-an-earlier-place", earlier, reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int2 = 0
+			} else if sent.Op == protocol.Queue {
+				heard.Int3 = 0
+			}
+			return heard
+		})},
+		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, model.GrantAndDelete)},
+		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, model.TakeForGone)},
+		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int = max(heard.Int, 1)
+			}
+			return heard
+		})},
+		{"modern-claim-as-long-as-a-lease", claim("MMM-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},
+		{"modern-wait-given-up-without-a-word", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if next.Command.Op == protocol.QueueRelease && next.Command.Channel != "" {
+				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Released}
+			}
+			return next
+		})},
+		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if next.Command.Op == protocol.QueueRelease {
+				next.Command.Channel = ""
+			}
+			return next
+		})},
+
+		{"modern-beside-legacy-without-a-number", func() *Model {
+			return world(9, L("a", dialect(protocol.RedisObjects)), M("m"))
+		}, func(m *Model) { m.stretch(1); each(func(c *Client) { c.Plain = true })(m) }},
+	}
+}
+
+// The ways to plant a bug.
+
+func each(change func(*Client)) func(*Model) {
+	return func(m *Model) {
+		for i := range m.Clients {
+			change(&m.Clients[i])
+		}
+	}
+}
+
+// step plants a bug in what the machines want.
+func step(f func(*session.Session, *protocol.Command, protocol.Reply, protocol.Step) protocol.Step) func(*Model) {
+	return each(func(c *Client) { c.Mutation = &session.Mutation{Step: f} })
+}
+
+// reply plants a bug in what they hear.
+func reply(f func(*session.Session, *protocol.Command, protocol.Reply) protocol.Reply) func(*Model) {
+	return each(func(c *Client) { c.Mutation = &session.Mutation{Reply: f} })
+}
+
+// override puts a bug into one of the server's scripts.
+func override(op protocol.Op, by model.Operation) func(*Model) {
+	return func(m *Model) { m.Overrides = map[protocol.Op]model.Operation{op: by} }
+}
+
+// swap sends one operation in place of another, and may change what comes back.
+func swap(op, by protocol.Op, answer func(protocol.Reply) protocol.Reply) func(*Model) {
+	return each(func(c *Client) {
+		c.Mutation = &session.Mutation{
+			Step: func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+				if next.Kind == protocol.Send && next.Command.Op == op {
+					next.Command.Op = by
+				}
+				return next
+			},
+			Reply: func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+				if sent.Op == by && answer != nil {
+					return answer(heard)
+				}
+				return heard
+			},
+		}
+	})
+}
+
+func always(r protocol.Reply) func(protocol.Reply) protocol.Reply {
+	return func(protocol.Reply) protocol.Reply { return r }
+}
+
+// code makes the machines take one answer of a script for another.
+func code(op protocol.Op, is, heardAs int64) func(*Model) {
+	return reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		if sent.Op == op && heard.Kind == protocol.Integer && heard.Int == is {
+			heard.Int = heardAs
+		}
+		return heard
+	})
+}
+
+// value makes the bridge write a value of its own choice.
+func value(v string) func(*Model) {
+	return step(func(s *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		if next.Kind == protocol.Send && s.Scheme == session.Bridge {
+			next.Command.Value = v
+		}
+		return next
+	})
+}
+
+// reword changes the dialect of all clients.
+func reword(change func(*protocol.Dialect)) func(*Model) {
+	return func(m *Model) {
+		d := *m.Clients[0].Dialect
+		change(&d)
+		each(func(c *Client) { c.Dialect = &d })(m)
+	}
+}
+
+func from(n Ticks) option { return func(c *Client) { c.From = n } }

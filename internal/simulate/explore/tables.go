@@ -1,0 +1,233 @@
+package explore
+
+import (
+	"encoding/binary"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// tables gives every local state of a client, every state of the server, every command and every
+// reply a number, and remembers what leads to what.
+type tables struct {
+	model   *Model
+	scratch []byte
+
+	actors  [][]actor
+	facts   [][]facts
+	actorID []map[string]uint32
+
+	servers  []server
+	serverID map[string]uint32
+
+	commands  []protocol.Command
+	commandID map[string]uint32
+	replies   []protocol.Reply
+	replyID   map[protocol.Reply]uint32
+
+	moves  map[move]uint32   // a client's own steps, and its hearing of replies
+	effect map[cause]outcome // what a command does to the server
+	ages   map[age]uint32    // a server whose expired keys are gone
+
+	mailings [][]post
+}
+
+// server is the server and its replica.
+type server struct {
+	store   model.Store
+	replica []model.Entry
+}
+
+// facts are what the search asks of a local state again and again.
+type facts struct {
+	phase   session.Phase
+	command uint32 // the pending command's number
+	stray   uint32
+	latest  int16
+	until   int16 // inside until this tick; -1 is not inside
+	fence   int64
+	turn    uint32
+}
+
+type move struct {
+	actor, reply uint32
+	client, act  uint8
+	tick         uint8
+}
+
+type cause struct {
+	server, command uint32
+	writer          uint32
+	tick            uint8
+	heard           uint8
+}
+
+type outcome struct {
+	server, reply uint32
+	mailing       uint32 // what was published, by its number; 0: the server did not even ask who listens
+}
+
+type age struct {
+	server uint32
+	tick   uint8
+}
+
+func newTables(m *Model) *tables {
+	t := &tables{
+		model: m, actors: make([][]actor, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
+		actorID: make([]map[string]uint32, len(m.Clients)), serverID: map[string]uint32{},
+		commandID: map[string]uint32{}, replyID: map[protocol.Reply]uint32{},
+		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{},
+		mailings: [][]post{nil},
+	}
+	for i := range m.Clients {
+		t.actorID[i] = map[string]uint32{}
+	}
+	return t
+}
+
+// actor numbers a local state of the i-th client.
+func (t *tables) actor(i int, a *actor) uint32 {
+	t.scratch = a.append(t.scratch[:0])
+	if id, ok := t.actorID[i][string(t.scratch)]; ok {
+		return id
+	}
+	id := uint32(len(t.actors[i]))
+	t.actorID[i][string(t.scratch)] = id
+	t.actors[i] = append(t.actors[i], *a)
+	t.facts[i] = append(t.facts[i], t.describe(i, a))
+	return id
+}
+
+func (t *tables) describe(i int, a *actor) facts {
+	m, c := t.model, &t.model.Clients[i]
+	f := facts{phase: a.session.Phase, latest: int16(m.latest(c, a)), until: -1, fence: a.session.Fence, turn: a.session.Turn}
+	if a.pending {
+		f.command = t.command(a.session.Sent())
+	}
+	if a.stray.Op != protocol.NoOp {
+		f.stray = t.command(&a.stray)
+	}
+	if a.session.Holds() {
+		f.until = 1<<15 - 1
+		if a.session.Bounded() {
+			f.until = int16((int64(a.session.Deadline) + int64(m.Tick) - 1) / int64(m.Tick))
+		}
+	}
+	return f
+}
+
+func (t *tables) command(c *protocol.Command) uint32 {
+	t.scratch = appendCommand(t.scratch[:0], c)
+	if id, ok := t.commandID[string(t.scratch)]; ok {
+		return id
+	}
+	id := uint32(len(t.commands))
+	t.commandID[string(t.scratch)] = id
+	t.commands = append(t.commands, *c)
+	return id
+}
+
+func (t *tables) reply(r protocol.Reply) uint32 {
+	if id, ok := t.replyID[r]; ok {
+		return id
+	}
+	id := uint32(len(t.replies))
+	t.replyID[r] = id
+	t.replies = append(t.replies, r)
+	return id
+}
+
+// server numbers a server's state as of a tick. Expired keys must go first: the number may be found again at an
+// earlier tick, in another run, and there they would live.
+func (t *tables) server(s *server, tick Ticks) uint32 {
+	now := t.model.serverClock(tick)
+	if s.store.Expired(now) {
+		f := s.fork()
+		f.store.Expire(now)
+		s = &f
+	}
+	t.scratch = s.store.AppendState(t.scratch[:0], now)
+	if t.model.Failovers > 0 {
+		t.scratch = append(t.scratch, 'r')
+		for _, e := range s.replica {
+			t.scratch = append(append(t.scratch, e.Key...), 0)
+			t.scratch = append(append(t.scratch, e.Value...), 0)
+			t.scratch = binary.AppendVarint(t.scratch, e.ExpireMS)
+		}
+	}
+	if id, ok := t.serverID[string(t.scratch)]; ok {
+		return id
+	}
+	id := uint32(len(t.servers))
+	t.serverID[string(t.scratch)] = id
+	t.servers = append(t.servers, *s)
+	return id
+}
+
+func (s *server) fork() server {
+	var f server
+	s.store.Fork(&f.store)
+	f.replica = s.replica
+	return f
+}
+
+// aged is the server after its clock has moved to a tick.
+func (t *tables) aged(id uint32, tick Ticks) uint32 {
+	key := age{id, uint8(tick)}
+	if next, ok := t.ages[key]; ok {
+		return next
+	}
+	next := t.server(&t.servers[id], tick)
+	t.ages[key] = next
+	return next
+}
+
+// executed is the server after a command of a client, and the reply.
+// heard has a bit for each client that listens to messages.
+func (t *tables) executed(id, command uint32, client int, turn uint32, heard uint8, tick Ticks) outcome {
+	key := cause{id, command, uint32(client)<<8 | turn, uint8(tick), heard}
+	if o, ok := t.effect[key]; ok {
+		return o
+	}
+	s := t.servers[id].fork()
+	c := t.commands[command]
+	asked := false
+	if t.model.Messages {
+		s.store.Listening = func(channel string) int { asked = true; return t.model.listeners(channel, heard) }
+	}
+	reply := s.store.Exec(t.model.serverClock(tick), uint32(client), 0, &c)
+	o := outcome{}
+	if asked {
+		o.mailing = uint32(len(t.mailings))
+		t.mailings = append(t.mailings, t.posts(s.store.Published, heard))
+	}
+	s.store.Listening, s.store.Published = nil, nil
+	o.server, o.reply = t.server(&s, tick), t.reply(reply)
+	t.effect[key] = o
+	return o
+}
+
+// moved is a client after a step of its own, or after hearing a reply.
+func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks) uint32 {
+	key := move{id, reply, uint8(client), uint8(what), uint8(tick)}
+	if next, ok := t.moves[key]; ok {
+		return next
+	}
+	a := t.actors[client][id] // a copy: the client forks here
+	c := &t.model.Clients[client]
+	switch what {
+	case runs:
+		t.model.receive(c, &a, t.replies[reply], tick)
+	case strays:
+		a.stray = protocol.Command{}
+	case posted:
+		a.post(t.replies[reply])
+	default:
+		t.model.take(c, &a, what, tick)
+	}
+	next := t.actor(client, &a)
+	t.moves[key] = next
+	return next
+}

@@ -1,0 +1,310 @@
+package model
+
+import (
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+const refusal = "STAGE the lease of this member of the namespace is over"
+
+// late tells that a command with a bound came after it.
+func (c *call) late() bool {
+	return c.command.NotAfter != 0 && c.ms > int64(c.command.NotAfter)/int64(time.Millisecond)
+}
+
+const heldByBridge = "HELD by a bridge holder"
+
+// guarded tells that a command with a bound finds the guard that it has to respect.
+func (c *call) guarded() bool {
+	return c.command.NotAfter != 0 && c.command.Guard != "" && c.find(c.command.Guard) >= 0
+}
+
+// bridgeTake is bridge_acquire.lua.
+func bridgeTake(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	owner, guarded := c.text(cmd.Guard)
+	if guarded && owner != cmd.Value {
+		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
+	}
+	streak := c.streak()
+	follows := streak.read && c.ms < streak.ends && streak.since-c.ms <= c.longer()
+	code := int64(protocol.TakeFree)
+	seen, there := c.text(cmd.Key)
+	switch {
+	case there && seen == cmd.Value, guarded && !there:
+		code = protocol.TakeMine
+	case there:
+		reply, over := c.judge(seen)
+		if !over {
+			if guarded { // of an earlier sending; nothing is left behind
+				c.remove(cmd.Guard)
+			}
+			return reply
+		}
+		code = protocol.TakeOver
+	}
+	if follows && code == protocol.TakeFree && c.ms-streak.since > cmd.YieldAfter.Milliseconds() {
+		if guarded {
+			c.remove(cmd.Guard)
+		}
+		return c.held(protocol.TakeHeld, streak.ends-c.ms, "")
+	}
+	if first, theirs := c.anothersTurn(code); theirs {
+		if guarded {
+			c.remove(cmd.Guard)
+		}
+		reply := c.held(protocol.TakeHeld, cmd.Patience.Milliseconds(), first)
+		reply.Int2 = 2
+		return reply
+	}
+	if cmd.Queue != "" && cmd.Entry != "" {
+		c.unqueue(cmd.Entry)
+	}
+	due := c.follow(streak, follows, code)
+	c.claim()
+	reply := integers(code, c.nextFence(), due)
+	if code == protocol.TakeOver {
+		reply.Text = seen
+	}
+	return reply
+}
+
+// judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
+// taken over, anything else is held.
+func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
+	cmd := c.command
+	left := c.pttl(cmd.Key)
+	switch {
+	case c.entries[c.find(cmd.Key)].Kind != String:
+		return c.held(protocol.TakeForeign, left, seen), false
+	case left >= 0:
+		return c.held(protocol.TakeHeld, left, seen), false
+	}
+	ends, ok := c.expiry(seen)
+	if !ok {
+		return c.held(protocol.TakeForeign, -1, seen), false
+	}
+	due := ends + max(cmd.Grace, 0).Milliseconds()
+	switch {
+	case c.ms <= due:
+		if c.streak().read {
+			c.remove(cmd.Streak)
+		}
+		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
+	case cmd.Grace < 0:
+		return c.held(protocol.TakeRefused, -1, seen), false
+	}
+	return protocol.Reply{}, true
+}
+
+// held is the reply to one who may not take the key: it gets a place in the queue, and is told whether
+// somebody stands before it.
+func (c *call) held(code, wait int64, seen string) protocol.Reply {
+	reply := answer(code, wait, seen)
+	if cmd := c.command; cmd.Queue != "" && cmd.Entry != "" {
+		if c.place(cmd.Entry) < 0 {
+			c.enter(cmd.Entry)
+		}
+		c.expire(cmd.Queue, cmd.QueueTTL)
+		if c.head() != cmd.Entry {
+			reply.Int2 = 1
+		}
+	}
+	return reply
+}
+
+// anothersTurn tells that somebody else is first in the queue, and who. One who has been left the key for a
+// while already loses its place.
+func (c *call) anothersTurn(code int64) (entry string, yes bool) {
+	cmd := c.command
+	for cmd.Queue != "" && code != protocol.TakeMine && cmd.Patience >= time.Millisecond {
+		waiters := c.waiters()
+		if len(waiters) == 0 || waiters[0].Name == cmd.Entry {
+			return "", false
+		}
+		first := waiters[0].Name
+		if first == cmd.Passed {
+			c.unqueue(first)
+			continue
+		}
+		c.callOne(first)
+		return first, true
+	}
+	return "", false
+}
+
+// callFirst tells the first in the queue who hears it that it is its turn.
+func (c *call) callFirst() {
+	for i, w := range c.waiters() {
+		if i == 10 || c.callOne(w.Name) > 0 {
+			return
+		}
+	}
+}
+
+func (c *call) callOne(entry string) int {
+	name, channel, ok := strings.Cut(entry, " ")
+	if !ok {
+		return 0
+	}
+	return c.publish(channel, name+" head")
+}
+
+// bridgeSettle is bridge_settle.lua.
+func bridgeSettle(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	if owner, ok := c.text(cmd.Guard); !ok || owner != cmd.Value {
+		return answer(protocol.SettleLost, 0, "")
+	}
+	seen, there := c.text(cmd.Key)
+	code := int64(protocol.SettleAgain)
+	switch {
+	case there && seen == cmd.Value:
+		code = protocol.SettleDone
+	case there:
+		left := c.pttl(cmd.Key)
+		ends, isExpiry := int64(0), false
+		if left < 0 && c.entries[c.find(cmd.Key)].Kind == String {
+			ends, isExpiry = c.expiry(seen)
+		}
+		due := ends + settleGrace(cmd.Grace)
+		if !isExpiry || c.ms <= due {
+			if !isExpiry || !cmd.PutBack {
+				c.remove(cmd.Guard)
+				if isExpiry {
+					left = due - c.ms + 1
+				}
+				return answer(protocol.SettleLeft, left, seen)
+			}
+			code = protocol.SettlePut
+		}
+	}
+	c.claim()
+	if code == protocol.SettleDone {
+		seen = ""
+	}
+	return answer(code, 0, seen)
+}
+
+// settleGrace is the grace as the script sees it, where a negative one is -1 ms.
+func settleGrace(grace time.Duration) int64 {
+	if grace < 0 {
+		return -1
+	}
+	return grace.Milliseconds()
+}
+
+// bridgeExtend is bridge_renew.lua.
+func bridgeExtend(c *call) protocol.Reply {
+	cmd := c.command
+	if c.late() {
+		return fault(refusal)
+	}
+	owner, guarded := c.text(cmd.Guard)
+	seen, there := c.text(cmd.Key)
+	mine, onKey := guarded && owner == cmd.Value, there && seen == cmd.Value
+	code := int64(protocol.RenewRepair)
+	switch {
+	case mine && onKey:
+		code = protocol.RenewDone
+	case mine && !there, !guarded && onKey:
+	case mine:
+		c.anew()
+		return answer(protocol.RenewTheirs, 0, seen)
+	default:
+		return answer(protocol.RenewLost, 0, "")
+	}
+	c.claim()
+	if cmd.Fence != "" && cmd.FenceTTL > 0 {
+		c.expire(cmd.Fence, cmd.FenceTTL)
+	}
+	if code == protocol.RenewRepair {
+		c.anew()
+	} else if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
+		c.expire(cmd.Streak, cmd.TTL+cmd.Gap)
+	}
+	return answer(code, 0, "")
+}
+
+// bridgeDrop is bridge_release.lua.
+func bridgeDrop(c *call) protocol.Reply {
+	cmd := c.command
+	owner, guarded := c.text(cmd.Guard)
+	seen, there := c.text(cmd.Key)
+	mine := guarded && owner == cmd.Value
+	onKey := there && seen == cmd.Value
+	if mine {
+		if onKey && cmd.Breath >= time.Millisecond {
+			c.expire(cmd.Guard, cmd.Breath)
+		} else {
+			c.remove(cmd.Guard)
+		}
+		switch {
+		case !onKey:
+			c.anew()
+		case !cmd.Brief:
+			c.leave()
+		}
+	}
+	if onKey {
+		c.remove(cmd.Key)
+	}
+	if cmd.Queue != "" {
+		if cmd.Entry != "" {
+			c.unqueue(cmd.Entry)
+		}
+		c.callFirst()
+	}
+	switch {
+	case onKey:
+		return answer(protocol.DropDone, 0, "")
+	case !mine:
+		return answer(protocol.DropNothing, 0, "")
+	case there:
+		return answer(protocol.DropTheirs, 0, seen)
+	default:
+		return answer(protocol.DropRepaired, 0, "")
+	}
+}
+
+// claim sets key and guard to our value.
+func (c *call) claim() {
+	ttl := c.command.TTL.Milliseconds()
+	c.write(c.command.Key, c.command.Value, ttl)
+	c.write(c.command.Guard, c.command.Value, ttl)
+}
+
+// text is what a key holds: its string, or its type's name.
+func (c *call) text(key string) (string, bool) {
+	i := c.find(key)
+	if i < 0 {
+		return "", false
+	}
+	switch e := &c.entries[i]; e.Kind {
+	case Hash:
+		return "hash", true
+	case SortedSet:
+		return "zset", true
+	default:
+		return e.Value, true
+	}
+}
+
+// expiry reads a legacy value as the scripts do, in milliseconds.
+func (c *call) expiry(value string) (int64, bool) {
+	d := protocol.Dialect{Unit: c.command.Unit, Layout: c.command.Layout}
+	ends, ok := d.ServerExpiry(value, c.now)
+	return int64(ends) / int64(time.Millisecond), ok
+}
+
+func answer(code, wait int64, text string) protocol.Reply {
+	return protocol.Reply{Kind: protocol.Integer, Int: code, Int3: wait, Text: text}
+}

@@ -1,0 +1,431 @@
+package model_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// The model and a server get the same random command sequences, each on keys of its own, and must
+// answer alike. LOCKMIGRATE_SEQUENCES says how many; CI and the documentation use 1000000.
+func TestAgreesWithRealServer(t *testing.T) {
+	agree(t, redistest.Real(t).Addr, sequences(t, 20000), func(s []question) []question { return s })
+}
+
+func TestAgreesWithMiniredis(t *testing.T) {
+	agree(t, redistest.Mini(t).Addr, sequences(t, 3000), withoutSecondWatch)
+}
+
+// withoutSecondWatch leaves out what miniredis does differently from Redis: a second WATCH of a key
+// makes it forget that the key was touched after the first. No machine watches a key twice.
+func withoutSecondWatch(sequence []question) []question {
+	var kept []question
+	watched := false
+	for _, q := range sequence {
+		switch {
+		case q.special != 0:
+		case q.command.Op == protocol.Watch && watched:
+			continue
+		case q.command.Op == protocol.Watch:
+			watched = true
+		case q.command.Op == protocol.Unwatch, q.command.Op == protocol.Commit:
+			watched = false
+		}
+		kept = append(kept, q)
+	}
+	return kept
+}
+
+func sequences(t *testing.T, usual int) int {
+	if s := os.Getenv("LOCKMIGRATE_SEQUENCES"); s != "" {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		return n
+	}
+	return usual
+}
+
+const batch = 500 // sequences in one pipeline
+
+func agree(t *testing.T, addr string, count int, known func([]question) []question) {
+	conn, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	load(t, conn)
+	listener, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer listener.Close()
+	require.NoError(t, listener.Send("SUBSCRIBE", heard))
+	require.NoError(t, listener.Flush())
+	_, err = listener.Receive()
+	require.NoError(t, err)
+	go func() { // the messages themselves are not compared, but must not fill the server's buffers
+		for {
+			if _, err := listener.Receive(); err != nil {
+				return
+			}
+		}
+	}()
+
+	start := time.Now()
+	commands := 0
+	seen := coverage{}
+	for at := 0; at < count; at += batch {
+		commands += agreeBatch(t, conn, at, min(batch, count-at), known, seen)
+		_, err := conn.Do("FLUSHDB")
+		require.NoError(t, err)
+	}
+	if count >= 20000 {
+		seen.require(t)
+	}
+	t.Logf("%d sequences, %d commands, %.0f commands/s", count, commands, float64(commands)/time.Since(start).Seconds())
+}
+
+// question is a command, or one of two things that only the test does.
+type question struct {
+	command protocol.Command
+	special byte // 'p' asks for the TTL, 'x' ends it
+}
+
+func agreeBatch(t *testing.T, conn redis.Conn, first, n int, known func([]question) []question, seen coverage) int {
+	var questions []question
+	var ends []int
+	for i := range n {
+		g := rand.New(rand.NewPCG(uint64(first+i), 7))
+		sequence := known(random(g, fmt.Sprintf("k%d", first+i)))
+		questions = append(questions, sequence...)
+		ends = append(ends, len(questions))
+	}
+	for i := range questions {
+		require.NoError(t, ask(conn, &questions[i]))
+	}
+	require.NoError(t, conn.Flush())
+
+	now := protocol.InstantOf(time.Now())
+	at := 0
+	for i, end := range ends {
+		store := model.Store{Listening: listening}
+		var past pastNumbers
+		var pastServer pastNumbers
+		for ; at < end; at++ {
+			q := &questions[at]
+			got := normal(q, hear(conn, q), &pastServer)
+			want := normal(q, answer(&store, now, q), &past)
+			if got != want {
+				t.Fatalf("sequence %d: the server says %+v, the model %+v\n%s", first+i, got, want, script(questions, ends, i, at))
+			}
+			seen.note(q, &want)
+			now += 1000
+		}
+	}
+	return len(questions)
+}
+
+// coverage counts the answers by operation and code: what was never answered was not compared.
+type coverage map[string]int
+
+func (c coverage) note(q *question, r *protocol.Reply) {
+	if q.special == 0 {
+		code := r.Int
+		if r.Kind != protocol.Integer || q.command.Op == protocol.Queue {
+			code = 0
+		}
+		c[fmt.Sprintf("%d/%d/%d", q.command.Op, r.Kind, code)]++
+	}
+}
+
+func (c coverage) require(t *testing.T) {
+	codes := map[protocol.Op][]int64{
+		protocol.BridgeTake:   {protocol.TakeFree, protocol.TakeOver, protocol.TakeMine, protocol.TakeHeld, protocol.TakeForeign, protocol.TakeRefused},
+		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
+		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
+		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing},
+		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
+		protocol.CompareDel: {0, 1}, protocol.CompareSet: {0, 1}, protocol.SetNX: {0, 1}, protocol.Del: {0, 1},
+	}
+	for op, list := range codes {
+		for _, code := range list {
+			require.Positive(t, c[fmt.Sprintf("%d/%d/%d", op, protocol.Integer, code)], "op %d never answered %d", op, code)
+		}
+	}
+}
+
+const heard = "heard"
+
+func listening(channel string) int {
+	if channel == heard {
+		return 1
+	}
+	return 0
+}
+
+// ask sends a question without waiting for its answer.
+func ask(conn redis.Conn, q *question) error {
+	switch q.special {
+	case 'p':
+		return conn.Send("PTTL", q.command.Key)
+	case 'x':
+		return conn.Send("EVAL", "if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 0", 1, q.command.Key)
+	default:
+		_, err := wire.Do(sender{conn}, time.Minute, q.command)
+		return err
+	}
+}
+
+// hear reads the answer, in the order of asking.
+func hear(conn redis.Conn, q *question) protocol.Reply {
+	if q.special != 0 {
+		raw, err := conn.Receive()
+		reply, _ := wire.Translate(raw, err)
+		return reply
+	}
+	reply, _ := wire.Do(receiver{conn}, time.Minute, q.command)
+	return reply
+}
+
+// sender lets package wire send a command without waiting, receiver lets it read the reply later:
+// together they make a pipeline of what is written as calls.
+type sender struct{ redis.Conn }
+
+func (s sender) DoWithTimeout(_ time.Duration, name string, args ...any) (any, error) {
+	return nil, s.Send(name, args...)
+}
+func (s sender) ReceiveWithTimeout(time.Duration) (any, error) { return nil, nil }
+
+type receiver struct{ redis.Conn }
+
+func (r receiver) Send(name string, _ ...any) error {
+	if name != "MULTI" { // package wire reads that answer itself
+		_, _ = r.Receive() // QUEUED
+	}
+	return nil
+}
+func (r receiver) DoWithTimeout(time.Duration, string, ...any) (any, error) { return r.Receive() }
+func (r receiver) ReceiveWithTimeout(time.Duration) (any, error)            { return r.Receive() }
+
+func load(t *testing.T, conn redis.Conn) {
+	for _, s := range scripts.All() {
+		_, err := conn.Do("SCRIPT", "LOAD", s.Source)
+		require.NoError(t, err)
+	}
+}
+
+func answer(store *model.Store, now protocol.Instant, q *question) protocol.Reply {
+	switch q.special {
+	case 'p':
+		e, ok := store.Look(now, q.command.Key)
+		switch {
+		case !ok:
+			return protocol.Reply{Kind: protocol.Integer, Int: -2}
+		case e.ExpireMS == 0:
+			return protocol.Reply{Kind: protocol.Integer, Int: -1}
+		}
+		return protocol.Reply{Kind: protocol.Integer, Int: e.ExpireMS - int64(now)/1e6}
+	case 'x':
+		store.Lapse(q.command.Key)
+		return protocol.Reply{Kind: protocol.Integer}
+	default:
+		return store.Exec(now, 1, 0, &q.command)
+	}
+}
+
+// random makes a sequence on one key, with a few values and TTLs that are far apart, so that
+// comparisons succeed and fail in equal parts and the seconds that a run takes decide nothing.
+func random(g *rand.Rand, key string) []question {
+	pick := func(of ...string) string { return of[g.IntN(len(of))] }
+	values := []string{"5000000000000000001", "5000000000000000002", "1000", "token"}
+	ttl := func() time.Duration { return time.Duration(1+g.IntN(3)) * 1000000 * time.Second }
+	family := families[g.IntN(len(families))]
+	dialects := protocol.Dialects()
+	d := dialects[g.IntN(len(dialects))]
+	sequence := make([]question, 0, 12)
+	for range 3 + g.IntN(9) {
+		q := question{command: protocol.Command{
+			Op: family[g.IntN(len(family))], Key: key, Value: pick(values[:2+g.IntN(3)]...), Old: pick(values[:2]...),
+			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, "unheard"), Queue: key + ":q",
+		}}
+		if g.IntN(2) == 0 {
+			q.command.Fence = key + ":f"
+		} else {
+			q.command.FenceTTL = 0
+		}
+		if q.command.Op == protocol.QueueRelease && g.IntN(2) == 0 {
+			q.command.Channel = ""
+		}
+		legacyValue(g, d, &q.command)
+		switch g.IntN(12) {
+		case 0:
+			q.special = 'p'
+		case 1:
+			q.special = 'x'
+		}
+
+		sequence = append(sequence, q)
+	}
+	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
+		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'})
+}
+
+// families are commands that meet on a key.
+var families = [][]protocol.Op{
+	{protocol.SetNX, protocol.Get, protocol.GetSet, protocol.Del, protocol.CompareDel, protocol.CompareSet},
+	{protocol.SetNX, protocol.Get, protocol.Watch, protocol.Watch, protocol.Unwatch, protocol.Commit, protocol.Commit, protocol.Del, protocol.GetSet},
+	{protocol.SetToken, protocol.Take, protocol.Extend, protocol.CompareDel, protocol.SetNX, protocol.GetSet, protocol.Get},
+	{protocol.Queue, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.Extend, protocol.Take},
+	{protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.QueueRelease, protocol.SetNX, protocol.GetSet},
+	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.RedissonCount, protocol.Get, protocol.Del},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.Del},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.SetNX, protocol.GetSet, protocol.Del, protocol.SetToken},
+	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
+	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
+	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
+	{protocol.SetNX, protocol.GetSet, protocol.CompareSet, protocol.Watch, protocol.Commit, protocol.Del, protocol.Unwatch},
+	{protocol.RedissonTake, protocol.SetNX, protocol.Queue, protocol.Take, protocol.Extend, protocol.CompareDel, protocol.CompareSet, protocol.GetSet, protocol.QueueRelease, protocol.Del},
+}
+
+// legacyValue gives the commands of the old scheme, in half of the cases, expiries of a dialect,
+// long past or far ahead and some malformed; and all commands their dialect's unit and layout, a bound
+// and a grace.
+func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
+	c.Unit, c.Layout, c.PutBack = d.Unit, d.Layout, g.IntN(2) == 0
+	c.Guard = c.Key + ":g"
+	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet || c.Op == protocol.Commit) && g.IntN(4) != 0 {
+		c.Guard = "" // of an unmodified client, which knows none
+	}
+	if g.IntN(3) == 0 { // the two courtesies towards clients that only poll
+		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], []time.Duration{4000 * time.Second, 2000000 * time.Second}[g.IntN(2)]
+		c.YieldMost, c.Quiet, c.Brief = []time.Duration{0, 4000 * time.Second}[g.IntN(2)], g.IntN(2) == 0, g.IntN(2) == 0
+		c.Breath = []time.Duration{0, 3000 * time.Second}[g.IntN(2)]
+	}
+	if g.IntN(3) == 0 {
+		c.Share = 1000 * time.Second
+	}
+	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
+		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
+		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
+		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
+		c.Queue = ""
+	}
+	c.Grace = []time.Duration{-1, 0, 1000 * time.Second}[g.IntN(3)]
+	switch g.IntN(12) {
+	case 0:
+		c.NotAfter = protocol.InstantOf(time.Now().Add(-time.Hour))
+	case 1, 2:
+		c.NotAfter = protocol.InstantOf(time.Now().Add(24 * time.Hour))
+	}
+	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet) && g.IntN(4) == 0 { // ... which have lasted for long
+		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000", "001500000000000 1600000000000", "9000000000000 9500000000000", "1500000000000 9500000000000 1"}[g.IntN(5)]
+		c.Key += ":s"
+		if g.IntN(2) == 0 {
+			c.Key, c.Value = protocol.ShareKey(strings.TrimSuffix(c.Key, ":s")), "1500000000000"
+		}
+		c.NotAfter = 0
+		return
+	}
+	old := c.Op == protocol.SetNX || c.Op == protocol.GetSet || c.Op == protocol.Commit || c.Op == protocol.CompareSet
+	if !old || g.IntN(2) == 0 {
+		return
+	}
+	start := protocol.Instant(2_000_000_000 * int64(time.Second))
+	if g.IntN(3) > 0 {
+		start = protocol.Instant(1_500_000_000 * int64(time.Second))
+	}
+	c.Value, _ = d.Expiry(start, time.Duration(g.IntN(2))*time.Hour, []string{"0f0e0d0c-0b0a-4908-8706-050403020100", "12-main", "odd"}[g.IntN(3)])
+	if g.IntN(10) == 0 {
+		at := g.IntN(len(c.Value))
+		c.Value = c.Value[:at] + string("0123456789-:.\" +e"[g.IntN(17)]) + c.Value[at:]
+	}
+}
+
+// pastNumbers makes numbers that are drawn from a clock comparable: only their order counts.
+type pastNumbers struct{ fence int64 }
+
+func (p *pastNumbers) rank(n int64) int64 {
+	if n == 0 {
+		return 0
+	}
+	grown := n > p.fence
+	p.fence = max(p.fence, n)
+	if grown {
+		return 1
+	}
+	return 2
+}
+
+// normal reduces a reply to what must be equal: remaining times to the TTL that they come from,
+// errors to their class, and numbers from the clock to their order.
+func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
+	if r.Kind == protocol.Fault {
+		return protocol.Reply{Kind: r.Kind, Text: strconv.FormatBool(strings.Contains(r.Text, "WRONGTYPE"))}
+	}
+	if ms, err := strconv.ParseInt(r.Text, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
+		r.Text = "now" // the state of a courtesy
+	}
+	if begun, ends, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
+		r.Text = fromNow(begun, 1000*time.Second) + " and a gap until " + fromNow(ends, 500000*time.Second)
+	}
+	switch {
+	case q.special == 'p' || q.command.Op == protocol.RedissonTake:
+		r.Int = whichTTL(r.Int)
+	case r.Kind == protocol.Integer && (q.command.Op == protocol.Take || q.command.Op == protocol.Queue):
+		if r.Int == 1 {
+			r.Int2 = past.rank(r.Int2)
+		} else {
+			r.Int2 = whichTTL(r.Int2)
+			r.Int3 = min(r.Int3, 1)
+		}
+	case r.Kind == protocol.Integer && (q.command.Op == protocol.BridgeTake || q.command.Op == protocol.BridgeSettle):
+		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
+			r.Int2 = past.rank(r.Int2)
+		}
+		if r.Int > 0 && q.command.Op == protocol.BridgeTake {
+			return r // Int3 is no time
+		}
+		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
+	}
+	return r
+}
+
+// fromNow writes a moment that is not far away in whole units from now, with the zeros that stand before it.
+func fromNow(text string, unit time.Duration) string {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if left := time.Until(time.UnixMilli(ms)); err == nil && left.Abs() < 100*unit {
+		zeros := len(text) - len(strings.TrimLeft(text, "0"))
+		return fmt.Sprintf("%s%d from now", text[:zeros], left.Round(unit)/unit)
+	}
+	return text
+}
+
+func whichTTL(ms int64) int64 {
+	if ms < 0 {
+		return ms
+	}
+	const unit = 1000000 * 1000
+	return (ms + unit/2) / unit
+}
+
+func script(questions []question, ends []int, i, at int) string {
+	begin := 0
+	if i > 0 {
+		begin = ends[i-1]
+	}
+	var b strings.Builder
+	for _, q := range questions[begin : at+1] {
+		fmt.Fprintf(&b, "  %q %+v\n", q.special, q.command)
+	}
+	return b.String()
+}

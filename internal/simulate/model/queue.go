@@ -1,0 +1,225 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// enqueue is modern_queue.lua.
+func enqueue(c *call) protocol.Reply {
+	cmd := c.command
+	value := c.read(cmd.Key)
+	if value.Kind == protocol.Fault {
+		return value
+	}
+	me := entry(cmd)
+	if value.Kind == protocol.Text && value.Text == cmd.Value {
+		c.expire(cmd.Key, cmd.TTL)
+		c.unqueue(me)
+		return integers(1, c.nextFence(), 0)
+	}
+	left := int64(0)
+	if value.Kind == protocol.Nil {
+		left = c.shared()
+	}
+	free := value.Kind == protocol.Nil && left == 0
+	if head := c.head(); free && (head == "" || head == me) {
+		c.unqueue(me)
+		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
+		return integers(1, c.nextFence(), 0)
+	}
+	if c.place(me) < 0 {
+		c.enter(me)
+	}
+	c.expire(cmd.Queue, cmd.QueueTTL)
+	if free && !c.grant(cmd.Value) {
+		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
+		return integers(1, c.nextFence(), 0)
+	}
+	at := c.place(me)
+	if left == 0 {
+		left = c.pttl(cmd.Key)
+	}
+	return integers(-int64(at), left, c.waiters()[at].N)
+}
+
+// shared is shared of modern_grant.lua: for how many more milliseconds the key is left to others.
+func (c *call) shared() int64 {
+	if c.command.Share < time.Millisecond {
+		return 0
+	}
+	began, ok := c.run()
+	if !ok {
+		return 0
+	}
+	return max(0, began-c.ms)
+}
+
+// run is run of modern_grant.lua: what the share's state says.
+func (c *call) run() (began int64, ok bool) {
+	i := c.find(c.shareKey())
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) >= 16 {
+		return 0, false
+	}
+	began, err := strconv.ParseInt(c.entries[i].Value, 10, 64)
+	return began, err == nil && began >= 0
+}
+
+// pause is pause of modern_grant.lua: whether the hand-overs stop for a while now.
+func (c *call) pause() bool {
+	share := c.command.Share.Milliseconds()
+	if share == 0 || c.find(c.command.Queue) < 0 {
+		return false
+	}
+	began, ok := c.run()
+	if !ok {
+		c.write(c.shareKey(), strconv.FormatInt(c.ms, 10), 7*share)
+		return false
+	}
+	if c.ms-began < 4*share {
+		return false
+	}
+	c.write(c.shareKey(), strconv.FormatInt(c.ms+share, 10), 7*share)
+	return true
+}
+
+func (c *call) shareKey() string { return protocol.ShareKey(c.command.Key) }
+
+// queueRelease is modern_release.lua.
+func queueRelease(c *call) protocol.Reply {
+	cmd := c.command
+	if cmd.Channel != "" {
+		c.leaveQueue(entry(cmd))
+	}
+	switch {
+	case !c.holds(cmd.Key, cmd.Value):
+		return integer(0)
+	case c.pause():
+		c.remove(cmd.Key)
+		c.tellFirst()
+		return integer(1)
+	case c.grant(""):
+		return integer(2)
+	default:
+		c.remove(cmd.Key)
+		return integer(1)
+	}
+}
+
+// leaveQueue takes a waiter out, and tells the one who is first now.
+func (c *call) leaveQueue(me string) {
+	wasHead := c.head() == me
+	c.unqueue(me)
+	if wasHead {
+		c.tellFirst()
+	}
+}
+
+// tellFirst tells the first waiter that it is.
+func (c *call) tellFirst() {
+	if token, _, channel, ok := parseEntry(c.head()); ok {
+		c.publish(channel, token+" head")
+	}
+}
+
+// grant gives the key to the first waiter that still listens, and tells whether there was one. Own is the
+// token of a caller that stands in the queue: it is not passed over, and is given nothing.
+func (c *call) grant(own string) bool {
+	for {
+		waiters := c.waiters()
+		if len(waiters) == 0 {
+			return false
+		}
+		head := waiters[0]
+		c.unqueue(head.Name)
+		token, claim, channel, ok := parseEntry(head.Name)
+		if ok && token == own {
+			return false
+		}
+		if !ok || channel != protocol.Polls && (c.Listening == nil || c.Listening(channel) == 0) {
+			continue
+		}
+		c.publish(channel, grantMessage(token, head.N, c.nextFence()))
+		c.write(c.command.Key, token, claim.Milliseconds())
+		return true
+	}
+}
+
+func grantMessage(token string, ticket, fence int64) string {
+	return fmt.Sprintf("%s %d %d", token, ticket, fence)
+}
+
+// publish returns how many listen at this server. Others may hear as well, at a replica.
+func (c *call) publish(channel, message string) int {
+	if c.Listening == nil {
+		return 0
+	}
+	c.Published = append(c.Published, Message{channel, message})
+	return c.Listening(channel)
+}
+
+// waiters returns the queue in its order.
+func (c *call) waiters() []Field {
+	if i := c.find(c.command.Queue); i >= 0 && c.entries[i].Kind == SortedSet {
+		return c.entries[i].Fields
+	}
+	return nil
+}
+
+func (c *call) head() string {
+	if w := c.waiters(); len(w) > 0 {
+		return w[0].Name
+	}
+	return ""
+}
+
+func (c *call) place(name string) int {
+	return slices.IndexFunc(c.waiters(), func(f Field) bool { return f.Name == name })
+}
+
+// enter appends a waiter with the next ticket.
+func (c *call) enter(name string) {
+	waiters := c.waiters()
+	last := int64(0)
+	if len(waiters) > 0 {
+		last = waiters[len(waiters)-1].N
+	}
+	longer := append(slices.Clone(waiters), Field{name, c.after(last)})
+	if i := c.find(c.command.Queue); i >= 0 {
+		c.entries[i].Fields = longer
+		return
+	}
+	c.Put(Entry{Key: c.command.Queue, Kind: SortedSet, Fields: longer})
+}
+
+// unqueue removes a waiter; an empty queue is no key.
+func (c *call) unqueue(name string) {
+	at := c.place(name)
+	if at < 0 {
+		return
+	}
+	i := c.find(c.command.Queue)
+	c.entries[i].Fields = slices.Delete(slices.Clone(c.entries[i].Fields), at, at+1)
+	if len(c.entries[i].Fields) == 0 {
+		c.remove(c.command.Queue)
+	}
+}
+
+// entry is a waiter's member in the queue: "<token> <claim ms> <channel>".
+func entry(cmd *protocol.Command) string {
+	return cmd.Value + " " + strconv.FormatInt(cmd.Claim.Milliseconds(), 10) + " " + cmd.Channel
+}
+
+func parseEntry(s string) (token string, claim time.Duration, channel string, ok bool) {
+	parts := strings.SplitN(s, " ", 3)
+	if len(parts) < 3 {
+		return "", 0, "", false
+	}
+	ms, err := strconv.ParseInt(parts[1], 10, 64)
+	return parts[0], time.Duration(ms) * time.Millisecond, parts[2], err == nil
+}

@@ -1,0 +1,98 @@
+package model
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// redissonTake is modern_redisson_take.lua.
+func redissonTake(c *call) protocol.Reply {
+	key, holder := c.command.Key, c.command.Value
+	i := c.find(key)
+	if i >= 0 && c.entries[i].Kind != Hash {
+		return fault(wrongType)
+	}
+	if i >= 0 && c.count(i, holder) < 0 {
+		return integer(c.pttl(key))
+	}
+	if i < 0 {
+		c.Put(Entry{Key: key, Kind: Hash, Writer: c.writer})
+		i = c.find(key)
+	}
+	c.add(i, holder, 1)
+	c.expire(key, c.command.TTL)
+	return protocol.Reply{Kind: protocol.Nil}
+}
+
+// redissonExtend is modern_redisson_extend.lua.
+func redissonExtend(c *call) protocol.Reply {
+	i := c.find(c.command.Key)
+	switch {
+	case i >= 0 && c.entries[i].Kind != Hash:
+		return fault(wrongType)
+	case i < 0 || c.count(i, c.command.Value) < 0:
+		return integer(0)
+	}
+	c.expire(c.command.Key, c.command.TTL)
+	return integer(1)
+}
+
+// redissonRelease is modern_redisson_release.lua.
+func redissonRelease(c *call) protocol.Reply {
+	i := c.find(c.command.Key)
+	switch {
+	case i >= 0 && c.entries[i].Kind != Hash:
+		return fault(wrongType)
+	case i < 0 || c.count(i, c.command.Value) < 0:
+		return protocol.Reply{Kind: protocol.Nil}
+	}
+	if c.add(i, c.command.Value, -1) > 0 {
+		c.expire(c.command.Key, c.command.TTL)
+		return integer(0)
+	}
+	c.remove(c.command.Key)
+	c.publish(c.command.Channel, "0")
+	return integer(1)
+}
+
+// redissonCount is HGET key holder.
+func redissonCount(c *call) protocol.Reply {
+	i := c.find(c.command.Key)
+	switch {
+	case i < 0:
+		return protocol.Reply{Kind: protocol.Nil}
+	case c.entries[i].Kind != Hash:
+		return fault(wrongType)
+	}
+	if n := c.count(i, c.command.Value); n >= 0 {
+		return text(strconv.FormatInt(n, 10))
+	}
+	return protocol.Reply{Kind: protocol.Nil}
+}
+
+// count returns a holder's hold count, -1 if it holds nothing.
+func (c *call) count(i int, holder string) int64 {
+	for _, f := range c.entries[i].Fields {
+		if f.Name == holder {
+			return f.N
+		}
+	}
+	return -1
+}
+
+// add is HINCRBY.
+func (c *call) add(i int, holder string, n int64) int64 {
+	e := &c.entries[i]
+	c.touch(e.Key)
+	e.Fields = slices.Clone(e.Fields)
+	for j := range e.Fields {
+		if e.Fields[j].Name == holder {
+			e.Fields[j].N += n
+			return e.Fields[j].N
+		}
+	}
+	e.Fields = append(e.Fields, Field{holder, n})
+	return n
+}

@@ -1,0 +1,246 @@
+// Package report writes what a sweep and a search found as one HTML file: no script or style is loaded
+// from anywhere, and all of it can be read without JavaScript, which only adds copying and arrow keys.
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
+)
+
+// Report is what one file shows.
+type Report struct {
+	Command   string
+	Seed      uint64
+	TraceHash string
+	Ops       int64
+	Simulated time.Duration
+	Grid      grid.Grid
+	Outcomes  []grid.Outcome // in the order of Grid.Cells
+	Runs      []Run
+	Rows      []Row
+	Claims    []explore.Finding
+}
+
+// Row is one line of the table: where a scheme breaks, and where it should.
+type Row struct {
+	Scheme     string
+	Breaks     string // the least skew that broke it
+	Predicted  string
+	Cells      int
+	Broken     int
+	Overlaps   int64
+	Unpromised int64
+}
+
+// Run is one shrunk run.
+type Run struct {
+	ID       string
+	Title    string
+	Fleet    *sim.Fleet
+	Records  []sim.Record
+	Replay   string
+	Scenario string
+}
+
+//go:embed report.html
+var page string
+
+//go:embed report.css
+var style string
+
+//go:embed report.js
+var behaviour string
+
+// Write writes the file.
+func (r *Report) Write(w io.Writer) error {
+	t, err := template.New("report").Funcs(template.FuncMap{
+		"seconds": func(d time.Duration) string { return d.Round(time.Second).String() },
+		"time":    func(d time.Duration) string { return fmt.Sprintf("%.3f s", d.Seconds()) },
+	}).Parse(page)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, struct {
+		*Report
+		Style   template.CSS
+		Script  template.JS
+		Schemes []schemeView
+		Cards   []card
+		Proven  []explore.Finding
+		Broken  []claimView
+	}{r, template.CSS(style), template.JS(behaviour), r.schemes(), r.cards(), r.proven(), r.broken()})
+}
+
+// schemeView is one scheme's two maps.
+type schemeView struct {
+	Name   string
+	About  string
+	Leases template.HTML
+	Holds  template.HTML
+	Hold   time.Duration
+	Lease  time.Duration
+}
+
+var about = map[string]string{
+	"legacy":   "Only old clients. A live lease is stolen when the skew exceeds what is left of it.",
+	"mixed-25": "A quarter are bridges. Old clients still steal from each other, at the same skew.",
+	"mixed-50": "Half are bridges.",
+	"mixed-75": "One old client is left: nobody it could be confused with, except by a clock far behind.",
+	"bridge":   "Only bridges. No clock but the server's decides anything.",
+	"modern":   "Only token locks. No clock but the server's decides anything.",
+}
+
+func (r *Report) schemes() []schemeView {
+	var views []schemeView
+	perScheme := (len(r.Grid.Leases) + len(r.Grid.Holds)) * len(r.Grid.Skews)
+	for i, name := range r.Grid.Schemes {
+		cells := r.Outcomes[i*perScheme : (i+1)*perScheme]
+		leases := cells[:len(r.Grid.Leases)*len(r.Grid.Skews)]
+		holds := cells[len(leases):]
+		views = append(views, schemeView{
+			Name: name, About: about[name], Hold: r.Grid.Hold, Lease: r.Grid.Lease,
+			Leases: r.heatMap(name, "lease", r.Grid.Leases, leases),
+			Holds:  r.heatMap(name, "hold", r.Grid.Holds, holds),
+		})
+	}
+	return views
+}
+
+func (r *Report) heatMap(scheme, axis string, rows []time.Duration, cells []grid.Outcome) template.HTML {
+	h := heatMap{skews: r.Grid.Skews, rows: rows}
+	for i := range rows {
+		var line []*grid.Outcome
+		for j := range r.Grid.Skews {
+			line = append(line, &cells[i*len(r.Grid.Skews)+j])
+		}
+		h.cells = append(h.cells, line)
+	}
+	return template.HTML(h.draw(fmt.Sprintf("%s: skew against %s", scheme, axis), func(row int, o *grid.Outcome) string {
+		if o.Broken == 0 {
+			return ""
+		}
+		return r.nearest(scheme, axis, rows, row, o.Skew < 0)
+	}))
+}
+
+// nearest finds the run that a broken cell shows: that of its row, or of the row nearest to it, since
+// the file has no room for all.
+func (r *Report) nearest(scheme, axis string, rows []time.Duration, row int, behind bool) string {
+	best, least := "", time.Duration(1<<62)
+	for i := range r.Runs {
+		for _, value := range rows {
+			if d := (value - rows[row]).Abs(); d < least && r.Runs[i].ID == RunID(scheme, axis, value, behind) {
+				best, least = r.Runs[i].ID, d
+			}
+		}
+	}
+	return best
+}
+
+// RunID names the run that a row of a map links to, for skews of one sign.
+func RunID(scheme, axis string, value time.Duration, behind bool) string {
+	id := fmt.Sprintf("%s-%s-%d", scheme, axis, value.Milliseconds())
+	if behind {
+		id += "-behind"
+	}
+	return id
+}
+
+// card is one run as it is shown.
+type card struct {
+	*Run
+	Picture template.HTML
+	Steps   []story.Moment
+	Names   []string
+}
+
+// Who names the client of a step.
+func (c card) Who(client int) string {
+	if client < 0 {
+		return "server"
+	}
+	return c.Names[client]
+}
+
+func (r *Report) cards() []card {
+	var cards []card
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		t := story.Draw(run.Fleet, run.Records)
+		c := card{Run: run, Steps: t.Steps, Picture: template.HTML(drawTimeline(t, run.ID))}
+		for j := range run.Fleet.Clients {
+			c.Names = append(c.Names, run.Fleet.Clients[j].Name)
+		}
+		cards = append(cards, c)
+	}
+	return cards
+}
+
+func (r *Report) proven() []explore.Finding {
+	var found []explore.Finding
+	for i := range r.Claims {
+		if r.Claims[i].Verdict != explore.Violated {
+			found = append(found, r.Claims[i])
+		}
+	}
+	return found
+}
+
+// claimView is a counterexample as a table: a column for each client, filled where it is inside.
+type claimView struct {
+	explore.Finding
+	Names []string
+	Lines []claimLine
+}
+
+type claimLine struct {
+	Tick    int
+	Cells   []claimCell
+	Key     string
+	Overlap bool
+}
+
+type claimCell struct {
+	Text   string
+	Inside bool
+}
+
+func (r *Report) broken() []claimView {
+	var views []claimView
+	for i := range r.Claims {
+		if r.Claims[i].Verdict == explore.Violated {
+			views = append(views, viewClaim(&r.Claims[i]))
+		}
+	}
+	return views
+}
+
+func viewClaim(f *explore.Finding) claimView {
+	v := claimView{Finding: *f}
+	for i := range f.Model.Clients {
+		v.Names = append(v.Names, f.Model.Clients[i].Name+" ("+f.Model.Clients[i].Scheme.String()+")")
+	}
+	for i := range f.Trace {
+		step := &f.Trace[i]
+		line := claimLine{Tick: step.Tick, Key: step.Key, Cells: make([]claimCell, len(v.Names)), Overlap: len(step.Inside) > 1}
+		for _, c := range step.Inside {
+			line.Cells[c].Inside = true
+		}
+		if step.Client >= 0 {
+			line.Cells[step.Client].Text = step.What
+		} else if i > 0 && f.Trace[i-1].Client < 0 && f.Trace[i-1].What == step.What {
+			v.Lines[len(v.Lines)-1] = line // ticks in a row are one line
+			continue
+		}
+		v.Lines = append(v.Lines, line)
+	}
+	return v
+}

@@ -1,0 +1,97 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
+)
+
+// sample is a report of the standard sweep, with few runs. It is made once.
+func sample(t testing.TB) []byte {
+	t.Helper()
+	made.Do(func() { samplePage = makeSample(t) })
+	return samplePage
+}
+
+var (
+	made       sync.Once
+	samplePage []byte
+)
+
+func makeSample(t testing.TB) []byte {
+	t.Helper()
+	table := grid.StandardGrid()
+	plan := grid.Plan{Cells: table.Cells(grid.Standard()), Runs: 2, Seed: 1}
+	outcomes, err := plan.Run(context.Background())
+	require.NoError(t, err)
+	r := Collect(table, outcomes, 1)
+	r.Command = "lockmigrate simulate"
+	r.Shrink()
+	for _, c := range explore.Claims() {
+		if c.Expected == explore.Violated {
+			r.Claims = append(r.Claims, explore.Check(context.Background(), c, explore.Limits{}))
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b))
+	return b.Bytes()
+}
+
+func TestReportIsOneSmallFile(t *testing.T) {
+	page := string(sample(t))
+	require.Less(t, len(page), 500_000)
+	require.NotRegexp(t, regexp.MustCompile(`(?i)(src|href)\s*=\s*"?(https?:|//)|url\(|@import|fetch\(|XMLHttpRequest`), page, "nothing may be loaded")
+	ids := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\bid="([^"]+)"`).FindAllStringSubmatch(page, -1) {
+		require.False(t, ids[m[1]], "id %s twice", m[1])
+		ids[m[1]] = true
+	}
+	for _, m := range regexp.MustCompile(`href="#([^"]+)"`).FindAllStringSubmatch(page, -1) {
+		require.True(t, ids[m[1]], "a link to #%s leads nowhere", m[1])
+	}
+	require.Contains(t, page, `id="clobber"`)
+	require.NotContains(t, page, "ZgotmplZ")
+	require.Equal(t, string(makeSample(t)), page, "the same seed is the same file")
+}
+
+func TestClobberIsFoundAndShrunk(t *testing.T) {
+	w := new(sim.World)
+	run, ok := HuntClobber(w, HuntSeeds)
+	require.True(t, ok, "no seed has it")
+	t.Logf("%d clients, %+v\n%s", len(run.Fleet.Clients), shrink.Size(run.Fleet), run.Scenario)
+	require.LessOrEqual(t, len(run.Fleet.Clients), 3)
+	for i := range run.Fleet.Clients {
+		require.Zero(t, run.Fleet.Clients[i].Offset)
+	}
+	s, err := scenario.Parse(run.Scenario)
+	require.NoError(t, err)
+	result, tally := s.Run(w, nil)
+	require.True(t, OnlyAClobber(&result))
+	for _, e := range s.Expect {
+		_, met := e.Met(&tally)
+		require.True(t, met)
+	}
+}
+
+func TestTextTimeline(t *testing.T) {
+	w := new(sim.World)
+	run, ok := HuntClobber(w, HuntSeeds)
+	require.True(t, ok)
+	text := TextTimeline(story.Draw(run.Fleet, run.Records), 110)
+	require.Contains(t, text, "#")
+	for _, line := range strings.Split(text, "\n") {
+		require.LessOrEqual(t, len([]rune(line)), 130)
+	}
+}

@@ -1,0 +1,275 @@
+package scenario
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// rule divides a scenario from its trace.
+const rule = "----"
+
+// Parse reads a scenario.
+func Parse(text string) (*Scenario, error) {
+	s := &Scenario{Seed: 1, Seeds: 1}
+	s.Fleet.Until = 30 * time.Second
+	s.Fleet.Network = sim.Network{Request: sim.Fixed(time.Millisecond), Reply: sim.Fixed(time.Millisecond), Timeout: time.Second}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		if strings.TrimSpace(line) == rule {
+			s.HasTrace, s.Trace = true, lines[i+1:]
+			break
+		}
+		if strings.HasPrefix(line, "#") && len(s.Fleet.Clients) == 0 {
+			s.Purpose = append(s.Purpose, strings.TrimPrefix(strings.TrimPrefix(line, "#"), " "))
+		}
+		if words := strings.Fields(trimComment(line)); len(words) > 0 {
+			if err := s.line(i+1, words); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(s.Fleet.Clients) == 0 {
+		return nil, fail(len(lines), "the scenario has no client")
+	}
+	slices.SortStableFunc(s.Fleet.Faults, func(a, b sim.Fault) int { return int(min(max(a.At-b.At, -1), 1)) })
+	return s, nil
+}
+
+func (s *Scenario) line(n int, words []string) (err error) {
+	rest := words[1:]
+	switch words[0] {
+	case "run":
+		s.Fleet.Until, err = duration(n, rest, 0)
+	case "seed":
+		s.Seed, err = number(n, rest)
+	case "seeds":
+		var count uint64
+		count, err = number(n, rest)
+		s.Seeds = int(count)
+	case "stop":
+		s.Fleet.Stop = true
+	case "network":
+		err = s.network(n, rest)
+	case "server":
+		err = options(n, rest, func(name, value string) error { return s.server(n, name, value) })
+	case "client":
+		err = s.client(n, rest)
+	case "opening":
+		err = s.opening(n, rest)
+	case "latency":
+		s.plan().Latency, err = duration(n, rest, 0)
+	case "turn":
+		err = s.turn(n, rest)
+	case "command":
+		err = s.command(n, rest)
+	case "at":
+		err = s.fault(n, rest)
+	case "expect":
+		err = s.expect(n, rest)
+	default:
+		err = fail(n, "no line begins with %q", words[0])
+	}
+	return err
+}
+
+func (s *Scenario) plan() *sim.Plan {
+	if s.Fleet.Plan == nil {
+		s.Fleet.Plan = &sim.Plan{Latency: time.Millisecond}
+	}
+	return s.Fleet.Plan
+}
+
+// network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P]
+func (s *Scenario) network(n int, words []string) (err error) {
+	network := &s.Fleet.Network
+	if len(words) > 0 && !strings.Contains(words[0], "=") {
+		if network.Request, err = distribution(n, words[0]); err != nil {
+			return err
+		}
+		network.Reply, words = network.Request, words[1:]
+	}
+	return options(n, words, func(name, value string) (err error) {
+		switch name {
+		case "request":
+			network.Request, err = distribution(n, value)
+		case "reply":
+			network.Reply, err = distribution(n, value)
+		case "timeout":
+			network.Timeout, err = span(n, value)
+		case "lose-request":
+			network.LoseRequest, err = chance(n, value)
+		case "lose-reply":
+			network.LoseReply, err = chance(n, value)
+		case "repeat":
+			network.Repeat, err = chance(n, value)
+		case "repeat-reply":
+			network.RepeatReply, err = chance(n, value)
+		default:
+			err = fail(n, "a network has no %q", name)
+		}
+		return err
+	})
+}
+
+func (s *Scenario) server(n int, name, value string) (err error) {
+	switch name {
+	case "ahead":
+		s.Fleet.Server.Offset, err = span(n, value)
+	case "drift":
+		s.Fleet.Server.DriftPPM, err = ppm(n, value)
+	default:
+		err = fail(n, "a server has no %q", name)
+	}
+	return err
+}
+
+// opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
+func (s *Scenario) opening(n int, words []string) error {
+	switch {
+	case len(words) == 2:
+		s.Fleet.Opening = append(s.Fleet.Opening, model.Entry{Key: words[0], Value: words[1]})
+		return nil
+	case len(words) >= 4 && words[1] == "expired" && words[3] == "ago":
+		ago, err := span(n, words[2])
+		if err != nil {
+			return err
+		}
+		d := protocol.JedisMS
+		if len(words) == 6 && words[4] == "in" {
+			if d, err = protocol.DialectNamed(words[5]); err != nil {
+				return fail(n, "%v", err)
+			}
+		}
+		value, _ := d.Expiry(sim.Epoch.Add(-ago), 0, ownerOf(99))
+		s.Fleet.Opening = append(s.Fleet.Opening, model.Entry{Key: words[0], Value: value})
+		return nil
+	}
+	return fail(n, "write: opening KEY VALUE, or: opening KEY expired 5s ago")
+}
+
+// turn reads: CLIENT at T holds D
+func (s *Scenario) turn(n int, words []string) error {
+	if len(words) != 5 || words[1] != "at" || words[3] != "holds" {
+		return fail(n, "write: turn CLIENT at TIME holds DURATION")
+	}
+	who, err := s.who(n, words[0])
+	if err != nil {
+		return err
+	}
+	at, err := span(n, words[2])
+	if err != nil {
+		return err
+	}
+	hold, err := span(n, words[4])
+	s.plan().Turns = append(s.plan().Turns, sim.Turn{Client: who, At: protocol.Instant(at), Hold: hold})
+	return err
+}
+
+// command reads: N of CLIENT [request=D] [reply=D] [FATE]
+func (s *Scenario) command(n int, words []string) error {
+	if len(words) < 3 || words[1] != "of" {
+		return fail(n, "write: command N of CLIENT request=DURATION reply=DURATION FATE")
+	}
+	nth, err := strconv.Atoi(words[0])
+	if err != nil || nth < 1 {
+		return fail(n, "%q is no number of a command; the first is 1", words[0])
+	}
+	who, err := s.who(n, words[2])
+	if err != nil {
+		return err
+	}
+	plan := s.plan()
+	d := sim.Delay{Client: who, Nth: nth, Request: plan.Latency, Reply: plan.Latency}
+	for _, word := range words[3:] {
+		if fate, ok := sim.FateNamed(word); ok {
+			d.Fate = fate
+			continue
+		}
+		err := options(n, []string{word}, func(name, value string) (err error) {
+			switch name {
+			case "request":
+				d.Request, err = span(n, value)
+			case "reply":
+				d.Reply, err = span(n, value)
+			default:
+				err = fail(n, "a command has no %q", name)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	plan.Delays = append(plan.Delays, d)
+	return nil
+}
+
+// verbs are the faults as a scenario says them, in the order of their kinds.
+var verbs = [...]string{"steps", "slews", "pauses", "crashes", "empties", "fails-over", "drifts"}
+
+// fault reads: T CLIENT|server VERB [D]
+func (s *Scenario) fault(n int, words []string) error {
+	if len(words) < 3 {
+		return fail(n, "write: at TIME CLIENT pauses|crashes|steps|slews|drifts DURATION, or: at TIME server fails-over DURATION")
+	}
+	at, err := span(n, words[0])
+	if err != nil {
+		return err
+	}
+	f := sim.Fault{At: protocol.Instant(at), Client: -1}
+	if words[1] != "server" {
+		if f.Client, err = s.who(n, words[1]); err != nil {
+			return err
+		}
+	}
+	kind := sim.FaultKind(slices.Index(verbs[:], words[2]))
+	if int(kind) >= len(verbs) || f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
+		return fail(n, "%s cannot %q", words[1], words[2])
+	}
+	f.Kind = kind
+	if len(words) > 3 {
+		if kind == sim.DriftClock {
+			rate, err := ppm(n, words[3])
+			f.By = time.Duration(rate)
+			if err != nil {
+				return err
+			}
+		} else if f.By, err = span(n, words[3]); err != nil {
+			return err
+		}
+	}
+	s.Fleet.Faults = append(s.Fleet.Faults, f)
+	return nil
+}
+
+// expect reads: WHAT = N
+func (s *Scenario) expect(n int, words []string) error {
+	if len(words) != 3 || !strings.Contains("=<>", words[1]) {
+		return fail(n, "write: expect WHAT = N (or <, >)")
+	}
+	count, err := strconv.ParseInt(words[2], 10, 64)
+	if _, known := Count(&sim.Tally{}, words[0]); err != nil || !known {
+		return fail(n, "cannot expect %s", strings.Join(words, " "))
+	}
+	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})
+	return nil
+}
+
+// who finds a client by its name.
+func (s *Scenario) who(n int, name string) (int, error) {
+	for i := range s.Fleet.Clients {
+		if s.Fleet.Clients[i].Name == name {
+			return i, nil
+		}
+	}
+	return 0, fail(n, "no client is named %q", name)
+}
+
+func schemeName(i int) string { return session.Scheme(i).String() }

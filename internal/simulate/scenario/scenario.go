@@ -1,0 +1,145 @@
+// Package scenario reads and writes fleets as text: one thing a line, comments after #.
+//
+//	# late_release.txt: a legacy holder stalls past its lease and then deletes.
+//	run 30s
+//	client a legacy lease=10s hold=1s..2s think=0s..1s ahead=11s
+//	client b-* bridge count=3 ttl=9s renew=3s settle=50ms grace=500ms
+//	network 100us/200us/1ms/5ms timeout=1s lose-reply=0.1%
+//	at 5s a pauses 12s
+//	expect overlaps = 0
+//
+// A duration where one is drawn may be fixed (1s), evenly spread (1s..2s), or given by its least,
+// median, 99th percentile and greatest value (100us/200us/1ms/5ms). With lines that say when each client
+// takes its turn, nothing is random:
+//
+//	latency 1ms
+//	turn a at 0s holds 9s
+//	command 3 of a request=5ms reply=2ms reply-lost
+//
+// docs/simulator.md has the whole language.
+package scenario
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// Scenario is a fleet with a seed and what is expected of its run.
+type Scenario struct {
+	Purpose []string // the comment at the top
+	Fleet   sim.Fleet
+	Seed    uint64
+	Seeds   int // how many seeds, from Seed on; expectations hold for their sum
+	Expect  []Expectation
+	// Trace is the trace that the file holds, after a line of dashes; empty if it holds none.
+	Trace []string
+	// HasTrace tells that the file wants a trace, even if it is empty.
+	HasTrace bool
+}
+
+// Expectation compares one count of a run.
+type Expectation struct {
+	What string // overlaps, acquisitions, those of a scheme: legacy-acquisitions, a hazard's name, or a pair of schemes: legacy+bridge
+	Op   string // = < >
+	N    int64
+}
+
+func (e Expectation) String() string { return fmt.Sprintf("%s %s %d", e.What, e.Op, e.N) }
+
+// Met tells whether a tally is as expected, and what it is.
+func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
+	got, _ = Count(t, e.What)
+	switch e.Op {
+	case "<":
+		return got, got < e.N
+	case ">":
+		return got, got > e.N
+	default:
+		return got, got == e.N
+	}
+}
+
+// Count finds a count by its name.
+func Count(t *sim.Tally, what string) (int64, bool) {
+	switch what {
+	case "overlaps":
+		return t.Overlaps, true
+	case "acquisitions":
+		return t.Acquisitions, true
+	case "turns":
+		return t.Turns, true
+	case "displaced":
+		return t.Displaced, true
+	}
+	if h, ok := sim.HazardNamed(what); ok {
+		return t.Hazards[h], true
+	}
+	if scheme, ok := strings.CutSuffix(what, "-acquisitions"); ok {
+		s, known := session.SchemeNamed(scheme)
+		return t.Entered[s], known
+	}
+	return pairs(t, what)
+}
+
+// pairs counts the overlaps of two schemes, in any order.
+func pairs(t *sim.Tally, what string) (n int64, ok bool) {
+	for a := range t.Pairs {
+		for b := range t.Pairs[a] {
+			first, second := schemeName(a), schemeName(b)
+			if what == first+"+"+second || what == second+"+"+first {
+				n += t.Pairs[a][b]
+				ok = true
+			}
+		}
+	}
+	return n, ok
+}
+
+// Run runs the scenario. With a trace function, only the first seed is traced.
+func (s *Scenario) Run(w *sim.World, trace func(*sim.Record)) (sim.Result, sim.Tally) {
+	var sum sim.Tally
+	var first sim.Result
+	for n := range max(s.Seeds, 1) {
+		w.Trace = nil
+		if n == 0 {
+			w.Trace = trace
+		}
+		r := w.Run(&s.Fleet, s.Seed+uint64(n))
+		if n == 0 {
+			first = r
+		}
+		sum.Add(&r.Tally)
+	}
+	w.Trace = nil
+	return first, sum
+}
+
+// fail reports a line that cannot be read.
+func fail(line int, format string, args ...any) error {
+	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
+}
+
+// Error is a line that cannot be read.
+type Error struct {
+	Line int
+	Text string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
+
+// Usage says that the caller's input is at fault.
+func (e *Error) Usage() bool { return true }
+
+// Hint says where the language is described.
+func (e *Error) Hint() string { return "docs/simulator.md describes the language" }
+
+func trimComment(line string) string {
+	text, _, _ := strings.Cut(line, "#")
+	return strings.TrimSpace(text)
+}
+
+// Line writes an expectation that a count equals n.
+func Line(what string, n int64) string { return "expect " + Expectation{what, "=", n}.String() }

@@ -1,0 +1,131 @@
+package scenario_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdata/scenarios")
+
+// Every file under testdata/scenarios is run; its expectations and its trace must be what it says.
+// `go test ./internal/simulate/scenario -rewrite` writes them anew: read the difference.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("../../../testdata/scenarios/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			s, err := scenario.Parse(string(text))
+			require.NoError(t, err)
+
+			var w sim.World
+			var lines []string
+			_, tally := s.Run(&w, func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) })
+			if *rewrite {
+				update(t, file, s, &tally, lines)
+				return
+			}
+			for _, e := range s.Expect {
+				got, ok := e.Met(&tally)
+				require.True(t, ok, "expected %s, got %d", e, got)
+			}
+			if s.HasTrace {
+				require.Equal(t, s.Trace, lines)
+			}
+		})
+	}
+}
+
+func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, lines []string) {
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	kept := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	for i, line := range kept {
+		if strings.TrimSpace(line) == "----" {
+			kept = append(kept[:i+1:i+1], lines...)
+			break
+		}
+		if words := strings.Fields(line); len(words) == 4 && words[0] == "expect" && words[2] == "=" {
+			n, _ := scenario.Count(tally, words[1])
+			kept[i] = scenario.Line(words[1], n)
+		}
+	}
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(kept, "\n")+"\n"), 0o644))
+}
+
+// TestOnlyTheShareLetsAPollerIn: without it, the fleet of old_poller.txt leaves the old client outside from the moment in
+// which two others wait. What it gets, ten seeds together, it gets before.
+func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
+	text, err := os.ReadFile("../../../testdata/scenarios/old_poller.txt")
+	require.NoError(t, err)
+	s, err := scenario.Parse(string(text))
+	require.NoError(t, err)
+	for i := range s.Fleet.Clients {
+		s.Fleet.Clients[i].Share = 0
+	}
+	var w sim.World
+	_, tally := s.Run(&w, nil)
+	require.Less(t, tally.Entered[session.Legacy], int64(20))
+	require.Greater(t, tally.Entered[session.Modern], int64(20000))
+}
+
+// TestEveryHazardIsShown: each name that the documentation uses is reproduced by some scenario.
+func TestEveryHazardIsShown(t *testing.T) {
+	files, _ := filepath.Glob("../../../testdata/scenarios/*.txt")
+	var sum sim.Tally
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		s, err := scenario.Parse(string(text))
+		require.NoError(t, err)
+		s.Seeds = 1
+		_, tally := s.Run(new(sim.World), nil)
+		sum.Add(&tally)
+	}
+	for h := range sim.Hazards {
+		if h != sim.FenceDisorder { // which must never be
+			require.Positive(t, sum.Hazards[h], "%s", h)
+		}
+	}
+}
+
+func TestFormatReadsBack(t *testing.T) {
+	files, _ := filepath.Glob("../../../testdata/scenarios/*.txt")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		s, err := scenario.Parse(string(text))
+		require.NoError(t, err)
+		again, err := scenario.Parse(s.Format())
+		require.NoError(t, err, "%s:\n%s", file, s.Format())
+		require.Equal(t, s, again, file)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	corpus := mutate.New(f)
+	corpus.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := scenario.Parse(text)
+		if err != nil {
+			return
+		}
+		if _, err := scenario.Parse(s.Format()); err != nil {
+			t.Fatalf("%v\n%s", err, s.Format())
+		}
+	})
+}

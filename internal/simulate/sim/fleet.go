@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// Fleet is everything about a run but its seed.
+type Fleet struct {
+	Clients []Client
+	Network Network
+	Server  Server
+	Until   time.Duration // the run's length
+	Faults  []Fault       // in order of time
+	Opening []model.Entry
+	// Stop ends a run at its first overlap.
+	Stop bool
+	// Plan replaces every random decision.
+	Plan *Plan
+}
+
+// Client is one member of the fleet, its clock and its habits.
+type Client struct {
+	session.Member
+	Offset   time.Duration // of its wall clock at the start
+	DriftPPM int64
+	First    Distribution // when its first turn begins
+	Think    Distribution // between two turns
+	Hold     Distribution // how long the work takes
+	Overrun  PPM          // chance that the work takes OverrunBy more
+	OverBy   Distribution
+	Turns    int // 0 is without end
+	Chaos    Chaos
+}
+
+// Chaos is what befalls a client at random; a zero Every is never.
+type Chaos struct {
+	PauseEvery, CrashEvery, StepEvery Distribution
+	Pause, Restart, Step              Distribution
+}
+
+// Network is the way between the clients and the server. The two directions are drawn apart.
+type Network struct {
+	Request, Reply Distribution
+	LoseRequest    PPM           // the command never arrives
+	LoseReply      PPM           // the command runs, its reply is lost
+	Repeat         PPM           // the command arrives a second time (a client that resends), a Request delay later
+	RepeatReply    PPM           // the reply comes twice; the client must not take it for another's
+	Timeout        time.Duration // after which a client gives up waiting for a reply
+}
+
+// Server is the server's clock.
+type Server struct {
+	Offset   time.Duration
+	DriftPPM int64
+}
+
+// Fault is something that happens to a client or to the server at a set time.
+type Fault struct {
+	At     protocol.Instant
+	Kind   FaultKind
+	Client int           // -1 is the server
+	By     time.Duration // how long, or how far
+}
+
+// FaultKind names a fault.
+type FaultKind uint8
+
+const (
+	StepClock    FaultKind = iota // the wall clock jumps
+	SlewClock                     // the wall clock is slewed
+	Pause                         // the process stops, and resumes By later
+	Crash                         // the process dies; it restarts By later, or never when By is 0
+	RestartEmpty                  // the server restarts without its data
+	Failover                      // the server is replaced by its replica, which is By behind
+	DriftClock                    // the clock's rate becomes By ppm (in nanoseconds: 200ns is 200 ppm)
+)
+
+var faultNames = [...]string{"step", "slew", "pause", "crash", "wipe", "failover", "drift"}
+
+func (k FaultKind) String() string { return faultNames[k] }
+
+// FaultNamed finds a kind by its name.
+func FaultNamed(name string) (FaultKind, bool) {
+	for i, n := range faultNames {
+		if n == name {
+			return FaultKind(i), true
+		}
+	}
+	return 0, false
+}
+
+// Plan is every decision of a run, written down.
+type Plan struct {
+	Turns   []Turn
+	Delays  []Delay       // of commands that differ from Latency
+	Latency time.Duration // of every other command, each way
+}
+
+// Turn is one client wanting the lock. It begins at At, or when the turn before it is over.
+type Turn struct {
+	Client int
+	At     protocol.Instant
+	Hold   time.Duration
+}
+
+// Delay is what happened to the Nth command (from 1) that a client sent.
+type Delay struct {
+	Client         int
+	Nth            int
+	Request, Reply time.Duration
+	Fate           Fate
+}
+
+// Fate is what becomes of a command on its way.
+type Fate uint8
+
+const (
+	Arrives Fate = iota
+	RequestLost
+	ReplyLost
+	Repeated
+	ReplyRepeated
+)
+
+var fateNames = [...]string{"arrives", "request-lost", "reply-lost", "repeated", "reply-repeated"}
+
+func (f Fate) String() string { return fateNames[f] }
+
+// FateNamed finds a fate by its name.
+func FateNamed(name string) (Fate, bool) {
+	for i, n := range fateNames {
+		if n == name {
+			return Fate(i), true
+		}
+	}
+	return 0, false
+}

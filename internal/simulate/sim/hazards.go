@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// This file is the part of the referee that looks over the server's shoulder: who wrote what is on
+// the key, who still needs it, and what a command does to that.
+
+// executes sees a command run at the server.
+func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply) {
+	effect := &w.store.Last
+	own := writer(f.client, f.turn)
+	w.hashCommand(f, reply)
+	if w.Trace != nil {
+		w.noteCommand(m, f, reply)
+	}
+	current := f.turn == m.session.Turn && f.process == m.process
+	switch f.command.Op {
+	case protocol.SetNX:
+		if effect.Had {
+			r.meets(w, m, effect.Before.Writer, current)
+		}
+	case protocol.Get:
+		if current && effect.Had {
+			m.view.read = effect.Before.Writer
+			r.looksLate(w, m, effect.Before.Writer, effect.Before.Value)
+		}
+	case protocol.GetSet, protocol.Commit:
+		if effect.Wrote && effect.Had && effect.Before.Writer != own {
+			r.takes(w, m, f, effect.Before.Writer, effect.Before.Value)
+		}
+	case protocol.BridgeTake:
+		if a := w.author(effect.Before.Writer); reply.Int == protocol.TakeOver && a != nil && a.view.inside && w.now <= a.view.leaseEnd {
+			r.hazard(w, EarlyTakeover, int(m.number), int(a.number))
+		}
+	case protocol.Del, protocol.CompareDel:
+		if effect.Removed {
+			r.deletes(w, m, effect.Before.Writer, own)
+		}
+	}
+}
+
+// author returns the client that wrote a value, if it still is in that turn.
+func (w *World) author(tag uint32) *member {
+	n := int(tag>>24) - 1
+	if n < 0 || n >= len(w.members) {
+		return nil
+	}
+	if m := &w.members[n]; m.session.Turn&0xffffff == tag&0xffffff {
+		return m
+	}
+	return nil
+}
+
+// meets sees an attempt find the key taken: by a holder, by one that is about to be, or by a ghost.
+func (r *referee) meets(w *World, m *member, by uint32, current bool) {
+	if m.view.blocked || !current || len(r.rooms[m.room].inside) > 0 {
+		return
+	}
+	if a := w.author(by); a != nil && (a.view.inside || a.flight >= 0) {
+		return // being acquired or released just now
+	}
+	m.view.blocked = true
+	r.hazard(w, Ghost, int(m.number), int(by>>24)-1)
+}
+
+// looksLate sees a client read a value whose lease is over in truth, but not by its own clock. By
+// design a dead lease lasts up to two units longer: the extra one, and the strict comparison.
+func (r *referee) looksLate(w *World, m *member, by uint32, value string) {
+	a := w.author(by)
+	if m.view.late || a == nil || !m.Scheme.Old() || !a.Scheme.Old() || a.view.leaseEnd == 0 ||
+		w.now <= a.view.leaseEnd.Add(2*a.Dialect.Unit.Resolution()) {
+		return
+	}
+	if m.Dialect.Judge(value, m.clock.Read(w.now).Wall, m.Owner) == protocol.Live {
+		m.view.late = true
+		r.hazard(w, LateTakeover, int(m.number), int(a.number))
+	}
+}
+
+// takes sees a GETSET replace another's value. Whether that was a takeover or a clobber is known when
+// its sender has made up its mind.
+func (r *referee) takes(w *World, m *member, f *flight, from uint32, old string) {
+	v := &m.view
+	v.took, v.taken = true, from
+	a := w.author(from)
+	v.present = a != nil && a.view.inside
+	v.robbed = v.present && w.now <= a.view.leaseEnd
+	v.foreign = a != nil && a.Scheme.Old() && m.Scheme.Old() && a.Dialect.Unit != m.Dialect.Unit
+	was, okOld := m.Dialect.ExpiresAt(old)
+	is, okNew := m.Dialect.ExpiresAt(f.command.Value)
+	v.shorter = okOld && okNew && is < was
+	if f.turn != m.session.Turn || f.process != m.process || m.session.Phase != session.Acquiring { // nobody will hear the reply
+		r.judgeTakeover(w, m, false)
+	}
+}
+
+// judgeTakeover names what a takeover was, now that its sender knows whether it won.
+func (r *referee) judgeTakeover(w *World, m *member, won bool) {
+	v := &m.view
+	if !v.took {
+		return
+	}
+	v.took = false
+	other := int(v.taken>>24) - 1
+	switch {
+	case won && v.present && v.taken != v.read:
+		r.hazard(w, DoubleWin, int(m.number), other)
+	case won && v.robbed && v.foreign:
+		r.hazard(w, UnitMismatch, int(m.number), other)
+	case won && v.robbed:
+		r.hazard(w, EarlyTakeover, int(m.number), other)
+	case !won && v.shorter:
+		r.hazard(w, Clobber, int(m.number), other)
+		r.hazard(w, ClobberShorter, int(m.number), other)
+	case !won:
+		r.hazard(w, Clobber, int(m.number), other)
+	}
+}
+
+// deletes sees a key vanish that another client inside relies on.
+func (r *referee) deletes(w *World, m *member, removed, own uint32) {
+	if removed == own {
+		return
+	}
+	for _, n := range r.rooms[m.room].inside {
+		if n != m.number {
+			r.hazard(w, StaleDelete, int(m.number), int(n))
+			return
+		}
+	}
+}

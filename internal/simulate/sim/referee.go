@@ -1,0 +1,318 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// Hazard is one of the dangers of shared locks, by the names that the documentation uses.
+type Hazard uint8
+
+const (
+	EarlyTakeover  Hazard = iota // a clock ahead makes a live lease look expired
+	LateTakeover                 // a clock behind keeps a dead lock alive
+	UnitMismatch                 // a takeover across units
+	Clobber                      // a losing GETSET overwrites the winner's value
+	ClobberShorter               // ... and the lease with it becomes shorter
+	StaleDelete                  // a holder past its lease deletes its successor's key
+	Overrun                      // work outlasts the lease
+	DoubleWin                    // the win rule lets two in
+	ForeignValue                 // a value the reader cannot parse
+	Ghost                        // a lock that nobody holds blocks
+	LostUpdate                   // the server forgot a lock that is held
+	UnknownOutcome               // a reply never came
+	StepHazard                   // a clock was stepped, or a process paused, while it held a lock
+	FenceDisorder                // a later holder got a smaller fencing number
+	Hazards
+)
+
+var hazardNames = [Hazards]string{
+	"early-takeover", "late-takeover", "unit-mismatch", "clobber", "clobber-shorter", "stale-delete", "overrun",
+	"double-win", "foreign-value", "ghost", "lost-update", "unknown-outcome", "step", "fence-disorder",
+}
+
+func (h Hazard) String() string { return hazardNames[h] }
+
+// HazardNamed finds a hazard by its name.
+func HazardNamed(name string) (Hazard, bool) {
+	for i, n := range hazardNames {
+		if n == name {
+			return Hazard(i), true
+		}
+	}
+	return 0, false
+}
+
+// Tally is what the referee counted.
+type Tally struct {
+	Turns        int64 // times that a client wanted the lock
+	Acquisitions int64
+	Entered      [4]int64 // the acquisitions of each scheme
+	Overlaps     int64
+	// Pairs counts the overlaps by the schemes of the earlier and the later holder.
+	Pairs       [4][4]int64
+	Overlapped  time.Duration // true time with two or more inside
+	Longest     time.Duration // the longest single overlap
+	Hazards     [Hazards]int64
+	Displaced   int64 // holders that learned of their loss
+	Waited      time.Duration
+	LongestWait time.Duration
+	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
+}
+
+// Add sums two tallies.
+func (t *Tally) Add(u *Tally) {
+	t.Turns += u.Turns
+	t.Acquisitions += u.Acquisitions
+	for i := range t.Entered {
+		t.Entered[i] += u.Entered[i]
+	}
+	t.Overlaps += u.Overlaps
+	for i := range t.Pairs {
+		for j := range t.Pairs[i] {
+			t.Pairs[i][j] += u.Pairs[i][j]
+		}
+	}
+	t.Overlapped += u.Overlapped
+	t.Longest = max(t.Longest, u.Longest)
+	for i := range t.Hazards {
+		t.Hazards[i] += u.Hazards[i]
+	}
+	t.Displaced += u.Displaced
+	t.Waited += u.Waited
+	t.LongestWait = max(t.LongestWait, u.LongestWait)
+	t.Blocked += u.Blocked
+}
+
+// referee sees true time and everybody's mind. A client is inside from the moment in which it learns
+// that it acquired the lock, to the moment in which it begins to release it, learns of its loss, or
+// dies: that is when it may touch what the lock protects.
+type referee struct {
+	tally Tally
+	rooms []room // one a key
+}
+
+// room is what one lock protects.
+type room struct {
+	inside    []uint8 // the clients inside, in order of entry
+	since     protocol.Instant
+	lastFence int64
+}
+
+// view is what the referee remembers of one client.
+type view struct {
+	inside   bool
+	entered  protocol.Instant
+	wanted   protocol.Instant
+	asked    protocol.Instant // when the command under way was computed and sent
+	leaseEnd protocol.Instant // true time at which the present hold's lease is over
+	read     uint32           // who wrote the value that GET returned
+	taken    uint32           // who wrote the value that the takeover replaced
+	robbed   bool             // ... and was still inside under an unexpired lease
+	present  bool             // ... and was still inside
+	took     bool             // the last command was a takeover that replaced a value
+	shorter  bool             // ... by an earlier expiry
+	foreign  bool             // ... of another unit
+	overran  bool             // it was inside past the end of its lease
+	silent   bool             // the last reply did not come
+	blocked  bool             // this turn has met a ghost
+	late     bool             // this turn has met a lease that is over but looks alive
+	ghostAt  protocol.Instant
+}
+
+// reset shows each client of a fleet to the room of its key.
+func (r *referee) reset(w *World) {
+	r.tally, r.rooms = Tally{}, r.rooms[:0]
+	for i := range w.members {
+		m := &w.members[i]
+		m.room = len(r.rooms)
+		for j := range i {
+			if w.members[j].Key == m.Key {
+				m.room = w.members[j].room
+				break
+			}
+		}
+		if m.room == len(r.rooms) {
+			if len(r.rooms) < cap(r.rooms) {
+				r.rooms = r.rooms[:m.room+1]
+			} else {
+				r.rooms = append(r.rooms, room{})
+			}
+			r.rooms[m.room] = room{inside: r.rooms[m.room].inside[:0]}
+		}
+	}
+}
+
+func (r *referee) wants(w *World, m *member) {
+	r.tally.Turns++
+	m.view = view{wanted: w.now}
+	w.note(Record{Kind: Wants, Client: int8(m.number)})
+}
+
+func (r *referee) sends(w *World, m *member) {
+	m.view.asked = w.now
+	r.judgeTakeover(w, m, false) // it goes on: it did not win with what it replaced
+}
+
+func (r *referee) waits(w *World, m *member) {
+	r.judgeTakeover(w, m, false)
+	inside := r.rooms[m.room].inside
+	if v := &m.view; len(inside) == 0 && v.ghostAt == 0 {
+		v.ghostAt = w.now
+	} else if len(inside) > 0 {
+		v.ghostAt = 0
+	}
+}
+
+func (r *referee) hears(w *World, m *member, reply *protocol.Reply) {
+	if m.view.silent = reply.Kind == protocol.Silence; m.view.silent {
+		r.hazard(w, UnknownOutcome, int(m.number), -1)
+	}
+}
+
+// concludes sees a client's verdict.
+func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
+	w.note(Record{Kind: Concludes, Client: int8(m.number), Verdict: verdict, Phase: m.session.Ended})
+	switch m.session.Ended {
+	case session.Acquiring:
+		r.judgeTakeover(w, m, verdict == protocol.Acquired)
+		switch verdict {
+		case protocol.Acquired:
+			// A reply may come so late that the lock is over when it is won: nobody enters then.
+			if !m.session.Bounded() || m.clock.Read(w.now).Mono < m.session.Deadline {
+				r.enters(w, m)
+			}
+		case protocol.Foreign, protocol.Threw:
+			if !m.view.silent {
+				r.hazard(w, ForeignValue, int(m.number), -1)
+			}
+		}
+	case session.Renewing:
+		switch {
+		case !m.session.Holds():
+			r.tally.Displaced++
+			r.leaves(w, m)
+		case verdict == protocol.Renewed, verdict == protocol.Repaired:
+			m.view.leaseEnd = w.leaseEnd(m)
+		}
+	}
+}
+
+func (r *referee) enters(w *World, m *member) {
+	v := &m.view
+	v.inside, v.entered, v.leaseEnd, v.overran = true, w.now, w.leaseEnd(m), false
+	r.tally.Acquisitions++
+	r.tally.Entered[m.Scheme]++
+	wait := w.now.Sub(v.wanted)
+	r.tally.Waited += wait
+	r.tally.LongestWait = max(r.tally.LongestWait, wait)
+	if v.ghostAt != 0 {
+		r.tally.Blocked += w.now.Sub(v.ghostAt)
+	}
+	w.note(Record{Kind: Enters, Client: int8(m.number), Lease: v.leaseEnd})
+	room := &r.rooms[m.room]
+	if f := m.session.Fence; f != 0 {
+		if f <= room.lastFence {
+			r.hazard(w, FenceDisorder, int(m.number), -1)
+		}
+		room.lastFence = max(room.lastFence, f)
+	}
+	for _, other := range room.inside {
+		o := &w.members[other]
+		r.tally.Overlaps++
+		r.tally.Pairs[o.Scheme][m.Scheme]++
+		r.overran(w, o)
+		w.note(Record{Kind: Overlaps, Client: int8(m.number), Other: int8(other)})
+		w.stopped = w.fleet.Stop
+	}
+	if len(room.inside) == 1 {
+		room.since = w.now
+	}
+	room.inside = append(room.inside, m.number)
+}
+
+// leaseEnd is the true time at which a holder's lease is over.
+func (w *World) leaseEnd(m *member) protocol.Instant {
+	now := m.clock.Read(w.now)
+	if m.Scheme.Old() {
+		return w.now.Add(m.session.LeaseEnd().Sub(now.Wall))
+	}
+	return w.now.Add(m.session.LeaseEnd().Sub(now.Mono))
+}
+
+func (r *referee) leaves(w *World, m *member) {
+	if !m.view.inside {
+		return
+	}
+	m.view.inside = false
+	w.note(Record{Kind: Leaves, Client: int8(m.number)})
+	r.overran(w, m)
+	r.out(w, m)
+}
+
+// overran names a hold that has outlasted its lease, once.
+func (r *referee) overran(w *World, m *member) {
+	if v := &m.view; w.now > v.leaseEnd && m.Scheme.Old() && !v.overran {
+		v.overran = true
+		r.hazard(w, Overrun, int(m.number), -1)
+	}
+}
+
+// out strikes a client off the list of those inside.
+func (r *referee) out(w *World, m *member) {
+	room := &r.rooms[m.room]
+	if i := slices.Index(room.inside, m.number); i >= 0 {
+		room.inside = slices.Delete(room.inside, i, i+1)
+	}
+	if len(room.inside) == 1 {
+		r.overlapped(w, room)
+	}
+}
+
+func (r *referee) overlapped(w *World, room *room) {
+	d := w.now.Sub(room.since)
+	r.tally.Overlapped += d
+	r.tally.Longest = max(r.tally.Longest, d)
+}
+
+func (r *referee) crashes(w *World, m *member) {
+	if m.view.inside {
+		m.view.inside = false
+		r.out(w, m)
+	}
+}
+
+func (r *referee) strikes(w *World, f *Fault) {
+	w.note(Record{Kind: Strikes, Client: int8(f.Client), Fault: f})
+	if f.Client >= 0 && w.members[f.Client].view.inside && (f.Kind == StepClock || f.Kind == Pause) {
+		r.hazard(w, StepHazard, f.Client, -1)
+	}
+}
+
+// lost counts the holders whose value a fault of the server took away.
+func (r *referee) lost(w *World) {
+	for i := range r.rooms {
+		for _, n := range r.rooms[i].inside {
+			m := &w.members[n]
+			if e, ok := w.store.Look(w.clock.Read(w.now).Wall, m.Key); !ok || e.Value != m.session.Value {
+				r.hazard(w, LostUpdate, int(n), -1)
+			}
+		}
+	}
+}
+
+func (r *referee) finish(w *World) {
+	for i := range r.rooms {
+		if room := &r.rooms[i]; len(room.inside) > 1 {
+			r.overlapped(w, room)
+		}
+	}
+}
+
+func (r *referee) hazard(w *World, h Hazard, client, other int) {
+	r.tally.Hazards[h]++
+	w.note(Record{Kind: Endangers, Hazard: h, Client: int8(client), Other: int8(other)})
+}

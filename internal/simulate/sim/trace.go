@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// RecordKind says what happened.
+type RecordKind uint8
+
+const (
+	Wants     RecordKind = iota // a client begins to want the lock
+	Executes                    // a command runs at the server
+	Concludes                   // a machine reaches its verdict
+	Enters                      // a client is inside
+	Leaves                      // ... and is not any more
+	Overlaps                    // it was not alone
+	Endangers                   // a hazard
+	Strikes                     // a fault
+)
+
+var recordKinds = [...]string{"wants", "executes", "concludes", "enters", "leaves", "overlap", "hazard", "fault"}
+
+func (k RecordKind) String() string { return recordKinds[k] }
+
+// Record is one line of a trace.
+type Record struct {
+	At      protocol.Instant // true time
+	Kind    RecordKind
+	Client  int8 // -1 is the server
+	Other   int8
+	Hazard  Hazard
+	Verdict protocol.Verdict
+	Phase   session.Phase
+	Command protocol.Command
+	Reply   protocol.Reply
+	Sent    protocol.Instant // Executes: when the command was sent
+	Key     model.Entry      // Executes: what the key holds afterwards
+	Exists  bool
+	Error   time.Duration    // how far the client's wall clock is ahead
+	Lease   protocol.Instant // Enters: the true time at which the lease is over
+	Fault   *Fault
+}
+
+// note passes a record on, and into the hash.
+func (w *World) note(r Record) {
+	w.mix(uint64(w.now)<<8 ^ uint64(r.Kind)<<4 ^ uint64(uint8(r.Client)))
+	w.mix(uint64(r.Hazard)<<16 ^ uint64(r.Verdict)<<8 ^ uint64(uint8(r.Other)))
+	if w.Trace != nil {
+		w.emit(r)
+	}
+}
+
+func (w *World) emit(r Record) {
+	r.At = w.now
+	if r.Client >= 0 {
+		r.Error = w.members[r.Client].clock.Error(w.now)
+	}
+	w.Trace(&r)
+}
+
+func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
+	r := Record{
+		At: w.now, Kind: Executes, Client: int8(m.number), Command: f.command, Reply: *reply,
+		Sent: m.view.asked, Error: m.clock.Error(w.now),
+	}
+	r.Key, r.Exists = w.store.Look(w.clock.Read(w.now).Wall, m.Key)
+	w.Trace(&r)
+}
+
+// hashCommand mixes a command and its reply into the trace's hash.
+func (w *World) hashCommand(f *flight, reply *protocol.Reply) {
+	w.mix(uint64(w.now)<<16 ^ uint64(f.client)<<8 ^ uint64(f.command.Op))
+	w.mix(uint64(reply.Int)<<8 ^ uint64(reply.Kind))
+	w.mixText(f.command.Value)
+	w.mixText(reply.Text)
+}
+
+func (w *World) mix(x uint64) {
+	h := (w.hash ^ x) * 0x9e3779b97f4a7c15
+	w.hash = h ^ h>>29
+}
+
+func (w *World) mixText(s string) {
+	var x uint64
+	for i := 0; i < len(s); i++ {
+		x = x<<7 ^ x>>57 ^ uint64(s[i])
+	}
+	w.mix(x<<8 ^ uint64(len(s)))
+}

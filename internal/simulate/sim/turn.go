@@ -1,0 +1,165 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// wantAgain schedules the client's next turn, if it has one.
+func (w *World) wantAgain(m *member, in time.Duration) {
+	if w.fleet.Plan != nil {
+		if len(m.planned) == 0 {
+			return
+		}
+		in = max(m.planned[0].At.Sub(w.now), 0)
+	} else if m.Turns > 0 && m.turns >= m.Turns {
+		return
+	}
+	w.after(m, in, turnBegins)
+}
+
+func (w *World) beginTurn(m *member) {
+	if m.session.Phase != session.Idle {
+		return
+	}
+	m.turns++
+	if w.fleet.Plan != nil {
+		m.hold = m.planned[0].Hold
+		m.planned = m.planned[1:]
+	} else {
+		m.hold = m.Hold.Draw(&m.chance)
+		if m.Overrun.Hits(&m.chance) {
+			m.hold += m.OverBy.Draw(&m.chance)
+		}
+	}
+	if w.Recorded != nil {
+		w.Recorded.Turns = append(w.Recorded.Turns, Turn{Client: int(m.number), At: w.now, Hold: m.hold})
+	}
+	m.grant = protocol.Reply{}
+	w.referee.wants(w, m)
+	w.follow(m, m.session.Acquire(m.clock.Read(w.now)))
+}
+
+// follow carries out what the session wants next.
+func (w *World) follow(m *member, step protocol.Step) {
+	switch step.Kind {
+	case protocol.Send:
+		w.send(m, &step.Command)
+	case protocol.Sleep:
+		w.referee.waits(w, m)
+		m.asleep = true
+		m.naps++
+		if m.grant.Kind != protocol.Begin && m.session.Listens() {
+			w.wakeWith(m, m.grant)
+			return
+		}
+		w.after(m, m.clock.Lasting(step.Sleep), wakes)
+	case protocol.Done:
+		w.conclude(m, step.Verdict)
+	}
+}
+
+// conclude acts on a verdict.
+func (w *World) conclude(m *member, verdict protocol.Verdict) {
+	w.referee.concludes(w, m, verdict)
+	switch {
+	case verdict == protocol.Acquired:
+		w.startWork(m)
+	case m.session.Ended == session.Renewing:
+		w.renewed(m, verdict)
+	case m.session.Ended == session.Acquiring && verdict == protocol.Unsure:
+		if step, ok := m.session.Abandon(m.clock.Read(w.now)); ok {
+			w.follow(m, step)
+			return
+		}
+		w.wantAgain(m, m.Think.Draw(&m.chance))
+	default:
+		w.wantAgain(m, m.Think.Draw(&m.chance))
+	}
+}
+
+func (w *World) startWork(m *member) {
+	m.held++
+	m.workOver = false
+	m.workEnds = w.now.Add(m.hold)
+	w.after(m, m.hold, workEnds)
+	w.armDeadline(m)
+	w.expectRenewal(m, m.Renew)
+}
+
+// armDeadline arms the holder's own deadline.
+func (w *World) armDeadline(m *member) {
+	if m.session.Bounded() {
+		left := m.session.Deadline.Sub(m.clock.Read(w.now).Mono)
+		w.after(m, max(m.clock.Lasting(left), 0), beliefEnds)
+	}
+}
+
+func (w *World) expectRenewal(m *member, in time.Duration) {
+	if m.Renew > 0 {
+		w.after(m, m.clock.Lasting(in), renewalDue)
+	}
+}
+
+// renewed goes on with the work, or stops it, after a renewal.
+func (w *World) renewed(m *member, verdict protocol.Verdict) {
+	if !m.session.Holds() {
+		m.held++
+		if step, ok := m.session.Abandon(m.clock.Read(w.now)); verdict == protocol.Displaced && ok {
+			w.follow(m, step)
+			return
+		}
+		w.wantAgain(m, m.Think.Draw(&m.chance))
+		return
+	}
+	if m.workOver {
+		w.release(m)
+		return
+	}
+	if verdict == protocol.Renewed || verdict == protocol.Repaired {
+		w.armDeadline(m)
+		w.expectRenewal(m, m.Renew)
+		return
+	}
+	w.expectRenewal(m, m.Renew/4) // no answer: ask again soon
+}
+
+// finishWork leaves the section. A renewal that is under way ends first.
+func (w *World) finishWork(m *member) {
+	if w.now < m.workEnds { // a pause has made the work longer
+		w.after(m, m.workEnds.Sub(w.now), workEnds)
+		return
+	}
+	w.referee.leaves(w, m)
+	if m.session.Phase == session.Renewing {
+		m.workOver = true
+		return
+	}
+	w.release(m)
+}
+
+// doubt makes a holder stop whose own deadline has come.
+func (w *World) doubt(m *member) {
+	left := m.session.Deadline.Sub(m.clock.Read(w.now).Mono)
+	switch {
+	case !m.session.Holds() || m.workOver:
+	case left > 0:
+		if left < m.Lease { // the deadline has moved a little: a renewal arms its own event
+			w.after(m, max(m.clock.Lasting(left), 1), beliefEnds)
+		}
+	default:
+		w.referee.leaves(w, m)
+		if m.session.Phase == session.Renewing {
+			m.workOver = true
+			return
+		}
+		w.release(m)
+	}
+}
+
+func (w *World) release(m *member) {
+	m.held++
+	w.follow(m, m.session.Release(m.clock.Read(w.now)))
+}

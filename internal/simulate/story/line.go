@@ -1,0 +1,193 @@
+// Package story tells what happened in a run: as lines of a trace, as sentences, and as the lanes of a
+// timeline.
+package story
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// Trace runs a fleet and returns its records. Their faults and commands are copies.
+func Trace(w *sim.World, fleet *sim.Fleet, seed uint64) ([]sim.Record, sim.Result) {
+	var records []sim.Record
+	w.Trace = func(r *sim.Record) {
+		records = append(records, *r)
+		if r.Fault != nil {
+			fault := *r.Fault
+			records[len(records)-1].Fault = &fault
+		}
+	}
+	result := w.Run(fleet, seed)
+	w.Trace = nil
+	return records, result
+}
+
+// Line is one line of a text trace: true time, who, what.
+func Line(f *sim.Fleet, r *sim.Record) string {
+	return fmt.Sprintf("%12s  %-10s %s", at(r.At), Who(f, int(r.Client)), what(f, r))
+}
+
+func what(f *sim.Fleet, r *sim.Record) string {
+	switch r.Kind {
+	case sim.Wants:
+		return "wants the lock" + clock(r)
+	case sim.Executes:
+		return fmt.Sprintf("%s -> %s", Command(&r.Command), Reply(&r.Command, &r.Reply))
+	case sim.Concludes:
+		return fmt.Sprintf("%s: %s", r.Phase, Verdict(r.Verdict))
+	case sim.Enters:
+		return "enters" + clock(r)
+	case sim.Leaves:
+		return "leaves"
+	case sim.Overlaps:
+		return fmt.Sprintf("OVERLAP with %s", Who(f, int(r.Other)))
+	case sim.Endangers:
+		if r.Other >= 0 {
+			return fmt.Sprintf("! %s (%s)", r.Hazard, Who(f, int(r.Other)))
+		}
+		return fmt.Sprintf("! %s", r.Hazard)
+	default:
+		return Fault(r.Fault)
+	}
+}
+
+// Who names a client.
+func Who(f *sim.Fleet, client int) string {
+	if client < 0 || client >= len(f.Clients) {
+		return "server"
+	}
+	return f.Clients[client].Name
+}
+
+func clock(r *sim.Record) string {
+	if r.Error == 0 {
+		return ""
+	}
+	return " (its clock is " + Ahead(r.Error) + ")"
+}
+
+// Ahead says how far a clock is off.
+func Ahead(d time.Duration) string {
+	if d < 0 {
+		return round(-d).String() + " behind"
+	}
+	return round(d).String() + " ahead"
+}
+
+func at(t protocol.Instant) string {
+	return fmt.Sprintf("%d.%06ds", int64(t)/1e9, int64(t)/1e3%1e6)
+}
+
+func round(d time.Duration) time.Duration {
+	if d.Abs() >= time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Microsecond)
+}
+
+// opNames are the operations as a person would write them.
+var opNames = [...]string{
+	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
+	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
+	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
+	protocol.SetToken: "SET NX PX", protocol.Take: "modern_take", protocol.Extend: "modern_extend",
+	protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
+	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle",
+	protocol.BridgeExtend: "bridge_renew", protocol.BridgeDrop: "bridge_release",
+}
+
+// Command writes a command as a person would.
+func Command(c *protocol.Command) string {
+	name := "?"
+	if int(c.Op) < len(opNames) && opNames[c.Op] != "" {
+		name = opNames[c.Op]
+	}
+	return strings.TrimRight(name+" "+c.Key+" "+c.Value, " ")
+}
+
+// codes are the answers of the bridge's scripts in words.
+var codes = map[protocol.Op]map[int64]string{
+	protocol.BridgeTake: {
+		protocol.TakeFree: "taken, it was free", protocol.TakeOver: "taken over from", protocol.TakeMine: "ours already",
+		protocol.TakeHeld: "held by", protocol.TakeForeign: "foreign:", protocol.TakeRefused: "a ghost:",
+	},
+	protocol.BridgeSettle: {
+		protocol.SettleDone: "still ours", protocol.SettleAgain: "set again", protocol.SettlePut: "put back over",
+		protocol.SettleLeft: "withdrawn from", protocol.SettleLost: "the guard is not ours",
+	},
+	protocol.BridgeExtend: {
+		protocol.RenewDone: "extended", protocol.RenewRepair: "repaired", protocol.RenewTheirs: "displaced by", protocol.RenewLost: "lost",
+	},
+	protocol.BridgeDrop: {
+		protocol.DropDone: "released", protocol.DropRepaired: "released, the key was gone",
+		protocol.DropTheirs: "displaced by", protocol.DropNothing: "nothing was ours",
+	},
+}
+
+// Reply writes the reply to a command as a person would.
+func Reply(c *protocol.Command, r *protocol.Reply) string {
+	switch r.Kind {
+	case protocol.Nil:
+		return "nothing"
+	case protocol.Integer:
+		if said := codes[c.Op][r.Int]; said != "" {
+			return strings.TrimRight(said+" "+r.Text, " ")
+		}
+		return fmt.Sprint(r.Int)
+	case protocol.Fault:
+		return "error " + r.Text
+	case protocol.Silence:
+		return "no reply"
+	default:
+		return r.Text
+	}
+}
+
+var verdicts = [...]string{
+	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
+	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.Kept: "deletes nothing",
+	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
+	protocol.Repaired: "renewed and repaired", protocol.Displaced: "displaced", protocol.Ghost: "a ghost",
+}
+
+// Verdict says a verdict.
+func Verdict(v protocol.Verdict) string {
+	if int(v) < len(verdicts) && verdicts[v] != "" {
+		return verdicts[v]
+	}
+	return "pending"
+}
+
+// Fault says a fault.
+func Fault(f *sim.Fault) string {
+	switch f.Kind {
+	case sim.StepClock:
+		return "its clock is stepped by " + signed(f.By)
+	case sim.SlewClock:
+		return "its clock begins to be slewed by " + signed(f.By)
+	case sim.DriftClock:
+		return fmt.Sprintf("its clock begins to drift by %d ppm", int64(f.By))
+	case sim.Pause:
+		return "is paused for " + f.By.String()
+	case sim.Crash:
+		if f.By > 0 {
+			return "crashes, and restarts " + f.By.String() + " later"
+		}
+		return "crashes"
+	case sim.RestartEmpty:
+		return "restarts without its data"
+	default:
+		return "fails over to a replica that is " + f.By.String() + " behind"
+	}
+}
+
+func signed(d time.Duration) string {
+	if d > 0 {
+		return "+" + d.String()
+	}
+	return d.String()
+}

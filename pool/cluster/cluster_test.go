@@ -1,0 +1,370 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newPool(t *testing.T, c *redistest.Cluster) *Pool {
+	t.Helper()
+	pool, err := New(Options{Addrs: c.Addrs()[:2]})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
+	return pool
+}
+
+// locker is what legacy and modern have in common, for tests of both.
+type locker interface {
+	acquire(ctx context.Context, key string) (lock, error)
+	Close()
+}
+
+type lock interface {
+	Renew(ctx context.Context) error
+	Release(ctx context.Context) error
+	Context() context.Context
+}
+
+type legacyLocker struct{ *legacy.Locker }
+
+func (l legacyLocker) acquire(ctx context.Context, key string) (lock, error) {
+	return l.Acquire(ctx, key)
+}
+
+type modernLocker struct{ *modern.Locker }
+
+func (l modernLocker) acquire(ctx context.Context, key string) (lock, error) {
+	return l.Acquire(ctx, key)
+}
+
+type compatLocker struct{ *compat.Locker }
+
+func (l compatLocker) acquire(ctx context.Context, key string) (lock, error) {
+	return l.Acquire(ctx, key)
+}
+
+func lockers(t *testing.T, pool *Pool) map[string]locker {
+	t.Helper()
+	old, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond})
+	require.NoError(t, err)
+	byRelease, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond, Dialect: legacy.JedisUUID, Release: legacy.ReleaseAsDialect})
+	require.NoError(t, err)
+	queued, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Fencing: true})
+	require.NoError(t, err)
+	unfair, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Unfair: true})
+	require.NoError(t, err)
+	pooled, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Pooled: true, NoTracking: true})
+	require.NoError(t, err)
+	bridge, err := compat.New(pool, compat.Options{TTL: 5 * time.Second})
+	require.NoError(t, err)
+	all := map[string]locker{
+		"legacy": legacyLocker{old}, "legacy by transaction": legacyLocker{byRelease},
+		"modern": modernLocker{queued}, "bridge": compatLocker{bridge}, "modern unfair": modernLocker{unfair}, "modern pooled": modernLocker{pooled},
+	}
+	for _, l := range all {
+		t.Cleanup(l.Close)
+	}
+	return all
+}
+
+// Locks work on every master, and while their slots move from one to another.
+func TestLocksOnAClusterThatReshards(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	pool := newPool(t, c)
+	for name, l := range lockers(t, pool) {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for i := range 30 {
+				k, err := l.acquire(ctx, fmt.Sprintf("%s:%d", name, i))
+				require.NoError(t, err)
+				require.NoError(t, k.Release(ctx))
+			}
+
+			key := "moving:" + name
+			slot := protocol.Slot(key)
+			held, err := l.acquire(ctx, key)
+			require.NoError(t, err)
+			from := c.Owner(slot)
+			to := c.Masters[0]
+			if to == from {
+				to = c.Masters[1]
+			}
+			waiting := make(chan error, 1)
+			go func() {
+				next, err := l.acquire(ctx, key)
+				if err == nil {
+					err = next.Release(ctx)
+				}
+				waiting <- err
+			}()
+			m := c.Migrate(slot, to)
+			require.NoError(t, held.Renew(ctx), "the key is still here")
+			m.Keys(100)
+			require.NoError(t, held.Renew(ctx), "the key is there already: ASK")
+			m.Finish()
+			require.NoError(t, held.Renew(ctx), "the slot is another's: MOVED")
+			require.NoError(t, held.Context().Err())
+			began := time.Now()
+			require.NoError(t, held.Release(ctx))
+			require.NoError(t, <-waiting)
+			assert.Less(t, time.Since(began), time.Second, "the waiter is woken where the key is now")
+
+			// A new key in a slot that is being moved: where companions of it are here and it would be there,
+			// its scripts wait (TRYAGAIN) until the move is over.
+			back := c.Migrate(slot, from)
+			go func() {
+				next, err := l.acquire(ctx, key)
+				if err == nil {
+					err = next.Release(ctx)
+				}
+				waiting <- err
+			}()
+			select {
+			case err := <-waiting:
+				require.NoError(t, err)
+				back.Finish()
+			case <-time.After(100 * time.Millisecond):
+				back.Finish()
+				require.NoError(t, <-waiting)
+			}
+		})
+	}
+	for _, s := range c.Masters {
+		assert.Empty(t, left(s), "nothing is left behind")
+	}
+}
+
+// left returns a server's keys that are not made to outlive the locks.
+func left(s *redistest.Server) (keys []string) {
+	all, _ := redis.Strings(s.Do("KEYS", "*"), nil)
+	for _, key := range all {
+		if ttl, _ := redis.Int64(s.Do("PTTL", key), nil); ttl < 0 {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// Every master fails over, one after the other, while a fleet works: nobody overlaps, every waiter gets
+// its turn. The failovers are orderly, so that nothing is lost.
+func TestRollingFailoverOfEveryMaster(t *testing.T) {
+	masters := 6
+	c := redistest.NewCluster(t, masters, 1)
+	pool := newPool(t, c)
+	all := lockers(t, pool)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stop := make(chan struct{})
+	var overlaps, turns, failures atomic.Int64
+	var working sync.WaitGroup
+	for i := range 2 * masters {
+		// Every key has one kind of locker: kinds do not exclude each other.
+		name := []string{"legacy", "bridge", "modern", "modern unfair"}[i%4]
+		key := fmt.Sprintf("%s:%d", name, i)
+		var inside atomic.Int64
+		for range 3 {
+			working.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					k, err := all[name].acquire(ctx, key)
+					if err != nil {
+						failures.Add(1)
+						t.Logf("%s: %v", key, err)
+						continue
+					}
+					if inside.Add(1) > 1 {
+						overlaps.Add(1)
+					}
+					turns.Add(1)
+					time.Sleep(time.Millisecond) // the work
+					inside.Add(-1)
+					if err := k.Release(ctx); err != nil && !errors.Is(err, modern.ErrUnknownOutcome) {
+						t.Logf("%s: %v", key, err)
+					}
+				}
+			})
+		}
+	}
+	for i := range masters {
+		before := turns.Load()
+		c.Failover(c.Replicas[i][0])
+		redistest.Await(t, "turns after the failover", 20*time.Second, func() bool { return turns.Load() > before+50 })
+	}
+	close(stop)
+	working.Wait()
+	t.Logf("%d turns, %d failures", turns.Load(), failures.Load())
+	assert.Zero(t, overlaps.Load(), redistest.Violated)
+	assert.Zero(t, failures.Load())
+}
+
+// One master hangs; the locks of the others do not notice.
+func TestOneMasterThatHangs(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0, "--cluster-node-timeout", "60000")
+	pool := newPool(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	lost := make(chan error, 30)
+	l, err := modern.New(pool, modern.Options{TTL: time.Second, ReplyTimeout: 400 * time.Millisecond})
+	require.NoError(t, err)
+	defer l.Close()
+	var healthy, hung []*modern.Lock
+	for i := range 30 {
+		key := fmt.Sprintf("k%d", i)
+		k, err := l.Acquire(ctx, key)
+		require.NoError(t, err)
+		if c.Owner(protocol.Slot(key)) == c.Masters[1] {
+			hung = append(hung, k)
+		} else {
+			healthy = append(healthy, k)
+			context.AfterFunc(k.Context(), func() { lost <- context.Cause(k.Context()) })
+		}
+	}
+	require.NotEmpty(t, hung)
+	thaw := c.Masters[1].Freeze()
+	defer thaw()
+	frozen := time.Now()
+	for _, k := range hung {
+		<-k.Context().Done()
+		assert.ErrorIs(t, context.Cause(k.Context()), modern.ErrLost)
+	}
+	assert.Less(t, time.Since(frozen), 1500*time.Millisecond, "told at the deadline, whatever the server does")
+	select {
+	case err := <-lost:
+		t.Errorf("a lock on another master was lost: %v", err)
+	default:
+	}
+	for _, k := range healthy {
+		began := time.Now()
+		require.NoError(t, k.Release(ctx))
+		assert.Less(t, time.Since(began), 300*time.Millisecond)
+	}
+	thaw()
+	for _, k := range hung {
+		_ = k.Release(ctx)
+	}
+}
+
+func TestNothingReachable(t *testing.T) {
+	pool, err := New(Options{Addrs: []string{"127.0.0.1:1"}, Patience: 50 * time.Millisecond})
+	require.NoError(t, err)
+	defer pool.Close()
+	l, err := legacy.New(pool, legacy.Options{})
+	require.NoError(t, err)
+	_, err = l.TryAcquire(t.Context(), "k")
+	assert.ErrorContains(t, err, "connection refused")
+	assert.NotErrorIs(t, err, legacy.ErrUnknownOutcome, "nothing was sent")
+	m, err := modern.New(pool, modern.Options{})
+	require.NoError(t, err)
+	defer m.Close()
+	_, err = m.TryAcquire(t.Context(), "k")
+	assert.ErrorContains(t, err, "connection refused")
+	assert.NotErrorIs(t, err, legacy.ErrUnknownOutcome, "nothing was sent")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = l.TryAcquire(ctx, "k")
+	assert.Error(t, err)
+}
+
+func TestOptions(t *testing.T) {
+	_, err := New(Options{})
+	assert.Error(t, err)
+	_, err = New(Options{Addrs: []string{"nothing"}})
+	assert.Error(t, err)
+}
+
+// Any one master hangs; those who wait for locks of the others are handed them at once, whether they began to wait
+// before that or after.
+func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0, "--cluster-node-timeout", "60000")
+	pool := newPool(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	keyOn := func(m *redistest.Server, name string) string {
+		for i := 0; ; i++ {
+			if key := fmt.Sprint(name, i); c.Owner(protocol.Slot(key)) == m {
+				return key
+			}
+		}
+	}
+	for name, open := range map[string]func() locker{
+		"modern": func() locker {
+			l, err := modern.New(pool, modern.Options{})
+			require.NoError(t, err)
+			return modernLocker{l}
+		},
+		"bridge": func() locker {
+			l, err := compat.New(pool, compat.Options{})
+			require.NoError(t, err)
+			return compatLocker{l}
+		},
+	} {
+		for i, hung := range c.Masters {
+			t.Run(fmt.Sprint(name, " master ", i), func(t *testing.T) {
+				holder, waiter := open(), open()
+				defer holder.Close()
+				defer waiter.Close()
+				handed := func(key string, when string, freeze func() func()) {
+					t.Helper()
+					held, err := holder.acquire(ctx, key)
+					require.NoError(t, err)
+					var at time.Time
+					got := make(chan error, 1)
+					go func() {
+						k, err := waiter.acquire(ctx, key)
+						at = time.Now()
+						if err == nil {
+							err = k.Release(ctx)
+						}
+						got <- err
+					}()
+					redistest.Await(t, "it stands in the queue", time.Minute, func() bool {
+						for _, s := range c.Masters {
+							if s == hung && when != "before" {
+								continue
+							}
+							names, _ := redis.Strings(s.Do("KEYS", "*"+key+"*"), nil)
+							if len(names) > 1 {
+								return true
+							}
+						}
+						return false
+					})
+					thaw := freeze()
+					defer thaw()
+					start := time.Now()
+					require.NoError(t, held.Release(ctx))
+					require.NoError(t, <-got)
+					assert.Less(t, at.Sub(start), time.Second, "it waits since %s the master hung", when)
+				}
+				other := c.Masters[(i+1)%3]
+				handed(keyOn(other, fmt.Sprint(name, i, "before")), "before", hung.Freeze)
+				thaw := hung.Freeze()
+				defer thaw()
+				handed(keyOn(other, fmt.Sprint(name, i, "after")), "after", func() func() { return func() {} })
+			})
+		}
+	}
+}

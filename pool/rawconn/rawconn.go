@@ -1,0 +1,38 @@
+// Package rawconn dials connections whose reads and writes skip the Go scheduler's system-call bookkeeping.
+package rawconn
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// DialContext dials as redigo does by itself, but for connections that cost a client a quarter to a third
+// less processor time for each command that it waits for alone (BenchmarkPing). Give it to redigo:
+//
+//	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+//		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
+//	}}
+//
+// See Quiet for what is different about them. TLS goes over it as over any other. redigo's DialConnectTimeout and
+// DialKeepAlive have no effect beside it: connecting takes 30 s at most, or as long as ctx allows, and keep-alives
+// are 5 minutes apart. For other values use a net.Dialer, and Quiet.
+func DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 5 * time.Minute} // as redigo's own
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return Quiet(conn), nil
+}
+
+// Quiet returns conn with reads and writes of which the Go runtime is not told.
+//
+// At every system call that might block, the runtime makes sure that its monitor thread is awake, and the
+// monitor takes the processor away from a call that lasts over 20 µs. A client that waits for one reply after
+// another pays for that with one or two changes of threads for each command. A read or a write of a socket
+// that never blocks needs none of it; where the socket is not ready, the goroutine waits as ever.
+//
+// It changes TCP and Unix stream connections on Linux, and returns every other one as it is; so wrap below
+// TLS, not above it. Deadlines, Close and errors are those of conn. Long writes go the ordinary way.
+func Quiet(conn net.Conn) net.Conn { return quiet(conn) }

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package rawconn
+
+import "net"
+
+func quiet(conn net.Conn) net.Conn { return conn }

@@ -1,0 +1,106 @@
+package prommetrics_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/prommetrics"
+)
+
+// values gathers every counter and gauge, and the counts of histograms, by name and label values.
+func values(t *testing.T, c *prommetrics.Collector) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(c))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			switch {
+			case m.Counter != nil:
+				out[name] = m.Counter.GetValue()
+			case m.Gauge != nil:
+				out[name] = m.Gauge.GetValue()
+			case m.Histogram != nil:
+				out[name] = float64(m.Histogram.GetSampleCount())
+			}
+		}
+	}
+	return out
+}
+
+func TestCountsALocksLife(t *testing.T) {
+	s := redistest.Mini(t)
+	metrics := prommetrics.New(prommetrics.Options{})
+	locker, err := modern.New(s.Pool(), modern.Options{Observer: metrics, Poll: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	lock, err := locker.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.NoError(t, lock.Renew(t.Context()))
+	_, err = locker.TryAcquire(t.Context(), "k")
+	require.Error(t, err)
+	assert.EqualValues(t, 1, values(t, metrics)["lockmigrate_held"])
+
+	handed := make(chan error, 1)
+	go func() { handed <- locker.Do(t.Context(), "k", func(context.Context) error { return nil }) }()
+	require.Eventually(t, func() bool { return s.Mini.Exists("{k}:queue") }, 10*time.Second, time.Millisecond)
+	require.NoError(t, lock.Release(t.Context()))
+	require.NoError(t, <-handed)
+
+	stolen, err := locker.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	s.Do("DEL", "k")
+	require.ErrorIs(t, stolen.Release(t.Context()), modern.ErrLost)
+	metrics.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: modern.ErrUnknownOutcome})
+
+	got := values(t, metrics)
+	for name, want := range map[string]float64{
+		"lockmigrate_acquired_total try": 2, "lockmigrate_acquired_total handed": 1, "lockmigrate_not_acquired_total": 1,
+		"lockmigrate_released_total": 2, "lockmigrate_renewed_total": 1, "lockmigrate_lost_total": 1, "lockmigrate_held": 0,
+		"lockmigrate_failed_total release yes": 1, "lockmigrate_held_seconds": 3, "lockmigrate_wait_seconds acquired": 3,
+		"lockmigrate_waiting_mode messages": 1,
+	} {
+		assert.Equal(t, want, got[name], name)
+	}
+}
+
+// TestTheGaugeDoesNotLeak: a release that fails, and the deadline that follows, count as one loss.
+func TestTheGaugeDoesNotLeak(t *testing.T) {
+	s := redistest.Mini(t)
+	var broken atomic.Bool
+	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {
+		if broken.Load() {
+			return redistest.LosesCommand
+		}
+		return redistest.Passes
+	}}
+	metrics := prommetrics.New(prommetrics.Options{})
+	locker, err := modern.New(pool, modern.Options{Observer: metrics, TTL: 300 * time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	lock, err := locker.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	broken.Store(true)
+	require.ErrorIs(t, lock.Release(t.Context()), modern.ErrUnknownOutcome)
+	<-lock.Context().Done()
+	require.Eventually(t, func() bool { return values(t, metrics)["lockmigrate_held"] == 0 }, 10*time.Second, time.Millisecond)
+	got := values(t, metrics)
+	assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
+	assert.EqualValues(t, 1, got["lockmigrate_lost_total"])
+	assert.EqualValues(t, 0, got["lockmigrate_released_total"])
+}
