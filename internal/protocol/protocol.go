@@ -94,6 +94,9 @@ type Command struct {
 	Passed     string        // BridgeTake: the entry of a first one that was left that time already
 	NotAfter   Instant       // on the server's clock: the command is refused later than this; 0: no bound
 
+	Record  string       // the key of the sidecars' record
+	Sidecar *SidecarCall // of a sidecar's ops
+
 	Count int64 // WaitReplicas: how many of them
 }
 

@@ -39,6 +39,13 @@ var (
 	GatedSet        = load("gated_set.lua", 2, "effects.lua", "bridge_shared.lua")
 	GatedCompareSet = load("gated_compare_set.lua", 1, "effects.lua", "bridge_shared.lua", "compare_set.lua")
 
+	SidecarTake   = load("sidecar_take.lua", 4, "effects.lua", "bridge_shared.lua", "modern_fence.lua", "modern_grant.lua", "sidecar_shared.lua")
+	SidecarGet    = load("sidecar_get.lua", 4, "effects.lua", "bridge_shared.lua", "sidecar_shared.lua")
+	SidecarDel    = load("sidecar_del.lua", 4, "effects.lua", "bridge_shared.lua", "modern_fence.lua", "modern_grant.lua", "sidecar_shared.lua")
+	SidecarExpire = load("sidecar_expire.lua", 4, "effects.lua", "bridge_shared.lua", "sidecar_shared.lua")
+	SidecarKeep   = load("sidecar_keep.lua", 4, "effects.lua", "bridge_shared.lua", "sidecar_shared.lua")
+	SidecarOld    = load("sidecar_old.lua", 4, "effects.lua", "bridge_shared.lua", "sidecar_shared.lua")
+
 	StageInit  = load("stage_init.lua", 2, "effects.lua", "stage_shared.lua")
 	StageJoin  = load("stage_join.lua", 2, "effects.lua", "stage_shared.lua")
 	StageLeave = load("stage_leave.lua", 2)

@@ -216,10 +216,17 @@ func RequestOf(c protocol.Command) (Request, error) {
 		return script(scripts.CompareSet, c.Key, c.Old, c.Value)
 	case protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop:
 		return bridgeRequest(c)
+	case protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarExpire, protocol.SidecarKeep, protocol.SidecarOld:
+		return script(SidecarScript(c.Op), c.Key, c.Guard, c.Record, lineOf(c), c.Words())
 	default:
 		return modernRequest(c)
 	}
 }
+
+// SidecarScript returns the script of a sidecar's op.
+func SidecarScript(op protocol.Op) *scripts.Script { return sidecarScripts[op-protocol.SidecarTake] }
+
+var sidecarScripts = [...]*scripts.Script{scripts.SidecarTake, scripts.SidecarGet, scripts.SidecarDel, scripts.SidecarExpire, scripts.SidecarKeep, scripts.SidecarOld}
 
 func plain(name string, args ...any) (Request, error) {
 	return Plain(name, args...), nil
