@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -72,6 +73,7 @@ type Sidecar struct {
 	Alone   bool          // stage modern: no client of the old scheme is about, and there is a queue
 	Grace   time.Duration // as of a BridgeAcquire; negative: never take over
 	Settle  time.Duration // the same
+	Poll    time.Duration // between two attempts of the service's client; 0: the dialect's, or 100 ms
 	Far     string        // a bridge value that stands for all other holders
 }
 
@@ -200,14 +202,14 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	c, d := s.command(SidecarTake, now, key), s.Dialect
 	call := c.Sidecar
 	call.Form, call.Text = form, text
-	c.Value, c.Grace, call.Claim = token, -1, 3*usualPoll
+	c.Value, c.Grace, call.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
 	call.Owes, call.Once = 2*c.TTL, true
 	if d == nil {
 		return c
 	}
 	c.Unit, c.Layout = d.Unit, d.Layout
-	call.Once, call.Claim = d.Unique, 3*d.Poll
+	call.Once, call.Claim = d.Unique, 3*cmp.Or(s.Poll, d.Poll)
 	if d.Release == ReleaseNever {
 		call.Owes = 0
 	}

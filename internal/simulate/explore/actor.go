@@ -283,6 +283,9 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
 	}
+	if c.Sidecar != nil {
+		b = append(b, c.Words()...)
+	}
 	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
 }
 
