@@ -4,8 +4,7 @@
 -- KEYS members    the members
 -- ARGV stage      the stage to begin with: 0 legacy, 1 bridge, 2 modern
 -- ARGV patterns   the key patterns, a JSON array of strings
--- ARGV dialect    the dialect's name
--- ARGV shortest   the shortest legacy lease in milliseconds
+-- ARGV clients    what is known of the old clients, a JSON object: see stage_shared.lua
 -- ARGV epoch      the epoch to begin with: larger than any of a namespace of this name that was deleted
 -- ARGV not_after  the last moment at which this may act: until then the patterns are reserved
 -- ARGV note       what the record rests on, for people
@@ -27,5 +26,5 @@ for _, member in ipairs(each_member(members)) do
 end
 if wait > 0 then return {-1, wait, 0} end
 redis.call('HMSET', record, 'epoch', epoch, 'stage', stage, 'since', string.format('%.0f', now),
-  'patterns', patterns, 'dialect', dialect, 'shortest_ms', shortest, 'note', note)
+  'patterns', patterns, 'clients', clients, 'note', note)
 return {1, tonumber(epoch), tonumber(stage)}

@@ -14,7 +14,7 @@
 -- ARGV info       host, process and version as JSON
 -- ARGV not_after  the last moment at which this report counts; 0 asks for the record only, and writes nothing
 -- ARGV why        why it cannot run the record; empty when it can
--- Reply     {1, now, ends, epoch, stage, patterns, dialect, shortest ms}; {0, now} there is no record;
+-- Reply     {1, now, ends, epoch, stage, patterns, clients}; {0, now} there is no record;
 --           {-1, now} a later report has arrived already, or the member has left; {-2, now} it came too late;
 --           {2, now, 0, epoch, ...} the record, to one who only asks
 --
@@ -23,12 +23,12 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
-local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'dialect', 'shortest_ms')
+local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'clients')
 if not order[1] then return {0, now} end
 local told = tonumber(order[2])
 not_after = tonumber(not_after)
 if not_after == 0 then
-  return {2, now, 0, tonumber(order[1]), told, order[3], order[4], tonumber(order[5])}
+  return {2, now, 0, tonumber(order[1]), told, order[3], order[4]}
 end
 if now > not_after then return {-2, now} end
 local ends = now + tonumber(lease)
@@ -48,4 +48,4 @@ redis.call('HSET', members, id, cjson.encode({
   seq = tonumber(seq), epoch = tonumber(epoch), stage = tonumber(stage), lo = lo, hi = hi,
   seen = now, ends = ends, longest = tonumber(longest), skew = tonumber(skew), info = info, why = why,
 }))
-return {1, now, ends, tonumber(order[1]), told, order[3], order[4], tonumber(order[5])}
+return {1, now, ends, tonumber(order[1]), told, order[3], order[4]}

@@ -1,11 +1,10 @@
--- stage_set.lua: changes what a namespace is: its patterns, its dialect, its shortest legacy lease.
+-- stage_set.lua: changes what a namespace is: its patterns, and what is known of its old clients.
 --
 -- KEYS record     the record
 -- KEYS members    the members
 -- ARGV seen       the epoch that the caller has seen: compare-and-set
 -- ARGV patterns   the key patterns, a JSON array of strings
--- ARGV dialect    the dialect's name
--- ARGV shortest   the shortest legacy lease in milliseconds
+-- ARGV clients    what is known of the old clients, a JSON object: see stage_shared.lua
 -- ARGV alone      1 only while no member counts: for what members of two minds may not see
 -- ARGV execute    1 changes the record, 0 only tells what would happen
 -- ARGV not_after  the last moment at which this may act: until then the patterns are reserved; 0 no bound
@@ -24,5 +23,5 @@ if #blocked > 3 then return blocked end
 if execute ~= '1' then return {1, epoch, stage} end
 not_after = tonumber(not_after)
 if not_after > 0 and now > not_after then return {-3, now - not_after, 0} end
-redis.call('HMSET', record, 'epoch', epoch + 1, 'patterns', patterns, 'dialect', dialect, 'shortest_ms', shortest)
+redis.call('HMSET', record, 'epoch', epoch + 1, 'patterns', patterns, 'clients', clients)
 return {1, epoch + 1, stage}

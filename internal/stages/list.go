@@ -329,6 +329,10 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
+	clients, err := r.packClients()
+	if err != nil {
+		return err
+	}
 	what := "create namespace " + s.Namespace
 	if view, err := s.Show(ctx); err == nil {
 		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, view.Record.Stage, view.Record.Epoch)
@@ -341,8 +345,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	}
 	epoch := max(r.Epoch, c.entry.Epoch+1)
 	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
-		"stage": int(r.Stage), "patterns": patterns, "dialect": r.Dialect, "shortest": r.Shortest.Milliseconds(),
-		"epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note})))
+		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note})))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err) // whether it ran is not known: the keys stay reserved
 	}
@@ -358,7 +361,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	return endErr
 }
 
-// Set changes patterns, dialect and shortest lease of a namespace that is at an epoch. The epoch grows by one, and
+// Set changes patterns, and what is known of the old clients, of a namespace that is at an epoch. The epoch grows by one, and
 // members take the change over with their next report. Blockers that are returned mean that nothing was done.
 // Without execute it tells what would happen.
 //
@@ -374,8 +377,11 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
-	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "dialect": to.Dialect, "shortest": to.Shortest.Milliseconds(),
-		"alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0})
+	clients, err := to.packClients()
+	if err != nil {
+		return nil, err
+	}
+	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0})
 	if !execute {
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
