@@ -2,8 +2,6 @@ package protocol
 
 import (
 	"cmp"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -55,9 +53,7 @@ type SidecarCall struct {
 	Once   bool          // the same text again is the same attempt
 	Free   bool          // a free key settles too
 	Settle time.Duration
-	Claim  time.Duration // for how long a lock that was handed over, or that settles, is kept for the next attempt
-	Breath time.Duration // SidecarDel: for how long the guard stays behind
-	Plain  bool          // SidecarTake: the text itself is the token. SidecarDel: a key without a grant of ours is deleted, within NotAfter
+	Plain  bool // SidecarTake: the text itself is the token. SidecarDel: a key without a grant of ours is deleted, within NotAfter
 }
 
 // SidecarChannel returns the name of the channel on which a sidecar hears what its scripts tell, and that a lock was handed to it.
@@ -166,7 +162,7 @@ func (s *Sidecar) Del(now Instant, key string) Command {
 	c := s.command(SidecarDel, now, key)
 	c.Sidecar.Plain = s.Legacy
 	if s.Dialect != nil && !s.Legacy && !s.Alone {
-		c.Sidecar.Breath = s.Dialect.Breath()
+		c.Breath = s.Dialect.Breath()
 	}
 	return c
 }
@@ -202,14 +198,14 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	c, d := s.command(SidecarTake, now, key), s.Dialect
 	call := c.Sidecar
 	call.Form, call.Text = form, text
-	c.Value, c.Grace, call.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
+	c.Value, c.Grace, c.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
 	call.Owes, call.Once = 2*c.TTL, true
 	if d == nil {
 		return c
 	}
 	c.Unit, c.Layout = d.Unit, d.Layout
-	call.Once, call.Claim = d.Unique, 3*cmp.Or(s.Poll, d.Poll)
+	call.Once, c.Claim = d.Unique, 3*cmp.Or(s.Poll, d.Poll)
 	if d.Release == ReleaseNever {
 		call.Owes = 0
 	}
@@ -248,81 +244,4 @@ func (s *Sidecar) Translate(now Instant, c Command, token string, bound Instant)
 	}
 	t.NotAfter = bound
 	return t
-}
-
-// Words is the one argument of a sidecar's script: its words, and then the text.
-func (c *Command) Words() string {
-	call := c.Sidecar
-	var b strings.Builder
-	word := func(w string) {
-		b.WriteString(w)
-		b.WriteByte(' ')
-	}
-	ms := func(d time.Duration) { word(strconv.FormatInt(d.Milliseconds(), 10)) }
-	at := func(t Instant) { word(strconv.FormatInt(int64(t)/int64(time.Millisecond), 10)) }
-	yes := func(f bool) {
-		if f {
-			word("1")
-		} else {
-			word("0")
-		}
-	}
-	word(call.Name)
-	switch c.Op {
-	case SidecarTake:
-		word(string(call.Form))
-		word(c.Value)
-		ms(c.TTL)
-		at(call.Until)
-		ms(call.Owes)
-		yes(call.Once)
-		at(c.NotAfter)
-		if c.Grace < 0 {
-			word("-1")
-		} else {
-			ms(c.Grace)
-		}
-		ms(call.Settle)
-		yes(call.Free)
-		word(c.Unit.String())
-		word(c.Layout.String())
-		ms(call.Claim)
-	case SidecarGet:
-		word(string(call.Form))
-		word(call.Far)
-		at(call.Now)
-		ms(c.TTL)
-		at(call.Until)
-		at(c.NotAfter)
-		if call.Owner == "" {
-			word("-")
-		} else {
-			word(call.Owner)
-		}
-	case SidecarDel:
-		ms(call.Breath)
-		yes(call.Plain)
-		at(c.NotAfter)
-		return b.String()
-	case SidecarExpire:
-		ms(c.TTL)
-		at(call.Until)
-		at(c.NotAfter)
-		return b.String()
-	case SidecarKeep:
-		ms(c.TTL)
-		at(c.NotAfter)
-		return b.String()
-	default: // SidecarOld
-		word(string(call.Form))
-		word(call.Far)
-		at(call.Until)
-		at(call.Now)
-		ms(call.Owes)
-		at(c.NotAfter)
-		word(c.Unit.String())
-		word(c.Layout.String())
-	}
-	b.WriteString(call.Text)
-	return b.String()
 }

@@ -1,14 +1,13 @@
 -- sidecar_del.lua: DEL and UNLINK of a service behind a sidecar: deletes what the service holds, and nothing else.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the record of its sidecars
--- KEYS[4]  its queue, or the lock's key when none is kept
--- ARGV[1]  words, a space after each:
---          name     of the sidecar
---          breath   for how long the guard stays behind in milliseconds, 0: not at all; see bridge_release.lua
---          plain    1: a key on which nothing is ours is deleted all the same, as in stage legacy
---          bound    the last millisecond of the server's clock at which that may happen, 0 for none
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS record     the record of its sidecars
+-- KEYS queue      its queue, or the lock's key when none is kept
+-- WORD name       of the sidecar
+-- WORD breath     for how long the guard stays behind in milliseconds, 0: not at all; see bridge_release.lua
+-- WORD plain      1: a key on which nothing is ours is deleted all the same, as in stage legacy
+-- WORD not_after  the last millisecond of the server's clock at which that may happen, 0 for none
 -- Reply    1  discharged: the lock is free, or, where another grant of the service is out, kept for that one
 --          0  nothing of this service was on the key
 --
@@ -17,9 +16,12 @@
 -- has the lock) the first DEL may be of either: it discharges the newer and frees nothing. The last one frees the lock. To discharge the older
 -- would let one lost DEL delay all releases after it. A DEL that does not come is given up after a while.
 -- The key is deleted first. Whatever is asked or written after that may be refused: it changes nothing.
-local name, breath, plain, bound = string.match(ARGV[1], '^(%S+) (%d+) (%d) (%d+)')
+-- include effects.lua
+-- include bridge_shared.lua
+-- include modern_grant.lua
+-- include sidecar_shared.lua
 local s = read(name)
-if not old and pcall(look) then give_up(s) end
+if not old_server and pcall(look) then give_up(s) end
 local mine, token = held(s), s.token
 local ours = #s.owed > 0
 table.remove(s.owed)
@@ -35,7 +37,7 @@ local freed = 0
 if mine and seen == mine then
   freed = 1
   if queue == key or not grant(key, queue, key, '0') then redis.call('DEL', key) end
-elseif not ours and plain == '1' and seen and not late(bound) then
+elseif not ours and plain == '1' and seen and not late(not_after) then
   freed = redis.call('DEL', key)
 end
 if mine and owner == mine and (breath == '0' or freed == 0 or redis.pcall('PEXPIRE', guard, breath) ~= 1) then

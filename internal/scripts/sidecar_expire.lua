@@ -1,25 +1,26 @@
 -- sidecar_expire.lua: the EXPIRE family, of a service behind a sidecar: moves the end of a lease that is the service's own.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the record of its sidecars
--- KEYS[4]  the lock's key
--- ARGV[1]  words, a space after each:
---          name     of the sidecar
---          ttl      in milliseconds
---          until    see sidecar_take.lua
---          bound    the last millisecond of the server's clock at which this command may act, 0 for none
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS record     the record of its sidecars
+-- KEYS queue      the lock's key
+-- WORD name       of the sidecar
+-- WORD ttl        in milliseconds
+-- WORD ends       see sidecar_take.lua
+-- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    1 the lock is ours and lasts for ttl; 0 it is not, or the lease of this member is over
 --
 -- Atomic because between a look and a PEXPIRE another client can take the lock.
 -- The lock's key comes last: an answer of 1 is never about a guard that ends sooner than was said.
-if old then return old end
-local name, ttl, ends, bound = string.match(ARGV[1], '^(%S+) (%d+) (%d+) (%d+)')
+-- include effects.lua
+-- include bridge_shared.lua
+-- include sidecar_shared.lua
+if old_server then return old_server end
 local s = read(name)
 local mine, last = held(s), #s.owed
 if not mine or text(key) ~= mine then return 0 end
 look()
-if late(bound) then
+if late(not_after) then
   tell(name, 'late')
   return 0
 end

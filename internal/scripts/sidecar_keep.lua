@@ -1,14 +1,13 @@
 -- sidecar_keep.lua: looks after a lock of a service behind a sidecar, on the sidecar's own connection: renews one that has no lease,
 -- repairs one after a stale DEL.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the record of its sidecars
--- KEYS[4]  the lock's key
--- ARGV[1]  words, a space after each:
---          name     of the sidecar
---          ttl      in milliseconds, of a lock whose client wrote no expiry; 0 renews none
---          bound    the last millisecond of the server's clock at which this command may act, 0 for none
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS record     the record of its sidecars
+-- KEYS queue      the lock's key
+-- WORD name       of the sidecar
+-- WORD ttl        in milliseconds, of a lock whose client wrote no expiry; 0 renews none
+-- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    {1, ms}              held for so long, as it should be
 --          {2, ms}              repaired: one of the two keys was gone and is set again
 --          {-1, ms, 0, value}   displaced: the guard is ours, the key holds that value; neither is changed
@@ -18,9 +17,11 @@
 --
 -- Atomic for the reasons of bridge_renew.lua.
 -- What is there is extended first, and what is missing set last: see bridge_renew.lua.
-if old then return old end
-local name, ttl, bound = string.match(ARGV[1], '^(%S+) (%d+) (%d+)')
-if late(bound) then return refuse() end
+-- include effects.lua
+-- include bridge_shared.lua
+-- include sidecar_shared.lua
+if old_server then return old_server end
+if late(not_after) then return refuse() end
 local s = read(name)
 local mine, owner, seen = held(s), text(guard), text(key)
 if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return {0, #s.owed} end

@@ -1,9 +1,8 @@
 -- sidecar_shared.lua: the part that the sidecar's scripts share. It stands before each of them.
 --
 -- A sidecar locks for one service whose code nobody changes. That service's own connection runs these scripts, in the place of
--- its commands, and gets the replies that it expects. KEYS[1] to KEYS[4] are the lock's key, its guard, the record of its sidecars
--- and its queue. All other words are in one argument, ARGV[1], with a space after each: before AUTH a server refuses a command of
--- more than ten words.
+-- its commands, and gets the replies that it expects. All that is not a key is packed into one argument:
+-- before AUTH a server refuses a command of more than ten words.
 --
 -- The record is a hash with a field for each sidecar: "<token> <until> <settle> <place> <owed> <text>".
 --   token   what stands on the key and its guard, '-' for nothing, '=' for the text itself (a legacy expiry, or a client's own token)
@@ -14,8 +13,6 @@
 --           first, a comma after each; '-' for none
 --   text    what the client wrote
 -- It has a TTL. Whoever may read it knows all that a sidecar knows: one that is started again goes on where it was.
-local key, guard, record, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-
 local function read(name)
   local field = redis.call('HGET', record, name)
   local s = {token = '-', ends = '0', settle = 0, place = '-', owed = {}, text = ''}

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -284,7 +285,7 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 		b = append(b, s...)
 	}
 	if c.Sidecar != nil {
-		b = append(b, c.Words()...)
+		b = fmt.Append(b, *c.Sidecar)
 	}
 	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
 }

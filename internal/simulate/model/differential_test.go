@@ -375,7 +375,7 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	form := []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes}[g.IntN(3)]
 	call := &protocol.SidecarCall{
 		Name: s.Name, Form: form, Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Owes: hours(0, 5, 5), Once: g.IntN(2) == 0,
-		Free: g.IntN(6) == 0, Settle: hours(0, 0, 9), Claim: hours(3), Breath: hours(0, 1), Plain: g.IntN(4) == 0,
+		Free: g.IntN(6) == 0, Settle: hours(0, 0, 9), Plain: g.IntN(4) == 0,
 	}
 	if g.IntN(4) == 0 {
 		call.Until = 0
@@ -393,7 +393,7 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	case protocol.SidecarOld:
 		call.Form, call.Owes = append([]protocol.Form{"setnx"}, form, protocol.FormSet)[g.IntN(3)], hours(5)
 	}
-	c.Record, c.Sidecar = c.Key+":r", call
+	c.Record, c.Sidecar, c.Claim, c.Breath = c.Key+":r", call, hours(3), hours(0, 1)
 	if g.IntN(2) == 0 {
 		c.Queue = ""
 	}

@@ -128,7 +128,7 @@ func sidecarTake(c *call) protocol.Reply {
 		place = ""
 	}
 	owns, stands := guarded && owner == place, there && seen == place
-	claim := side.Claim.Milliseconds()
+	claim := cmd.Claim.Milliseconds()
 	entry := func() string {
 		return place + " " + strconv.FormatInt(claim, 10) + " " + protocol.SidecarChannel(side.Name)
 	}
@@ -283,8 +283,8 @@ func sidecarDel(c *call) protocol.Reply {
 		c.remove(cmd.Key)
 	}
 	if mine != "" && guarded && owner == mine {
-		if side.Breath >= time.Millisecond && freed == 1 {
-			c.expire(cmd.Guard, side.Breath)
+		if cmd.Breath >= time.Millisecond && freed == 1 {
+			c.expire(cmd.Guard, cmd.Breath)
 		} else {
 			c.remove(cmd.Guard)
 		}
