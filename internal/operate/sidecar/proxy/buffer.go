@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// bufferSize is what one read takes at most. It has room for a pipeline, and for most values.
-const bufferSize = 64 << 10
+// bufferSize is what one read takes at most: as much as Redis reads at once. It has room for a pipeline, and for most values.
+const bufferSize = 16 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 

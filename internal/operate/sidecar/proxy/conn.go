@@ -15,8 +15,11 @@ const (
 	// the kernel drop replies that the client has not read yet.
 	lingerFor = time.Second
 
-	// splicedFrom is how many bytes of one word must be left to let the kernel move them.
-	splicedFrom = 256 << 10
+	// splicedFrom is how many bytes of one word must be left to let the kernel move them. Each splice costs two more calls.
+	splicedFrom = bufferSize
+
+	// splicedFor is how long the kernel moves all replies of a connection, after one that was long. It holds a pipe.
+	splicedFor = 100 * time.Millisecond
 )
 
 // conn is one client and its connection to the server.
@@ -59,6 +62,11 @@ func (c *conn) replies() {
 				reset(c.up) // the client is gone
 				reset(c.down)
 				return
+			}
+			if b.n == bufferSize && plain(c.up, c.down) {
+				b.n = 0
+				b.rest()
+				err = c.spliceReplies()
 			}
 			b.n = 0
 		}
@@ -177,8 +185,8 @@ func (c *conn) pass() error {
 		c.out = nil
 	}
 	c.in.drop(i)
-	if err == nil && c.in.n == 0 && c.framer.body >= splicedFrom {
-		err = c.splice()
+	if err == nil && c.in.n == 0 && c.framer.body >= splicedFrom && plain(c.up, c.down) {
+		err = c.spliceWord()
 	}
 	return err
 }
@@ -201,8 +209,8 @@ func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 	return verdict, out
 }
 
-// splice lets the kernel move the rest of a long word.
-func (c *conn) splice() error {
+// spliceWord lets the kernel move the rest of a long word.
+func (c *conn) spliceWord() error {
 	c.in.rest()
 	n, err := io.CopyN(c.up, c.down, c.framer.body)
 	c.framer.body -= n
@@ -210,6 +218,27 @@ func (c *conn) splice() error {
 		return nil
 	}
 	return err
+}
+
+// spliceReplies lets the kernel move replies for a while. It returns io.EOF at their end.
+func (c *conn) spliceReplies() error {
+	_ = c.up.SetReadDeadline(time.Now().Add(splicedFor))
+	_, err := io.Copy(c.down, c.up)
+	_ = c.up.SetReadDeadline(time.Time{})
+	switch {
+	case err == nil:
+		return io.EOF
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil
+	}
+	return err
+}
+
+// plain tells that the kernel sees what both carry.
+func plain(a, b net.Conn) bool {
+	_, aTLS := a.(*tls.Conn)
+	_, bTLS := b.(*tls.Conn)
+	return !aTLS && !bTLS
 }
 
 // closeWrite tells the other side that nothing more comes.
