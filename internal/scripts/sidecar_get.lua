@@ -3,7 +3,6 @@
 -- KEYS key        the lock's key
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
--- KEYS queue      the lock's key
 -- WORD name       of the sidecar
 -- WORD form       get; raw: get in stage legacy, where a value of others is shown as it is; lose: a GETSET that never wins;
 --             extend: one that extends a lock of the same owner

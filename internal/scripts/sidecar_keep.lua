@@ -4,7 +4,6 @@
 -- KEYS key        the lock's key
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
--- KEYS queue      the lock's key
 -- WORD name       of the sidecar
 -- WORD ttl        in milliseconds, of a lock whose client wrote no expiry; 0 renews none
 -- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none

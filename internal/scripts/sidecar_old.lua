@@ -3,7 +3,6 @@
 -- KEYS key        the lock's key
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
--- KEYS queue      the lock's key
 -- WORD name       of the sidecar
 -- WORD form       nx, setnx (a SET with NX), getset or set
 -- WORD far        the number that stands for whoever else holds the lock

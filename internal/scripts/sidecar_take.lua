@@ -108,8 +108,9 @@ if owes ~= '0' then s.owed[#s.owed + 1] = now + owes end
 s.token, s.ends, s.text, s.settle, s.place = value, ends, written, 0, '-'
 if ready then s.token = place end
 write(name, s, keeps)
-local set = s.value == '=' or redis.pcall('SET', guard, s.token, 'PX', ttl)
-if s.value == '=' or not set.err then set = redis.pcall('SET', key, held(s), 'PX', ttl) end
+local set = {}
+if s.token ~= '=' then set = redis.pcall('SET', guard, s.token, 'PX', ttl) end
+if not set.err then set = redis.pcall('SET', key, held(s), 'PX', ttl) end
 if set.err then
   if s.token ~= '=' then redis.pcall('SET', guard, s.token, 'PX', 1) end
   if before then redis.pcall('HSET', record, name, before) else redis.pcall('HDEL', record, name) end

@@ -475,7 +475,7 @@ func script(questions []question, ends []int, i, at int) string {
 	}
 	var b strings.Builder
 	for _, q := range questions[begin : at+1] {
-		fmt.Fprintf(&b, "  %q %+v\n", q.special, q.command)
+		fmt.Fprintf(&b, "  %q %+v %+v\n", q.special, q.command, q.command.Sidecar)
 	}
 	return b.String()
 }
