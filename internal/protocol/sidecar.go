@@ -63,14 +63,15 @@ func SidecarChannel(name string) string { return "lockmigrate:sidecar:" + name }
 // what is held is on the server, so a sidecar that is started again knows all.
 type Sidecar struct {
 	Name    string
-	Dialect *Dialect      // nil: the service writes no expiries
+	Dialect *Dialect      // of the service; nil: it writes no expiries
+	Fleet   *Dialect      // of the namespace, if it is another
 	Lease   time.Duration // of a lock without an expiry; the sidecar renews it
 	Legacy  bool          // stage legacy: commands do what they always did, and are remembered
 	Alone   bool          // stage modern: no client of the old scheme is about, and there is a queue
 	Grace   time.Duration // as of a BridgeAcquire; negative: never take over
 	Settle  time.Duration // the same
 	Poll    time.Duration // between two attempts of the service's client; 0: the dialect's, or 100 ms
-	Far     string        // a bridge value that stands for all other holders
+	Far     string        // a bridge value, of the service's dialect, that stands for all other holders
 }
 
 // usualPoll is for how long a client sleeps between two attempts where no dialect says so.
@@ -161,8 +162,8 @@ func (s *Sidecar) Set(now Instant, key, text string) (c Command, ok bool) {
 func (s *Sidecar) Del(now Instant, key string) Command {
 	c := s.command(SidecarDel, now, key)
 	c.Sidecar.Plain = s.Legacy
-	if s.Dialect != nil && !s.Legacy && !s.Alone {
-		c.Breath = s.Dialect.Breath()
+	if fleet := cmp.Or(s.Fleet, s.Dialect); fleet != nil && !s.Legacy && !s.Alone {
+		c.Breath = fleet.Breath()
 	}
 	return c
 }
@@ -200,17 +201,18 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	call.Form, call.Text = form, text
 	c.Value, c.Grace, c.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
-	call.Owes, call.Once = 2*c.TTL, true
-	if d == nil {
-		return c
+	call.Owes, call.Once = 2*c.TTL, d == nil || d.Unique
+	if d != nil {
+		c.Claim = 3 * cmp.Or(s.Poll, d.Poll)
+		if d.Release == ReleaseNever {
+			call.Owes = 0
+		}
 	}
-	c.Unit, c.Layout = d.Unit, d.Layout
-	call.Once, c.Claim = d.Unique, 3*cmp.Or(s.Poll, d.Poll)
-	if d.Release == ReleaseNever {
-		call.Owes = 0
-	}
-	if !s.Alone {
-		c.Grace, call.Settle, call.Free = s.Grace, s.Settle, d.SettlesFree()
+	if fleet := cmp.Or(s.Fleet, d); fleet != nil {
+		c.Unit, c.Layout = fleet.Unit, fleet.Layout
+		if !s.Alone {
+			c.Grace, call.Settle, call.Free = s.Grace, s.Settle, fleet.SettlesFree()
+		}
 	}
 	return c
 }
@@ -220,8 +222,8 @@ func (s *Sidecar) old(now Instant, key, text string, form Form) Command {
 	c.Sidecar.Form, c.Sidecar.Text = form, text
 	c.TTL, c.Sidecar.Until = s.lease(now, text)
 	c.Sidecar.Owes = max(2*c.TTL, time.Second)
-	if s.Dialect != nil {
-		c.Unit, c.Layout = s.Dialect.Unit, s.Dialect.Layout
+	if d := cmp.Or(s.Fleet, s.Dialect); d != nil {
+		c.Unit, c.Layout = d.Unit, d.Layout
 	}
 	return c
 }

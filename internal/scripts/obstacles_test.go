@@ -402,7 +402,7 @@ func situations() []situation {
 		s.args = append(s.args, 1)
 		return s
 	}
-	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 20000 1 0 1000 500 0 ms plain 300 1800000000000"
+	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 20000 1 0 1000 500 0 ms plain 300 7 1800000000000"
 	knows := func(field string) []string {
 		return []string{"HSET " + sides + " me " + field, "PEXPIRE " + sides + " 60000"}
 	}
@@ -551,7 +551,7 @@ func situations() []situation {
 		taking("free, SET", "OK", "set"),
 		taking("free, GETSET", "<nil>", "getset"),
 		taking("held", "0", "nx", set(key, theirs), set(guard, theirs)),
-		taking("held, GETSET", ours, "getset", set(key, theirs)),
+		taking("held, GETSET", "7", "getset", set(key, theirs)),
 		taking("held, in the queue", "0", "nx", with([]string{set(key, theirs)}, knows("-_0_0_"+ours+"_-_"))...),
 		taking("handed over", "1", "nx", with([]string{set(key, ours)}, knows("-_0_0_"+ours+"_-_"))...),
 		taking("settled", "1", "nx", with(held, knows("-_0_1_"+ours+"_-_"))...),

@@ -18,8 +18,9 @@
 -- WORD unit       of the dialect: ms, s, float or ns
 -- WORD layout     of it
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
+-- WORD far        the number that stands for whoever else holds the lock: live on any clock
 -- WORD written    what the client writes: the rest
--- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else a bridge value, which loses.
+-- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else far, which loses.
 --
 -- Atomic for the reasons of bridge_acquire.lua, and because the record must say what stands on the key.
 -- A member whose lease is over gets "held" and no error: old clients throw on errors.
@@ -36,7 +37,7 @@ grace, settle = tonumber(grace), tonumber(settle)
 
 local function refused()
   if form == 'nx' then return 0 end
-  return form == 'getset' and value
+  return form == 'getset' and far
 end
 local function granted()
   if form == 'nx' then return 1 end

@@ -100,7 +100,7 @@ func sidecarTake(c *call) protocol.Reply {
 		case protocol.FormSetNX:
 			return integer(0)
 		case protocol.FormTakes:
-			return text(cmd.Value)
+			return text(side.Far)
 		}
 		return protocol.Reply{Kind: protocol.Nil}
 	}
