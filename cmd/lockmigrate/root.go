@@ -119,7 +119,7 @@ func prepare(c *cobra.Command) {
 }
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
-	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
+	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
 	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
 	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
 	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")
