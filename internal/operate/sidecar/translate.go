@@ -64,7 +64,8 @@ func (t *translator) Close(*proxy.Client) { t.sidecar.clients.Add(-1) }
 func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {
 	s, o := t.sidecar, t.sidecar.order.Load()
 	rules, at := o.rules(t), time.Now()
-	now := protocol.InstantOf(at)
+	wall := s.opts.Clock()
+	now := protocol.InstantOf(wall)
 	name := strings.ToUpper(string(args[0]))
 	refuse := func(why string) (proxy.Verdict, []byte) {
 		if rules.Legacy && o.ready && at.Before(o.until) {
@@ -101,7 +102,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		}
 		command = rules.Del(now, key)
 	case strings.Contains(name, "EXPIRE"):
-		ttl, fine := lifetime(name, args, at)
+		ttl, fine := lifetime(name, args, wall)
 		if !fine {
 			if len(args) > 3 {
 				return refuse("with options on a lock's key; leave them out")
