@@ -174,4 +174,3 @@ func documented(s *scripts.Script) (codes []string) {
 	}
 	return codes
 }
-
