@@ -57,7 +57,9 @@ type Sidecar struct {
 	counts  counts
 	keys    keys
 	hears   atomic.Bool // messages to this sidecar come
-	news    chan struct{}
+
+	functions atomic.Bool // the server has the library of functions
+	news      chan struct{}
 
 	waking sync.Mutex
 	woken  chan struct{} // closed and replaced when a lock was handed over
