@@ -38,9 +38,9 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	return k
 }
 
-// begin sets the lease. began is a reading from before the command that set the key was sent, so that the
-// local deadline is never later than the server's.
-func (k *Lock) begin(fence int64, tookOver bool, began protocol.Instant) {
+// begin sets the lease. began and until are counted from before the command that set the key was sent, or from before the
+// last question when it was handed over, so that the local deadline is never later than the server's.
+func (k *Lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
 	s := &k.life.Lease
@@ -48,7 +48,7 @@ func (k *Lock) begin(fence int64, tookOver bool, began protocol.Instant) {
 	if h.alone() {
 		s.Owner = keptAlone{(*kept)(k)}
 	}
-	s.Begin(began, began.Add(s.Span))
+	s.Begin(began, until)
 }
 
 // hold is how the lock was taken.

@@ -79,9 +79,12 @@ type BridgeAcquire struct {
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
 	Courtesy Courtesy
-	Place    Place
-	Passed   string // the entry of one who was first in the queue and has been left a free key already
-	Quiet    bool   // we have heard of every change of the key in the gap that is over now, and there was none
+	Queue    string        // the queue's key: a free key goes to the first who waits there; empty for none
+	Passes   bool          // a free key is taken whoever waits: an attempt that does not wait itself
+	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
+	Claim    time.Duration // of a lock that is handed to us, until we have spoken
+	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep
+	Quiet    bool          // we have heard of every change of the key in the gap that is over now, and there was none
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -97,7 +100,13 @@ type BridgeAcquire struct {
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
 	wait    time.Duration // when to look again; negative: unknown
-	first   bool          // nobody stands before us in the queue
+	before  int64         // how many stand before us in the queue
+	entry   string        // ours in the queue, as it was sent last
+	stood   string        // the one before it, until the server has replaced that
+	ticket  int64         // our place in the queue; 0: none
+	queued  Instant       // when the last question that was answered with a ticket had not been sent yet
+	handed  bool          // the lock came by a grant
+	doubt   bool          // a reply stayed out: what is ours may have been taken over
 	verdict Verdict       // of a withdrawal under way
 	bare    bool          // which names the lock's own keys alone: the keys beside it were refused
 	puts    int
@@ -120,23 +129,6 @@ func (c Courtesy) on(command Command) Command {
 // Brief is the longest hold after which a release may leave the streak as the acquisition has written it.
 func (c Courtesy) Brief() time.Duration { return c.Gap / 8 }
 
-// Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
-// turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
-type Place struct {
-	Queue    string        // the queue's key
-	Entry    string        // ours, "<name> <channel>"; empty: we have none
-	TTL      time.Duration // of the queue's key: more than twice the longest sleep
-	Patience time.Duration // how long a free key is left to the first in the queue; 0: not at all
-}
-
-func (p Place) on(command Command) Command {
-	command.Queue, command.Entry = p.Queue, p.Entry
-	if command.Op == BridgeTake {
-		command.QueueTTL, command.Patience = p.TTL, p.Patience
-	}
-	return command
-}
-
 type bridgeState uint8
 
 const (
@@ -151,9 +143,19 @@ const (
 // maxSettles bounds how often one acquisition settles before it leaves the key to others.
 const maxSettles = 8
 
-// Since returns the reading of the client's clock before the command that set or extended the keys
-// last: the TTL counts from no earlier. Valid once Acquired.
-func (a *BridgeAcquire) Since() Instant { return a.sent }
+// Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
+func (a *BridgeAcquire) Deadline() Instant {
+	if a.handed {
+		return a.queued.Add(a.Claim)
+	}
+	return a.sent.Add(a.TTL)
+}
+
+// Handed tells that another holder has handed us the lock. Valid once Acquired.
+func (a *BridgeAcquire) Handed() bool { return a.handed }
+
+// Entries returns our entries that may stand in the queue.
+func (a *BridgeAcquire) Entries() (entry, stood string) { return a.entry, a.stood }
 
 // Asked returns the reading of the client's clock before the command that took the keys: they were ours no
 // earlier. Valid once Acquired; 0 where no streak is kept, and where the release has to write it.
@@ -166,8 +168,8 @@ func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
 // again is worth it; negative when that is unknown.
 func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
 
-// First tells that nobody stood before us in the queue when the server answered last.
-func (a *BridgeAcquire) First() bool { return a.first }
+// Before returns how many stood before us in the queue when the server answered last.
+func (a *BridgeAcquire) Before() int { return int(a.before) }
 
 // TookOver tells that an expired legacy value, Seen, was replaced.
 func (a *BridgeAcquire) TookOver() bool { return a.took }
@@ -181,6 +183,9 @@ func (a *BridgeAcquire) Holds() bool {
 // Next implements Machine.
 func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	switch {
+	case a.at == bridgeSlept && reply.Kind == Granted && a.certain(now, reply):
+		a.at, a.handed, a.fence, a.entry = bridgeTakes, true, reply.Int, ""
+		return done(Acquired)
 	case a.at == bridgeBegin || a.at == bridgeSlept:
 		return a.attempt(now)
 	case a.at == bridgeSettles:
@@ -198,9 +203,21 @@ func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	}
 }
 
+// certain tells that a grant is for our present place, and that enough of its claim is left. The server still said
+// "held" after our last question was sent, so the grant is younger than that.
+func (a *BridgeAcquire) certain(now Instant, reply Reply) bool {
+	return a.ticket != 0 && reply.Int2 == a.ticket && now.Sub(a.queued) < a.Claim/2 && (a.Fence == "" || reply.Int > 0)
+}
+
 func (a *BridgeAcquire) attempt(now Instant) Step {
 	if a.Truthful {
 		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
+	}
+	a.ticket, a.queued = 0, 0
+	if a.Channel != "" {
+		if entry := (Entry{a.Claim, a.NotAfter, true, a.Channel, a.Value}).String(); entry != a.entry {
+			a.stood, a.entry = a.entry, entry
+		}
 	}
 	a.again, a.settles, a.puts, a.took = false, 0, 0, false
 	return a.ask(now, bridgeTakes, BridgeTake)
@@ -208,15 +225,15 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.first, a.Passed, a.Quiet = true, "", false
+	a.before, a.Quiet = 0, false
 	if reply.Int > TakeHeld && reply.Int3 != 0 {
 		a.asked = 0 // the release may begin a gap
 	}
 	if reply.Int <= TakeHeld {
-		a.fence, a.first = 0, reply.Int2 == 0
-		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
-			a.Passed, a.seen = reply.Text, ""
-		}
+		a.fence, a.before = 0, reply.Int2
+		a.ticket, a.queued, a.stood = reply.Int4, a.sent, ""
+	} else {
+		a.entry, a.stood = "", "" // the script has removed it
 	}
 	switch reply.Int {
 	case TakeFree:
@@ -227,8 +244,11 @@ func (a *BridgeAcquire) taken(reply Reply) Step {
 	case TakeOver:
 		a.took = true
 		return a.settle()
-	case TakeMine:
-		return a.settle() // the earlier sending may have been a takeover
+	case TakeMine: // an earlier sending arrived, perhaps as a takeover; or the key was given to us
+		if a.doubt || a.Dialect.SettlesFree() {
+			return a.settle()
+		}
+		return done(Acquired)
 	case TakeForeign:
 		return a.pause(Foreign)
 	case TakeRefused:
@@ -281,7 +301,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again, a.Quiet = true, false // what we knew was of another moment
+		a.again, a.doubt, a.Quiet = true, true, false // what we knew was of another moment
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -343,15 +363,19 @@ func (a *BridgeAcquire) command(op Op) Command {
 	if op == BridgeDrop && a.bare {
 		return c
 	}
+	c.Queue, c.Entry, c.Stood = a.Queue, a.entry, a.stood
 	if op == BridgeDrop {
-		return a.Place.on(a.Courtesy.on(c))
+		return a.Courtesy.on(c)
 	}
 	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
-		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
-		c = a.Place.on(a.Courtesy.on(c))
-		c.Passed, c.Quiet = a.Passed, a.Quiet
+		c.Fence, c.FenceTTL, c.QueueTTL = a.Fence, a.FenceTTL, a.QueueTTL
+		c = a.Courtesy.on(c)
+		c.Quiet = a.Quiet
+		if a.Passes {
+			c.Queue = ""
+		}
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -447,7 +471,12 @@ type BridgeRelease struct {
 	Value    string
 	TTL      time.Duration // that the lock had: how long the streak is remembered
 	Courtesy Courtesy
-	Place    Place         // with an Entry, the place is given up too
+	Queue    string        // the queue's key; empty for none
+	Hand     bool          // the lock was ours and settled: the first in the queue may have it
+	Fence    string        // with Hand: the fencing counter's key, for the next holder; empty for none
+	FenceTTL time.Duration
+	Entry    string        // ours in the queue, to be removed; empty for none
+	Stood    string        // another one of ours, likewise
 	Taken    Instant       // a reading from before the keys were taken; 0: unknown
 	Leftover string        // deleted where it stands in our place; empty: nothing is
 	Breath   time.Duration // see Dialect.Breath
@@ -501,6 +530,7 @@ func (r *BridgeRelease) ask(brief bool) Step {
 	if r.bare {
 		return send(c)
 	}
-	c.Brief = brief
-	return send(r.Place.on(r.Courtesy.on(c)))
+	c.Brief, c.Queue, c.Hand, c.Entry, c.Stood = brief, r.Queue, r.Hand, r.Entry, r.Stood
+	c.Fence, c.FenceTTL = r.Fence, r.FenceTTL
+	return send(r.Courtesy.on(c))
 }

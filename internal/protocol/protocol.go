@@ -89,9 +89,9 @@ type Command struct {
 	Quiet      bool          // BridgeTake: nobody has touched the key in the gap that is over now, as far as we know
 	Brief      bool          // BridgeDrop: taken less than an eighth of a gap ago
 	Breath     time.Duration // BridgeDrop: for how long the guard stays behind; 0: not at all
-	Entry      string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
-	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
-	Passed     string        // BridgeTake: the entry of a first one that was left that time already
+	Entry      string        // BridgeTake, BridgeDrop: our Entry in Queue; empty for none
+	Stood      string        // BridgeTake: the entry that Entry replaces; BridgeDrop: another one of ours
+	Hand       bool          // BridgeDrop: the lock may be handed to the first in Queue
 	NotAfter   Instant       // on the server's clock: the command is refused later than this; 0: no bound
 
 	Count int64 // WaitReplicas: how many of them
@@ -116,6 +116,7 @@ type Reply struct {
 	Int  int64
 	Int2 int64 // further integers of a script's reply
 	Int3 int64
+	Int4 int64
 	Text string
 }
 

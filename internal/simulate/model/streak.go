@@ -58,7 +58,7 @@ func (c *call) follow(s streak, follows bool, code int64) (due int64) {
 	}
 	if fresh {
 		quiet, most := "", float64(c.longer())
-		if s.read && code == protocol.TakeFree && cmd.Quiet && (cmd.Entry != "" || cmd.Passed != "") {
+		if s.read && code == protocol.TakeFree && cmd.Quiet && cmd.Entry != "" {
 			quiet = s.text[:len(s.text)-len(strings.TrimLeft(s.text, "0"))]
 			if after*(math.Exp2(float64(len(quiet)))-1) < most {
 				quiet += "0"
@@ -73,8 +73,14 @@ func (c *call) follow(s streak, follows bool, code int64) (due int64) {
 	return due
 }
 
-// leave is a release: the streak goes on if the next holder comes within a gap.
-func (c *call) leave() {
+// gapDue tells that the key is to be left to legacy clients now.
+func (c *call) gapDue() bool {
+	s := c.streak()
+	return s.read && c.ms-s.since > c.command.YieldAfter.Milliseconds()
+}
+
+// goOn is a release: the streak goes on if the next holder comes within a gap.
+func (c *call) goOn() {
 	cmd, gap := c.command, c.command.Gap.Milliseconds()
 	if cmd.Streak == "" || gap <= 0 {
 		return
