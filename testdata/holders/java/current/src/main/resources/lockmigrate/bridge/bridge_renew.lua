@@ -1,17 +1,40 @@
+-- bridge_renew.lua: extends a bridge lock, repairs it after a stale DEL, or finds that it is lost.
+--
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS fence      the fencing counter, or the lock's key when none is wanted
+-- KEYS streak     the streak of bridge holders, or the lock's key when none is kept
+-- ARGV value      the bridge value
+-- ARGV ttl        the TTL in milliseconds
+-- ARGV fence_ttl  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV gap        the length of a gap in the streak in milliseconds, 0 when none is kept
+-- Reply    {1}                 extended
+--          {2}                 repaired: one of the two keys was gone and is set again
+--          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; neither is changed
+--          {0}                 lost: neither is ours; nothing changed
+--          error STAGE         the command came after its bound; nothing was done
+--
+-- Atomic because between a look at the two keys and a write another client can take the key.
+-- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
+-- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
+-- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
+-- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
+-- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
 -- effects.lua: the part that scripts share which write after they have read the clock, or asked who listens. It stands before
 -- each of them. It has their writes replicated, and not their text.
 --
 -- Since Redis 5 servers do that by themselves. Redis 3.2 and 4, and 6.2 with lua-replicate-commands no, do it when they are
--- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old is the error with which a
+-- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old_server is the error with which a
 -- script that needs the clock refuses before it writes anything. It tells the server's version, which nobody else on the way of
 -- the reply can ask for. A script that gives a lock back is refused nowhere: the DEL that it needs at least works on every server.
-local old
+local old_server
 if redis.replicate_commands then
   redis.replicate_commands()
 elseif not redis.REDIS_VERSION_NUM then -- a server that need not be asked may drop the function
   local info = redis.pcall('INFO', 'server')
   local version = type(info) == 'string' and info:match('redis_version:(%S+)') or 'before 3.2'
-  old = {err = 'OLDSERVER Redis ' .. version .. ' cannot run this script: it may not write after it has read the clock; 3.2 and later can'}
+  old_server = {err = 'OLDSERVER Redis ' .. version .. ' cannot run this script: it may not write after it has read the clock; 3.2 and later can'}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
@@ -19,6 +42,7 @@ end
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
 -- double holds that exactly. It is read by look(), once, where it is needed.
+local key, value, ttl = KEYS[1], ARGV[1], ARGV[2]
 local time, now
 local function look()
   if now then return end
@@ -97,36 +121,13 @@ local function text(key)
   local kind = redis.pcall('TYPE', key).ok or 'no string'
   return kind, kind
 end
--- bridge_renew.lua: extends a bridge lock, repairs it after a stale DEL, or finds that it is lost.
---
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the fencing counter, or the lock's key when none is wanted
--- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
--- ARGV[1]  the bridge value
--- ARGV[2]  the TTL in milliseconds
--- ARGV[3]  the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[4]  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV[5]  the length of a gap in the streak in milliseconds, 0 when none is kept
--- Reply    {1}                 extended
---          {2}                 repaired: one of the two keys was gone and is set again
---          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; neither is changed
---          {0}                 lost: neither is ours; nothing changed
---          error STAGE         the command came after its bound; nothing was done
---
--- Atomic because between a look at the two keys and a write another client can take the key.
--- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
--- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
--- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
--- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
--- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
-if old then return old end
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if late(ARGV[4]) then return refuse() end
+local guard, fence, streak, fence_ttl, not_after, gap = KEYS[2], KEYS[3], KEYS[4], ARGV[3], ARGV[4], ARGV[5]
+if old_server then return old_server end
+if late(not_after) then return refuse() end
 
 local function anew()
-  if ARGV[5] ~= '0' and pcall(look) then
-    redis.pcall('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[5]), 'PX', ttl + ARGV[5])
+  if gap ~= '0' and pcall(look) then
+    redis.pcall('SET', streak, string.format('%.0f %.0f', now, now + gap), 'PX', ttl + gap)
   end
 end
 
@@ -145,10 +146,10 @@ end
 if missing ~= key then redis.call('PEXPIRE', key, ttl) end
 if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end
 if missing then redis.call('SET', missing, value, 'PX', ttl) end
-if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[3], ARGV[3]) end
+if fence_ttl ~= '0' then redis.pcall('PEXPIRE', fence, fence_ttl) end
 if code == 2 then
   anew()
-elseif ARGV[5] ~= '0' then
-  redis.pcall('PEXPIRE', KEYS[4], ttl + ARGV[5])
+elseif gap ~= '0' then
+  redis.pcall('PEXPIRE', streak, ttl + gap)
 end
 return {code}

@@ -1,17 +1,38 @@
+-- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
+--
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- ARGV value      the bridge value
+-- ARGV ttl        the TTL in milliseconds
+-- ARGV grace      the grace in milliseconds
+-- ARGV unit       the unit of the dialect
+-- ARGV layout     its layout
+-- ARGV put_back   1 puts our value back over a live legacy value, 0 withdraws from it
+-- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
+-- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
+--          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
+--          {3, 0, 0, value}     put back over that value; settle again
+--          {-1, 0, ms, value}   withdrawn: that value stands, nothing is ours; look again after ms, -1 unknown
+--          {0, 0, 0, ''}        the guard is not ours: nothing is
+--          error STAGE          the command came after its bound; nothing was done
+--
+-- Atomic because the answer must be true of key and guard at one moment, and because a value may be
+-- put back only over the one that was looked at.
+-- The guard is extended first: a server that is out of memory allows the SET after that.
 -- effects.lua: the part that scripts share which write after they have read the clock, or asked who listens. It stands before
 -- each of them. It has their writes replicated, and not their text.
 --
 -- Since Redis 5 servers do that by themselves. Redis 3.2 and 4, and 6.2 with lua-replicate-commands no, do it when they are
--- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old is the error with which a
+-- asked. Redis 2.8 and 3.0 cannot do it: there a script may not write after TIME. On those, old_server is the error with which a
 -- script that needs the clock refuses before it writes anything. It tells the server's version, which nobody else on the way of
 -- the reply can ask for. A script that gives a lock back is refused nowhere: the DEL that it needs at least works on every server.
-local old
+local old_server
 if redis.replicate_commands then
   redis.replicate_commands()
 elseif not redis.REDIS_VERSION_NUM then -- a server that need not be asked may drop the function
   local info = redis.pcall('INFO', 'server')
   local version = type(info) == 'string' and info:match('redis_version:(%S+)') or 'before 3.2'
-  old = {err = 'OLDSERVER Redis ' .. version .. ' cannot run this script: it may not write after it has read the clock; 3.2 and later can'}
+  old_server = {err = 'OLDSERVER Redis ' .. version .. ' cannot run this script: it may not write after it has read the clock; 3.2 and later can'}
 end
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
@@ -19,6 +40,7 @@ end
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
 -- double holds that exactly. It is read by look(), once, where it is needed.
+local key, value, ttl, unit, layout = KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 local time, now
 local function look()
   if now then return end
@@ -97,30 +119,9 @@ local function text(key)
   local kind = redis.pcall('TYPE', key).ok or 'no string'
   return kind, kind
 end
--- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
---
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- ARGV[1]  the bridge value
--- ARGV[2]  the TTL in milliseconds
--- ARGV[3]  the grace in milliseconds
--- ARGV[4]  the unit of the dialect
--- ARGV[5]  its layout
--- ARGV[6]  1 puts our value back over a live legacy value, 0 withdraws from it
--- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
--- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
---          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
---          {3, 0, 0, value}     put back over that value; settle again
---          {-1, 0, ms, value}   withdrawn: that value stands, nothing is ours; look again after ms, -1 unknown
---          {0, 0, 0, ''}        the guard is not ours: nothing is
---          error STAGE          the command came after its bound; nothing was done
---
--- Atomic because the answer must be true of key and guard at one moment, and because a value may be
--- put back only over the one that was looked at.
--- The guard is extended first: a server that is out of memory allows the SET after that.
-if old then return old end
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if late(ARGV[7]) then return refuse() end
+local guard, grace, put_back, not_after = KEYS[2], ARGV[3], ARGV[6], ARGV[7]
+if old_server then return old_server end
+if late(not_after) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
 look()
 
@@ -130,10 +131,10 @@ if seen == value then
   code = 1
 elseif seen then
   local left, ends = redis.call('PTTL', key), nil
-  if kind == 'string' and left < 0 then ends = expiry(seen, ARGV[4], ARGV[5]) end
-  local due = ends and ends + tonumber(ARGV[3])
+  if kind == 'string' and left < 0 then ends = expiry(seen, unit, layout) end
+  local due = ends and ends + tonumber(grace)
   if not due or now <= due then
-    if not due or ARGV[6] ~= '1' then
+    if not due or put_back ~= '1' then
       redis.call('DEL', guard)
       return {-1, 0, due and due - now + 1 or left, seen}
     end
