@@ -4,7 +4,7 @@
 -- KEYS guard        its guard: holds the bridge owner's value, legacy clients never touch it
 -- KEYS fence        the fencing counter, or the lock's key when none is wanted
 -- KEYS streak       the streak of bridge holders, or the lock's key when none is kept
--- KEYS queue        the queue of those who wait, or the lock's key when none is kept
+-- KEYS queue        the queue of those who wait, or the lock's key for an attempt that waits for nobody
 -- ARGV value        the bridge value: far-future to every legacy reader, unguessable, ours alone
 -- ARGV ttl          the TTL in milliseconds, of key and guard
 -- ARGV grace        the grace in milliseconds; -1 never takes over
@@ -16,20 +16,18 @@
 --                   keeps no streak
 -- ARGV gap          the length of the gap: more than the pause between two looks of a legacy client
 -- ARGV longer       by how much longer they may where gap after gap is of no use to anybody
--- ARGV patience     for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
---                   all, for an attempt that does not wait
 --                   What follows is left out by those who have no part in the queue:
--- ARGV [entry]      our entry in it: "<name> <channel>", '' for none
+-- ARGV [entry]      our entry in it, see queue_grant.lua; '' for none
 -- ARGV [queue_ttl]  the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
--- ARGV [passed]     the entry of a first one that was left that time already, '' for none
+-- ARGV [stood]      the entry that it replaces: its bound was another one; '' for none
 -- ARGV [quiet]      1: we have heard of every change of the key in the gap that is over now, and there was none
 -- Reply    {1, fence, due}         taken, it was free; due is 1 if a gap may follow
 --          {2, fence, due, value}  taken over from an expired legacy value
---          {3, fence, due}         ours already, extended: an earlier sending of this command had arrived
---          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
---          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms
---          {-1, n, ms, value}      foreign: a value, or a type, that is not of the dialect; held
---          {-2, n, ms, value}      a ghost: an expired legacy value, but takeovers are not allowed
+--          {3, fence, due}         ours already, extended: an earlier sending of this command had arrived, or the
+--                                  key was given to us
+--          {0, n, ms, value, t}    held; look again after ms, -1 unknown; n stand before us, t is our ticket, 0 for none
+--          {-1, n, ms, value, t}   foreign: a value, or a type, that is not of the dialect; held
+--          {-2, n, ms, value, t}   a ghost: an expired legacy value, but takeovers are not allowed
 --          error STAGE             the command came after its bound; nothing was done
 --
 -- Atomic because of three races: between reading an expired value and replacing it another client can
@@ -49,10 +47,9 @@
 -- gap in a row. So a member of an older version, which knows of no zeros, keeps to the longer streak all
 -- the same, and the first gap after a holder of its own is that of the shortest. No streak gets longer once
 -- it has begun. A since that lies ahead by more than our own options allow is not believed.
--- Whoever waits stands in the queue, a sorted set whose scores are the tickets, drawn from the server's
--- clock, and of those who wait only the first may take a key that may be taken. The queue decides nothing but who is refused:
--- no entry in it, however old, can make two holders. So it needs no clean-up: a first one that is gone, or
--- stopped, has its turn for a moment after somebody has found the key free, and loses its place.
+-- Who finds the key free gives it to the first in the queue, not to itself. An expired legacy value is taken over by whom finds
+-- it: the taker has to settle. The queue decides who gets a lock that nobody has, or that its holder gives away. So no entry
+-- in it, however old, can make two holders.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
 -- The key is written last, the guard before it, and all else before these two: nothing is taken when one of
 -- the commands is refused. A guard whose key is refused is set once more, to end at once; the right to that
@@ -62,7 +59,7 @@
 -- is never of the usual case.
 -- include effects.lua
 if old_server then return old_server end
-local free = not entry and redis.call('EXISTS', key, guard, patience == '0' and key or queue) == 0
+local free = not entry and redis.call('EXISTS', key, guard, queue) == 0
 local found -- counter and streak, and what is on key and guard; nil also for what is no string
 if free then
   found = redis.call('MGET', fence, streak)
@@ -99,32 +96,21 @@ if free and (not_after == '0' or moment <= tonumber(not_after)) and not (follows
   if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
   return {1, n, due}
 end
+-- include queue_grant.lua
 -- include bridge_shared.lua
 time, now = clock, moment
 if late(not_after) then return refuse() end
 if queue == key then queue = nil end
-entry = entry or ''
-
--- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
--- before us. What has become of the queue's key must not matter to the lock.
-local function line_up()
-  if not queue or entry == '' then return 0 end
-  local lives = redis.pcall('PEXPIRE', queue, queue_ttl) -- first: where it is refused, no queue is made
-  if type(lives) == 'number' and not tonumber(redis.pcall('ZSCORE', queue, entry)) then
-    local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
-    local ticket = math.max(last + 1, seconds * 1000000 + micros)
-    redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
-    if lives == 0 then redis.pcall('PEXPIRE', queue, queue_ttl) end
-  end
-  return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
-end
+local waits = queue and entry and entry ~= ''
 
 local none = free or not found[3] and not found[4] and redis.call('EXISTS', key, guard) == 0
 local owner = found[4]
 if not owner and not none then owner = text(guard) end
 local function held(code, wait, seen)
   if owner == value then redis.pcall('DEL', guard) end -- of an earlier sending; we leave nothing behind
-  return {code, line_up(), wait, seen}
+  local ticket, before
+  if waits then ticket, before = join(queue, queue_ttl, entry, stood) end -- what has become of the queue must not matter
+  return {code, ticket and before or 0, wait, seen, ticket or 0}
 end
 if owner and owner ~= value then
   return held(0, redis.call('PTTL', guard), owner)
@@ -154,19 +140,17 @@ end
 if follows and code == 1 and lasted > tonumber(yield_after) then
   return held(0, lasts, '')
 end
-while queue and code ~= 3 and patience ~= '0' do
-  local first = redis.pcall('ZRANGE', queue, 0, 0)
-  if not first[1] or first[1] == entry then break end
-  if first[1] == passed then
-    if redis.pcall('ZREM', queue, first[1]) ~= 1 then break end -- refused: else this would go on for ever
-  else
-    local name, channel = string.match(first[1], '^(%S+) (.+)$')
-    if name then redis.pcall('PUBLISH', channel, name .. ' head') end
-    held(0, 0, '')
-    return {0, 2, tonumber(patience), first[1]}
+if queue and code == 1 then
+  local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
+  if head and head ~= entry and head ~= stood then
+    if waits then join(queue, queue_ttl, entry, stood) end
+    redis.call('SET', key, value, 'XX') -- sets nothing: it asks for the right that a grant needs
+    if grant(key, queue, guard, fence, fence_ttl, nil, nil, value) then
+      return held(0, redis.pcall('PTTL', key), redis.pcall('GET', key))
+    end
   end
 end
-if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
+if waits then redis.pcall('ZREM', queue, entry, stood or '') end
 if yield_after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
   if not follows or code == 2 then -- a new one; what was taken over is a legacy client's
     lasted = 0

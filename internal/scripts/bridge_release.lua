@@ -4,14 +4,21 @@
 -- KEYS guard     its guard
 -- KEYS streak    the streak of bridge holders, or the lock's key when none is kept
 -- KEYS queue     the queue of those who wait, or the lock's key when none is kept
+-- KEYS [fence]   the fencing counter, for the one whom the lock is handed to, or the lock's key when none is wanted
 -- ARGV value     the bridge value
 -- ARGV gap       the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
 --                key has been free for that long
 -- ARGV ttl       the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- ARGV yield_after  how long bridge holders may follow one another before they leave a gap
 -- ARGV brief     1: the key was taken less than an eighth of a gap ago
--- ARGV [entry]   our entry in the queue, to be removed; left out, or '', when we have none
--- ARGV [breath]  for how long in milliseconds the guard stays behind; left out: not at all
+-- ARGV breath       for how long in milliseconds the guard stays behind, 0: not at all
+-- ARGV [hand]       1: the lock may be handed to the first in the queue. Not so an acquisition that is given up before it has
+--                   settled, nor a place in the queue
+-- ARGV [fence_ttl]  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV [entry]      our entry in the queue, to be removed; '' when we have none
+-- ARGV [stood]      another one of ours; '' when there is none
 -- Reply    {1}                 released: the key was ours to the end
+--          {1, 1}              the same, and the lock is that of the first in the queue now
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
 --          {0}                 nothing was ours
@@ -36,35 +43,54 @@ if found.err then
   end
 end
 local mine, whose = found[1] == value, found[2] == value
-local seen
-if mine then
-  redis.call('DEL', key)
-  if whose and (not breath or redis.pcall('PEXPIRE', guard, breath) ~= 1) then redis.call('DEL', guard) end
-elseif whose then
-  redis.call('DEL', guard)
-  seen = found[1]
-  if type(seen) ~= 'string' then
-    seen = redis.pcall('TYPE', key).ok or 'unknown'
-    if seen == 'none' then seen = nil end
-  end
-end
-if whose and gap ~= '0' and not (mine and brief == '1') then
-  local clock = redis.pcall('TIME')
-  if not clock.err then
+
+-- follow() has the streak end a gap from now, if nobody has the key by then.
+local function follow()
+  local clock = gap ~= '0' and redis.pcall('TIME')
+  if clock and not clock.err then
     local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local since = mine and string.match(redis.pcall('MGET', streak)[1] or '', '^(%d+) %d+$')
     redis.pcall('SET', streak, (since or string.format('%.0f', now)) .. string.format(' %.0f', now + gap), 'PX', ttl + gap)
   end
 end
-if queue ~= key and redis.pcall('EXISTS', queue) == 1 then
-  if entry and entry ~= '' then redis.pcall('ZREM', queue, entry) end
-  for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
-    local name, channel = string.match(entry, '^(%S+) (.+)$')
-    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
-    if type(heard) == 'number' and heard > 0 then break end
+
+-- free() deletes what is ours.
+local function free()
+  local seen
+  if mine then
+    redis.call('DEL', key)
+    if whose and (breath == '0' or redis.pcall('PEXPIRE', guard, breath) ~= 1) then redis.call('DEL', guard) end
+  elseif whose then
+    redis.call('DEL', guard)
+    seen = found[1]
+    if type(seen) ~= 'string' then
+      seen = redis.pcall('TYPE', key).ok or 'unknown'
+      if seen == 'none' then seen = nil end
+    end
+  end
+  if whose and not (mine and brief == '1') then follow() end
+  if mine then return {1} end
+  if not whose then return {0} end
+  if seen then return {-1, 0, 0, seen} end
+  return {2}
+end
+if queue == key or redis.pcall('EXISTS', queue) ~= 1 then return free() end
+
+-- include queue_grant.lua
+if entry then redis.pcall('ZREM', queue, entry, stood or '') end
+local function over() -- the streak: it is the turn of the old clients
+  local since = gap ~= '0' and string.match(redis.pcall('MGET', streak)[1] or '', '^(%d+) %d+$')
+  local clock = since and redis.pcall('TIME')
+  return clock and (clock.err or clock[1] * 1000 + math.floor(clock[2] / 1000) - since > tonumber(yield_after))
+end
+if mine and whose and hand == '1' and not old_server and not over() then
+  local given, guarded = grant(key, queue, guard, fence or key, fence_ttl or '0', value)
+  if given then
+    if guarded == '0' then redis.pcall('DEL', guard) end
+    follow()
+    return {1, 1}
   end
 end
-if mine then return {1} end
-if not whose then return {0} end
-if seen then return {-1, 0, 0, seen} end
-return {2}
+local reply = free()
+first(queue)
+return reply

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -135,9 +134,9 @@ func argument(c *protocol.Command, key any, name string) any {
 		if c.Op != protocol.Queue && (c.Op != protocol.QueueRelease || c.Channel == "") {
 			return c.Entry
 		}
-		return Entry(*c)
+		return c.TokenEntry()
 	case "queue_ttl":
-		if c.Op == protocol.BridgeTake && c.Entry == "" && c.Passed == "" {
+		if c.Op == protocol.BridgeTake && c.Entry == "" {
 			return zero
 		}
 		return milliseconds(c.QueueTTL)
@@ -168,10 +167,10 @@ func argument(c *protocol.Command, key any, name string) any {
 		return milliseconds(c.Gap)
 	case "longer":
 		return milliseconds(max(c.YieldMost-c.YieldAfter, 0))
-	case "patience":
-		return milliseconds(c.Patience)
-	case "passed":
-		return c.Passed
+	case "stood":
+		return c.Stood
+	case "hand":
+		return flag(c.Hand)
 	case "quiet":
 		return flag(c.Quiet)
 	case "brief":
@@ -188,12 +187,6 @@ func wanted(name string, key any) any {
 		return key
 	}
 	return name
-}
-
-// Entry is how a waiter stands in a queue: who it will be, for how long it may own the key before it
-// has spoken, and where it listens.
-func Entry(c protocol.Command) string {
-	return c.Value + " " + strconv.FormatInt(c.Claim.Milliseconds(), 10) + " " + c.Channel
 }
 
 func flag(b bool) any {

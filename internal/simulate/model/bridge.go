@@ -132,17 +132,8 @@ func (c *call) othersTurn() bool {
 	if cmd.Entry != "" {
 		c.lineUp()
 	}
-	return c.grant(cmd.Value, true)
-}
-
-// callFirst tells the first in the queue who hears it that it is its turn.
-func (c *call) callFirst() {
-	for i, w := range c.waiters() {
-		e, ok := protocol.ParseEntry(w.Name)
-		if i == 10 || ok && c.publish(e.Channel, "head "+e.Token) > 0 {
-			return
-		}
-	}
+	given, _ := c.grant(cmd.Value, true)
+	return given
 }
 
 // bridgeSettle is bridge_settle.lua.
@@ -232,9 +223,14 @@ func bridgeDrop(c *call) protocol.Reply {
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
 	c.leave(cmd.Entry, cmd.Stood)
-	if mine && onKey && cmd.Hand && !c.gapDue() && c.grant("", false) {
-		c.goOn()
-		return integers(protocol.DropDone, 1, 0)
+	if mine && onKey && cmd.Hand && !c.gapDue() {
+		if given, withGuard := c.grant("", false); given {
+			if !withGuard {
+				c.remove(cmd.Guard)
+			}
+			c.goOn()
+			return integers(protocol.DropDone, 1, 0)
+		}
 	}
 	if mine {
 		if onKey && cmd.Breath >= time.Millisecond {

@@ -94,10 +94,10 @@ func agree(t *testing.T, addr string, count int, known func([]question) []questi
 	t.Logf("%d sequences, %d commands, %.0f commands/s", count, commands, float64(commands)/time.Since(start).Seconds())
 }
 
-// question is a command, or one of two things that only the test does.
+// question is a command, or one of the things that only the test does.
 type question struct {
 	command protocol.Command
-	special byte // 'p' asks for the TTL, 'x' ends it
+	special byte // 'p' asks for the TTL, 'x' ends it, 'q' asks how many wait, 'g' reads the guard
 }
 
 func agreeBatch(t *testing.T, conn redis.Conn, first, n int, known func([]question) []question, seen coverage) int {
@@ -137,6 +137,8 @@ func agreeBatch(t *testing.T, conn redis.Conn, first, n int, known func([]questi
 // coverage counts the answers by operation and code: what was never answered was not compared.
 type coverage map[string]int
 
+const handed protocol.Op = 255 // a BridgeDrop that hands the lock on
+
 func (c coverage) note(q *question, r *protocol.Reply) {
 	if q.special == 0 {
 		code := r.Int
@@ -144,6 +146,9 @@ func (c coverage) note(q *question, r *protocol.Reply) {
 			code = 0
 		}
 		c[fmt.Sprintf("%d/%d/%d", q.command.Op, r.Kind, code)]++
+		if q.command.Op == protocol.BridgeDrop && r.Int2 == 1 {
+			c[fmt.Sprintf("%d/%d/%d", handed, r.Kind, r.Int)]++
+		}
 	}
 }
 
@@ -153,7 +158,7 @@ func (c coverage) require(t *testing.T) {
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
 		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing},
-		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
+		handed: {1}, protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
 		protocol.CompareDel: {0, 1}, protocol.CompareSet: {0, 1}, protocol.SetNX: {0, 1}, protocol.Del: {0, 1},
 	}
 	for op, list := range codes {
@@ -177,6 +182,10 @@ func ask(conn redis.Conn, q *question) error {
 	switch q.special {
 	case 'p':
 		return conn.Send("PTTL", q.command.Key)
+	case 'q':
+		return conn.Send("ZCARD", q.command.Key+":q")
+	case 'g':
+		return conn.Send("GET", q.command.Key+":g")
 	case 'x':
 		return conn.Send("EVAL", "if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 0", 1, q.command.Key)
 	default:
@@ -234,6 +243,14 @@ func answer(store *model.Store, now protocol.Instant, q *question) protocol.Repl
 			return protocol.Reply{Kind: protocol.Integer, Int: -1}
 		}
 		return protocol.Reply{Kind: protocol.Integer, Int: e.ExpireMS - int64(now)/1e6}
+	case 'q':
+		e, _ := store.Look(now, q.command.Key+":q")
+		return protocol.Reply{Kind: protocol.Integer, Int: int64(len(e.Fields))}
+	case 'g':
+		if e, ok := store.Look(now, q.command.Key+":g"); ok {
+			return protocol.Reply{Kind: protocol.Text, Text: e.Value}
+		}
+		return protocol.Reply{Kind: protocol.Nil}
 	case 'x':
 		store.Lapse(q.command.Key)
 		return protocol.Reply{Kind: protocol.Integer}
@@ -255,7 +272,7 @@ func random(g *rand.Rand, key string) []question {
 	for range 3 + g.IntN(9) {
 		q := question{command: protocol.Command{
 			Op: family[g.IntN(len(family))], Key: key, Value: pick(values[:2+g.IntN(3)]...), Old: pick(values[:2]...),
-			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, "unheard"), Queue: key + ":q",
+			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, heard, "unheard", protocol.Polls), Queue: key + ":q",
 		}}
 		if g.IntN(2) == 0 {
 			q.command.Fence = key + ":f"
@@ -271,12 +288,15 @@ func random(g *rand.Rand, key string) []question {
 			q.special = 'p'
 		case 1:
 			q.special = 'x'
+		case 2:
+			q.special = 'q'
 		}
 
 		sequence = append(sequence, q)
 	}
 	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
-		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'})
+		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'},
+		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'})
 }
 
 // families are commands that meet on a key.
@@ -289,6 +309,8 @@ var families = [][]protocol.Op{
 	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.RedissonCount, protocol.Get, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.SetNX, protocol.GetSet, protocol.Del, protocol.SetToken},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.BridgeDrop, protocol.Del},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.Del},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
 	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
@@ -314,9 +336,17 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.Share = 1000 * time.Second
 	}
 	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
-		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
-		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
-		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+		entry := func(token string) string {
+			until := []protocol.Instant{0, protocol.InstantOf(time.Now().Add(-time.Hour)), protocol.InstantOf(time.Now().Add(24 * time.Hour))}[g.IntN(3)]
+			return protocol.Entry{Claim: c.Claim, Until: until / 1e10 * 1e10, Guarded: true, Channel: c.Channel, Token: token}.String()
+		}
+		if g.IntN(3) > 0 {
+			c.Entry = entry(c.Value)
+		}
+		if c.Entry != "" && g.IntN(3) == 0 {
+			c.Stood = entry(c.Value)
+		}
+		c.Hand = g.IntN(3) > 0
 	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
 		c.Queue = ""
 	}
@@ -395,7 +425,7 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		if r.Int > 0 && q.command.Op == protocol.BridgeTake {
 			return r // Int3 is no time
 		}
-		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
+		r.Int3, r.Int4 = whichTTL(r.Int3/1000*1000), min(r.Int4, 1)
 	}
 	return r
 }

@@ -36,10 +36,12 @@ func enqueue(c *call) protocol.Reply {
 		c.enter(me)
 	}
 	c.expire(cmd.Queue, cmd.QueueTTL)
-	if free && !c.grant(cmd.Value, true) {
-		c.unqueue(me)
-		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
-		return integers(1, c.nextFence(), 0)
+	if free {
+		if given, _ := c.grant(cmd.Value, true); !given {
+			c.unqueue(me)
+			c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
+			return integers(1, c.nextFence(), 0)
+		}
 	}
 	at := c.place(me)
 	if left == 0 {
@@ -96,20 +98,17 @@ func queueRelease(c *call) protocol.Reply {
 	if cmd.Channel != "" {
 		c.leaveQueue(cmd.TokenEntry())
 	}
-	switch {
-	case !c.holds(cmd.Key, cmd.Value):
+	if !c.holds(cmd.Key, cmd.Value) {
 		return integer(0)
-	case c.pause():
-		c.remove(cmd.Key)
-		c.tellFirst()
-		return integer(1)
-	case c.grant("", false):
-		return integer(2)
-	default:
-		c.remove(cmd.Key)
-		c.tellFirst()
-		return integer(1)
 	}
+	if !c.pause() {
+		if given, _ := c.grant("", false); given {
+			return integer(2)
+		}
+	}
+	c.remove(cmd.Key)
+	c.callFirst()
+	return integer(1)
 }
 
 // leaveQueue takes a waiter out, and tells the one who is first now.
@@ -117,32 +116,35 @@ func (c *call) leaveQueue(me string) {
 	wasHead := c.head() == me
 	c.unqueue(me)
 	if wasHead {
-		c.tellFirst()
+		c.callFirst()
 	}
 }
 
-// tellFirst tells the first waiter that it is.
-func (c *call) tellFirst() {
-	if e, ok := protocol.ParseEntry(c.head()); ok {
-		c.publish(e.Channel, "head "+e.Token)
+// callFirst tells the first waiter who hears it that it is.
+func (c *call) callFirst() {
+	for i, w := range c.waiters() {
+		e, ok := protocol.ParseEntry(w.Name)
+		if i == 10 || ok && c.publish(e.Channel, "head "+e.Token) > 0 {
+			return
+		}
 	}
 }
 
 // grant gives the key to the first waiter that still listens and still may have it, and tells whether there was one.
 // Own is the token of a caller that stands in the queue: it is not passed over, and is given nothing. Free tells that
 // nobody has the key: a bridge client may have to settle then, so it is told to look.
-func (c *call) grant(own string, free bool) bool {
+func (c *call) grant(own string, free bool) (given, withGuard bool) {
 	cmd := c.command
 	for {
 		waiters := c.waiters()
 		if len(waiters) == 0 {
-			return false
+			return false, false
 		}
 		head := waiters[0]
 		e, ok := protocol.ParseEntry(head.Name)
 		if ok && own != "" && e.Token == own {
 			c.unqueue(head.Name)
-			return false
+			return false, false
 		}
 		late := e.Until != 0 && c.ms > int64(e.Until)/int64(time.Millisecond)
 		if !ok || late || e.Channel != protocol.Polls && (c.Listening == nil || c.Listening(e.Channel) == 0) {
@@ -150,8 +152,8 @@ func (c *call) grant(own string, free bool) bool {
 			continue
 		}
 		owner, guarded := c.text(cmd.Guard)
-		if e.Guarded && (cmd.Guard == "" || guarded && owner != cmd.Value) {
-			return false
+		if e.Guarded && (cmd.Guard == "" || guarded && (free || owner != cmd.Value)) {
+			return false, false
 		}
 		c.unqueue(head.Name)
 		if e.Guarded && free {
@@ -162,10 +164,8 @@ func (c *call) grant(own string, free bool) bool {
 		c.write(cmd.Key, e.Token, e.Claim.Milliseconds())
 		if e.Guarded {
 			c.write(cmd.Guard, e.Token, e.Claim.Milliseconds())
-		} else if guarded && owner == cmd.Value {
-			c.remove(cmd.Guard)
 		}
-		return true
+		return true, e.Guarded
 	}
 }
 
