@@ -31,7 +31,7 @@ func eager(change ...func(*compat.Options)) compat.Options {
 // queued waits until so many stand in a key's queue on the server.
 func queued(t testing.TB, s *redistest.Server, key string, n int64) {
 	t.Helper()
-	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.LineKey(key)) == n })
+	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == n })
 }
 
 // TestProcessesTakeTurns: of several Lockers that all want one key again and again, each with several
@@ -131,8 +131,8 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 func TestQueueOutlivesItsWaiters(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
-		s.Do("ZADD", protocol.LineKey("orders"), 1, "dead lockmigrate:wake:nobody")
-		s.Do("ZADD", protocol.LineKey("orders"), 2, "no entry at all")
+		s.Do("ZADD", protocol.QueueKey("orders"), 1, "1000 0 1 lockmigrate:wake:nobody dead")
+		s.Do("ZADD", protocol.QueueKey("orders"), 2, "no entry at all")
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var gone sync.WaitGroup

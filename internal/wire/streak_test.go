@@ -72,7 +72,7 @@ func (b *streaks) pair(quiet bool, held time.Duration) (left time.Duration, free
 // olderPair is the same for a member of the version before.
 func (b *streaks) olderPair(held time.Duration) (left time.Duration, free bool) {
 	b.Helper()
-	streak, line := protocol.StreakKey(b.key), protocol.LineKey(b.key)
+	streak, line := protocol.StreakKey(b.key), protocol.QueueKey(b.key)
 	row, err := redis.Values(b.older[0].Do(b.conn, b.key, b.guard(), protocol.FenceKey(b.key), streak, line,
 		theirs, ttl.Milliseconds(), grace.Milliseconds(), "ms", "plain", 3600000, 0, after.Milliseconds(), gap.Milliseconds(), "", 0, 0, ""))
 	if err != nil {

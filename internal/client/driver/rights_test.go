@@ -30,7 +30,7 @@ func asUser(t *testing.T, s *redistest.Server, rules ...any) *Driver {
 func TestAReleaseNeedsNoCompanions(t *testing.T) {
 	s := redistest.Real(t)
 	guard := protocol.GuardKey("lock:1")
-	place := protocol.Place{Queue: protocol.LineKey("lock:1"), TTL: wait}
+	queue := protocol.QueueKey("lock:1")
 	courtesy := protocol.Courtesy{Streak: protocol.StreakKey("lock:1"), YieldAfter: wait, Gap: time.Second}
 	for _, c := range []struct {
 		name  string
@@ -47,10 +47,10 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 			Key: "lock:1", Token: token, Queue: "{lock:1}:queue", Entry: true, Channel: "c", Claim: wait,
 		}, protocol.Released},
 		{"a streak", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
-			Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+			Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Queue: queue,
 		}, protocol.Released},
 		{"an acquisition that is undone", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &undone{BridgeAcquire: protocol.BridgeAcquire{
-			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Queue: queue,
 		}}, protocol.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
