@@ -92,7 +92,7 @@ func TestCloseEndsWaits(t *testing.T) {
 					ended <- err
 				}()
 			}
-			queue := protocol.CompanionsOf(key).Line
+			queue := protocol.CompanionsOf(key).Queue
 			if name != "legacy" {
 				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
 			} else {

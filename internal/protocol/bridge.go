@@ -29,6 +29,7 @@ const (
 	RenewTheirs  = -1 // the guard is ours, the key holds Text
 	RenewLost    = 0  // neither is ours
 	DropDone     = 1  // released
+	DropHanded   = 3  // released, and the lock is that of the first in the queue now
 	DropRepaired = 2  // the key was absent, the guard ours
 	DropTheirs   = -1 // the guard was ours, the key holds Text
 	DropNothing  = 0  // nothing was ours

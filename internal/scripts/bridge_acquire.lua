@@ -145,7 +145,7 @@ if queue and code == 1 then
   if head and head ~= entry and head ~= stood then
     if waits then join(queue, queue_ttl, entry, stood) end
     redis.call('SET', key, value, 'XX') -- sets nothing: it asks for the right that a grant needs
-    if grant(key, queue, guard, fence, fence_ttl, nil, nil, value) then
+    if grant(key, queue, guard, fence, fence_ttl, {own = value}) then
       return held(0, redis.pcall('PTTL', key), redis.pcall('GET', key))
     end
   end

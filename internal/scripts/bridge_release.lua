@@ -18,7 +18,7 @@
 -- ARGV [entry]      our entry in the queue, to be removed; '' when we have none
 -- ARGV [stood]      another one of ours; '' when there is none
 -- Reply    {1}                 released: the key was ours to the end
---          {1, 1}              the same, and the lock is that of the first in the queue now
+--          {3}                 the same, and the lock is that of the first in the queue now
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
 --          {0}                 nothing was ours
@@ -84,11 +84,9 @@ local function over() -- the streak: it is the turn of the old clients
   return clock and (clock.err or clock[1] * 1000 + math.floor(clock[2] / 1000) - since > tonumber(yield_after))
 end
 if mine and whose and hand == '1' and not old_server and not over() then
-  local given, guarded = grant(key, queue, guard, fence or key, fence_ttl or '0', value)
-  if given then
-    if guarded == '0' then redis.pcall('DEL', guard) end
+  if grant(key, queue, guard, fence or key, fence_ttl or '0', {value = value, guarded = true}) then
     follow()
-    return {1, 1}
+    return {3}
   end
 end
 local reply = free()

@@ -66,7 +66,7 @@ if held or free > 0 then
   return {-before, free > 0 and free or redis.call('PTTL', key), ticket}
 end
 redis.call('SET', key, token, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
-if not grant(key, queue, guard, fence, fence_ttl, nil, nil, token) then -- our turn: nobody before us listens
+if not grant(key, queue, guard, fence, fence_ttl, {own = token}) then -- our turn: nobody before us listens
   local n = next_fence(fence, fence_ttl)
   redis.call('SET', key, token, 'PX', ttl)
   redis.pcall('ZREM', queue, entry)

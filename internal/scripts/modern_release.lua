@@ -45,7 +45,7 @@ local function free() -- somebody may wait who cannot be given the key, and has 
   return 1
 end
 if popped then
-  if grant(key, queue, guard, key, '0', token, popped) then return 2 end
+  if grant(key, queue, guard, key, '0', {value = token, head = popped}) then return 2 end
   return free()
 end
 -- include modern_share.lua
@@ -55,5 +55,5 @@ if entry and entry ~= '' then
   if head[1] == entry then first(queue) end -- it watches the key from here on
 end
 if held ~= token then return 0 end
-if not pause(queue, state, share or '0') and grant(key, queue, guard, fence, fence_ttl, token) then return 2 end
+if not pause(queue, state, share or '0') and grant(key, queue, guard, fence, fence_ttl, {value = token}) then return 2 end
 return free()

@@ -1,4 +1,5 @@
--- modern_share.lua: the part that the scripts of package modern share about clients who only poll. They would never find a key
+-- modern_share.lua: the part that the scripts of package modern share about clients who only poll. It stands before each of them, or
+-- further down. Such clients would never find a key
 -- free that waiters hand on to each other; so, where a share is wanted, the hand-overs stop after 4 shares for the length of
 -- one, and nobody of the queue takes the key meanwhile. The state is the time, on the server's clock in ms, when the present
 -- run of hand-overs began, or will begin after the pause; it expires when there is no contention.

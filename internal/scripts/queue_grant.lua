@@ -1,6 +1,6 @@
 -- queue_grant.lua: the part about the queue of a key that the scripts share which take a key, wait for it or give it back, in
--- the stages bridge and modern alike. It stands further down in each: what comes before it is what the script does most
--- often, and pays for none of this.
+-- the stages bridge and modern alike. It stands before each of them, or further down: what comes before it then is what the
+-- script does most often, and pays for none of this.
 --
 -- The queue is a sorted set beside the key. A member is one waiting process and says how it wants the lock:
 -- "<claim> <until> <guarded> <channel> <token>".
@@ -16,10 +16,12 @@
 -- join(queue, ttl, entry, stood) gives the entry a place at the end, unless it has one; the entry stood, if there is one,
 -- leaves it its place. Returns the ticket and how many stand before it, or nil and why not.
 --
--- grant(key, queue, guard, fence, fence_ttl, value, head, own) gives the key to the first waiter that still listens and may
--- still have it. Returns whether there was one, and its guarded. value is what the key holds, that of the caller who gives
--- the lock back; nil where nobody has the key. head is a waiter that was taken out of the queue already. own is a token that
--- it does not pass over and gives nothing to: it is the caller's turn.
+-- grant(key, queue, guard, fence, fence_ttl, by) gives the key to the first waiter that still listens and may still have it,
+-- and tells whether there was one. by says who gives it:
+--   value    what the key holds, of a holder; nil where nobody has the key
+--   guarded  the guard holds that too, and is the caller's
+--   head     a waiter that was taken out of the queue already
+--   own      a token that is not passed over and given nothing: it is the caller's turn
 -- A bridge client that is given a key that nobody had is told to look, and not that it has it: an old client may have had the
 -- key a moment ago, and then the taker has to settle.
 --
@@ -53,7 +55,9 @@ local function join(queue, ttl, entry, stood)
     if type(added) == 'table' then return nil, added end
     if lives == 0 then redis.pcall('PEXPIRE', queue, ttl) end
   end
-  return tonumber(ticket), redis.pcall('ZRANK', queue, entry)
+  local before = redis.pcall('ZRANK', queue, entry)
+  if type(before) ~= 'number' then return nil, before or {err = 'QUEUE our entry is gone'} end
+  return tonumber(ticket), before
 end
 
 local function listens(channel)
@@ -73,41 +77,44 @@ local function in_time(last)
   return not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) <= tonumber(last)
 end
 
--- guard_for(guard, token, claim, value) asks for the right to set the guard, before anybody is told. Where it stands already,
--- as the caller's own, a SET with NX sets nothing; where there is none, it sets it. Returns whether it may be set, and whether
--- it was. Another's guard stays: that holder has lost its key, and may not know it yet.
-local function guard_for(guard, token, claim, value)
-  if value and redis.pcall('GET', guard) == value then return not redis.pcall('SET', guard, token, 'NX'), false end
+-- guard_for(guard, token, claim, guarded, ours) makes the guard right before anybody is told: a token client's grant takes ours
+-- away; a bridge client's sets one where there is none, and asks for the right to set ours, by a SET that sets nothing.
+-- Returns whether that went well, and whether it was set. Another's guard stays: that holder has lost its key, and may not
+-- know it yet.
+local function guard_for(guard, token, claim, guarded, ours)
+  if guarded == '0' then return not ours or type(redis.pcall('DEL', guard)) == 'number', false end
+  if ours and not redis.pcall('SET', guard, token, 'NX') then return true, false end
   local set = redis.pcall('SET', guard, token, 'NX', 'PX', claim)
   local done = set and set.ok ~= nil
   return done, done
 end
 
-local function grant(key, queue, guard, fence, fence_ttl, value, head, own)
+local function grant(key, queue, guard, fence, fence_ttl, by)
+  local head = by.head
   while true do
     if not head then
       head = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- and not ZPOPMIN, which servers have since Redis 5
       if head.err or not head[1] or redis.pcall('ZREM', queue, head[1]) ~= 1 then return false end
     end
     local claim, last, guarded, channel, token = string.match(head[1], '^(%d+) (%d+) ([01]) (%S+) (.+)$')
-    if token and token == own then return false end
+    if token and token == by.own then return false end
     if token and in_time(last) and listens(channel) then
       local drawn, n = pcall(next_fence, fence, fence_ttl)
       -- A waiter that is told must get the key. So the right to set it is asked for first, by a SET that sets
       -- nothing: the key is there. (Where it is not, the caller has asked already.)
-      local may, set = drawn and not (value and redis.pcall('SET', key, token, 'NX')), false
-      if may and guarded == '1' then may, set = guard_for(guard, token, claim, value) end
+      local may, set = drawn and not (by.value and redis.pcall('SET', key, token, 'NX')), false
+      if may then may, set = guard_for(guard, token, claim, guarded, by.guarded) end
       if not may then -- it has to find the key free, and ask
         redis.pcall('ZADD', queue, head[2], head[1])
         return false
       end
       local word = string.format('%s %.0f ', head[2], n)
-      if guarded == '1' and not value then word = 'head ' end
+      if guarded == '1' and not by.value then word = 'head ' end
       local heard = redis.pcall('PUBLISH', channel, word .. token)
       if type(heard) == 'number' then -- else refused: nothing was sent to anybody
         if guarded == '1' and not set then redis.call('SET', guard, token, 'PX', claim) end
         redis.call('SET', key, token, 'PX', claim)
-        return true, guarded
+        return true
       end
       if set then redis.pcall('DEL', guard) end
     end

@@ -280,7 +280,7 @@ func TestBridgeHandsOver(t *testing.T) {
 			t.Errorf("ticket %d, and asked again %d", a.Int4, again.Int4)
 		}
 
-		if handed := drop(mine); handed.Int2 != 1 {
+		if handed := drop(mine); handed.Int != protocol.DropHanded {
 			t.Errorf("handed over: %+v", handed)
 		}
 		b.want(take("", mine), protocol.TakeHeld, theirs, theirs)
@@ -294,7 +294,7 @@ func TestBridgeHandsOver(t *testing.T) {
 			t.Errorf("asked, and %d ms are left", left)
 		}
 
-		b.want(drop(theirs), protocol.DropDone, third, "-")
+		b.want(drop(theirs), protocol.DropHanded, third, "-")
 		b.want(take(protocol.Polls, mine), protocol.TakeHeld, third, "-")
 		if handed := b.send(b.command(protocol.QueueRelease, waits("", third))); handed.Int != 2 {
 			t.Errorf("a token client's release: %+v", handed)
@@ -398,11 +398,11 @@ func TestBridgeTriesDoNotWaitTheirTurn(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
 		passes := waits("", mine, func(c *protocol.Command) { c.Queue = "" })
-		b.do("SET", b.guard(), theirs, "PX", 60000)
+		b.do("SET", b.guard(), third, "PX", 60000)
 		b.send(b.command(protocol.BridgeTake, waits(protocol.Polls, theirs)))
 		b.do("DEL", b.guard())
 		b.want(b.send(b.command(protocol.BridgeTake, passes)), protocol.TakeFree, mine, mine)
-		b.want(b.send(b.command(protocol.BridgeDrop, waits("", mine))), protocol.DropDone, theirs, theirs)
+		b.want(b.send(b.command(protocol.BridgeDrop, waits("", mine))), protocol.DropHanded, theirs, theirs)
 	})
 }
 

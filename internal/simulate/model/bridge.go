@@ -229,7 +229,7 @@ func bridgeDrop(c *call) protocol.Reply {
 				c.remove(cmd.Guard)
 			}
 			c.goOn()
-			return integers(protocol.DropDone, 1, 0)
+			return integers(protocol.DropHanded, 0, 0)
 		}
 	}
 	if mine {

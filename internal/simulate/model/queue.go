@@ -152,7 +152,7 @@ func (c *call) grant(own string, free bool) (given, withGuard bool) {
 			continue
 		}
 		owner, guarded := c.text(cmd.Guard)
-		if e.Guarded && (cmd.Guard == "" || guarded && (free || owner != cmd.Value)) {
+		if e.Guarded && (cmd.Guard == "" || guarded && (cmd.Op != protocol.BridgeDrop || owner != cmd.Value)) {
 			return false, false
 		}
 		c.unqueue(head.Name)
