@@ -51,8 +51,8 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 	}
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
-	} else if o.YieldAfter > 0 {
-		m.Courtesy = protocol.Courtesy{Streak: names.Streak, YieldAfter: o.YieldAfter, YieldMost: o.YieldAtMost, Gap: o.YieldFor}
+	} else if o.Yield > 0 {
+		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
 	}
 	if !o.NoFence {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
@@ -62,7 +62,7 @@ func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
 		m.Place.Patience = o.Poll + o.Poll/2 // who does not listen looks once in Poll
 	}
 	if w := k.wait; w != nil {
-		m.Place.Entry, m.Passed, m.Quiet = w.entry, w.passed, w.gap.quiet(w.turn)
+		m.Place.Entry, m.Passed = w.entry, w.passed
 		w.listed = true
 	}
 	return m
@@ -90,7 +90,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		if m.Passed != "" {
 			failure.Note = "it is the turn of another who waits"
 		} else if seen == "" && wait > 0 { // as look.gap
-			failure.Note = "the key is free and left to legacy clients for a moment, see Options.YieldAfter"
+			failure.Note = "the key is free and left to legacy clients for a moment, see Options.Yield"
 		}
 	case protocol.Foreign:
 		p.leave()
@@ -123,7 +123,6 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		_, next.old = m.Dialect.ExpiresAt(seen)
 	}
 	next.gap = busy && seen == "" && wait > 0 && m.Passed == ""
-	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/20
 	if k.wait != nil {
 		k.wait.passed = m.Passed
 		if !m.First() {

@@ -36,14 +36,14 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 	a := &h.acquire
 	return &protocol.BridgeRenew{
 		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
-		Value: a.Value, TTL: a.TTL, NotAfter: notAfter, Courtesy: a.Courtesy,
+		Value: a.Value, TTL: a.TTL, NotAfter: notAfter,
 	}
 }
 
 func (h *bridgeHold) release() protocol.Machine {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Place: a.Place, Taken: a.Asked(),
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
 	return m

@@ -227,7 +227,6 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		}
 		changed := l.gate.wait()
 		turn.Forget()
-		w.gap.asks(turn)
 		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
@@ -241,7 +240,8 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		if next.contended {
 			l.hot.Mark(key, l.mono.Now())
 		}
-		if w.listenToGap(next) {
+		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
+			w.watch.Listen() // to the old client that takes the key, and gives it back
 			continue
 		}
 		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
@@ -257,14 +257,13 @@ type wait struct {
 	entry  string // in the queue on the server
 	listed bool   // it may stand there
 	passed string // see protocol.BridgeAcquire
-	gap    gap
 }
 
 // leaveLine gives a place in the queue on the server up.
 func (l *Locker) leaveLine(key, entry string) {
 	rules, names := l.opts.rules(), protocol.CompanionsOf(key)
 	m := &protocol.BridgeRelease{
-		Key: key, Guard: names.Guard, Value: newValue(&l.random, rules), TTL: l.opts.TTL,
+		Key: key, Guard: names.Guard, Value: newValue(&l.random, rules),
 		Place: protocol.Place{Queue: names.Line, Entry: entry},
 	}
 	_ = l.finish(context.Background(), l.runner(l.commands, rules), m, protocol.Reply{}) // else the others pass it over
@@ -367,7 +366,6 @@ type look struct {
 	deaf      bool
 	old       bool      // a legacy client has the key
 	gap       bool      // the key is left free to legacy clients for so long
-	early     bool      // nearly all of that gap is still to come
 	before    int       // how many stand before us in the queue, as far as it matters
 	contended bool      // another bridge client has the key or waits for it
 	left      *leftover // what the attempt may have left on the server; nil: nothing

@@ -11,7 +11,7 @@ const (
 	BridgeDrop                   // bridge_release.lua: a Drop... code
 )
 
-// The codes of BridgeTake. With those that take the keys, Int3 is 1 if a gap may follow.
+// The codes of the bridge's ops.
 const (
 	TakeFree     = 1  // the key was free
 	TakeOver     = 2  // an expired legacy value, Text, was taken over
@@ -78,10 +78,9 @@ type BridgeAcquire struct {
 	Poll     time.Duration // the longest sleep between two attempts
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
-	Courtesy Courtesy
+	Yield    Yield
 	Place    Place
 	Passed   string // the entry of one who was first in the queue and has been left a free key already
-	Quiet    bool   // we have heard of every change of the key in the gap that is over now, and there was none
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -92,7 +91,7 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
-	asked   Instant // the same of the last BridgeTake, where a streak is kept
+	asked   Instant // the same of the last BridgeTake, where gaps are left for old clients
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
@@ -103,22 +102,17 @@ type BridgeAcquire struct {
 	puts    int
 }
 
-// Courtesy is what bridge holders do so that legacy clients, which look only now and then, get a turn.
-// The zero value does nothing.
-type Courtesy struct {
-	Streak     string        // the key that tells since when bridge holders have followed one another
-	YieldAfter time.Duration // how long that may last
-	YieldMost  time.Duration // how long it may last where gap after gap was quiet; less than YieldAfter: no longer
-	Gap        time.Duration // for how long the key is then left free
+// Yield is what bridge holders do so that old clients, which look only now and then, get turns: bridge_yield.lua says
+// when they leave the key free. The zero value does nothing.
+type Yield struct {
+	Key string        // of the state
+	Gap time.Duration // for how long the key is left free at a time
 }
 
-func (c Courtesy) on(command Command) Command {
-	command.Streak, command.YieldAfter, command.YieldMost, command.Gap = c.Streak, c.YieldAfter, c.YieldMost, c.Gap
+func (y Yield) on(command Command) Command {
+	command.Yield, command.Gap = y.Key, y.Gap
 	return command
 }
-
-// Brief is the longest hold after which a release may leave the streak as the acquisition has written it.
-func (c Courtesy) Brief() time.Duration { return c.Gap / 8 }
 
 // Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
 // turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
@@ -156,7 +150,7 @@ const maxSettles = 8
 func (a *BridgeAcquire) Since() Instant { return a.sent }
 
 // Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no streak is kept, and where the release has to write it.
+// earlier. Valid once Acquired; 0 where no gaps are left for old clients.
 func (a *BridgeAcquire) Asked() Instant { return a.asked }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
@@ -208,10 +202,7 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.first, a.Passed, a.Quiet = true, "", false
-	if reply.Int > TakeHeld && reply.Int3 != 0 {
-		a.asked = 0 // the release may begin a gap
-	}
+	a.first, a.Passed = true, ""
 	if reply.Int <= TakeHeld {
 		a.fence, a.first = 0, reply.Int2 == 0
 		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
@@ -281,7 +272,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again, a.Quiet = true, false // what we knew was of another moment
+		a.again = true
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -331,7 +322,7 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
-	if op == BridgeTake && a.Courtesy.Gap > 0 {
+	if op == BridgeTake && a.Yield.Gap > 0 {
 		a.asked = now
 	}
 	return send(a.command(op))
@@ -344,14 +335,14 @@ func (a *BridgeAcquire) command(op Op) Command {
 		return c
 	}
 	if op == BridgeDrop {
-		return a.Place.on(a.Courtesy.on(c))
+		return a.Place.on(a.Yield.on(c))
 	}
 	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
-		c = a.Place.on(a.Courtesy.on(c))
-		c.Passed, c.Quiet = a.Passed, a.Quiet
+		c = a.Place.on(a.Yield.on(c))
+		c.Passed = a.Passed
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -380,7 +371,6 @@ type BridgeRenew struct {
 	Value    string
 	TTL      time.Duration
 	NotAfter Instant
-	Courtesy Courtesy
 
 	asked bool
 	again bool
@@ -424,10 +414,10 @@ func (r *BridgeRenew) Next(now Instant, reply Reply) Step {
 
 func (r *BridgeRenew) ask(now Instant) Step {
 	r.sent = now
-	return send(r.Courtesy.on(Command{
+	return send(Command{
 		Op: BridgeExtend, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL,
 		Fence: r.Fence, FenceTTL: r.FenceTTL, NotAfter: r.NotAfter,
-	}))
+	})
 }
 
 // BridgeRelease deletes key and guard where they still hold our value.
@@ -445,10 +435,10 @@ type BridgeRelease struct {
 	Key      string
 	Guard    string
 	Value    string
-	TTL      time.Duration // that the lock had: how long the streak is remembered
-	Courtesy Courtesy
+	Yield    Yield
 	Place    Place         // with an Entry, the place is given up too
 	Taken    Instant       // a reading from before the keys were taken; 0: unknown
+	Behind   int           // how many of this process wait for the key without an entry in the queue
 	Leftover string        // deleted where it stands in our place; empty: nothing is
 	Breath   time.Duration // see Dialect.Breath
 
@@ -456,6 +446,7 @@ type BridgeRelease struct {
 	again  bool
 	bare   bool // the keys beside the lock's own were refused
 	clears bool // Leftover is being deleted
+	held   time.Duration
 	seen   string
 }
 
@@ -467,15 +458,18 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case !r.asked:
 		r.asked = true
-		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
+		if r.Taken != 0 {
+			r.held = max(now.Sub(r.Taken), 0)
+		}
+		return r.ask()
 	case r.clears:
 		return done(Displaced)
 	case reply.Kind == Silence && !r.again:
 		r.again = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Fault && !r.bare:
 		r.bare = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Silence, reply.Kind == Fault && r.again:
 		return done(Unsure)
 	case reply.Kind == Fault:
@@ -496,11 +490,11 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	}
 }
 
-func (r *BridgeRelease) ask(brief bool) Step {
-	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Breath: r.Breath}
+func (r *BridgeRelease) ask() Step {
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, Breath: r.Breath}
 	if r.bare {
 		return send(c)
 	}
-	c.Brief = brief
-	return send(r.Place.on(r.Courtesy.on(c)))
+	c.Held, c.Behind = r.held, r.Behind
+	return send(r.Place.on(r.Yield.on(c)))
 }

@@ -60,7 +60,7 @@ func (r *ModernRelease) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), flags(a.again, a.took, a.first, a.Quiet, a.bare), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = append(b, byte(a.at), flags(a.again, a.took, a.first, a.bare), byte(a.settles), byte(a.puts), byte(a.verdict))
 	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.asked), time.Duration(a.fence), a.wait)
 	return appendTexts(b, a.Value, a.seen, a.Passed)
 }
@@ -75,7 +75,7 @@ func (r *BridgeRenew) AppendState(b []byte) []byte {
 // AppendState implements the explorer's view of the machine.
 func (r *BridgeRelease) AppendState(b []byte) []byte {
 	b = append(b, flags(r.asked, r.again, r.bare, r.clears))
-	b = appendTimes(b, time.Duration(r.Taken))
+	b = appendTimes(b, time.Duration(r.Taken), r.held)
 	return appendTexts(b, r.Value, r.seen)
 }
 

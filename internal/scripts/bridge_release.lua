@@ -2,13 +2,12 @@
 --
 -- KEYS key       the lock's key
 -- KEYS guard     its guard
--- KEYS streak    the streak of bridge holders, or the lock's key when none is kept
+-- KEYS yield     the state of the gaps for old clients, or the lock's key when none are left
 -- KEYS queue     the queue of those who wait, or the lock's key when none is kept
 -- ARGV value     the bridge value
--- ARGV gap       the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
---                key has been free for that long
--- ARGV ttl       the TTL in milliseconds: a streak has to outlast the next holder's first renewal
--- ARGV brief     1: the key was taken less than an eighth of a gap ago
+-- ARGV gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
+-- ARGV held      for how many whole milliseconds the lock was held
+-- ARGV behind    how many wait for the key without an entry in the queue, as far as we know
 -- ARGV [entry]   our entry in the queue, to be removed; left out, or '', when we have none
 -- ARGV [breath]  for how long in milliseconds the guard stays behind; left out: not at all
 -- Reply    {1}                 released: the key was ours to the end
@@ -24,8 +23,8 @@
 -- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
 -- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
 -- Without that moment it would overwrite the next holder's value.
--- What bridge_acquire.lua has written of the streak is good enough for one who had the lock for a moment
--- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
+-- A key that nobody waits for, that was held for less than a millisecond and that has no state of gaps is the usual case:
+-- it takes three commands.
 -- include effects.lua
 local found = redis.pcall('MGET', key, guard) -- nil also for what is no string
 if found.err then
@@ -37,9 +36,11 @@ if found.err then
 end
 local mine, whose = found[1] == value, found[2] == value
 local seen
-if mine then
+if mine and whose and not breath then
+  redis.call('DEL', key, guard)
+elseif mine then
   redis.call('DEL', key)
-  if whose and (not breath or redis.pcall('PEXPIRE', guard, breath) ~= 1) then redis.call('DEL', guard) end
+  if whose and redis.pcall('PEXPIRE', guard, breath) ~= 1 then redis.call('DEL', guard) end
 elseif whose then
   redis.call('DEL', guard)
   seen = found[1]
@@ -48,23 +49,23 @@ elseif whose then
     if seen == 'none' then seen = nil end
   end
 end
-if whose and gap ~= '0' and not (mine and brief == '1') then
-  local clock = redis.pcall('TIME')
-  if not clock.err then
-    local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-    local since = mine and string.match(redis.pcall('MGET', streak)[1] or '', '^(%d+) %d+$')
-    redis.pcall('SET', streak, (since or string.format('%.0f', now)) .. string.format(' %.0f', now + gap), 'PX', ttl + gap)
-  end
+local code = mine and 1 or seen and -1 or whose and 2 or 0
+local yielding = gap ~= '0' and mine and whose
+if redis.pcall('EXISTS', yield, queue) == 0 and (held == '0' or not yielding) then
+  return {code, 0, 0, seen}
 end
-if queue ~= key and redis.pcall('EXISTS', queue) == 1 then
-  if entry and entry ~= '' then redis.pcall('ZREM', queue, entry) end
-  for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
-    local name, channel = string.match(entry, '^(%S+) (.+)$')
-    local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
-    if type(heard) == 'number' and heard > 0 then break end
-  end
+if entry and entry ~= '' then redis.pcall('ZREM', queue, entry) end
+local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
+local clock = yielding and redis.pcall('TIME')
+if clock and not clock.err then
+  local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+  gap = tonumber(gap)
+-- include bridge_yield.lua
+  yields(tonumber(held), #waiters + behind)
 end
-if mine then return {1} end
-if not whose then return {0} end
-if seen then return {-1, 0, 0, seen} end
-return {2}
+for _, entry in ipairs(waiters) do
+  local name, channel = string.match(entry, '^(%S+) (.+)$')
+  local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
+  if type(heard) == 'number' and heard > 0 then break end
+end
+return {code, 0, 0, seen}

@@ -31,7 +31,7 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 	s := redistest.Real(t)
 	guard := protocol.GuardKey("lock:1")
 	place := protocol.Place{Queue: protocol.LineKey("lock:1"), TTL: wait}
-	courtesy := protocol.Courtesy{Streak: protocol.StreakKey("lock:1"), YieldAfter: wait, Gap: time.Second}
+	yield := protocol.Yield{Key: protocol.YieldKey("lock:1"), Gap: time.Second}
 	for _, c := range []struct {
 		name  string
 		keys  []any // patterns
@@ -46,11 +46,11 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 		{"a place in the queue", []any{"~lock:*"}, []string{"lock:1"}, &protocol.ModernRelease{
 			Key: "lock:1", Token: token, Queue: "{lock:1}:queue", Entry: true, Channel: "c", Claim: wait,
 		}, protocol.Released},
-		{"a streak", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
-			Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+		{"gaps for old clients", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
+			Key: "lock:1", Guard: guard, Value: token, Yield: yield, Place: place,
 		}, protocol.Released},
 		{"an acquisition that is undone", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &undone{BridgeAcquire: protocol.BridgeAcquire{
-			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Yield: yield, Place: place,
 		}}, protocol.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
