@@ -34,12 +34,12 @@ local keep = 45000 -- for how long the state is remembered: less than a minute
 
 local function recall()
   local text = redis.pcall('GET', yield)
-  if type(text) ~= 'string' then return nil end
+  if type(text) ~= 'string' or #text > 120 then return nil end
   local mode, at, credit, owed, waiting, count, noted, due, step = string.match(text, form)
   if not mode then return nil end
   local s = {mode = mode, at = tonumber(at), credit = tonumber(credit), owed = tonumber(owed), waiting = tonumber(waiting),
     count = tonumber(count), noted = tonumber(noted), due = tonumber(due), step = tonumber(step)}
-  if s.at > now or s.noted > now or s.due > now + 16 * gap then return nil end
+  if s.at > now or s.noted > now then return nil end
   return s
 end
 

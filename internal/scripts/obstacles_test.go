@@ -348,7 +348,7 @@ const (
 
 func situations() []situation {
 	const (
-		key, guard, fence, streak = "lock", "{lock}:guard", "{lock}:fence", "{lock}:streak"
+		key, guard, fence, yield = "lock", "{lock}:guard", "{lock}:fence", "{lock}:yield"
 		line, queue, share        = "{lock}:line", "{lock}:queue", "{lock}:share"
 		ours, theirs              = "5123456789012345678", "6123456789012345678"
 		ttl, gap, long            = 10_000, 600, 60_000
@@ -359,26 +359,30 @@ func situations() []situation {
 	set := func(key, value string) string { return "SET " + key + " " + value + " PX 20000" }
 	held := []string{set(key, ours), set(guard, ours)}
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
-	kept := []string{set(streak, ms(time.Second)+"_"+later), set(fence, "1700000000000000")}
+	gaps := func(mode, owed string) string { // a state in which the next release begins a gap
+		ago := ms(-time.Minute)
+		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600")
+	}
+	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
 
 	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
-		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, 100, gap, 3000, 1000}
+		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, gap, 1000}
 		for _, f := range change {
 			args = f(args)
 		}
 		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, streak, line}, args: args, locks: 2, ours: ours}
+			keys: []string{key, guard, fence, yield, line}, args: args, locks: 2, ours: ours}
 	}
-	queued := func(args []any) []any { return append(args, "me heard", long, "", 1) }
+	queued := func(args []any) []any { return append(args, "me heard", long, "") }
 	bounded := func(args []any) []any { args[6] = later; return args }
 	refused := func(args []any) []any { args[2] = -1; return args }
 	release := func(name, code string, before []string, args ...any) situation {
 		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
-			keys: []string{key, guard, streak, line}, args: append([]any{ours, gap, ttl}, args...), locks: 2, ours: ours, trial: mayFree}
+			keys: []string{key, guard, yield, line}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}
 	}
 	renew := func(name, code string, before []string) situation {
 		s := situation{script: scripts.BridgeRenew, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, streak}, args: []any{ours, ttl, long, later, gap}, locks: 2, ours: ours}
+			keys: []string{key, guard, fence}, args: []any{ours, ttl, long, later}, locks: 2, ours: ours}
 		if code == "1" {
 			s.trial = `redis.call('TIME') ` + mayKeep
 		}
@@ -438,21 +442,23 @@ func situations() []situation {
 		acquire("free, kept before", "1", kept),
 		acquire("free, in the queue", "1", []string{"ZADD " + line + " 1 me_heard 2 other_heard"}, queued),
 		acquire("free, bounded", "1", nil, bounded),
+		acquire("free, after a gap of no use", "1", []string{gaps("1", "0")}, queued),
+		acquire("left to old clients once more", "0", []string{gaps("2", "200")}, queued),
 		acquire("another's turn", "0", []string{"ZADD " + line + " 1 other_heard"}, queued),
 		acquire("held by a bridge holder", "0", []string{set(key, theirs), set(guard, theirs)}, queued),
-		acquire("held by a legacy client", "0", []string{"SET lock " + later, set(streak, past+"_"+later)}, queued),
+		acquire("held by a legacy client", "0", []string{"SET lock " + later, gaps("1", "0")}, queued),
 		acquire("an expired legacy value", "2", []string{"SET lock " + past}),
 		acquire("an expired legacy value, in the queue", "2", with([]string{"SET lock " + past}, kept), queued),
 		acquire("a ghost", "-2", []string{"SET lock " + past}, refused),
 		acquire("ours already", "3", held),
 		acquire("the guard ours already, the key of a legacy client", "0", []string{set(guard, ours), "SET lock " + later}),
 
-		release("held", "1", held, 0),
-		release("held for a moment", "1", with(held, kept), 1),
-		release("held, somebody waits", "1", with(held, kept, []string{"ZADD " + line + " 1 next_heard"}), 0),
-		release("held, our entry still there", "1", with(held, []string{"ZADD " + line + " 1 me_heard 2 next_nobody"}), 0, "me heard"),
-		release("the key is gone", "2", []string{set(guard, ours)}, 0),
-		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0),
+		release("held", "1", held, 0, 0),
+		release("held, and a gap begins", "1", with(held, kept), 100, 0),
+		release("held, somebody waits", "1", with(held, kept, []string{"ZADD " + line + " 1 next_heard"}), 100, 2),
+		release("held, our entry still there", "1", with(held, []string{"ZADD " + line + " 1 me_heard 2 next_nobody"}), 0, 0, "me heard"),
+		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0),
+		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0),
 
 		renew("held", "1", with(held, kept)),
 		renew("the key is gone", "2", []string{set(guard, ours)}),

@@ -208,42 +208,6 @@ func TestBridgeFenceGrowsWhateverTheClockDoes(t *testing.T) {
 	})
 }
 
-// TestBridgeLeavesGaps: after a streak a free key is left alone until it has been free for a gap.
-func TestBridgeLeavesGaps(t *testing.T) {
-	courteous := func(c *protocol.Command) {
-		c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(c.Key), 100*time.Millisecond, 60*time.Millisecond
-	}
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		b := newBench(t, s)
-		pass := func(d time.Duration) {
-			if s.Mini == nil {
-				time.Sleep(d) // the server's own clock has to move
-				return
-			}
-			b.now = b.now.Add(d)
-			s.Mini.SetTime(b.now)
-			s.Mini.FastForward(d)
-		}
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-		b.want(b.send(b.command(protocol.BridgeDrop, courteous)), protocol.DropDone, "-", "-")
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-		pass(110 * time.Millisecond)
-		b.want(b.send(b.command(protocol.BridgeExtend, courteous)), protocol.RenewDone, mine, mine)
-		b.want(b.send(b.command(protocol.BridgeDrop, courteous)), protocol.DropDone, "-", "-")
-		reply := b.send(b.command(protocol.BridgeTake, courteous))
-		b.want(reply, protocol.TakeHeld, "-", "-")
-		within(t, "the wait", reply.Int3, 60, 59)
-		pass(20 * time.Millisecond)
-		reply = b.send(b.command(protocol.BridgeTake, courteous))
-		b.want(reply, protocol.TakeHeld, "-", "-")
-		within(t, "the wait", reply.Int3, 40, 39)
-		b.want(b.send(b.command(protocol.BridgeTake)), protocol.TakeFree, mine, mine) // who is not courteous is not bound
-		b.want(b.send(b.command(protocol.BridgeDrop)), protocol.DropDone, "-", "-")
-		pass(70 * time.Millisecond)
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-	})
-}
-
 // waits makes a command that of a client that stands in the queue.
 func waits(name, value string, change ...func(*protocol.Command)) func(*protocol.Command) {
 	return func(c *protocol.Command) {
@@ -354,13 +318,11 @@ func TestBridgeQueueOfAnotherType(t *testing.T) {
 func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
-		courteous := func(c *protocol.Command) {
-			c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(c.Key), time.Millisecond, time.Minute
-		}
+		courteous := func(c *protocol.Command) { c.Yield, c.Gap = protocol.YieldKey(c.Key), time.Minute }
 		take := func(name string) protocol.Reply {
 			return b.send(b.command(protocol.BridgeTake, waits(name, mine, courteous)))
 		}
-		b.do("SET", protocol.StreakKey(b.key), fmt.Sprintf("%d %d", b.now.UnixMilli()-1000, b.now.UnixMilli()+60000))
+		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("1 %[1]d 40000 0 100 -2 %[1]d 0 60000", b.now.UnixMilli()))
 		for range 2 {
 			first, second := take("a"), take("b")
 			b.want(first, protocol.TakeHeld, "-", "-")
@@ -369,7 +331,7 @@ func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 			}
 		}
 		live := b.ago(-time.Minute)
-		b.set(live) // a legacy client has used it: the streak is over
+		b.set(live) // a legacy client has used it: the gap is over
 		b.want(take("b"), protocol.TakeHeld, live, "-")
 		b.do("DEL", b.key)
 		b.want(take("b"), protocol.TakeHeld, "-", "-")
@@ -596,7 +558,7 @@ func TestCompanionKeysOnACluster(t *testing.T) {
 	for _, key := range []string{"orders", "{orders}", "{7}orders", "a}b", "{}a", "{a", "a{}{b}", "}{", "{{a}}", "lock.\x00\xff"} {
 		b.key = key
 		change := func(c *protocol.Command) {
-			c.Streak, c.YieldAfter, c.Gap, c.Queue, c.Entry = protocol.StreakKey(key), time.Minute, time.Second, protocol.LineKey(key), "a wake"
+			c.Yield, c.Gap, c.Queue, c.Entry = protocol.YieldKey(key), time.Second, protocol.LineKey(key), "a wake"
 		}
 		b.want(b.send(b.command(protocol.BridgeTake, change)), protocol.TakeFree, mine, mine)
 		b.want(b.send(b.command(protocol.BridgeSettle)), protocol.SettleDone, mine, mine)

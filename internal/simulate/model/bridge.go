@@ -245,10 +245,11 @@ func bridgeDrop(c *call) protocol.Reply {
 	if onKey {
 		c.remove(cmd.Key)
 	}
+	yields := mine && onKey && c.yieldsOn() && (cmd.Held >= time.Millisecond || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
 	if cmd.Queue != "" && cmd.Entry != "" {
 		c.unqueue(cmd.Entry)
 	}
-	if mine && onKey && c.yieldsOn() {
+	if yields {
 		c.yields(c.queued())
 	}
 	if cmd.Queue != "" {

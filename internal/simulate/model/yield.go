@@ -28,12 +28,12 @@ func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >
 // recall reads the state; nil where there is none that is believed.
 func (c *call) recall() *gaps {
 	i := c.find(c.command.Yield)
-	if i < 0 || c.entries[i].Kind != String || !gapsForm.MatchString(c.entries[i].Value) {
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 120 || !gapsForm.MatchString(c.entries[i].Value) {
 		return nil
 	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
 	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step)
-	if err != nil || g.at > c.ms || g.noted > c.ms || g.due > c.ms+16*g.gap {
+	if err != nil || g.at > c.ms || g.noted > c.ms {
 		return nil
 	}
 	return g
