@@ -19,9 +19,9 @@
 -- ARGV [entry]      our entry in it: "<name> <channel>", '' for none
 -- ARGV [queue_ttl]  the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
 -- ARGV [passed]     the entry of a first one that was left that time already, '' for none
--- Reply    {1, fence}              taken, it was free
+-- Reply    {1, fence, 0}           taken, it was free
 --          {2, fence, 0, value}    taken over from an expired legacy value
---          {3, fence}              ours already, extended: an earlier sending of this command had arrived
+--          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived
 --          {0, n, ms, value}       held; look again after ms, -1 unknown; n: 1 if somebody stands before us
 --          {0, n, ms, ''}          free, and left to old clients for ms
 --          {0, 2, ms, entry}       free, or to be taken over, and it is the turn of that entry for ms

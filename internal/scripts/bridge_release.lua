@@ -52,7 +52,7 @@ end
 local code = mine and 1 or seen and -1 or whose and 2 or 0
 local yielding = gap ~= '0' and mine and whose
 if redis.pcall('EXISTS', yield, queue) == 0 and (held == '0' or not yielding) then
-  return {code, 0, 0, seen}
+  return seen and {code, 0, 0, seen} or {code}
 end
 if entry and entry ~= '' then redis.pcall('ZREM', queue, entry) end
 local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
@@ -68,4 +68,4 @@ for _, entry in ipairs(waiters) do
   local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')
   if type(heard) == 'number' and heard > 0 then break end
 end
-return {code, 0, 0, seen}
+return seen and {code, 0, 0, seen} or {code}
