@@ -56,15 +56,15 @@ func (l *Locker) prepare(k *Lock) {
 	}
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
-	} else if o.YieldAfter > 0 {
-		m.Courtesy = protocol.Courtesy{Streak: names.Streak, YieldAfter: o.YieldAfter, YieldMost: o.YieldAtMost, Gap: o.YieldFor}
+	} else if o.Yield > 0 {
+		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
 	}
 	if !o.NoFence {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
 	}
 	m.Queue, m.QueueTTL, m.Passes = names.Queue, queueTTL+o.TTL, !k.patient
 	if w := k.wait; w != nil {
-		m.Channel, m.Claim, m.Quiet = l.channel, min(longestClaim, o.TTL/3), w.gap.quiet(w.turn)
+		m.Channel, m.Claim = l.channel, min(longestClaim, o.TTL/3)
 		if w.turn.Mode() == waiting.Polling {
 			m.Channel = protocol.Polls
 		}
@@ -102,7 +102,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 	case protocol.Busy:
 		busy()
 		if seen == "" && wait > 0 { // as look.gap
-			failure.Note = "the key is free and left to legacy clients for a moment, see Options.YieldAfter"
+			failure.Note = "the key is free and left to legacy clients for a moment, see Options.Yield"
 		}
 	case protocol.Foreign:
 		busy()
@@ -135,7 +135,6 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		_, next.old = m.Dialect.ExpiresAt(seen)
 	}
 	next.gap = held && seen == "" && wait > 0
-	next.early = wait >= p.opts.YieldFor-p.opts.YieldFor/20
 	return next, failure
 }
 

@@ -31,7 +31,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
 				l := newLocker(t, s, quick(func(o *compat.Options) {
-					o.Stage, o.Observer, o.YieldAfter = stage, seen, -1
+					o.Stage, o.Observer, o.Yield = stage, seen, -1
 				}))
 				var all sync.WaitGroup
 				var over atomic.Bool

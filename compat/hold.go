@@ -36,7 +36,7 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 	a := &h.acquire
 	return &protocol.BridgeRenew{
 		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
-		Value: a.Value, TTL: a.TTL, NotAfter: notAfter, Courtesy: a.Courtesy,
+		Value: a.Value, TTL: a.TTL, NotAfter: notAfter,
 	}
 }
 
@@ -45,7 +45,7 @@ func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
 func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Asked(),
 		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}

@@ -142,6 +142,9 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, m := k.locker, (*Lock)(k).hold().release()
+	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.mono.Now().Sub(r.Taken) >= time.Millisecond {
+		r.Behind = max(l.hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+	}
 	outcome, err := l.runner(l.commands, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 	if err == nil && outcome.Step.Verdict == protocol.Displaced {
 		k.hear(protocol.Displaced, m)

@@ -218,7 +218,6 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	for {
 		changed := l.gate.wait()
 		turn.Forget()
-		w.gap.asks(turn)
 		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
@@ -229,7 +228,8 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		if next.contended {
 			l.hot.Mark(key, l.mono.Now())
 		}
-		if w.listenToGap(next) {
+		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
+			w.watch.Listen() // to the old client that takes the key, and gives it back
 			continue
 		}
 		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
@@ -244,7 +244,6 @@ type wait struct {
 	watch waiting.Watch
 	lock  *Lock          // the one whose place in the queue may stand there; nil: none
 	woken protocol.Reply // what ended the last sleep
-	gap   gap
 }
 
 // leaveQueue gives the place in the queue up, in the background, and whatever was handed to it meanwhile. A place that
@@ -362,7 +361,6 @@ type look struct {
 	deaf      bool
 	old       bool      // a legacy client has the key
 	gap       bool      // the key is left free to legacy clients for so long
-	early     bool      // nearly all of that gap is still to come
 	before    int       // how many stand before us in the queue, as far as it matters
 	contended bool      // another bridge client has the key or waits for it
 	left      *leftover // what the attempt may have left on the server; nil: nothing

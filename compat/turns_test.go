@@ -24,7 +24,7 @@ import (
 // eager are options of waiters that are not kept waiting by anything but each other.
 func eager(change ...func(*compat.Options)) compat.Options {
 	return quick(append([]func(*compat.Options){func(o *compat.Options) {
-		o.TTL, o.YieldAfter = 20*time.Second, -1
+		o.TTL, o.Yield = 20*time.Second, -1
 		o.RenewEvery = 500 * time.Millisecond
 	}}, change...)...)
 }

@@ -11,7 +11,7 @@ const (
 	BridgeDrop                   // bridge_release.lua: a Drop... code
 )
 
-// The codes of BridgeTake. With those that take the keys, Int3 is 1 if a gap may follow.
+// The codes of the bridge's ops.
 const (
 	TakeFree     = 1  // the key was free
 	TakeOver     = 2  // an expired legacy value, Text, was taken over
@@ -79,13 +79,12 @@ type BridgeAcquire struct {
 	Poll     time.Duration // the longest sleep between two attempts
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
-	Courtesy Courtesy
+	Yield    Yield
 	Queue    string        // the queue's key: a free key goes to the first who waits there; empty for none
 	Passes   bool          // a free key is taken whoever waits: an attempt that does not wait itself
 	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
 	Claim    time.Duration // of a lock that is handed to us, until we have spoken
 	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep
-	Quiet    bool          // we have heard of every change of the key in the gap that is over now, and there was none
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -96,7 +95,7 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
-	asked   Instant // the same of the last BridgeTake, where a streak is kept
+	asked   Instant // the same of the last BridgeTake, where gaps are left for old clients
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
@@ -113,22 +112,17 @@ type BridgeAcquire struct {
 	puts    int
 }
 
-// Courtesy is what bridge holders do so that legacy clients, which look only now and then, get a turn.
-// The zero value does nothing.
-type Courtesy struct {
-	Streak     string        // the key that tells since when bridge holders have followed one another
-	YieldAfter time.Duration // how long that may last
-	YieldMost  time.Duration // how long it may last where gap after gap was quiet; less than YieldAfter: no longer
-	Gap        time.Duration // for how long the key is then left free
+// Yield is what bridge holders do so that old clients, which look only now and then, get turns: bridge_yield.lua says
+// when they leave the key free. The zero value does nothing.
+type Yield struct {
+	Key string        // of the state
+	Gap time.Duration // for how long the key is left free at a time
 }
 
-func (c Courtesy) on(command Command) Command {
-	command.Streak, command.YieldAfter, command.YieldMost, command.Gap = c.Streak, c.YieldAfter, c.YieldMost, c.Gap
+func (y Yield) on(command Command) Command {
+	command.Yield, command.Gap = y.Key, y.Gap
 	return command
 }
-
-// Brief is the longest hold after which a release may leave the streak as the acquisition has written it.
-func (c Courtesy) Brief() time.Duration { return c.Gap / 8 }
 
 type bridgeState uint8
 
@@ -159,7 +153,7 @@ func (a *BridgeAcquire) Handed() bool { return a.handed }
 func (a *BridgeAcquire) Entries() (entry, stood string) { return a.entry, a.stood }
 
 // Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no streak is kept, and where the release has to write it.
+// earlier. Valid once Acquired; 0 where no gaps are left for old clients.
 func (a *BridgeAcquire) Asked() Instant { return a.asked }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
@@ -226,10 +220,7 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.before, a.Quiet = 0, false
-	if reply.Int > TakeHeld && reply.Int3 != 0 {
-		a.asked = 0 // the release may begin a gap
-	}
+	a.before = 0
 	if reply.Int <= TakeHeld {
 		a.fence, a.before = 0, reply.Int2
 		a.ticket, a.queued, a.stood = reply.Int4, a.sent, ""
@@ -302,7 +293,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again, a.doubt, a.Quiet = true, true, false // what we knew was of another moment
+		a.again, a.doubt = true, true
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -352,7 +343,7 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
-	if op == BridgeTake && a.Courtesy.Gap > 0 {
+	if op == BridgeTake && a.Yield.Gap > 0 {
 		a.asked = now
 	}
 	return send(a.command(op))
@@ -366,14 +357,13 @@ func (a *BridgeAcquire) command(op Op) Command {
 	}
 	c.Queue, c.Entry, c.Stood = a.Queue, a.entry, a.stood
 	if op == BridgeDrop {
-		return a.Courtesy.on(c)
+		return a.Yield.on(c)
 	}
 	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL, c.QueueTTL = a.Fence, a.FenceTTL, a.QueueTTL
-		c = a.Courtesy.on(c)
-		c.Quiet = a.Quiet
+		c = a.Yield.on(c)
 		if a.Passes {
 			c.Queue = ""
 		}
@@ -405,7 +395,6 @@ type BridgeRenew struct {
 	Value    string
 	TTL      time.Duration
 	NotAfter Instant
-	Courtesy Courtesy
 
 	asked bool
 	again bool
@@ -449,10 +438,10 @@ func (r *BridgeRenew) Next(now Instant, reply Reply) Step {
 
 func (r *BridgeRenew) ask(now Instant) Step {
 	r.sent = now
-	return send(r.Courtesy.on(Command{
+	return send(Command{
 		Op: BridgeExtend, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL,
 		Fence: r.Fence, FenceTTL: r.FenceTTL, NotAfter: r.NotAfter,
-	}))
+	})
 }
 
 // BridgeRelease deletes key and guard where they still hold our value.
@@ -470,15 +459,15 @@ type BridgeRelease struct {
 	Key      string
 	Guard    string
 	Value    string
-	TTL      time.Duration // that the lock had: how long the streak is remembered
-	Courtesy Courtesy
-	Queue    string        // the queue's key; empty for none
-	Hand     bool          // the lock was ours and settled: the first in the queue may have it
-	Fence    string        // with Hand: the fencing counter's key, for the next holder; empty for none
+	Yield    Yield
+	Queue    string // the queue's key; empty for none
+	Hand     bool   // the lock was ours and settled: the first in the queue may have it
+	Fence    string // with Hand: the fencing counter's key, for the next holder; empty for none
 	FenceTTL time.Duration
 	Entry    string        // ours in the queue, to be removed; empty for none
 	Stood    string        // another one of ours, likewise
 	Taken    Instant       // a reading from before the keys were taken; 0: unknown
+	Behind   int           // how many of this process wait for the key without an entry in the queue
 	Leftover string        // deleted where it stands in our place; empty: nothing is
 	Breath   time.Duration // see Dialect.Breath
 
@@ -486,6 +475,7 @@ type BridgeRelease struct {
 	again  bool
 	bare   bool // the keys beside the lock's own were refused
 	clears bool // Leftover is being deleted
+	held   time.Duration
 	seen   string
 }
 
@@ -497,15 +487,18 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case !r.asked:
 		r.asked = true
-		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
+		if r.Taken != 0 {
+			r.held = max(now.Sub(r.Taken), 0)
+		}
+		return r.ask()
 	case r.clears:
 		return done(Displaced)
 	case reply.Kind == Silence && !r.again:
 		r.again = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Fault && !r.bare:
 		r.bare = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Silence, reply.Kind == Fault && r.again:
 		return done(Unsure)
 	case reply.Kind == Fault:
@@ -526,12 +519,12 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	}
 }
 
-func (r *BridgeRelease) ask(brief bool) Step {
-	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Breath: r.Breath}
+func (r *BridgeRelease) ask() Step {
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, Breath: r.Breath}
 	if r.bare {
 		return send(c)
 	}
-	c.Brief, c.Queue, c.Hand, c.Entry, c.Stood = brief, r.Queue, r.Hand, r.Entry, r.Stood
+	c.Held, c.Behind, c.Queue, c.Hand, c.Entry, c.Stood = r.held, r.Behind, r.Queue, r.Hand, r.Entry, r.Stood
 	c.Fence, c.FenceTTL = r.Fence, r.FenceTTL
-	return send(r.Courtesy.on(c))
+	return send(r.Yield.on(c))
 }

@@ -34,6 +34,7 @@ if not held and not fence_ttl then
     return {1, 0, 0}
   end
 end
+-- include clock.lua
 -- include queue_grant.lua
 -- include modern_share.lua
 fence_ttl = fence_ttl or '0'

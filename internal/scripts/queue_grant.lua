@@ -35,10 +35,10 @@
 -- process is gone costs its claim.
 --
 -- first(queue) tells the first waiter who listens that it is.
+-- clock.lua comes before it.
 --
 -- Everything but the key's own commands is called with pcall: whatever has become of the queue, of the counter or of the right
 -- to publish, a release must still free the key.
--- include modern_fence.lua
 local function join(queue, ttl, entry, stood)
   local ticket = redis.pcall('ZSCORE', queue, entry)
   if type(ticket) == 'table' then return nil, ticket end
@@ -71,11 +71,7 @@ local function listens(channel)
   return not string.find(info.err or '', 'support disabled', 1, true)
 end
 
-local function in_time(last)
-  if last == '0' then return true end
-  local clock = redis.pcall('TIME')
-  return not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) <= tonumber(last)
-end
+local function in_time(last) return last == '0' or pcall(look) and now <= tonumber(last) end
 
 -- guard_for(guard, token, claim, guarded, ours) makes the guard right before anybody is told: a token client's grant takes ours
 -- away; a bridge client's sets one where there is none, and asks for the right to set ours, by a SET that sets nothing.

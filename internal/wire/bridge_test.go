@@ -208,42 +208,6 @@ func TestBridgeFenceGrowsWhateverTheClockDoes(t *testing.T) {
 	})
 }
 
-// TestBridgeLeavesGaps: after a streak a free key is left alone until it has been free for a gap.
-func TestBridgeLeavesGaps(t *testing.T) {
-	courteous := func(c *protocol.Command) {
-		c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(c.Key), 100*time.Millisecond, 60*time.Millisecond
-	}
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		b := newBench(t, s)
-		pass := func(d time.Duration) {
-			if s.Mini == nil {
-				time.Sleep(d) // the server's own clock has to move
-				return
-			}
-			b.now = b.now.Add(d)
-			s.Mini.SetTime(b.now)
-			s.Mini.FastForward(d)
-		}
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-		b.want(b.send(b.command(protocol.BridgeDrop, courteous)), protocol.DropDone, "-", "-")
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-		pass(110 * time.Millisecond)
-		b.want(b.send(b.command(protocol.BridgeExtend, courteous)), protocol.RenewDone, mine, mine)
-		b.want(b.send(b.command(protocol.BridgeDrop, courteous)), protocol.DropDone, "-", "-")
-		reply := b.send(b.command(protocol.BridgeTake, courteous))
-		b.want(reply, protocol.TakeHeld, "-", "-")
-		within(t, "the wait", reply.Int3, 60, 59)
-		pass(20 * time.Millisecond)
-		reply = b.send(b.command(protocol.BridgeTake, courteous))
-		b.want(reply, protocol.TakeHeld, "-", "-")
-		within(t, "the wait", reply.Int3, 40, 39)
-		b.want(b.send(b.command(protocol.BridgeTake)), protocol.TakeFree, mine, mine) // who is not courteous is not bound
-		b.want(b.send(b.command(protocol.BridgeDrop)), protocol.DropDone, "-", "-")
-		pass(70 * time.Millisecond)
-		b.want(b.send(b.command(protocol.BridgeTake, courteous)), protocol.TakeFree, mine, mine)
-	})
-}
-
 // waits makes a command that of a client that knows the queue, and stands in it where it has a channel.
 func waits(channel, value string, change ...func(*protocol.Command)) func(*protocol.Command) {
 	return func(c *protocol.Command) {
@@ -422,16 +386,14 @@ func TestBridgeQueueOfAnotherType(t *testing.T) {
 func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
-		courteous := func(c *protocol.Command) {
-			c.Streak, c.YieldAfter, c.Gap = protocol.StreakKey(c.Key), time.Millisecond, time.Minute
-		}
+		courteous := func(c *protocol.Command) { c.Yield, c.Gap, c.Held = protocol.YieldKey(c.Key), time.Minute, time.Minute }
 		take := func(value string) protocol.Reply {
 			return b.send(b.command(protocol.BridgeTake, waits(protocol.Polls, value, courteous)))
 		}
 		b.want(take(mine), protocol.TakeFree, mine, mine)
 		take(theirs)
 		take(third)
-		b.do("SET", protocol.StreakKey(b.key), fmt.Sprintf("%d %d", b.now.UnixMilli()-1000, b.now.UnixMilli()+60000))
+		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("0 %[1]d 60000 100 100 -2 %[1]d 0 60000", b.now.UnixMilli()-100_000))
 		released := b.send(b.command(protocol.BridgeDrop, waits("", mine, courteous)))
 		b.want(released, protocol.DropDone, "-", "-")
 		for range 2 {
@@ -442,7 +404,7 @@ func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 			}
 		}
 		live := b.ago(-time.Minute)
-		b.set(live) // a legacy client has used it: the streak is over
+		b.set(live) // a legacy client has used it: the gap is over
 		b.want(take(third), protocol.TakeHeld, live, "-")
 		b.do("DEL", b.key)
 		b.want(take(third), protocol.TakeHeld, theirs, theirs)
@@ -668,7 +630,7 @@ func TestCompanionKeysOnACluster(t *testing.T) {
 	for _, key := range []string{"orders", "{orders}", "{7}orders", "a}b", "{}a", "{a", "a{}{b}", "}{", "{{a}}", "lock.\x00\xff"} {
 		b.key = key
 		change := func(c *protocol.Command) {
-			c.Streak, c.YieldAfter, c.Gap, c.Queue, c.Entry = protocol.StreakKey(key), time.Minute, time.Second, protocol.QueueKey(key), "1000 0 1 wake "+mine
+			c.Yield, c.Gap, c.Queue, c.Entry = protocol.YieldKey(key), time.Second, protocol.QueueKey(key), "1000 0 1 wake "+mine
 		}
 		b.want(b.send(b.command(protocol.BridgeTake, change)), protocol.TakeFree, mine, mine)
 		b.want(b.send(b.command(protocol.BridgeSettle)), protocol.SettleDone, mine, mine)

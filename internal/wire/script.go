@@ -106,8 +106,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return c.Guard
 	case "fence":
 		return wanted(c.Fence, key)
-	case "streak":
-		return wanted(c.Streak, key)
+	case "yield":
+		return wanted(c.Yield, key)
 	case "queue":
 		return wanted(c.Queue, key)
 	case "state":
@@ -155,26 +155,19 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Layout.String())
 	case "put_back":
 		return flag(c.PutBack)
-	case "yield_after":
-		if c.Streak == "" {
-			return zero
-		}
-		return milliseconds(c.YieldAfter)
 	case "gap":
-		if c.Streak == "" {
+		if c.Yield == "" {
 			return zero
 		}
 		return milliseconds(c.Gap)
-	case "longer":
-		return milliseconds(max(c.YieldMost-c.YieldAfter, 0))
 	case "stood":
 		return c.Stood
 	case "hand":
 		return flag(c.Hand)
-	case "quiet":
-		return flag(c.Quiet)
-	case "brief":
-		return flag(c.Brief)
+	case "held":
+		return c.Held.Milliseconds()
+	case "behind":
+		return number(int64(c.Behind))
 	case "breath":
 		return milliseconds(c.Breath)
 	default:

@@ -68,7 +68,6 @@ type Turn struct {
 	event Event // the most telling one that was not taken yet
 	told  bool
 	bell  chan struct{} // capacity 1
-	stirs uint64        // see Stirs
 	timer *time.Timer
 }
 
@@ -282,7 +281,6 @@ func (t *Turn) take() Event {
 func (t *Turn) tell(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stir(e.Kind)
 	if !t.told || e.Kind >= t.event.Kind {
 		t.event, t.told = e, true
 	}

@@ -44,6 +44,12 @@ func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 	return plain
 }
 
+// Listen has the next question go over the tracked line, so that it watches the key from that moment on.
+func (w *Watch) Listen() { w.wanted = true }
+
+// Listened tells that the last question went over the tracked line.
+func (w *Watch) Listened() bool { return w.set }
+
 // Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
 // the holder is an old client.
 func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d time.Duration) (Event, error) {

@@ -30,15 +30,17 @@ func bridgeTake(c *call) protocol.Reply {
 	if guarded && owner != cmd.Value {
 		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
-	streak := c.streak()
-	follows := streak.read && c.ms < streak.ends && streak.since-c.ms <= c.longer()
+	var state *gaps
+	if c.yieldsOn() {
+		state = c.recall()
+	}
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
 	case there && seen == cmd.Value, guarded && !there:
 		code = protocol.TakeMine
 	case there:
-		reply, over := c.judge(seen)
+		reply, over := c.judge(seen, state)
 		if !over {
 			if guarded { // of an earlier sending; nothing is left behind
 				c.remove(cmd.Guard)
@@ -47,11 +49,10 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if follows && code == protocol.TakeFree && c.ms-streak.since > cmd.YieldAfter.Milliseconds() {
-		if guarded {
-			c.remove(cmd.Guard)
+	if state != nil && code == protocol.TakeFree {
+		if left := state.keepsOff(c.queued()); left > 0 {
+			return c.held(protocol.TakeHeld, left, "")
 		}
-		return c.held(protocol.TakeHeld, streak.ends-c.ms, "")
 	}
 	if code == protocol.TakeFree && c.othersTurn() {
 		if guarded {
@@ -61,9 +62,8 @@ func bridgeTake(c *call) protocol.Reply {
 		return c.held(protocol.TakeHeld, c.pttl(cmd.Key), seen)
 	}
 	c.leave(cmd.Entry, cmd.Stood)
-	due := c.follow(streak, follows, code)
 	c.claim()
-	reply := integers(code, c.nextFence(), due)
+	reply := integers(code, c.nextFence(), 0)
 	if code == protocol.TakeOver {
 		reply.Text = seen
 	}
@@ -72,7 +72,7 @@ func bridgeTake(c *call) protocol.Reply {
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
 // taken over, anything else is held.
-func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
+func (c *call) judge(seen string, state *gaps) (reply protocol.Reply, over bool) {
 	cmd := c.command
 	left := c.pttl(cmd.Key)
 	switch {
@@ -85,12 +85,12 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	if !ok {
 		return c.held(protocol.TakeForeign, -1, seen), false
 	}
+	if state != nil {
+		state.oldTurn()
+	}
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
 	case c.ms <= due:
-		if c.streak().read {
-			c.remove(cmd.Streak)
-		}
 		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
 	case cmd.Grace < 0:
 		return c.held(protocol.TakeRefused, -1, seen), false
@@ -198,7 +198,6 @@ func bridgeExtend(c *call) protocol.Reply {
 		code = protocol.RenewDone
 	case mine && !there, !guarded && onKey:
 	case mine:
-		c.anew()
 		return answer(protocol.RenewTheirs, 0, seen)
 	default:
 		return answer(protocol.RenewLost, 0, "")
@@ -206,11 +205,6 @@ func bridgeExtend(c *call) protocol.Reply {
 	c.claim()
 	if cmd.Fence != "" && cmd.FenceTTL > 0 {
 		c.expire(cmd.Fence, cmd.FenceTTL)
-	}
-	if code == protocol.RenewRepair {
-		c.anew()
-	} else if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
-		c.expire(cmd.Streak, cmd.TTL+cmd.Gap)
 	}
 	return answer(code, 0, "")
 }
@@ -222,13 +216,13 @@ func bridgeDrop(c *call) protocol.Reply {
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
+	yields := mine && onKey && c.yieldsOn() && (cmd.Held >= time.Millisecond || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
 	c.leave(cmd.Entry, cmd.Stood)
-	if mine && onKey && cmd.Hand && !c.gapDue() {
+	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {
 			if !withGuard {
 				c.remove(cmd.Guard)
 			}
-			c.goOn()
 			return integers(protocol.DropHanded, 0, 0)
 		}
 	}
@@ -237,12 +231,6 @@ func bridgeDrop(c *call) protocol.Reply {
 			c.expire(cmd.Guard, cmd.Breath)
 		} else {
 			c.remove(cmd.Guard)
-		}
-		switch {
-		case !onKey:
-			c.anew()
-		case !cmd.Brief:
-			c.goOn()
 		}
 	}
 	if onKey {

@@ -98,7 +98,7 @@ func (s *Session) beginRelease() {
 		}
 	case Bridge:
 		s.running = bridgeRelease
-		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, TTL: s.Lease, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath()}
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath()}
 		if s.Member.Queue {
 			r := &s.bridgeRelease
 			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.Member.Fence, fenceTTL
