@@ -105,7 +105,8 @@ type Options struct {
 	// Yield is for how long a key that is wanted by many is left free at a time, so that old clients get turns. It must
 	// be longer than the pause between two looks of an old client, or the client misses its turn. How often that happens
 	// is no option: it follows from who waits, see the package's documentation. While a key is left free, TryAcquire does
-	// not take it either. Zero: the dialect's poll and a fifth, 120 ms for most. Negative: never.
+	// not take it either. With a Namespace it may not be shorter than the record's. Zero: the record's, or the dialect's poll
+	// and a fifth, 120 ms for most. Negative: never.
 	Yield time.Duration
 
 	// NoFence leaves the fencing counter out: Lock.Fence is then 0 and the server has one key less to
@@ -321,6 +322,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 	measured("ShortestLease", &defaults.ShortestLease, r.Shortest, "longer", o.ShortestLease > r.Shortest)
 	measured("ClockLag", &defaults.ClockLag, r.ClockLag, "shorter", o.ClockLag < r.ClockLag)
 	measured("CommandDelay", &defaults.CommandDelay, r.CommandDelay, "shorter", o.CommandDelay < r.CommandDelay)
+	measured("Yield", &defaults.Yield, r.Yield, "shorter", o.Yield < r.Yield)
 	if o.Lease == 0 {
 		unit := dialect.Rules().Unit.Resolution()
 		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
