@@ -37,7 +37,7 @@ const (
 	EventRenewed                       // the lease was extended; Took: the round trip
 	EventLost                          // Held: for how long; Err: an error that matches ErrLost
 	EventFailed                        // a command failed, or its outcome is unknown; Op and Err say which and why
-	EventMode                          // what wakes this process's waiters has changed; Note names it; Err: why it is not better
+	EventMode                          // what wakes this process's waiters has changed; Mode; Err: why it is not better
 	EventStage                         // package compat: the stage that this process runs; Note names it; Err: why it runs none
 )
 
@@ -46,6 +46,25 @@ func (k EventKind) String() string {
 	names := [...]string{"", "acquired", "waited", "released", "renewed", "lost", "failed", "mode", "stage"}
 	if int(k) < len(names) {
 		return names[k]
+	}
+	return "unknown"
+}
+
+// Mode is what wakes those who wait in this process.
+type Mode uint8
+
+const (
+	ModeIdle     Mode = iota // nobody waits, nothing is connected for it
+	ModePolling              // timers alone: the server, or the way to it, offers nothing else
+	ModeMessages             // pub/sub: releases of this library's locks; a timer for those of others
+	ModeTracking             // pub/sub, and client tracking for releases by anybody
+)
+
+// String returns the mode's name.
+func (m Mode) String() string {
+	names := [...]string{"idle", "polling", "messages", "tracking"}
+	if int(m) < len(names) {
+		return names[m]
 	}
 	return "unknown"
 }
@@ -60,6 +79,7 @@ type Event struct {
 	Handed bool          // EventAcquired: handed over by its holder; EventReleased: handed to a waiter
 	Took   time.Duration // how long the operation took
 	Held   time.Duration // EventReleased, EventLost: how long the lock was ours
+	Mode   Mode          // EventMode
 	Err    error
 	Note   string
 }
@@ -100,6 +120,9 @@ func (o logObserver) Observe(e Event) {
 	}
 	if e.Held != 0 {
 		attrs = append(attrs, slog.Duration("held", e.Held))
+	}
+	if e.Kind == EventMode {
+		attrs = append(attrs, slog.String("mode", e.Mode.String()))
 	}
 	if e.Note != "" {
 		attrs = append(attrs, slog.String("note", e.Note))
