@@ -195,7 +195,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case to == from: // reached already: a command that is run again
 		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
 		return followStage(ctx, env, store, flags)
-	case !to.Valid():
+	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
@@ -449,7 +449,7 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 	}
 	var blockers []stages.Blocker
 	next := view.Record.Stage + 1
-	if next.Valid() {
+	if stages.Valid(next) {
 		blockers, err = store.Move(ctx, view.Record.Epoch, next, false)
 		if err != nil && !errors.Is(err, stages.ErrConflict) {
 			return err
@@ -482,7 +482,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
 			User: m.Info.User, Misfit: m.Misfit,
 		}
-		if m.Stage.Valid() {
+		if stages.Valid(m.Stage) {
 			row.Stage = m.Stage.String()
 		}
 		doc.Members = append(doc.Members, row)
@@ -542,7 +542,7 @@ func memberStage(m stages.Member) string {
 	switch {
 	case m.Misfit != "":
 		return "UNFIT"
-	case !m.Stage.Valid():
+	case !stages.Valid(m.Stage):
 		return "joining"
 	}
 	return m.Stage.String()
