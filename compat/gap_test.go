@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -30,12 +31,12 @@ type crowd struct {
 	end   func()
 }
 
-func newCrowd(t *testing.T, s *redistest.Server, o compat.Options) *crowd {
+func newCrowd(t *testing.T, pool lockmigrate.Pool, o compat.Options) *crowd {
 	c := &crowd{}
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 2 {
-		l := newLocker(t, s, o)
+		l := opened(t, pool, o)
 		for range 2 {
 			all.Go(func() {
 				for ctx.Err() == nil {
@@ -70,7 +71,7 @@ func awaitRareGaps(t *testing.T, s *redistest.Server) {
 // listen find out, and leave fewer; those who cannot listen go on as before.
 func TestGapsGetRarerWithoutLegacyClients(t *testing.T) {
 	s := redistest.Real(t)
-	deaf := newCrowd(t, s, yields(func(o *compat.Options) { o.NoTracking = true }))
+	deaf := newCrowd(t, s.Untracked(), yields())
 	const stretch = 3 * time.Second
 	before := deaf.turns.Load()
 	for end := time.Now().Add(stretch); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -81,7 +82,7 @@ func TestGapsGetRarerWithoutLegacyClients(t *testing.T) {
 	always := deaf.turns.Load() - before
 	deaf.end()
 
-	crowd := newCrowd(t, s, yields())
+	crowd := newCrowd(t, s.Pool(), yields())
 	awaitRareGaps(t, s)
 	before = crowd.turns.Load()
 	time.Sleep(stretch)
@@ -96,7 +97,7 @@ func TestGapsGetRarerWithoutLegacyClients(t *testing.T) {
 // is heard all the same, and gaps come as often as ever.
 func TestUsedGapIsNotQuiet(t *testing.T) {
 	s := redistest.Real(t)
-	newCrowd(t, s, yields())
+	newCrowd(t, s.Pool(), yields())
 	awaitRareGaps(t, s)
 	touch := redis.NewScript(1, `if redis.call('SETNX', KEYS[1], 1) == 1 then return redis.call('DEL', KEYS[1]) end return 0`)
 	conn := s.Conn()
@@ -124,7 +125,7 @@ func TestUsedGapIsNotQuiet(t *testing.T) {
 func TestLegacyClientWhenGapsAreRare(t *testing.T) {
 	s := redistest.Real(t)
 	o := yields()
-	newCrowd(t, s, o)
+	newCrowd(t, s.Pool(), o)
 	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)

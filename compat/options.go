@@ -21,7 +21,7 @@ const (
 )
 
 // longestMemberLease is for how long a member of a namespace may acquire after its last successful report, at most.
-const longestMemberLease = 15 * time.Second
+var longestMemberLease = 15 * time.Second // a test shortens it
 
 // Options of a Locker. The zero value is a bridge lock of 30 seconds, renewed as long as it is held,
 // beside clients of dialect jedis-ms whose leases are ten seconds or longer. No duration may be longer than ten years.

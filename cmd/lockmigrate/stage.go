@@ -410,7 +410,6 @@ type memberJSON struct {
 	ID      string `json:"id"`
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	Version string `json:"version"`
 	Epoch   int64  `json:"epoch"` // -1: none yet
 	Stage   string `json:"stage"` // empty: none yet
 	Lowest  string `json:"lowest_stage_in_use"`
@@ -477,7 +476,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	}
 	for _, m := range view.Members {
 		row := memberJSON{
-			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Version: m.Info.Version, Epoch: m.Epoch,
+			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
 			User: m.Info.User, Misfit: m.Misfit,
@@ -502,10 +501,10 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		b.WriteString("no members\n")
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tVERSION\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
+		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				terminal.Safe(orDash(m.Info.Version)), memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
+				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
 		}
 		if err := table.Flush(); err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -76,7 +77,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	if record.Dialect == "" {
 		return record, usageError(`"lockmigrate scan" and "lockmigrate observe" tell which dialect the clients speak`, "--dialect is missing: values of another dialect read as free or as held for ever")
 	}
-	dialect, err := compat.ParseDialect(record.Dialect)
+	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
 		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
@@ -87,7 +88,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	unit := dialect.Rules().Unit.Resolution()
+	unit := dialect.Unit.Resolution()
 	if record.ClockLag < 0 || record.CommandDelay < 0 || record.ClockLag%time.Millisecond != 0 || record.CommandDelay%time.Millisecond != 0 {
 		return record, usageError("give whole milliseconds, 0 or more", "--clock-lag %v, --command-delay %v", record.ClockLag, record.CommandDelay)
 	}

@@ -40,8 +40,6 @@ type Options struct {
 	Now func() protocol.Instant
 	// Channel is where grants to this process are published; unique to it. Empty: none.
 	Channel string
-	// NoTracking keeps the hub from asking for client tracking.
-	NoTracking bool
 
 	ReplyTimeout time.Duration // zero: 5 s
 	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms

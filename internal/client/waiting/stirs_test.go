@@ -43,7 +43,7 @@ func TestStirsCountWhatHappensToTheKey(t *testing.T) {
 	n, _ = turn.Stirs()
 	assert.Greater(t, n, before+2, "after a break")
 
-	deaf := newHub(t, s, func(o *Options) { o.NoTracking = true })
+	deaf := newHub(t, s, func(o *Options) { o.Dial = s.Untracked().DialContext })
 	_, listening = enter(t, deaf, "orders").Stirs()
 	assert.False(t, listening, "without tracking")
 }

@@ -185,7 +185,7 @@ func TestEachRightIsTried(t *testing.T) {
 		t.Run(fmt.Sprintf("dryrun %v", dryrun), func(t *testing.T) {
 			s := redistest.Real(t)
 			s.Do("SET", "lock:other", "x")
-			for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Share", "modern Redisson", "modern Quorum", "compat Namespace bridge"} {
+			for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Yield", "redisson", "quorum", "compat Namespace bridge"} {
 				use, ok := rights.Find(name)
 				require.True(t, ok)
 				id := "rights-" + strings.ReplaceAll(name, " ", "-")

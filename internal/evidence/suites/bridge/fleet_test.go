@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -20,7 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			o, err := options(args)
+			o, err := options(pool, args)
 			if err != nil {
 				return nil, err
 			}
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 			return holders.TakerOf(locker.Acquire), nil
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := modern.New(pool, modern.Options{TTL: time.Second, Fencing: true})
+			locker, err := modern.New(pool, modern.Options{TTL: time.Second, FenceTTL: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -49,25 +50,23 @@ const (
 )
 
 // options are those of every Go member; a holder's arguments choose the rest.
-func options(args map[string]string) (compat.Options, error) {
+func options(pool *redis.Pool, args map[string]string) (compat.Options, error) {
 	o := compat.Options{
 		Namespace: args["namespace"], Member: args["id"], TTL: ttl, Lease: lease, ShortestLease: lease,
-		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond, MemberLease: holders.Millis(args, "member", 2*time.Second),
+		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
 	}
 	o.YieldAfter = holders.Millis(args, "yield", 0)
 	o.YieldAtMost = holders.Millis(args, "yieldmost", 0)
-	switch args["stage"] {
-	case "legacy":
-		o.Stage = compat.Legacy
-	case "modern":
-		o.Stage = compat.Modern
-	}
 	if o.Namespace != "" {
 		return o, nil
 	}
 	var err error
+	if stage, _ := stages.Parse(args["stage"]); args["stage"] != "" && stage != compat.Bridge {
+		o.Namespace, err = redistest.InStage(pool, stage, args["dialect"], lease)
+		return o, err
+	}
 	if name := args["dialect"]; name != "" {
-		o.Dialect, err = compat.ParseDialect(name)
+		o.Dialect, err = legacy.ParseDialect(name)
 	}
 	if o.Dialect == legacy.JedisUUID { // every acquisition settles: the delay is what it costs
 		o.CommandDelay = 60 * time.Millisecond

@@ -16,6 +16,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
@@ -28,27 +29,26 @@ const (
 
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
-		"go-queue":    goMember(modern.Options{TTL: lease, Share: share}),
-		"go-unfair":   goMember(modern.Options{TTL: lease, Unfair: true}),
-		"go-redisson": goMember(modern.Options{TTL: lease, Layout: modern.Redisson}),
+		"go-queue":  goMember(modern.Options{TTL: lease, Yield: share}),
+		"go-unfair": goMember(modern.Options{TTL: lease, Unfair: true}),
+		"go-redisson": func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+			locker, err := redisson.New(pool, redisson.Options{TTL: lease})
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
 	})
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
-}
-
-type taker struct{ *modern.Locker }
-
-func (t taker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
 }
 
 func goMember(opts modern.Options) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		locker, err := modern.New(pool, opts)
-		return taker{locker}, err
+		if err != nil {
+			return nil, err
+		}
+		return holders.TakerOf(locker.Acquire), nil
 	}
 }
 
@@ -122,9 +122,9 @@ func TestRedissonWakesAndIsWoken(t *testing.T) {
 }
 
 func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
-	locker, err := modern.New(pool, modern.Options{Layout: modern.Redisson, NoTracking: true, Poll: time.Hour})
+	locker, err := redisson.New(pool, redisson.Options{Poll: time.Hour})
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
+	t.Cleanup(func() { _ = locker.Close() })
 	subscribed := func() bool {
 		for _, s := range servers {
 			for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
@@ -182,10 +182,10 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 // The hold count is on the server where Redisson looks for it.
 func TestRedissonCountsOurHolds(t *testing.T) {
 	server := redistest.Real(t)
-	locker, err := modern.New(server.Pool(), modern.Options{Layout: modern.Redisson})
+	locker, err := redisson.New(server.Pool(), redisson.Options{})
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
-	ctx := modern.WithOwner(t.Context(), "worker 1")
+	t.Cleanup(func() { _ = locker.Close() })
+	ctx := redisson.WithOwner(t.Context(), "worker 1")
 	first, err := locker.Acquire(ctx, key)
 	require.NoError(t, err)
 	second, err := locker.Acquire(ctx, key)
