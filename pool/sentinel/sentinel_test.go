@@ -39,7 +39,7 @@ func TestFailover(t *testing.T) {
 	pool := newPool(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a sentinel in tilt takes its time
 	defer cancel()
-	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Minute})
+	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Hour})
 	require.NoError(t, err)
 	defer m.Close()
 	l, err := legacy.New(pool, legacy.Options{Lease: 5 * time.Minute, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})

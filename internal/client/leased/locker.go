@@ -166,6 +166,8 @@ func (h *Hold) Try(ctx context.Context, m Taking) (answered bool, err error) {
 		return true, nil
 	case protocol.Busy:
 		return true, h.Fail("acquire", lockmigrate.ErrNotAcquired, nil)
+	case protocol.Unsure:
+		return false, h.CleanUp(ctx, outcome.Err, false)
 	default:
 		return false, h.Failed(ctx, outcome, false)
 	}
@@ -227,7 +229,7 @@ func untilLook(left time.Duration) time.Duration {
 	return left + time.Millisecond
 }
 
-// Failed ends an acquisition that cannot go on. Queued tells that we may stand in a queue on the server.
+// Failed ends an acquisition that cannot go on. Queued tells that we stand in a queue on the server.
 func (h *Hold) Failed(ctx context.Context, outcome driver.Outcome, queued bool) error {
 	switch outcome.Step.Verdict {
 	case protocol.Foreign:
@@ -235,7 +237,7 @@ func (h *Hold) Failed(ctx context.Context, outcome driver.Outcome, queued bool) 
 		err.Note = "the key is of another type: a lock of another format?"
 		return err
 	case protocol.Unsure:
-		return h.CleanUp(ctx, outcome.Err, queued)
+		return h.CleanUp(ctx, outcome.Err, true)
 	case protocol.Failed:
 		if queued {
 			h.Leave(true)

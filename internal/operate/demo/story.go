@@ -135,7 +135,7 @@ func (s *stage) joinGo(ctx context.Context) error {
 		name := fmt.Sprintf("go-%d", i+1)
 		locker, err := compat.New(s.opts.Pool, compat.Options{
 			Namespace: s.store.Namespace, Member: name, TTL: ttl, Lease: lease, ShortestLease: lease,
-			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, ReplyTimeout: replyTimeout,
+			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, ReplyTimeout: ttl * 9 / 10,
 		})
 		if err != nil {
 			return err
