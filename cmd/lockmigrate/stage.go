@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -73,7 +74,7 @@ time.`,
 	cmd.AddCommand(newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
-		newStageListCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
+		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 
@@ -147,8 +148,18 @@ func withStore(ctx context.Context, env *environment, flags stageFlags, run func
 		return err
 	}
 	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout}
+	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
 	return explainStage(run(ctx, &place{end, store}))
+}
+
+// whoami is who runs this, and where, for the history of a record.
+func whoami(env *environment) string {
+	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"), "somebody")
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return name + "@" + host
 }
 
 // explainStage adds a hint to what a store finds.

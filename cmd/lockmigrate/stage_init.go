@@ -310,6 +310,37 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 	return table.Flush()
 }
 
+func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history [flags]",
+		Short: "Show who changed a namespace, when, from where and why",
+		Long: `history shows the last 50 changes of a namespace's record, by the server's
+clock: who created it, moved it, or corrected it, and on which certificate, or
+for which reason, the step rests. Who is $LOCKMIGRATE_BY, or the user and host
+of the command.`,
+		Example: "  lockmigrate stage history --namespace orders",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				view, err := at.store.Show(ctx)
+				if err != nil {
+					return err
+				}
+				if env.global.json {
+					return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)})
+				}
+				var b strings.Builder
+				for _, c := range view.Record.History {
+					fmt.Fprintf(&b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
+					if c.Note != "" {
+						fmt.Fprintf(&b, "    %s\n", terminal.Safe(c.Note))
+					}
+				}
+				return env.show(b.String())
+			})
+		},
+	}
+}
+
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
@@ -390,6 +421,9 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	}
 	if refused != nil {
 		return refused
+	}
+	if to.Note = ""; strings.TrimSpace(flags.force) != "" {
+		to.Note = "forced: " + flags.force
 	}
 	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
 		err = unlessAlone(blockers)

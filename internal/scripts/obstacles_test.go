@@ -202,6 +202,8 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 		}
 	}
 	out := outcome{before: b.dump(t)}
+	fits(t, s.script, s.script.Keys, len(s.keys))
+	fits(t, s.script, s.script.Args, len(s.args))
 	args := append(boxed(s.keys), s.args...)
 	reply, err := b.tester.Do("EVAL", append([]any{s.script.Source, len(s.keys)}, args...)...)
 	out.err = err
@@ -227,6 +229,16 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 		}
 	}
 	return out
+}
+
+// fits holds a situation to the script's header: none has an argument too few or too many.
+func fits(t *testing.T, s *scripts.Script, list []scripts.Argument, n int) {
+	t.Helper()
+	least := len(list)
+	for least > 0 && list[least-1].Optional {
+		least--
+	}
+	require.True(t, n >= least && (n <= len(list) || list[len(list)-1].Rest), "%s: %d values for %v", s.Name, n, list)
 }
 
 func (b *obstacleBench) dump(t *testing.T) map[string]entry {
@@ -517,16 +529,16 @@ func situations() []situation {
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
-		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
-		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
+		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
 		other(scripts.StageJoin, "only asks", "2", recorded, []string{record, members}, "n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", 0, ""),
 		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
-		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
-		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
+		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note", "{}"),
+		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note", "{}"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
-		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
-		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
 		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
 		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
 		other(scripts.StageClaim, "a new entry", "1", listed, []string{"list"}, "word", "next", "other", "{}"),

@@ -58,7 +58,41 @@ type Record struct {
 	// ClockLag is how far a legacy client's clock may be behind the server's, and CommandDelay how late its commands
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
-	Note                   string // what the last change of stage rests on: a certificate, or why it was forced
+	Note                   string   // what the last change of stage rests on: a certificate, or why it was forced
+	History                []Change // of the record, the oldest first; the newest 50
+}
+
+// Change is one line of a record's history, for people.
+type Change struct {
+	At    time.Time `json:"at"` // on the server's clock
+	Epoch int64     `json:"epoch"`
+	What  string    `json:"what"`
+	By    string    `json:"by,omitempty"`
+	Note  string    `json:"note,omitempty"`
+}
+
+// changing says who changes what, for a script to keep.
+func (s *Store) changing(epoch int64, note, format string, args ...any) string {
+	text, err := json.Marshal(Change{Epoch: epoch, What: fmt.Sprintf(format, args...), By: s.By, Note: note})
+	if err != nil { // no type in it can fail
+		return "{}"
+	}
+	return string(text)
+}
+
+// historyOf reads the lines of a history. What cannot be read is left out: it is for people.
+func historyOf(text string) (all []Change) {
+	for line := range strings.Lines(text) {
+		at, entry, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		var c Change
+		if err != nil || json.Unmarshal([]byte(entry), &c) != nil {
+			continue
+		}
+		c.At = time.UnixMilli(ms).UTC()
+		all = append(all, c)
+	}
+	return all
 }
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
@@ -213,6 +247,7 @@ type Store struct {
 	Pool         lockmigrate.Pool
 	Namespace    string
 	ReplyTimeout time.Duration
+	By           string // who changes the record, from where: for its history
 }
 
 // CheckName tells whether a namespace can have this name.
@@ -396,7 +431,8 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
 	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
-		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note})))
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
+			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
@@ -463,7 +499,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
 		return View{}, err
 	}
-	view.Record.Note = fields["note"]
+	view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	members, err := redis.StringMap(row[2], nil)
 	if err != nil {
 		return View{}, err

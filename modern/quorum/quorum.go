@@ -350,7 +350,7 @@ func (q *Locker) undo(k *Lock) {
 	all.Wait()
 	var causes []error
 	for _, o := range outcomes {
-		if v := o.Step.Verdict; v != protocol.Released && v != protocol.Kept {
+		if v := o.Step.Verdict; v != protocol.Released && v != protocol.NotOurs {
 			causes = append(causes, o.Err)
 		}
 	}
@@ -436,7 +436,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.Kept, (*Lock)(k).turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, (*Lock)(k).turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.

@@ -256,8 +256,8 @@ func (h *hold) Fewer(ctx context.Context) error {
 	switch outcome.Step.Verdict {
 	case protocol.Released:
 		return nil
-	case protocol.Kept:
-		return h.TakenBy(protocol.Kept, "release")
+	case protocol.NotOurs:
+		return h.TakenBy(protocol.NotOurs, "release")
 	default:
 		return h.unsure("release", outcome)
 	}

@@ -109,7 +109,7 @@ func (h *Hold) GiveBack(queued bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*h.locker.ReplyTimeout)
 	defer cancel()
 	outcome, _ := h.Commands().Advance(ctx, h.kind.GivingBack(queued), protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
+	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.NotOurs {
 		return nil
 	}
 	return h.notGivenBack(outcome.Err)
