@@ -30,7 +30,7 @@ func TestCloseBesideCallers(t *testing.T) {
 			for range rounds {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
-				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) { o.Observer, o.YieldAfter = seen, -1 }))
+				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) { o.Observer, o.Yield = seen, -1 }))
 				var all sync.WaitGroup
 				var over atomic.Bool
 				for range callers {
@@ -91,7 +91,7 @@ func TestCloseEndsWaits(t *testing.T) {
 					ended <- err
 				}()
 			}
-			queue := protocol.CompanionsOf(key).Line
+			queue := protocol.CompanionsOf(key).Queue
 			if name != "legacy" {
 				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
 			} else {

@@ -60,7 +60,7 @@ var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
 	"modern unfair":   modernOf(modern.Options{Unfair: true}),
 	"modern redisson": redissonOf,
 	"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, YieldAfter: -1})
+		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }

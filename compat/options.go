@@ -23,6 +23,9 @@ const (
 // longestMemberLease is for how long a member of a namespace may acquire after its last successful report, at most.
 var longestMemberLease = 15 * time.Second // a test shortens it
 
+// longestYield is less than half of the time for which the server remembers what old clients need.
+const longestYield = 20 * time.Second
+
 // Options of a Locker. The zero value is a bridge lock of 30 seconds, renewed as long as it is held,
 // beside clients of dialect jedis-ms whose leases are ten seconds or longer. No duration may be longer than ten years.
 type Options struct {
@@ -69,24 +72,12 @@ type Options struct {
 	// Wait is how long Acquire tries. Zero: as long as the context lasts.
 	Wait time.Duration
 
-	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
-	// is left free for YieldFor, counted from a release. Legacy clients look at a key only now and then;
-	// bridge clients, woken by its release, would let them starve. It costs throughput where bridge clients contend, at most
-	// YieldFor in each YieldAfter, and nothing where a key is free for a quarter longer between two of them anyhow;
-	// while a key is left free, TryAcquire does not take it either. Zero: five times YieldFor. Negative: never yield.
-	YieldAfter time.Duration
-
-	// YieldAtMost is what YieldAfter grows to, doubled each time, while no gap is of use to anybody: while a waiter
-	// that listens by client tracking hears of no change to the key in a whole gap. It goes back to YieldAfter with
-	// the first gap that was used, or that nobody has listened in, and when a value of a legacy client is seen.
-	// A legacy client that comes when gaps are rarest waits for YieldAtMost, the longest hold of a bridge
-	// client and YieldFor at most: keep that below its own timeout. Zero: eight times YieldAfter, 4.8 s for most.
-	// YieldAfter: gaps come no less often where nobody needs them.
-	YieldAtMost time.Duration
-
-	// YieldFor must be more than the pause between two looks of a legacy client. Zero: the dialect's poll
-	// and a fifth, 120 ms for most.
-	YieldFor time.Duration
+	// Yield is for how long a key that is wanted by many is left free at a time, so that old clients get turns. It must
+	// be longer than the pause between two looks of an old client, or the client misses its turn. How often that happens
+	// is no option: it follows from who waits, see the package's documentation. While a key is left free, TryAcquire does
+	// not take it either. With a Namespace it may not be shorter than the record's. Zero: the record's, or the dialect's poll
+	// and a fifth, 120 ms for most. Negative: never.
+	Yield time.Duration
 
 	// FenceTTL draws a fencing token with each acquisition of the stages Bridge and Modern, so that a store can refuse the
 	// writes of a holder that was overtaken. It is how long a key's counter outlives its last use; then the server's clock takes
@@ -107,7 +98,7 @@ type Options struct {
 	ReplyTimeout time.Duration
 
 	// Derived of the others.
-	renewEvery, poll, memberLease time.Duration
+	renewEvery, poll, memberLease, claim time.Duration
 }
 
 // Validate tells what is wrong with the options, and why, without changing them. With a Namespace it refuses what no
@@ -120,8 +111,7 @@ func (o Options) Validate() error {
 		limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "ShortestLease", Value: o.ShortestLease},
 		limits.Option{Name: "ClockLag", Value: o.ClockLag}, limits.Option{Name: "CommandDelay", Value: o.CommandDelay},
 		limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
-		limits.Option{Name: "YieldAfter", Value: max(o.YieldAfter, 0)},
-		limits.Option{Name: "YieldFor", Value: o.YieldFor}, limits.Option{Name: "YieldAtMost", Value: o.YieldAtMost},
+		limits.Option{Name: "Yield", Value: max(o.Yield, 0)},
 	), limits.Terms{TTL: o.TTL, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
 	if errors.Join(wrong...) != nil {
 		return errors.Join(wrong...)
@@ -191,8 +181,8 @@ func (o Options) relations() []error {
 	if o.CommandDelay >= o.TTL {
 		refuse("CommandDelay %v is not shorter than TTL %v: the lock would end while it settles", o.CommandDelay, o.TTL)
 	}
-	if o.YieldAtMost < o.YieldAfter {
-		refuse("YieldAtMost %v is shorter than YieldAfter %v, from which it grows", o.YieldAtMost, o.YieldAfter)
+	if o.Yield > 0 && (o.Yield < time.Millisecond || o.Yield > longestYield) {
+		refuse("Yield %v: must be from 1 ms to %v, or negative for never", o.Yield, longestYield)
 	}
 	return wrong
 }
@@ -212,9 +202,8 @@ func (o Options) withDefaults() Options {
 		o.renewEvery = min(o.renewEvery, o.poll/2)
 	}
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
-	limits.Default(&o.YieldFor, o.poll+o.poll/5)
-	limits.Default(&o.YieldAfter, 5*o.YieldFor)
-	limits.Default(&o.YieldAtMost, 8*max(o.YieldAfter, 0))
+	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest)
+	limits.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
 	return o
 }
 
@@ -248,6 +237,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 	measured("ShortestLease", &defaults.ShortestLease, r.Shortest, "longer", o.ShortestLease > r.Shortest)
 	measured("ClockLag", &defaults.ClockLag, r.ClockLag, "shorter", o.ClockLag < r.ClockLag)
 	measured("CommandDelay", &defaults.CommandDelay, r.CommandDelay, "shorter", o.CommandDelay < r.CommandDelay)
+	measured("Yield", &defaults.Yield, r.Yield, "shorter", o.Yield < r.Yield)
 	if o.Lease == 0 {
 		unit := defaults.rules().Unit.Resolution()
 		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record

@@ -114,7 +114,7 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
-		m.Queue = protocol.QueueKey(h.Key())
+		m.Queue, m.Guard = protocol.QueueKey(h.Key()), protocol.GuardKey(h.Key())
 	}
 	return m
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// soon is how many may stand before a waiter that polls for it to look more often.
-const soon = 4
-
 // Wait implements leased.Kind: in the way that the options say.
 func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	l := h.locker
@@ -33,7 +30,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	// of this wait, because its place is bound to what it has said.
 	h.polls = turn.Mode() == waiting.Polling
 	m := &protocol.ModernQueue{
-		Key: h.Key(), Queue: protocol.QueueKey(h.Key()), Token: h.Token, Channel: l.channelOf(h),
+		Key: h.Key(), Queue: protocol.QueueKey(h.Key()), Guard: protocol.GuardKey(h.Key()), Token: h.Token, Channel: l.channelOf(h),
 		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*leased.MaxSleep + l.opts.TTL,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: leased.MaxSleep,
 		Whole: l.opts.RenewEvery < 0,
@@ -63,7 +60,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 			sleep := step.Sleep
 			if h.polls {
 				sleep = min(sleep, l.opts.Poll)
-				if m.Before() < soon { // it may be given the key in a moment, and keeps the others waiting until it looks
+				if m.Before() < waiting.Soon { // it may be given the key in a moment, and keeps the others waiting until it looks
 					sleep = min(sleep, max(l.opts.Poll/10, time.Millisecond))
 				}
 			}

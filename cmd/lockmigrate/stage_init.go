@@ -62,6 +62,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
 	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 0: 1s")
 	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
+	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time, longer than the pause between two looks of a legacy client: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
 }
@@ -89,10 +90,12 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	unit := dialect.Unit.Resolution()
-	if record.ClockLag < 0 || record.CommandDelay < 0 || record.ClockLag%time.Millisecond != 0 || record.CommandDelay%time.Millisecond != 0 {
-		return record, usageError("give whole milliseconds, 0 or more", "--clock-lag %v, --command-delay %v", record.ClockLag, record.CommandDelay)
+	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
+		if d < 0 || d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
+		}
 	}
-	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
+	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
 	if err := opts.Validate(); err != nil {
 		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v, a clock lag of %v and a command delay of %v the bridge is not safe: %w", record.Shortest, opts.ClockLag, opts.CommandDelay, err)
 	}
@@ -112,7 +115,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match),
-		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay})
+		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
 	if err != nil {
 		return err
 	}
@@ -189,13 +192,15 @@ func (f *stageFlags) measured() (why []string, err error) {
 			return nil, bold("--clock-lag", f.lag, old.ClockLag, "shorter")
 		case f.delay > 0 && f.delay < old.CommandDelay:
 			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
+		case f.yield > 0 && f.yield < old.Yield:
+			return nil, bold("--yield", f.yield, old.Yield, "shorter")
 		}
 	}
 	if len(f.match) == 0 {
 		f.match = slices.Clone(p.Match)
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
-	f.lag, f.delay = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay)
+	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
 	return old.Why, nil
 }
 
@@ -344,7 +349,7 @@ of the command.`,
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay",
+		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay, yield",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern
@@ -387,7 +392,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	if flags.shortest != 0 {
 		to.Shortest = flags.shortest
 	}
-	to.ClockLag, to.CommandDelay = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay)
+	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
 	to.Patterns = slices.Clone(to.Patterns)
 	if to, err = checkedRecord(to); err != nil {
 		return err
@@ -451,6 +456,9 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.CommandDelay != to.CommandDelay {
 		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
 	}
+	if from.Yield != to.Yield {
+		changes = append(changes, fmt.Sprintf("yield %v (now %v)", to.Yield, orDefault(from.Yield)))
+	}
 	return changes
 }
 
@@ -462,6 +470,9 @@ func knownClients(r stages.Record) string {
 	}
 	if r.CommandDelay > 0 {
 		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
+	}
+	if r.Yield > 0 {
+		text += fmt.Sprintf(", yield %v", r.Yield)
 	}
 	return text
 }

@@ -58,8 +58,10 @@ type Record struct {
 	// ClockLag is how far a legacy client's clock may be behind the server's, and CommandDelay how late its commands
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
-	Note                   string   // what the last change of stage rests on: a certificate, or why it was forced
-	History                []Change // of the record, the oldest first; the newest 50
+	// Yield is for how long a contended key is left free at a time for old clients. Zero: members take their own.
+	Yield   time.Duration
+	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
+	History []Change // of the record, the oldest first; the newest 50
 }
 
 // Change is one line of a record's history, for people.
@@ -563,10 +565,11 @@ type clients struct {
 	Shortest int64  `json:"shortest_ms"`
 	Lag      int64  `json:"lag_ms,omitempty"`
 	Delay    int64  `json:"delay_ms,omitempty"`
+	Yield    int64  `json:"yield_ms,omitempty"`
 }
 
 func (r Record) packClients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds()})
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
 	return string(text), err
 }
 
@@ -575,13 +578,13 @@ func (r *Record) unpackClients(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	for _, n := range []int64{c.Shortest, c.Lag, c.Delay} {
+	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield} {
 		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
 			return fmt.Errorf("%d ms is not between 0 and ten years", n)
 		}
 	}
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay)
+	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield)
 	return nil
 }
 

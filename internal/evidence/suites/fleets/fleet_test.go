@@ -80,8 +80,7 @@ func options(pool *redis.Pool, args map[string]string) (compat.Options, error) {
 		Namespace: args["namespace"], Member: args["id"], TTL: ttl, Lease: lease, ShortestLease: lease,
 		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
 	}
-	o.YieldAfter = holders.Millis(args, "yield", 0)
-	o.YieldAtMost = holders.Millis(args, "yieldmost", 0)
+	o.Yield = holders.Millis(args, "yield", 0)
 	if o.Namespace != "" {
 		return o, nil
 	}
