@@ -120,7 +120,7 @@ func openRueidislockPeer(t *testing.T, addr string, ttl time.Duration) locks {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = locker.Close() })
+	t.Cleanup(locker.Close)
 	lock := func(with func(context.Context, string) (context.Context, context.CancelFunc, error)) func(ctx context.Context, key string) (held, error) {
 		return func(ctx context.Context, key string) (held, error) {
 			// The context that it is given ends the lock as well as the wait.
