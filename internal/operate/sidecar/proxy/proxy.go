@@ -26,6 +26,7 @@ const (
 	handshakeWithin = 10 * time.Second // TLS with a client
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
+	heirWithin      = 5 * time.Second // the talk of two processes
 )
 
 // Listener is where clients connect.
@@ -237,7 +238,9 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 			}
 			return err
 		}
-		d.actual = d.listener.Addr().String()
+		if !strings.HasPrefix(d.Address, unixPrefix) {
+			d.actual = d.listener.Addr().String()
+		}
 	}
 	for _, d := range s.doors {
 		listener := d.listener
@@ -246,7 +249,9 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 	}
 	s.reached, s.open, s.problem = true, true, nil
 	if s.previous != nil {
+		_ = s.previous.SetDeadline(time.Now().Add(heirWithin))
 		_, _ = s.previous.Write([]byte{1})
+		_, _ = s.previous.Read(make([]byte, 1)) // it ends the connection when it has let go
 		_ = s.previous.Close()
 		s.previous = nil
 	}
@@ -264,27 +269,37 @@ func (d *door) listen() (err error) {
 		}
 		return nil
 	}
-	if d.listener, err = listenUnix(path); err != nil {
+	if d.listener, err = listenUnix(path, 0o660); err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
 	}
 	return nil
 }
 
-// listenUnix listens on a path, also where a process that has ended has left its socket.
-func listenUnix(path string) (net.Listener, error) {
-	l, err := net.Listen("unix", path)
-	if err == nil {
-		l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
-		return l, nil
-	}
-	if conn, dialled := net.Dial("unix", path); dialled == nil {
+// listenUnix listens on a path, also where a process that has ended has left its socket. The socket appears only when it can
+// be connected to: one that refuses belongs to nobody.
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
+		return nil, fmt.Errorf("another process listens there")
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("there is a file that is no socket")
+	}
+	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
+	l, err := net.Listen("unix", hidden)
+	if err != nil {
 		return nil, err
 	}
-	if info, missing := os.Lstat(path); missing != nil || info.Mode().Type() != os.ModeSocket || os.Remove(path) != nil {
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
+	if err = os.Chmod(hidden, mode); err == nil {
+		err = os.Rename(hidden, path)
+	}
+	if err != nil {
+		_ = l.Close()
+		_ = os.Remove(hidden)
 		return nil, err
 	}
-	return listenUnix(path)
+	return l, nil
 }
 
 // close ends a listener that nobody else has.
