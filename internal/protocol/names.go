@@ -14,6 +14,7 @@ import (
 const (
 	guardEnding  = ":guard"
 	fenceEnding  = ":fence"
+	recordEnding = ":sidecar"
 	streakEnding = ":streak"
 	lineEnding   = ":line"
 	queueEnding  = ":queue"
@@ -23,6 +24,7 @@ const (
 var companionRoles = map[string]string{
 	guardEnding:  "the guard",
 	fenceEnding:  "the fencing counter",
+	recordEnding: "the record of sidecars",
 	streakEnding: "the streak of bridge holders",
 	lineEnding:   "the queue of bridge clients",
 	queueEnding:  "the queue",
@@ -31,6 +33,9 @@ var companionRoles = map[string]string{
 
 // GuardKey returns the name of a bridge lock's guard.
 func GuardKey(key string) string { return Beside(key, guardEnding) }
+
+// SidecarKey returns the name of the record of what sidecars hold.
+func SidecarKey(key string) string { return Beside(key, recordEnding) }
 
 // FenceKey returns the name of a lock's fencing counter, the same in every stage.
 func FenceKey(key string) string { return Beside(key, fenceEnding) }

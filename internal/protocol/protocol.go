@@ -88,11 +88,14 @@ type Command struct {
 	Gap        time.Duration // the length of the gap
 	Quiet      bool          // BridgeTake: nobody has touched the key in the gap that is over now, as far as we know
 	Brief      bool          // BridgeDrop: taken less than an eighth of a gap ago
-	Breath     time.Duration // BridgeDrop: for how long the guard stays behind; 0: not at all
+	Breath     time.Duration // BridgeDrop, SidecarDel: for how long the guard stays behind; 0: not at all
 	Entry      string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
 	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
 	Passed     string        // BridgeTake: the entry of a first one that was left that time already
 	NotAfter   Instant       // on the server's clock: the command is refused later than this; 0: no bound
+
+	Record  string       // the key of the sidecars' record
+	Sidecar *SidecarCall // of a sidecar's ops
 
 	Count int64 // WaitReplicas: how many of them
 }
