@@ -117,6 +117,9 @@ func (s *Server) give(heir *net.UnixConn, control *net.UnixListener) (took bool,
 		}
 	}
 	_ = control.Close()
+	if s.opts.Gone != nil {
+		s.opts.Gone()
+	}
 	_ = os.Remove(s.opts.Heir) // the heir makes its own when this connection has ended
 	s.opts.Log.Info("another process has the listeners; serving the connections that are left", "connections", len(s.conns))
 	return true, nil

@@ -46,6 +46,8 @@ type Options struct {
 	// Heir is the path of a Unix socket. A process that starts with the same path takes the listeners over, and this one
 	// serves its connections until they end. Empty: none.
 	Heir string
+	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
+	Gone func()
 	Log  *slog.Logger
 }
 
