@@ -49,7 +49,7 @@ func (k *keys) wait(s *Sidecar, o *order, c *proxy.Client, command *protocol.Com
 		w = &watched{next: now.Add(s.every(o))}
 		k.all[command.Key] = w
 	}
-	if command.Queue != "" && s.opts.Hold > 0 && !c.Held && w.waits && s.hears.Load() && now.Sub(w.attempt) < 3*command.Claim {
+	if command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && w.waits && s.hears.Load() && now.Sub(w.attempt) < 3*command.Claim {
 		s.waking.Lock()
 		handed := s.handed.After(w.attempt)
 		c.Wake, c.Patience = s.woken, s.opts.Hold

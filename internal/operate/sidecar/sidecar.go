@@ -113,6 +113,9 @@ func (s *Sidecar) Stage() (stages.Stage, int64, bool) {
 	return o.record.Stage, o.record.Epoch, o.ready && time.Now().Before(o.until)
 }
 
+// Patterns returns the patterns of the namespace's keys.
+func (s *Sidecar) Patterns() []string { return s.order.Load().record.Patterns }
+
 // covers tells whether a key is the namespace's, and no companion of one.
 func (o *order) covers(key []byte) bool {
 	for _, p := range o.record.Patterns {
