@@ -407,3 +407,40 @@ func TestAdmin(t *testing.T) {
 	code, _ = get("/healthz")
 	assert.Equal(t, http.StatusOK, code)
 }
+
+// TestSentinels: when the sentinels name another master, connections end, and new ones lead to it.
+func TestSentinels(t *testing.T) {
+	group := redistest.NewSentinels(t, 1, 3)
+	end, err := endpoint.Parse(group.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	up, err := NewUpstream(context.Background(), end, []string{"lock.*"})
+	require.NoError(t, err)
+	s, addr := startWith(t, Options{Dial: up.Dial, Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: passing}}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() { up.Watch(ctx, 50*time.Millisecond, func(to string) { s.CutAll("the master is " + to) }) })
+
+	conn := dial(t, addr)
+	ask(t, conn, "+OK\r\n", "SET", "a", "1")
+	before := group.Master()
+	before.Kill()
+	after := group.AwaitFailover(before)
+	written := func(value string) bool {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = conn.Write(AppendCommand(nil, "SET", "a", value))
+		var b [5]byte
+		_, _ = io.ReadFull(conn, b[:])
+		return err == nil && string(b[:]) == "+OK\r\n"
+	}
+	require.Eventually(t, func() bool { return written("2") }, 20*time.Second, 10*time.Millisecond)
+	assert.Equal(t, "2", after.Value("a"))
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, err = conn.Read(make([]byte, 1))
+	assert.True(t, err == io.EOF || isReset(err), "the connection to the old master has ended: %v", err)
+}

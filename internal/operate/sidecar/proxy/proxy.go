@@ -78,13 +78,14 @@ type door struct {
 	Listener
 	listener net.Listener // nil while it is closed
 	actual   string       // its address; differs from Address where that has port 0
+	commands map[string]Keys
 }
 
 // New returns a Server that does not listen yet.
 func New(opts Options) *Server {
 	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1)}
 	for _, l := range opts.Listeners {
-		s.doors = append(s.doors, &door{Listener: l, actual: l.Address})
+		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: l.Rewriter.Commands()})
 	}
 	return s
 }
@@ -372,9 +373,9 @@ func (s *Server) CutAll(why string) {
 		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
 	}
 	for c := range s.conns {
-		_ = c.down.Close()
+		_ = socket(c.down).Close()
 		if c.up != nil {
-			_ = c.up.Close()
+			_ = socket(c.up).Close()
 		}
 	}
 }
@@ -434,7 +435,7 @@ func (s *Server) attend(d *door, down net.Conn) {
 	}
 	keepAlive(up)
 	c.setUp(up)
-	c.framer.commands, c.framer.covers = d.Rewriter.Commands(), d.Rewriter.Covers
+	c.framer.commands, c.framer.covers = d.commands, d.Rewriter.Covers
 	c.rewriter.Open(&c.client)
 	defer c.rewriter.Close(&c.client)
 	c.serve()
@@ -454,10 +455,7 @@ func (c *conn) setUp(up net.Conn) {
 
 // keepAlive finds a client or server that has gone without a word, within two minutes.
 func keepAlive(conn net.Conn) {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	if t, ok := conn.(*net.TCPConn); ok {
+	if t, ok := socket(conn).(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4})
 	}
 }
