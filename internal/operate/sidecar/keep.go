@@ -283,6 +283,7 @@ func (s *Sidecar) hear(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.hearOnce(ctx)
 		s.hears.Store(false)
+		s.functions.Store(false) // the server may be another one by now
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -300,6 +301,7 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
 		return err
 	}
+	s.functions.Store(s.loadFunctions(ctx))
 	over, sending := make(chan struct{}), make(chan struct{})
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
@@ -312,6 +314,7 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 				_ = listener.Unsubscribe()
 				return
 			case <-time.After(pingEvery):
+				s.functions.Store(s.loadFunctions(ctx))
 				if listener.Ping("") != nil {
 					return
 				}

@@ -42,7 +42,9 @@ type Options struct {
 	// Hold is for how long at most the answer to an attempt waits for the lock to be handed over. It must be well below the
 	// socket timeout of the service's client. Default 250 ms; negative: not at all.
 	Hold time.Duration
-	Log  *slog.Logger // nil: nowhere
+	// Clock is the wall clock of the service's host. Default time.Now: the sidecar runs there too.
+	Clock func() time.Time
+	Log   *slog.Logger // nil: nowhere
 }
 
 // Sidecar translates the commands of one service. Its methods are safe for concurrent use.
@@ -55,7 +57,9 @@ type Sidecar struct {
 	counts  counts
 	keys    keys
 	hears   atomic.Bool // messages to this sidecar come
-	news    chan struct{}
+
+	functions atomic.Bool // the server has the library of functions
+	news      chan struct{}
 
 	waking sync.Mutex
 	woken  chan struct{} // closed and replaced when a lock was handed over
@@ -75,6 +79,9 @@ type order struct {
 func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, compat.DefaultMemberLease)
 	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, compat.DefaultReplyTimeout), cmp.Or(opts.Hold, 250*time.Millisecond)
+	if opts.Clock == nil {
+		opts.Clock = time.Now
+	}
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	if err := errors.Join(stages.CheckName(opts.Namespace), checkName(opts.Name)); err != nil {
 		return nil, err

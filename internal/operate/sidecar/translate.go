@@ -1,16 +1,13 @@
 package sidecar
 
 import (
-	"bytes"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // translator is a proxy.Rewriter.
@@ -64,7 +61,8 @@ func (t *translator) Close(*proxy.Client) { t.sidecar.clients.Add(-1) }
 func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {
 	s, o := t.sidecar, t.sidecar.order.Load()
 	rules, at := o.rules(t), time.Now()
-	now := protocol.InstantOf(at)
+	wall := s.opts.Clock()
+	now := protocol.InstantOf(wall)
 	name := strings.ToUpper(string(args[0]))
 	refuse := func(why string) (proxy.Verdict, []byte) {
 		if rules.Legacy && o.ready && at.Before(o.until) {
@@ -101,7 +99,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		}
 		command = rules.Del(now, key)
 	case strings.Contains(name, "EXPIRE"):
-		ttl, fine := lifetime(name, args, at)
+		ttl, fine := lifetime(name, args, wall)
 		if !fine {
 			if len(args) > 3 {
 				return refuse("with options on a lock's key; leave them out")
@@ -126,7 +124,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		}
 	}
 	s.counts.translated(name).Add(1)
-	return proxy.Replace, appendRequest(out, command)
+	return proxy.Replace, appendRequest(out, command, s.functions.Load())
 }
 
 func (s *Sidecar) token(o *order) string { return s.source.BridgeValue(o.fleet) }
@@ -188,51 +186,6 @@ func span(milli, absolute bool, text []byte, now time.Time) (time.Duration, bool
 	}
 	return time.Duration(max(n, 0)) * unit, true
 }
-
-// appendRequest appends EVAL with the script's whole text. With EVALSHA the server could answer NOSCRIPT, which the proxy
-// would not see and the client not understand. With five keys and one argument it stays below the ten words that a server allows before AUTH.
-func appendRequest(out []byte, c protocol.Command) []byte {
-	request, err := wire.RequestOf(c)
-	if err != nil { // no such op: a mistake in this package
-		panic(err)
-	}
-	args := request.Args()
-	out = append(out, '*')
-	out = strconv.AppendInt(out, int64(1+len(args)), 10)
-	out = append(append(out, "\r\n$4\r\nEVAL\r\n"...), texts[request.Script]...)
-	for _, arg := range args[1:] {
-		var word []byte
-		switch v := arg.(type) {
-		case string:
-			word = []byte(v)
-		case int:
-			word = strconv.AppendInt(nil, int64(v), 10)
-		}
-		out = append(out, '$')
-		out = strconv.AppendInt(out, int64(len(word)), 10)
-		out = append(append(append(out, "\r\n"...), word...), "\r\n"...)
-	}
-	return out
-}
-
-// texts are the scripts as a word of a request, without comments.
-var texts = func() map[*scripts.Script][]byte {
-	all := map[*scripts.Script][]byte{}
-	for _, s := range scripts.All() {
-		if !strings.HasPrefix(s.Name, "sidecar_") {
-			continue
-		}
-		var code []byte
-		for _, line := range bytes.Split([]byte(s.Source), []byte("\n")) {
-			if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("--")) {
-				code = append(append(code, line...), '\n')
-			}
-		}
-		word := append([]byte{'$'}, strconv.Itoa(len(code))...)
-		all[s] = append(append(append(word, "\r\n"...), code...), "\r\n"...)
-	}
-	return all
-}()
 
 func lowest(a, b stages.Stage) stages.Stage {
 	if a < 0 {
