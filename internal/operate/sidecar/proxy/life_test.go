@@ -444,3 +444,29 @@ func TestSentinels(t *testing.T) {
 	_, err = conn.Read(make([]byte, 1))
 	assert.True(t, err == io.EOF || isReset(err), "the connection to the old master has ended: %v", err)
 }
+
+// TestServerLoading: a server that reads its data lets clients in, and says so itself.
+func TestServerLoading(t *testing.T) {
+	server := redistest.Real(t, "--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
+	for i := range 20 {
+		server.Do("SET", fmt.Sprint("k", i), strings.Repeat("v", 2000))
+	}
+	server.Do("SAVE")
+	_, addr := start(t, server.Addr, echoing)
+	server.Kill()
+	var starting sync.WaitGroup
+	starting.Go(server.Start) // returns when all is read
+	defer starting.Wait()
+	said := ""
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = conn.Write(AppendCommand(nil, "SETNX", "a", "1"))
+		said, _ = bufio.NewReader(conn).ReadString('\n')
+		return strings.HasPrefix(said, "-LOADING ")
+	}, 20*time.Second, 5*time.Millisecond)
+}
