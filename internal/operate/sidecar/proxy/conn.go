@@ -184,7 +184,9 @@ func (c *conn) pass() error {
 	if cap(c.out) > 4<<10 {
 		c.out = nil
 	}
-	c.in.drop(i)
+	if c.in.drop(i); c.in.n == 0 {
+		clear(c.framer.words[:cap(c.framer.words)]) // they keep the memory alive that they are parts of
+	}
 	if err == nil && c.in.n == 0 && c.framer.body >= splicedFrom && plain(c.up, c.down) {
 		err = c.spliceWord()
 	}
@@ -235,30 +237,31 @@ func (c *conn) spliceReplies() error {
 }
 
 // plain tells that the kernel sees what both carry.
-func plain(a, b net.Conn) bool {
-	_, aTLS := a.(*tls.Conn)
-	_, bTLS := b.(*tls.Conn)
-	return !aTLS && !bTLS
-}
+func plain(a, b net.Conn) bool { return socket(a) == a && socket(b) == b }
 
 // closeWrite tells the other side that nothing more comes.
 func closeWrite(c net.Conn) {
 	if t, ok := c.(*tls.Conn); ok {
 		_ = t.CloseWrite()
-		c = t.NetConn()
 	}
-	if h, ok := c.(interface{ CloseWrite() error }); ok {
+	if h, ok := socket(c).(interface{ CloseWrite() error }); ok {
 		_ = h.CloseWrite()
 	}
 }
 
 // reset ends a connection so that the other side sees an error and not an end.
 func reset(c net.Conn) {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
+	c = socket(c)
 	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0)
 	}
 	_ = c.Close()
+}
+
+// socket is what is below TLS. To close TLS takes time when the other side does not read.
+func socket(c net.Conn) net.Conn {
+	if t, ok := c.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return c
 }

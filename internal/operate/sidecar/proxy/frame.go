@@ -183,13 +183,19 @@ func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding)
 		f.words = append(f.words, word)
 		i += size + int(n) + 2
 		if keys.at(j, last) {
+			if n > maxHeld {
+				return 0, cut
+			}
 			covered = covered || f.covers(word)
 		} else if keys.Counted && j == int64(keys.First)-1 {
 			last = keys.counted(word, count)
 		}
 	}
-	if !covered {
+	switch {
+	case !covered:
 		return i, nothing
+	case i > maxHeld:
+		return 0, cut
 	}
 	return i, request
 }

@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// heirWithin bounds the talk of two processes.
-const heirWithin = 5 * time.Second
-
 // inherit asks the process that has the listeners for them. None is there the first time.
 func (s *Server) inherit() (map[string]net.Listener, error) {
 	if s.opts.Heir == "" {
@@ -71,20 +68,13 @@ func descriptors(rights []byte) ([]int, error) {
 
 // bequeath waits for a process to take the listeners over, and closes gone then.
 func (s *Server) bequeath(ctx context.Context, background *sync.WaitGroup, gone chan<- struct{}) error {
-	l, err := listenUnix(s.opts.Heir)
-	if err != nil {
-		// The process that had the listeners may not have seen yet that it lost them.
-		for until := time.Now().Add(heirWithin); err != nil && time.Now().Before(until) && ctx.Err() == nil; {
-			time.Sleep(lookAgainAfter)
-			l, err = listenUnix(s.opts.Heir)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot listen on %s: %w", s.opts.Heir, err)
-		}
+	l, err := listenUnix(s.opts.Heir, 0o600)
+	for until := time.Now().Add(heirWithin); err != nil && time.Now().Before(until) && ctx.Err() == nil; {
+		time.Sleep(lookAgainAfter) // the process that had the listeners may not have seen yet that it lost them
+		l, err = listenUnix(s.opts.Heir, 0o600)
 	}
-	if err := os.Chmod(s.opts.Heir, 0o600); err != nil {
-		_ = l.Close()
-		return err
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", s.opts.Heir, err)
 	}
 	listener := l.(*net.UnixListener)
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
@@ -127,6 +117,10 @@ func (s *Server) give(heir *net.UnixConn, control *net.UnixListener) (took bool,
 		}
 	}
 	_ = control.Close()
+	if s.opts.Gone != nil {
+		s.opts.Gone()
+	}
+	_ = os.Remove(s.opts.Heir) // the heir makes its own when this connection has ended
 	s.opts.Log.Info("another process has the listeners; serving the connections that are left", "connections", len(s.conns))
 	return true, nil
 }

@@ -26,6 +26,7 @@ const (
 	handshakeWithin = 10 * time.Second // TLS with a client
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
+	heirWithin      = 5 * time.Second // the talk of two processes
 )
 
 // Listener is where clients connect.
@@ -45,6 +46,8 @@ type Options struct {
 	// Heir is the path of a Unix socket. A process that starts with the same path takes the listeners over, and this one
 	// serves its connections until they end. Empty: none.
 	Heir string
+	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
+	Gone func()
 	Log  *slog.Logger
 }
 
@@ -75,13 +78,14 @@ type door struct {
 	Listener
 	listener net.Listener // nil while it is closed
 	actual   string       // its address; differs from Address where that has port 0
+	commands map[string]Keys
 }
 
 // New returns a Server that does not listen yet.
 func New(opts Options) *Server {
 	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1)}
 	for _, l := range opts.Listeners {
-		s.doors = append(s.doors, &door{Listener: l, actual: l.Address})
+		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: l.Rewriter.Commands()})
 	}
 	return s
 }
@@ -237,7 +241,9 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 			}
 			return err
 		}
-		d.actual = d.listener.Addr().String()
+		if !strings.HasPrefix(d.Address, unixPrefix) {
+			d.actual = d.listener.Addr().String()
+		}
 	}
 	for _, d := range s.doors {
 		listener := d.listener
@@ -246,7 +252,9 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 	}
 	s.reached, s.open, s.problem = true, true, nil
 	if s.previous != nil {
+		_ = s.previous.SetDeadline(time.Now().Add(heirWithin))
 		_, _ = s.previous.Write([]byte{1})
+		_, _ = s.previous.Read(make([]byte, 1)) // it ends the connection when it has let go
 		_ = s.previous.Close()
 		s.previous = nil
 	}
@@ -264,27 +272,37 @@ func (d *door) listen() (err error) {
 		}
 		return nil
 	}
-	if d.listener, err = listenUnix(path); err != nil {
+	if d.listener, err = listenUnix(path, 0o660); err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
 	}
 	return nil
 }
 
-// listenUnix listens on a path, also where a process that has ended has left its socket.
-func listenUnix(path string) (net.Listener, error) {
-	l, err := net.Listen("unix", path)
-	if err == nil {
-		l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
-		return l, nil
-	}
-	if conn, dialled := net.Dial("unix", path); dialled == nil {
+// listenUnix listens on a path, also where a process that has ended has left its socket. The socket appears only when it can
+// be connected to: one that refuses belongs to nobody.
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
+		return nil, fmt.Errorf("another process listens there")
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("there is a file that is no socket")
+	}
+	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
+	l, err := net.Listen("unix", hidden)
+	if err != nil {
 		return nil, err
 	}
-	if info, missing := os.Lstat(path); missing != nil || info.Mode().Type() != os.ModeSocket || os.Remove(path) != nil {
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
+	if err = os.Chmod(hidden, mode); err == nil {
+		err = os.Rename(hidden, path)
+	}
+	if err != nil {
+		_ = l.Close()
+		_ = os.Remove(hidden)
 		return nil, err
 	}
-	return listenUnix(path)
+	return l, nil
 }
 
 // close ends a listener that nobody else has.
@@ -355,9 +373,9 @@ func (s *Server) CutAll(why string) {
 		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
 	}
 	for c := range s.conns {
-		_ = c.down.Close()
+		_ = socket(c.down).Close()
 		if c.up != nil {
-			_ = c.up.Close()
+			_ = socket(c.up).Close()
 		}
 	}
 }
@@ -417,7 +435,7 @@ func (s *Server) attend(d *door, down net.Conn) {
 	}
 	keepAlive(up)
 	c.setUp(up)
-	c.framer.commands, c.framer.covers = d.Rewriter.Commands(), d.Rewriter.Covers
+	c.framer.commands, c.framer.covers = d.commands, d.Rewriter.Covers
 	c.rewriter.Open(&c.client)
 	defer c.rewriter.Close(&c.client)
 	c.serve()
@@ -437,10 +455,7 @@ func (c *conn) setUp(up net.Conn) {
 
 // keepAlive finds a client or server that has gone without a word, within two minutes.
 func keepAlive(conn net.Conn) {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	if t, ok := conn.(*net.TCPConn); ok {
+	if t, ok := socket(conn).(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4})
 	}
 }

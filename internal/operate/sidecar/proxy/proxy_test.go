@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +23,26 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// proxyFor names the server, where this program is to be a proxy for a test.
+const proxyFor = "LOCKMIGRATE_PROXY_FOR"
+
+func TestMain(m *testing.M) {
+	addr := os.Getenv(proxyFor)
+	if addr == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	debug.SetGCPercent(50) // as the command does
+	s := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: passing}}, Log: slog.Default(),
+		Dial: func(context.Context) (net.Conn, error) { return net.Dial("tcp", addr) }})
+	go func() {
+		for s.Ready() != nil {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println(s.Addresses()[0])
+	}()
+	fmt.Println(s.Run(context.Background()))
+}
 
 // locks is a Rewriter for keys that begin with "lock.".
 type locks struct {
@@ -191,6 +212,10 @@ func stream(r *rand.Rand, requests int) []byte {
 		out = AppendCommand(out, "DISCARD")
 	}
 	return AppendCommand(out, "ECHO", "done")
+}
+
+func seeded(seed uint64, requests int) []byte {
+	return stream(rand.New(rand.NewPCG(seed, 1)), requests)
 }
 
 // TestTheSameBytesAsDirect sends random streams, cut at random places, to two servers: to one through the proxy.

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// freePort returns a port of the loopback that nobody listens on.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// fetch returns what a status page says, 0 while it says nothing.
+func fetch(url string) (code int, text string) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Get(url)
+	if err != nil {
+		return 0, ""
+	}
+	defer reply.Body.Close()
+	b, _ := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(b)
+}
+
+// TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, a second process
+// takes the listener over while the first serves its connection to the end, and an interrupt ends it well.
+func TestSidecar(t *testing.T) {
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
+	} {
+		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+	addr, status := freePort(t), freePort(t)
+	type result struct {
+		code   int
+		stderr string
+	}
+	begin := func(ctx context.Context) <-chan result {
+		ended := make(chan result, 1)
+		go func() {
+			code, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders",
+				"--name", "billing", "--drain", "1s", "--handover", filepath.Join(filepath.Dir(t.TempDir()), "billing.sock"))
+			ended <- result{code, stderr}
+		}()
+		return ended
+	}
+	first := begin(ctx)
+	ready := func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }
+	require.Eventually(t, ready, 20*time.Second, 20*time.Millisecond)
+
+	old, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer old.Close()
+	expiry := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+	taken, err := redis.Int(old.Do("SETNX", "lock:a", expiry))
+	require.NoError(t, err)
+	assert.Equal(t, 1, taken)
+	ttl, _ := redis.Int64(s.Do("PTTL", "lock:a"), nil)
+	assert.InDelta(t, 60_000, ttl, 5000, "the lease of the client's value")
+	assert.NotEqual(t, expiry, s.Value("lock:a"))
+	_, err = old.Do("SET", "other", "v")
+	require.NoError(t, err)
+	assert.Equal(t, "v", s.Value("other"))
+
+	code, stdout, stderr := lockmigrateIn(ctx, false, "stage", "--namespace", "orders", "--redis", s.URL())
+	require.Equal(t, exitDone, code, stderr)
+	assert.Contains(t, stdout, "billing")
+	_, metrics := fetch("http://" + status + "/metrics")
+	for _, line := range []string{`lockmigrate_sidecar_translated_total{command="SETNX"} 1`, "lockmigrate_sidecar_member 1", `lockmigrate_sidecar_stage{stage="bridge"} 1`, "lockmigrate_sidecar_connections 1"} {
+		assert.Contains(t, metrics, line+"\n")
+	}
+
+	nextCtx, stopNext := context.WithCancel(context.Background())
+	defer stopNext()
+	next := begin(nextCtx)
+	require.Eventually(t, func() bool { // the page of the second process: it has no connection yet
+		_, metrics := fetch("http://" + status + "/metrics")
+		return ready() && len(metrics) > 0 && !strings.Contains(metrics, "lockmigrate_sidecar_connections 1\n")
+	}, 20*time.Second, 20*time.Millisecond)
+	freed, err := redis.Int(old.Do("DEL", "lock:a"))
+	require.NoError(t, err, "the first process serves the connection that it has")
+	assert.Equal(t, 1, freed)
+	_ = old.Close()
+	select {
+	case r := <-first:
+		assert.Equal(t, exitDone, r.code, r.stderr)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the first process has no connection left and does not end")
+	}
+	assert.Zero(t, ctx.Err(), "nobody has interrupted it")
+	stopNext()
+	r := <-next
+	assert.Equal(t, exitDone, r.code, r.stderr)
+	assert.Contains(t, r.stderr, fmt.Sprintf("address=%s", addr))
+}
