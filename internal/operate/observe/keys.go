@@ -120,6 +120,9 @@ func (k *Keys) LearnAbsent(db int, name string) { k.put(keyID{db, name}, entry{k
 // LearnThere takes in that a key of another type exists.
 func (k *Keys) LearnThere(db int, name string) { k.put(keyID{db, name}, entry{kind: there}, true) }
 
+// Forget says that a script may have done anything to a key.
+func (k *Keys) Forget(db int, name string) { k.forget(keyID{db, name}) }
+
 // LearnTTL takes in the reply of PTTL.
 func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
 	id := keyID{db, name}
