@@ -175,6 +175,11 @@ func (q *Quorum) drift() time.Duration {
 // Close is as Locker.Close.
 func (q *Quorum) Close() {
 	q.closing.Do(func() {
+		time.AfterFunc(q.opts.ReplyTimeout, func() { // where a pool is exhausted
+			for _, m := range q.members {
+				topology.Leave(m.pool.Pool, errClosed)
+			}
+		})
 		q.closed.Store(true)
 		q.background.Close() // as in Locker.Close
 		q.renewer.Close()

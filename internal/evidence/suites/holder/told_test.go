@@ -397,3 +397,49 @@ func TestWhatACallerLeavesIsTold(t *testing.T) {
 		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
 	})
 }
+
+// TestCloseEndsTheWaitForAConnection: all connections of a pool are in use, for longer than the Locker lives. Close returns
+// after a reply timeout, and the caller with it.
+func TestCloseEndsTheWaitForAConnection(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			var pools []lockmigrate.Pool
+			for range 3 {
+				s := redistest.Mini(t)
+				pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
+					return redis.DialContext(ctx, "tcp", s.Addr)
+				}}
+				taken := pool.Get()
+				t.Cleanup(func() { _ = taken.Close(); _ = pool.Close() })
+				pools = append(pools, struct{ lockmigrate.Pool }{pool}) // which cannot dial
+			}
+			l := k.open(t, pools, terms{})
+			ended := make(chan error, 2)
+			for _, acquire := range []func(context.Context, string) (lock, error){
+				l.acquire, func(ctx context.Context, _ string) (lock, error) { return l.try(ctx) },
+			} {
+				go func() {
+					_, err := acquire(context.Background(), key)
+					ended <- err
+				}()
+			}
+			time.Sleep(50 * time.Millisecond) // they wait
+			closed := make(chan struct{})
+			go func() { defer close(closed); l.close() }()
+			for range 2 {
+				select {
+				case err := <-ended:
+					assert.Error(t, err)
+				case <-time.After(ttl/2 + late):
+					t.Fatal("a caller waits on after Close")
+				}
+			}
+			select {
+			case <-closed:
+			case <-time.After(late):
+				t.Fatal("Close does not return")
+			}
+		})
+	}
+}
