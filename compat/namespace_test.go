@@ -121,6 +121,53 @@ func TestOptionsAreCheckedAgainstTheRecord(t *testing.T) {
 	})
 }
 
+// TestTheRecordsFiguresBindMembers: what the record knows of the old clients holds for every member. An option may be more
+// careful; one that is bolder is refused, with both values; a correction of the record ends the refusal.
+func TestTheRecordsFiguresBindMembers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+		record := stages.Record{
+			Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second, ClockLag: 4 * time.Second, CommandDelay: time.Second,
+		}
+		if err := store.Init(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		ready := func(change func(*compat.Options)) error {
+			o := compat.Options{Namespace: "orders"}
+			change(&o)
+			l, err := compat.New(s.Pool(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			return l.Ready(within(t, 10*time.Second))
+		}
+		for says, change := range map[string]func(*compat.Options){
+			"ShortestLease 25s is longer than the record's 20s":  func(o *compat.Options) { o.ShortestLease = 25 * time.Second },
+			"ClockLag 1s is shorter than the record's 4s":        func(o *compat.Options) { o.ClockLag = time.Second },
+			"CommandDelay 100ms is shorter than the record's 1s": func(o *compat.Options) { o.CommandDelay = 100 * time.Millisecond },
+		} {
+			if err := ready(change); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v", says, err)
+			}
+		}
+		careful := func(o *compat.Options) { o.ShortestLease, o.ClockLag, o.CommandDelay = 15*time.Second, 5*time.Second, 2*time.Second }
+		for what, change := range map[string]func(*compat.Options){"the record's": func(*compat.Options) {}, "more careful": careful} {
+			if err := ready(change); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		to := record
+		to.ClockLag = time.Second
+		if blockers, err := store.Set(t.Context(), 1, record, to, true); err != nil || len(blockers) > 0 {
+			t.Fatal(blockers, err)
+		}
+		if err := ready(func(o *compat.Options) { o.ClockLag = time.Second }); err != nil {
+			t.Errorf("after the correction: %v", err)
+		}
+	})
+}
+
 // TestWhatCannotWorkFailsAtOnce: a misspelt namespace and a dialect that is not the record's are errors of the
 // first call, not silent waits.
 func TestWhatCannotWorkFailsAtOnce(t *testing.T) {

@@ -63,16 +63,17 @@ type Options struct {
 	MaxHold time.Duration
 
 	// ShortestLease is the shortest lease of any legacy client of these keys. Longer than it really is
-	// is unsafe. With a Namespace the record's is used if it is shorter. Zero: the record's, or 10 seconds without a
-	// Namespace.
+	// is unsafe: with a Namespace it may not be longer than the record's. Zero: the record's, or 10 seconds
+	// without a Namespace.
 	ShortestLease time.Duration
 
-	// ClockLag is how far behind the server's clock a legacy client's may be. Zero: 1 second.
+	// ClockLag is how far behind the server's clock a legacy client's may be. With a Namespace it may not be
+	// shorter than the record's. Zero: the record's, or 1 second.
 	ClockLag time.Duration
 
 	// CommandDelay is the longest time between a legacy client's computing its expiry, or reading one,
 	// and the server's execution of the command that follows from it: network, and pauses of the
-	// client. Zero: 250 ms.
+	// client. With a Namespace it may not be shorter than the record's. Zero: the record's, or 250 ms.
 	CommandDelay time.Duration
 
 	// Grace is for how long a legacy expiry must be over, on the server's clock, before the bridge takes
@@ -320,15 +321,25 @@ func (o Options) under(order stages.Order) (Options, error) {
 	}
 	defaults := o // the record counts before the defaults that follow from it are filled in
 	defaults.Dialect = dialect
-	if o.ShortestLease == 0 || r.Shortest < o.ShortestLease {
-		defaults.ShortestLease = r.Shortest
+	var wrong []error
+	// measured is what the record knows of the old clients; an option may only be more careful.
+	measured := func(name string, option *time.Duration, record time.Duration, careful string, bold bool) {
+		switch {
+		case *option == 0:
+			*option = record
+		case bold && record > 0:
+			wrong = append(wrong, fmt.Errorf("Options.%s %v is %s than the record's %v; leave it out, or correct the record", name, *option, careful, record))
+		}
 	}
+	measured("ShortestLease", &defaults.ShortestLease, r.Shortest, "longer", o.ShortestLease > r.Shortest)
+	measured("ClockLag", &defaults.ClockLag, r.ClockLag, "shorter", o.ClockLag < r.ClockLag)
+	measured("CommandDelay", &defaults.CommandDelay, r.CommandDelay, "shorter", o.CommandDelay < r.CommandDelay)
 	if o.Lease == 0 {
 		unit := dialect.Rules().Unit.Resolution()
 		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
 	}
 	filled := defaults.withDefaults()
-	wrong := filled.relations()
+	wrong = append(wrong, filled.relations()...)
 	if filled.Lease < r.Shortest && filled.ShortestLease < r.Shortest {
 		wrong = append(wrong, fmt.Errorf("a Lease of %v is shorter than the record's shortest lease %v, on which the other members rely", filled.Lease, r.Shortest))
 	}

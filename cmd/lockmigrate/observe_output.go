@@ -76,15 +76,18 @@ type observeDocument struct {
 }
 
 func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []string, err error) error {
-	if o.flags.profile != "" {
-		if err := writeFile(o.flags.profile, r.Profile().Write); err != nil {
-			return err
-		}
-	}
 	stopped := ""
 	var hole *observe.Hole
 	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
 		stopped = err.Error()
+	}
+	measured := r.Profile()
+	measured.Match = o.flags.match
+	measured.NotSeen = notSeen(r, stopped, holes)
+	if o.flags.profile != "" {
+		if err := writeFile(o.flags.profile, measured.Write); err != nil {
+			return err
+		}
 	}
 	if o.env.global.json {
 		doc := observeDocument{r, cost, stopped, holes}
@@ -132,10 +135,38 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", count(r.Crowded))
 	}
 	if o.flags.profile != "" {
-		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", terminal.Quoted(o.flags.profile), terminal.Quoted(o.flags.profile))
+		file := terminal.Quoted(o.flags.profile)
+		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", file, file)
+		if old, err := measured.OldClients(); err == nil {
+			match := ""
+			if len(o.flags.match) == 0 {
+				match = " --match 'PATTERN'"
+			}
+			fmt.Fprintf(&b, "next: lockmigrate stage init --namespace NAME --profile %s%s (%s)\n", file, match, terminal.Safe(old.Why[0]))
+		} else {
+			fmt.Fprintf(&b, "not enough for stage init: %s\n", terminal.Safe(err.Error()))
+		}
 	}
 	werr := o.env.show(b.String())
 	return werr
+}
+
+// notSeen says why traffic may be missing from a report.
+func notSeen(r observe.Report, stopped string, holes []string) []string {
+	var why []string
+	if stopped != "" {
+		why = append(why, "all of the window: "+stopped)
+	}
+	for _, h := range holes {
+		why = append(why, "all commands: "+h)
+	}
+	if r.Garbled > 0 {
+		why = append(why, fmt.Sprintf("%s lines that could not be read", count(r.Garbled)))
+	}
+	if r.Crowded > 0 {
+		why = append(why, fmt.Sprintf("%s commands of too many connections", count(r.Crowded)))
+	}
+	return why
 }
 
 // table is one row a client.
@@ -224,7 +255,7 @@ func pauses(b *strings.Builder, r observe.Report) {
 		}
 	}
 	if seen > 0 {
-		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; compat.Options.CommandDelay must be longer\n",
+		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; the record's command delay must be longer\n",
 			span(worst.PauseMaxMS), count(seen), terminal.Quoted(worst.Addr))
 	}
 }

@@ -45,7 +45,7 @@ func furnishNamespace(s *redistest.Server, line []string) {
 		stage = 1
 	}
 	now := time.Now().UnixMilli()
-	s.Do("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", stage, "since", now, "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
+	s.Do("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", stage, "since", now, "patterns", `["lock:*"]`, "clients", `{"dialect":"jedis-ms","shortest_ms":2000}`)
 	if len(line) > 1 && line[1] == "delete" {
 		return
 	}

@@ -33,6 +33,9 @@ type stageFlags struct {
 	match    []string
 	dialect  string
 	shortest time.Duration
+	lag      time.Duration
+	delay    time.Duration
+	profile  string
 	begin    string
 }
 
@@ -394,6 +397,8 @@ type stageJSON struct {
 	Patterns  []string      `json:"patterns"`
 	Dialect   string        `json:"dialect"`
 	Shortest  int64         `json:"shortest_lease_ms"`
+	Lag       int64         `json:"clock_lag_ms"`       // 0: the members' own
+	Delay     int64         `json:"command_delay_ms"`   // the same
 	RestsOn   string        `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []memberJSON  `json:"members"`
 	BlockedBy []blockerJSON `json:"blocked_by"`       // of the next advance
@@ -460,7 +465,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	r := view.Record
 	doc := stageJSON{
 		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: slices.Clone(r.Patterns), Changing: []string{},
-		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
+		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
 	}
 	late, atMost := view.ChangingOver()
 	for _, m := range late {
@@ -488,8 +493,8 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 	r := view.Record
 	var b strings.Builder
-	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\ndialect    %s, shortest lease %v\n\n",
-		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), r.Dialect, r.Shortest)
+	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
+		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), knownClients(r))
 	if r.Note != "" {
 		fmt.Fprintf(&b, "rests on   %s\n\n", terminal.Safe(r.Note))
 	}

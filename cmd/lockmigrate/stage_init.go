@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -23,15 +26,19 @@ func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
 		Use:   "init [flags]",
 		Short: "Create the record of a namespace",
 		Long: `init creates the record of a namespace: its key patterns, the dialect of its
-legacy clients and the shortest lease that any of them takes. It looks at what
-stands on the keys, and refuses a dialect that the values contradict. It
+legacy clients, the shortest lease that any of them takes, how far their clocks
+are behind, and how late their commands come. --profile takes these from what
+observe measured, with a margin that the plan names; a flag overrules it. init
+looks at what stands on the keys, and refuses a dialect that the values contradict. It
 prints its plan, and writes only with --execute. A namespace that exists
 already is left as it is: "lockmigrate stage set" corrects it, and
 "lockmigrate stage delete" removes it.
 
 No key may belong to two namespaces. init compares the patterns with every
 namespace of every master, and reserves the keys before it writes.`,
-		Example: `  lockmigrate stage init --namespace orders --match 'lock.order.*' \
+		Example: `  lockmigrate observe --match 'lock.order.*' --for 10m --profile fleet.json
+  lockmigrate stage init --namespace orders --profile fleet.json --execute
+  lockmigrate stage init --namespace orders --match 'lock.order.*' \
       --dialect jedis-ms --shortest-lease 30s --execute`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
@@ -41,6 +48,7 @@ namespace of every master, and reserves the keys before it writes.`,
 	}
 	f := cmd.Flags()
 	describeFlags(cmd, flags)
+	f.StringVar(&flags.profile, "profile", "", "the `FILE` that observe --profile wrote: what is not given is taken from it")
 	f.StringVar(&flags.begin, "stage", "legacy", "the `STAGE` to begin with: legacy, or bridge where all clients are new")
 	return cmd
 }
@@ -51,6 +59,8 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special and \xHH is a byte; repeatable`)
 	f.StringVar(&flags.dialect, "dialect", "", "`NAME` of the dialect that the legacy clients speak: jedis-ms, redispy-float ...; \"lockmigrate observe\" tells")
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
+	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 0: 1s")
+	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
 }
@@ -78,9 +88,12 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	unit := dialect.Rules().Unit.Resolution()
-	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
+	if record.ClockLag < 0 || record.CommandDelay < 0 || record.ClockLag%time.Millisecond != 0 || record.CommandDelay%time.Millisecond != 0 {
+		return record, usageError("give whole milliseconds, 0 or more", "--clock-lag %v, --command-delay %v", record.ClockLag, record.CommandDelay)
+	}
+	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
 	if err := opts.Validate(); err != nil {
-		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v the default options are unsafe: %w", record.Shortest, err)
+		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v, a clock lag of %v and a command delay of %v the bridge is not safe: %w", record.Shortest, opts.ClockLag, opts.CommandDelay, err)
 	}
 	return record, nil
 }
@@ -93,9 +106,17 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case begin == stages.Modern:
 		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")
 	}
-	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match), Dialect: flags.dialect, Shortest: flags.shortest})
+	why, err := flags.measured()
 	if err != nil {
 		return err
+	}
+	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match),
+		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay})
+	if err != nil {
+		return err
+	}
+	for _, line := range why {
+		fmt.Fprintf(env.stderr, "lockmigrate: from the profile: %s\n", terminal.Safe(line))
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
@@ -115,8 +136,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	refused := forceable(env, seen.speak(record.Dialect), flags.force)
-	plan := fmt.Sprintf("create namespace %s at stage %v: keys %s, dialect %s, shortest lease %v",
-		at.store.Namespace, begin, shownPatterns(record.Patterns), record.Dialect, record.Shortest)
+	plan := fmt.Sprintf("create namespace %s at stage %v: keys %s, %s", at.store.Namespace, begin, shownPatterns(record.Patterns), knownClients(record))
 	if !flags.execute {
 		if err := printPlan(env, plan, record, seen, nil, refused); err != nil {
 			return err
@@ -133,6 +153,49 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	return showStage(ctx, env, at.store)
+}
+
+// measured fills what the command line leaves out from the profile that it names, and says what it took and why. A
+// figure that the profile does not show has to be given.
+func (f *stageFlags) measured() (why []string, err error) {
+	if f.profile == "" {
+		return nil, nil
+	}
+	file, err := os.Open(f.profile)
+	if err != nil {
+		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%w", err)
+	}
+	defer file.Close()
+	p, err := profile.Read(file)
+	if err != nil {
+		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%s: %w", f.profile, err)
+	}
+	old, err := p.OldClients()
+	if err != nil && (f.dialect == "" || f.shortest == 0 || f.lag == 0 || f.delay == 0) {
+		return nil, inconclusiveError("observe for longer, or while every old client works; or give --dialect, --shortest-lease, --clock-lag and --command-delay yourself", "%s: %w", f.profile, err)
+	}
+	if f.dialect != "" && old.Dialect != "" && f.dialect != old.Dialect {
+		return nil, unsafeError("leave --dialect out, or find out who is right", "--dialect %s, but %s measured %s", f.dialect, f.profile, old.Dialect)
+	}
+	if err == nil {
+		bold := func(flag string, given, measured time.Duration, how string) error {
+			return unsafeError("leave "+flag+" out", "%s %v is %s than %v, which %s measured", flag, given, how, measured, f.profile)
+		}
+		switch {
+		case f.shortest > old.Shortest:
+			return nil, bold("--shortest-lease", f.shortest, old.Shortest, "longer")
+		case f.lag > 0 && f.lag < old.ClockLag:
+			return nil, bold("--clock-lag", f.lag, old.ClockLag, "shorter")
+		case f.delay > 0 && f.delay < old.CommandDelay:
+			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
+		}
+	}
+	if len(f.match) == 0 {
+		f.match = slices.Clone(p.Match)
+	}
+	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
+	f.lag, f.delay = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay)
+	return old.Why, nil
 }
 
 // forceable lets --force overrule a refusal: it is said, and does not stand in the way.
@@ -249,7 +312,7 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, shortest lease",
+		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern
@@ -292,6 +355,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	if flags.shortest != 0 {
 		to.Shortest = flags.shortest
 	}
+	to.ClockLag, to.CommandDelay = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay)
 	to.Patterns = slices.Clone(to.Patterns)
 	if to, err = checkedRecord(to); err != nil {
 		return err
@@ -346,7 +410,33 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.Shortest != to.Shortest {
 		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
 	}
+	if from.ClockLag != to.ClockLag {
+		changes = append(changes, fmt.Sprintf("clock lag %v (now %v)", to.ClockLag, orDefault(from.ClockLag)))
+	}
+	if from.CommandDelay != to.CommandDelay {
+		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
+	}
 	return changes
+}
+
+// knownClients says what a record knows of the old clients.
+func knownClients(r stages.Record) string {
+	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
+	if r.ClockLag > 0 {
+		text += fmt.Sprintf(", clock lag %v", r.ClockLag)
+	}
+	if r.CommandDelay > 0 {
+		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
+	}
+	return text
+}
+
+// orDefault is a time of the record for people.
+func orDefault(d time.Duration) string {
+	if d == 0 {
+		return "the default"
+	}
+	return d.String()
 }
 
 // unlessAlone refuses what no member may see.

@@ -429,7 +429,7 @@ func situations() []situation {
 		return situation{script: script, name: name, code: code, before: before, keys: keys, args: args}
 	}
 	member := `{"seq":1,"epoch":1,"stage":-1,"lo":0,"hi":0,"seen":1,"ends":` + later + `,"longest":1000,"skew":0,"info":"{}"}`
-	recorded := []string{"HSET record epoch 1 stage 0 since 1 patterns [] dialect jedis-ms shortest_ms 30000", "HSET {record}:members m " + member}
+	recorded := []string{"HSET record epoch 1 stage 0 since 1 patterns [] clients {\"dialect\":\"jedis-ms\",\"shortest_ms\":30000}", "HSET {record}:members m " + member}
 	report := []any{"n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", later, ""}
 	listed := []string{"HMSET list - word orders {}"}
 
@@ -517,16 +517,16 @@ func situations() []situation {
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
-		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
-		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", "jedis-ms", 30000, 1, later, "note"),
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
+		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
 		other(scripts.StageJoin, "only asks", "2", recorded, []string{record, members}, "n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", 0, ""),
 		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
 		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
-		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", "jedis-ms", 30000, 1, 1, later),
-		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", "jedis-ms", 30000, 1, 1, later),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
 		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
 		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
 		other(scripts.StageClaim, "a new entry", "1", listed, []string{"list"}, "word", "next", "other", "{}"),

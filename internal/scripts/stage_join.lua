@@ -14,19 +14,19 @@
 -- ARGV[10]  host, process and version as JSON
 -- ARGV[11]  the last moment at which this report counts; 0 asks for the record only, and writes nothing
 -- ARGV[12]  why it cannot run the record; empty when it can
--- Reply     {1, now, ends, epoch, stage, patterns, dialect, shortest ms}; {0, now} there is no record;
+-- Reply     {1, now, ends, epoch, stage, patterns, clients}; {0, now} there is no record;
 --           {-1, now} a later report has arrived already, or the member has left; {-2, now} it came too late;
 --           {2, now, 0, epoch, ...} the record, to one who only asks
 --
 -- Atomic because what a member is told must be on record before it can act on it: stage_move.lua counts
 -- both what a member ran and what it may have begun to run.
 if old then return old end
-local record = redis.call('HMGET', KEYS[1], 'epoch', 'stage', 'patterns', 'dialect', 'shortest_ms')
+local record = redis.call('HMGET', KEYS[1], 'epoch', 'stage', 'patterns', 'clients')
 if not record[1] then return {0, now} end
 local told = tonumber(record[2])
 local not_after = tonumber(ARGV[11])
 if not_after == 0 then
-  return {2, now, 0, tonumber(record[1]), told, record[3], record[4], tonumber(record[5])}
+  return {2, now, 0, tonumber(record[1]), told, record[3], record[4]}
 end
 if now > not_after then return {-2, now} end
 local ends = now + tonumber(ARGV[3])
@@ -47,4 +47,4 @@ redis.call('HSET', KEYS[2], ARGV[1], cjson.encode({
   seq = tonumber(ARGV[2]), epoch = tonumber(ARGV[4]), stage = tonumber(ARGV[5]), lo = lo, hi = hi,
   seen = now, ends = ends, longest = tonumber(ARGV[8]), skew = tonumber(ARGV[9]), info = ARGV[10], why = ARGV[12],
 }))
-return {1, now, ends, tonumber(record[1]), told, record[3], record[4], tonumber(record[5])}
+return {1, now, ends, tonumber(record[1]), told, record[3], record[4]}

@@ -1,7 +1,9 @@
 -- stage_shared.lua: the part that the scripts of a namespace share. It stands before each of them.
 --
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
--- since, patterns, dialect, shortest_ms. The members are a hash from a member's id to a JSON object:
+-- since, patterns, clients. The last is what is known of the old clients, a JSON object that no script reads:
+-- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
+-- their commands come). The members are a hash from a member's id to a JSON object:
 --   seq      the number of its last report; an older one that arrives late changes nothing
 --   epoch    what it ran when it reported; -1 before it has run any
 --   stage    the same

@@ -328,6 +328,10 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
+	clients, err := r.packClients()
+	if err != nil {
+		return err
+	}
 	what := "create namespace " + s.Namespace
 	if view, err := s.Show(ctx); err == nil {
 		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, view.Record.Stage, view.Record.Epoch)
@@ -340,7 +344,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	}
 	epoch := max(r.Epoch, c.entry.Epoch+1)
 	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, RecordKey(s.Namespace), MembersKey(s.Namespace),
-		int(r.Stage), patterns, r.Dialect, r.Shortest.Milliseconds(), epoch, c.until.UnixMilli(), r.Note))
+		int(r.Stage), patterns, clients, epoch, c.until.UnixMilli(), r.Note))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err) // whether it ran is not known: the keys stay reserved
 	}
@@ -356,7 +360,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	return endErr
 }
 
-// Set changes patterns, dialect and shortest lease of a namespace that is at an epoch. The epoch grows by one, and
+// Set changes patterns, and what is known of the old clients, of a namespace that is at an epoch. The epoch grows by one, and
 // members take the change over with their next report. Blockers that are returned mean that nothing was done.
 // Without execute it tells what would happen.
 //
@@ -372,11 +376,15 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
+	clients, err := to.packClients()
+	if err != nil {
+		return nil, err
+	}
 	alone, flag := 0, 0
 	if NeedsNobody(from, to) {
 		alone = 1
 	}
-	args := []any{RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, patterns, to.Dialect, to.Shortest.Milliseconds(), alone}
+	args := []any{RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, patterns, clients, alone}
 	if !execute {
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)

@@ -65,7 +65,10 @@ type Record struct {
 	Patterns  []string // of the keys, as Redis matches them; see Covers
 	Dialect   string
 	Shortest  time.Duration // the shortest lease of any legacy client
-	Note      string        // what the last change of stage rests on: a certificate, or why it was forced
+	// ClockLag is how far a legacy client's clock may be behind the server's, and CommandDelay how late its commands
+	// may come. Zero: not measured, members take their own.
+	ClockLag, CommandDelay time.Duration
+	Note                   string // what the last change of stage rests on: a certificate, or why it was forced
 }
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
@@ -375,12 +378,12 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 	case -2:
 		return clock, fmt.Errorf("report to namespace %s: %w", s.Namespace, ErrLate)
 	}
-	var ends, epoch, stage, shortest int64
-	var patterns, dialect string
-	if _, err := redis.Scan(row, &ends, &epoch, &stage, &patterns, &dialect, &shortest); err != nil {
+	var ends, epoch, stage int64
+	var patterns, clients string
+	if _, err := redis.Scan(row, &ends, &epoch, &stage, &patterns, &clients); err != nil {
 		return Order{}, err
 	}
-	record, err := s.record(epoch, stage, 0, patterns, dialect, shortest)
+	record, err := s.record(epoch, stage, 0, patterns, clients)
 	clock.Record = record
 	if code == 1 {
 		clock.Ends = time.UnixMilli(ends)
@@ -465,14 +468,14 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if fields["epoch"] == "" {
 		return View{}, fmt.Errorf("namespace %s: %w", s.Namespace, ErrNoRecord)
 	}
-	var epoch, stage, since, shortest int64
-	for name, into := range map[string]*int64{"epoch": &epoch, "stage": &stage, "since": &since, "shortest_ms": &shortest} {
+	var epoch, stage, since int64
+	for name, into := range map[string]*int64{"epoch": &epoch, "stage": &stage, "since": &since} {
 		if _, err := fmt.Sscan(fields[name], into); err != nil {
 			return View{}, fmt.Errorf("namespace %s: field %s: %w", s.Namespace, name, err)
 		}
 	}
 	view := View{Now: now}
-	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["dialect"], shortest); err != nil {
+	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
 		return View{}, err
 	}
 	view.Record.Note = fields["note"]
@@ -518,11 +521,8 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 	return m, m.Left+m.Longest+Slack < 0, nil
 }
 
-func (s *Store) record(epoch, stage, since int64, patterns, dialect string, shortest int64) (Record, error) {
-	r := Record{
-		Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since),
-		Dialect: dialect, Shortest: time.Duration(shortest) * time.Millisecond,
-	}
+func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Record, error) {
+	r := Record{Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since)}
 	if !r.Stage.Valid() {
 		return Record{}, fmt.Errorf("namespace %s: stage %d is not known to this version", s.Namespace, stage)
 	}
@@ -530,7 +530,38 @@ func (s *Store) record(epoch, stage, since int64, patterns, dialect string, shor
 	if r.Patterns, err = unpackPatterns(patterns); err != nil {
 		return Record{}, fmt.Errorf("namespace %s: patterns: %w", s.Namespace, err)
 	}
+	if err := r.unpackClients(clients); err != nil {
+		return Record{}, fmt.Errorf("namespace %s: clients: %w", s.Namespace, err)
+	}
 	return r, nil
+}
+
+// clients is what a record says of the old clients, as it is stored. Times are in milliseconds.
+type clients struct {
+	Dialect  string `json:"dialect"`
+	Shortest int64  `json:"shortest_ms"`
+	Lag      int64  `json:"lag_ms,omitempty"`
+	Delay    int64  `json:"delay_ms,omitempty"`
+}
+
+func (r Record) packClients() (string, error) {
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds()})
+	return string(text), err
+}
+
+func (r *Record) unpackClients(text string) error {
+	var c clients
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	for _, n := range []int64{c.Shortest, c.Lag, c.Delay} {
+		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
+			return fmt.Errorf("%d ms is not between 0 and ten years", n)
+		}
+	}
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay)
+	return nil
 }
 
 // eval runs a script on a connection of its own. ctx bounds the wait for the connection, ReplyTimeout

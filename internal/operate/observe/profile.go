@@ -18,7 +18,7 @@ func (r Report) Profile() profile.Profile {
 			c.Name += "/" + row.Dialect
 		}
 		if row.LeaseMS != nil {
-			c.LeaseMS = *row.LeaseMS
+			c.LeaseMS, c.LeaseFrom = *row.LeaseMS, row.LeaseFrom
 		}
 		if row.PollMS != nil {
 			c.PollMS = *row.PollMS

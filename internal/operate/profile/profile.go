@@ -18,6 +18,8 @@ type Profile struct {
 	Version       int       `json:"version"`
 	Measured      time.Time `json:"measured"` // by the server's clock
 	WindowSeconds float64   `json:"window_seconds"`
+	Match         []string  `json:"match,omitempty"`    // the key patterns that observe was given; none: every key
+	NotSeen       []string  `json:"not_seen,omitempty"` // why some of the traffic is missing
 	Clients       []Client  `json:"clients"`
 }
 
@@ -29,7 +31,9 @@ type Client struct {
 	Count   int      `json:"count"`
 	Keys    []string `json:"keys,omitempty"`     // the kinds of keys that it locks, the most frequent first; ids are #
 	LeaseMS float64  `json:"lease_ms,omitempty"` // 0: not known
-	PollMS  float64  `json:"poll_ms,omitempty"`  // 0: it never had to wait
+	// LeaseFrom says where the lease is known from: given, fleet (clients share it), round (a guess), ttl.
+	LeaseFrom string  `json:"lease_from,omitempty"`
+	PollMS    float64 `json:"poll_ms,omitempty"` // 0: it never had to wait
 	// PauseMS is the longest time from its GET of an expired value to the GETSET of its takeover; 0: none was seen.
 	PauseMS     float64    `json:"takeover_pause_max_ms,omitempty"`
 	SkewMS      float64    `json:"skew_ms"`       // its clock less the server's

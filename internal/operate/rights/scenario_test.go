@@ -132,7 +132,7 @@ func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 func memberTurns(stage compat.Stage) func(s *stand) error {
 	return func(s *stand) error {
 		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", map[compat.Stage]int{compat.Legacy: 0, compat.Bridge: 1, compat.Modern: 2}[stage],
-			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "dialect", "jedis-ms", "shortest_ms", 2000)
+			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "clients", `{"dialect":"jedis-ms","shortest_ms":2000}`)
 		defer s.admin("DEL", "lockmigrate:{orders}:stage", "lockmigrate:{orders}:members")
 		return compatTurns(compat.Options{Namespace: "orders"}, stage == compat.Modern)(s)
 	}

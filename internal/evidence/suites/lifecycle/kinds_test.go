@@ -160,7 +160,8 @@ func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
 	}
 	defer conn.Close()
 	_, err = redis.DoContext(conn, ctx, "HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", rand.New(rand.NewPCG(p.seed, 3)).IntN(3),
-		"since", time.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "dialect", "jedis-ms", "shortest_ms", p.terms.ttl.Milliseconds())
+		"since", time.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
+		fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds()))
 	if err != nil {
 		return fmt.Errorf("make the record of %s: %w", p.terms.name, err)
 	}

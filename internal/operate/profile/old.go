@@ -1,0 +1,98 @@
+package profile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// OldClients is what a namespace's record needs to know of the clients of the old scheme.
+type OldClients struct {
+	Dialect      string
+	Shortest     time.Duration // lease
+	ClockLag     time.Duration // how far a clock is behind the server's
+	CommandDelay time.Duration // from a client's reading of an expiry to its next command
+	Why          []string      // a line for each figure: who it comes from, and which margin it has
+}
+
+// The margins. A window shows what happened in it, so what was measured is not the worst that can happen.
+const (
+	leaseMargin = 0.1                    // off the shortest lease
+	lagMargin   = 500 * time.Millisecond // added to the largest lag
+	leastLag    = time.Second
+	delayMargin = 2 // times the longest pause
+	leastDelay  = 250 * time.Millisecond
+)
+
+// OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
+// show is returned beside it.
+func (p Profile) OldClients() (OldClients, error) {
+	var old []Client
+	missing := slices.Clone(p.NotSeen)
+	for _, c := range p.Clients {
+		if c.Kind == "legacy" {
+			old = append(old, c)
+		}
+	}
+	if len(old) == 0 {
+		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.WindowSeconds)
+	}
+	var o OldClients
+	speakers := map[string]string{}
+	for _, c := range old {
+		speakers[c.Dialect] = c.Name
+	}
+	if len(speakers) == 1 && old[0].Dialect != "" {
+		o.Dialect = old[0].Dialect
+		o.Why = append(o.Why, fmt.Sprintf("dialect %s: all %d old clients speak it", o.Dialect, len(old)))
+	} else {
+		var each []string
+		for dialect, name := range speakers {
+			each = append(each, fmt.Sprintf("%s (%s)", cmp.Or(dialect, "one that is not known"), name))
+		}
+		slices.Sort(each)
+		missing = append(missing, "one dialect: they speak "+strings.Join(each, ", "))
+	}
+
+	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
+	lag := func(c Client) float64 { return -c.SkewMS + c.SkewErrorMS }
+	short, slow, late := old[0], old[0], old[0]
+	for _, c := range old {
+		switch {
+		case c.LeaseMS <= 0:
+			missing = append(missing, "the lease of "+c.Name)
+		case c.LeaseFrom == "round":
+			missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess, as nobody shares its keys; observe --lease gives it", c.Name, ms(c.LeaseMS)))
+		case !c.SkewKnown:
+			missing = append(missing, "the clock of "+c.Name)
+		}
+		if c.LeaseMS < short.LeaseMS {
+			short = c
+		}
+		if lag(c) > lag(slow) {
+			slow = c
+		}
+		if c.PauseMS > late.PauseMS {
+			late = c
+		}
+	}
+	o.Shortest = ms(short.LeaseMS * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
+	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s, less %.0f %%", o.Shortest, ms(short.LeaseMS), short.Name, 100*leaseMargin))
+	o.ClockLag = max(leastLag, up(ms(lag(slow))+lagMargin, 100*time.Millisecond))
+	o.Why = append(o.Why, fmt.Sprintf("clock lag %v: %s is at most %v behind, and %v more; at least %v", o.ClockLag, slow.Name, max(0, ms(lag(slow))).Round(time.Millisecond), lagMargin, leastLag))
+	o.CommandDelay = max(leastDelay, up(delayMargin*ms(late.PauseMS), 50*time.Millisecond))
+	if late.PauseMS > 0 {
+		o.Why = append(o.Why, fmt.Sprintf("command delay %v: %d times the longest pause, %v of %s; at least %v", o.CommandDelay, delayMargin, ms(late.PauseMS).Round(time.Millisecond), late.Name, leastDelay))
+	} else {
+		o.Why = append(o.Why, fmt.Sprintf("command delay %v: no takeover was seen, so this is the default", o.CommandDelay))
+	}
+	if len(missing) > 0 {
+		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.WindowSeconds, strings.Join(missing, "; "))
+	}
+	return o, nil
+}
+
+// up rounds up to whole steps.
+func up(d, step time.Duration) time.Duration { return (d + step - 1).Truncate(step) }

@@ -1,0 +1,65 @@
+package profile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func old(change ...func(c *Client)) Client {
+	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Count: 1, LeaseMS: 30_000, LeaseFrom: "fleet", SkewKnown: true, SkewMS: 100, SkewErrorMS: 20}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func TestOldClients(t *testing.T) {
+	p := Profile{Version: Version, WindowSeconds: 600, Clients: []Client{
+		old(),
+		old(func(c *Client) { c.Name, c.LeaseMS, c.PauseMS = "java-2", 20_000, 400 }),
+		old(func(c *Client) { c.Name, c.SkewMS = "java-3", -1200 }),
+		{Name: "go", Kind: "modern", Count: 1, LeaseMS: 5}, // not an old client: its TTL is nobody's lease
+	}}
+	o, err := p.OldClients()
+	require.NoError(t, err)
+	assert.Equal(t, "jedis-ms", o.Dialect)
+	assert.Equal(t, 18*time.Second, o.Shortest, "20 s less 10 %")
+	assert.Equal(t, 1800*time.Millisecond, o.ClockLag, "1.2 s and 20 ms of error and half a second, in tenths")
+	assert.Equal(t, 800*time.Millisecond, o.CommandDelay, "twice 400 ms")
+	assert.Len(t, o.Why, 4)
+	assert.Contains(t, o.Why[1], "java-2")
+	assert.Contains(t, o.Why[2], "java-3")
+}
+
+// Clocks that are ahead, and a fleet without takeovers, leave the defaults.
+func TestOldClientsDefaults(t *testing.T) {
+	o, err := Profile{Version: Version, Clients: []Client{old(func(c *Client) { c.SkewMS = 5000 })}}.OldClients()
+	require.NoError(t, err)
+	assert.Equal(t, time.Second, o.ClockLag)
+	assert.Equal(t, 250*time.Millisecond, o.CommandDelay)
+	assert.Contains(t, o.Why[3], "no takeover was seen")
+}
+
+// What a window did not show is named, and never guessed.
+func TestOldClientsNotShown(t *testing.T) {
+	for name, c := range map[string]struct {
+		clients []Client
+		notSeen []string
+		want    string
+	}{
+		"nobody":       {nil, nil, "no client of the old scheme"},
+		"two dialects": {[]Client{old(), old(func(c *Client) { c.Name, c.Dialect = "py", "redispy-float" })}, nil, "jedis-ms (java-1), redispy-float (py)"},
+		"lease":        {[]Client{old(), old(func(c *Client) { c.Name, c.LeaseMS = "quick", 0 })}, nil, "the lease of quick"},
+		"a guess":      {[]Client{old(func(c *Client) { c.LeaseFrom = "round" })}, nil, "is a guess"},
+		"clock":        {[]Client{old(func(c *Client) { c.SkewKnown = false })}, nil, "the clock of java-1"},
+		"gaps":         {[]Client{old()}, []string{"all commands: a failover"}, "does not show all commands: a failover"},
+	} {
+		_, err := Profile{Version: Version, Clients: c.clients, NotSeen: c.notSeen}.OldClients()
+		if assert.Error(t, err, name) {
+			assert.Contains(t, err.Error(), c.want, name)
+		}
+	}
+}
