@@ -61,7 +61,7 @@ var scenarios = []scenario{
 	{name: "lockers-4", fits: told, specs: lockers(4)},
 	{name: "lockers-400", fits: told, specs: lockers(400)},
 	{name: "waiters", once: true, apart: true, fits: told, specs: func(p Plan) []Spec {
-		return []Spec{{Scenario: "hold", For: 6 * time.Second}, {Scenario: "wait", Goroutines: p.Waiters, For: 4 * time.Second}}
+		return []Spec{{Scenario: "hold", For: p.Idle}, {Scenario: "wait", Goroutines: p.Waiters, For: p.Idle / 2}}
 	}},
 	{name: "left", once: true, apart: true, fits: func(c contestant) bool { return c.solo }, specs: func(p Plan) []Spec {
 		return []Spec{{Scenario: "left", Held: p.Held / 10, For: p.After}}
