@@ -85,6 +85,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 
 	root.AddCommand(
 		newDoctorCommand(env),
+		newNextCommand(env),
 		newObserveCommand(env),
 		newVerifyCommand(env),
 		newFenceCommand(env),

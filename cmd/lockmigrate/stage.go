@@ -110,7 +110,7 @@ acquire nothing. Forward to modern again needs a new certificate.`
 	}
 	f := cmd.Flags()
 	if step > 0 {
-		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it")
+		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it; the newest one in the working folder if not given")
 		f.StringVar(&flags.force, "force", "", "go to modern without a certificate, or beside legacy values on the keys; the `REASON` is kept in the record")
 	} else {
 		f.StringVar(&flags.force, "force", "", "go to legacy although rules deny it SETNX or GETSET; the `REASON` is kept in the record")

@@ -1,28 +1,28 @@
 -- bridge_acquire.lua: takes a key that is free, or whose legacy expiry is over by more than the grace.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard: holds the bridge owner's value, legacy clients never touch it
--- KEYS[3]  the fencing counter, or the lock's key when none is wanted
--- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
--- KEYS[5]  the queue of those who wait, or the lock's key when none is kept
--- ARGV[1]  the bridge value: far-future to every legacy reader, unguessable, ours alone
--- ARGV[2]  the TTL in milliseconds, of key and guard
--- ARGV[3]  the grace in milliseconds; -1 never takes over
--- ARGV[4]  the unit of the dialect: ms, s, float or ns
--- ARGV[5]  its layout: plain, uuid, dash, colon, quoted or fst
--- ARGV[6]  the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV[8]  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
---          keeps no streak
--- ARGV[9]  the length of the gap: more than the pause between two looks of a legacy client
--- ARGV[10] by how much longer they may where gap after gap is of no use to anybody
--- ARGV[11] for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
---          all, for an attempt that does not wait
---          What follows is left out by those who have no part in the queue:
--- ARGV[12] our entry in it: "<name> <channel>", '' for none
--- ARGV[13] the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
--- ARGV[14] the entry of a first one that was left that time already, '' for none
--- ARGV[15] 1: we have heard of every change of the key in the gap that is over now, and there was none
+-- KEYS key          the lock's key
+-- KEYS guard        its guard: holds the bridge owner's value, legacy clients never touch it
+-- KEYS fence        the fencing counter, or the lock's key when none is wanted
+-- KEYS streak       the streak of bridge holders, or the lock's key when none is kept
+-- KEYS queue        the queue of those who wait, or the lock's key when none is kept
+-- ARGV value        the bridge value: far-future to every legacy reader, unguessable, ours alone
+-- ARGV ttl          the TTL in milliseconds, of key and guard
+-- ARGV grace        the grace in milliseconds; -1 never takes over
+-- ARGV unit         the unit of the dialect: ms, s, float or ns
+-- ARGV layout       its layout: plain, uuid, dash, colon, quoted or fst
+-- ARGV fence_ttl    the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV not_after    the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV yield_after  how long bridge holders may follow one another before they leave a gap, in milliseconds, 0
+--                   keeps no streak
+-- ARGV gap          the length of the gap: more than the pause between two looks of a legacy client
+-- ARGV longer       by how much longer they may where gap after gap is of no use to anybody
+-- ARGV patience     for how long a key that is free is left to the first in the queue, in milliseconds; 0: not at
+--                   all, for an attempt that does not wait
+--                   What follows is left out by those who have no part in the queue:
+-- ARGV [entry]      our entry in it: "<name> <channel>", '' for none
+-- ARGV [queue_ttl]  the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
+-- ARGV [passed]     the entry of a first one that was left that time already, '' for none
+-- ARGV [quiet]      1: we have heard of every change of the key in the gap that is over now, and there was none
 -- Reply    {1, fence, due}         taken, it was free; due is 1 if a gap may follow
 --          {2, fence, due, value}  taken over from an expired legacy value
 --          {3, fence, due}         ours already, extended: an earlier sending of this command had arrived
@@ -60,39 +60,39 @@
 -- The usual case, a key that is free and that nobody waits for, comes first and takes few commands, each of
 -- which costs more than its Lua; what only the others need is defined after it. Who has a part in the queue
 -- is never of the usual case.
-if old then return old end
-local key, guard, value, ttl, after, gap = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[8], ARGV[9]
-local free = not ARGV[12] and redis.call('EXISTS', key, guard, ARGV[11] == '0' and key or KEYS[5]) == 0
+-- include effects.lua
+if old_server then return old_server end
+local free = not entry and redis.call('EXISTS', key, guard, patience == '0' and key or queue) == 0
 local found -- counter and streak, and what is on key and guard; nil also for what is no string
 if free then
-  found = redis.call('MGET', KEYS[3], KEYS[4])
+  found = redis.call('MGET', fence, streak)
 else
-  found = redis.call('MGET', KEYS[3], KEYS[4], key, guard)
+  found = redis.call('MGET', fence, streak, key, guard)
 end
 local clock = redis.call('TIME')
 local seconds, micros = tonumber(clock[1]), tonumber(clock[2])
 local moment = seconds * 1000 + math.floor(micros / 1000)
 local since, lasted, lasts, follows -- the streak: since as it is written, and whether it goes on
-if found[2] and after ~= '0' then
+if found[2] and yield_after ~= '0' then
   local ends
   since, ends = string.match(found[2], '^(%d+) (%d+)$')
   if since then
     lasted, lasts = moment - since, ends - moment
-    follows = lasts > 0 and -lasted <= tonumber(ARGV[10])
+    follows = lasts > 0 and -lasted <= tonumber(longer)
   end
 end
-if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and lasted > tonumber(after)) then
-  local due = after ~= '0' and (follows and lasted or 0) > after - gap / 8 and 1 or 0
-  if after ~= '0' and (not follows or lasts < gap * 1.125) then
+if free and (not_after == '0' or moment <= tonumber(not_after)) and not (follows and lasted > tonumber(yield_after)) then
+  local due = yield_after ~= '0' and (follows and lasted or 0) > yield_after - gap / 8 and 1 or 0
+  if yield_after ~= '0' and (not follows or lasts < gap * 1.125) then
     if not follows then since = string.format('%.0f', moment) end
-    redis.call('SET', KEYS[4], since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
+    redis.call('SET', streak, since .. string.format(' %.0f', moment + gap * 1.25), 'PX', ttl + gap * 2)
   end
   local n = 0
-  if ARGV[6] ~= '0' then
+  if fence_ttl ~= '0' then
     local last = tonumber(string.match(found[1] or '', '^%d+$') or 0)
     if last > 9e15 then last = 0 end
     n = math.max(last + 1, seconds * 1000000 + micros)
-    redis.call('SET', KEYS[3], string.format('%.0f', n), 'PX', ARGV[6])
+    redis.call('SET', fence, string.format('%.0f', n), 'PX', fence_ttl)
   end
   redis.call('SET', guard, value, 'PX', ttl)
   local set = redis.pcall('SET', key, value, 'PX', ttl)
@@ -101,19 +101,20 @@ if free and (ARGV[7] == '0' or moment <= tonumber(ARGV[7])) and not (follows and
 end
 -- include bridge_shared.lua
 time, now = clock, moment
-if late(ARGV[7]) then return refuse() end
-local queue, entry = KEYS[5] ~= key and KEYS[5], ARGV[12] or ''
+if late(not_after) then return refuse() end
+if queue == key then queue = nil end
+entry = entry or ''
 
 -- line_up() gives us a place at the end of the queue, unless we have one, and tells whether somebody stands
 -- before us. What has become of the queue's key must not matter to the lock.
 local function line_up()
   if not queue or entry == '' then return 0 end
-  local lives = redis.pcall('PEXPIRE', queue, ARGV[13]) -- first: where it is refused, no queue is made
+  local lives = redis.pcall('PEXPIRE', queue, queue_ttl) -- first: where it is refused, no queue is made
   if type(lives) == 'number' and not tonumber(redis.pcall('ZSCORE', queue, entry)) then
     local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
     local ticket = math.max(last + 1, seconds * 1000000 + micros)
     redis.pcall('ZADD', queue, string.format('%.0f', ticket), entry)
-    if lives == 0 then redis.pcall('PEXPIRE', queue, ARGV[13]) end
+    if lives == 0 then redis.pcall('PEXPIRE', queue, queue_ttl) end
   end
   return redis.pcall('ZRANGE', queue, 0, 0)[1] == entry and 0 or 1
 end
@@ -138,48 +139,48 @@ elseif seen then
   local left = redis.call('PTTL', key)
   if kind ~= 'string' then return held(-1, left, kind) end
   if left >= 0 then return held(0, left, seen) end
-  local due = expiry(seen, ARGV[4], ARGV[5])
+  local due = expiry(seen, unit, layout)
   if not due then return held(-1, -1, seen) end
-  local grace = tonumber(ARGV[3])
+  grace = tonumber(grace)
   due = due + math.max(grace, 0)
   if now <= due then
-    if since then redis.pcall('DEL', KEYS[4]) end -- a legacy client has its turn: the streak is over
+    if since then redis.pcall('DEL', streak) end -- a legacy client has its turn: the streak is over
     return held(0, due - now + 1, seen)
   end
   if grace < 0 then return held(-2, -1, seen) end
   code = 2
 end
 
-if follows and code == 1 and lasted > tonumber(after) then
+if follows and code == 1 and lasted > tonumber(yield_after) then
   return held(0, lasts, '')
 end
-while queue and code ~= 3 and ARGV[11] ~= '0' do
+while queue and code ~= 3 and patience ~= '0' do
   local first = redis.pcall('ZRANGE', queue, 0, 0)
   if not first[1] or first[1] == entry then break end
-  if first[1] == ARGV[14] then
+  if first[1] == passed then
     if redis.pcall('ZREM', queue, first[1]) ~= 1 then break end -- refused: else this would go on for ever
   else
     local name, channel = string.match(first[1], '^(%S+) (.+)$')
     if name then redis.pcall('PUBLISH', channel, name .. ' head') end
     held(0, 0, '')
-    return {0, 2, tonumber(ARGV[11]), first[1]}
+    return {0, 2, tonumber(patience), first[1]}
   end
 end
 if queue and entry ~= '' then redis.pcall('ZREM', queue, entry) end
-if after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
+if yield_after ~= '0' and (not follows or code == 2 or lasts < gap * 1.125) then
   if not follows or code == 2 then -- a new one; what was taken over is a legacy client's
     lasted = 0
-    local quiet, most = '', tonumber(ARGV[10])
-    if since and code == 1 and ARGV[15] == '1' then
-      quiet = string.match(since, '^0*')
-      if after * (2 ^ #quiet - 1) < most then quiet = quiet .. '0' end
+    local zeros, most = '', tonumber(longer)
+    if since and code == 1 and quiet == '1' then
+      zeros = string.match(since, '^0*')
+      if yield_after * (2 ^ #zeros - 1) < most then zeros = zeros .. '0' end
     end
-    since = quiet .. string.format('%.0f', now + math.min(after * (2 ^ #quiet - 1), most))
+    since = zeros .. string.format('%.0f', now + math.min(yield_after * (2 ^ #zeros - 1), most))
   end
-  redis.call('SET', KEYS[4], since .. string.format(' %.0f', now + gap * 1.25), 'PX', ttl + gap * 2)
+  redis.call('SET', streak, since .. string.format(' %.0f', now + gap * 1.25), 'PX', ttl + gap * 2)
 end
-local due = after ~= '0' and lasted > after - gap / 8 and 1 or 0
-local token = next_fence(KEYS[3], ARGV[6], found[1])
+local due = yield_after ~= '0' and lasted > yield_after - gap / 8 and 1 or 0
+local token = next_fence(fence, fence_ttl, found[1])
 redis.call('SET', guard, value, 'PX', ttl)
 local set = redis.pcall('SET', key, value, 'PX', ttl)
 if set.err then redis.call('SET', guard, value, 'PX', 1) return set end

@@ -1,16 +1,16 @@
 -- bridge_release.lua: deletes key and guard, each only where it still holds the owner's value.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the streak of bridge holders, or the lock's key when none is kept
--- KEYS[4]  the queue of those who wait, or the lock's key when none is kept
--- ARGV[1]  the bridge value
--- ARGV[2]  the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
---          key has been free for that long
--- ARGV[3]  the TTL in milliseconds: a streak has to outlast the next holder's first renewal
--- ARGV[4]  1: the key was taken less than an eighth of a gap ago
--- ARGV[5]  our entry in the queue, to be removed; left out, or '', when we have none
--- ARGV[6]  for how long in milliseconds the guard stays behind; left out: not at all
+-- KEYS key       the lock's key
+-- KEYS guard     its guard
+-- KEYS streak    the streak of bridge holders, or the lock's key when none is kept
+-- KEYS queue     the queue of those who wait, or the lock's key when none is kept
+-- ARGV value     the bridge value
+-- ARGV gap       the length of a gap in the streak in milliseconds, 0 when none is kept: a streak ends when the
+--                key has been free for that long
+-- ARGV ttl       the TTL in milliseconds: a streak has to outlast the next holder's first renewal
+-- ARGV brief     1: the key was taken less than an eighth of a gap ago
+-- ARGV [entry]   our entry in the queue, to be removed; left out, or '', when we have none
+-- ARGV [breath]  for how long in milliseconds the guard stays behind; left out: not at all
 -- Reply    {1}                 released: the key was ours to the end
 --          {2}                 released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
@@ -26,20 +26,20 @@
 -- Without that moment it would overwrite the next holder's value.
 -- What bridge_acquire.lua has written of the streak is good enough for one who had the lock for a moment
 -- only. When the key is not ours any more a legacy client is about: then a streak begins anew.
-local key, guard, value, queue = KEYS[1], KEYS[2], ARGV[1], KEYS[4]
+-- include effects.lua
 local found = redis.pcall('MGET', key, guard) -- nil also for what is no string
 if found.err then
-  for i = 1, 2 do
-    found[i] = redis.pcall('GET', KEYS[i])
+  for i, name in ipairs({key, guard}) do
+    found[i] = redis.pcall('GET', name)
     local refusal = type(found[i]) == 'table' and found[i].err
-    if refusal and not string.find(refusal, 'WRONGTYPE', 1, true) then return redis.call('GET', KEYS[i]) end
+    if refusal and not string.find(refusal, 'WRONGTYPE', 1, true) then return redis.call('GET', name) end
   end
 end
 local mine, whose = found[1] == value, found[2] == value
 local seen
 if mine then
   redis.call('DEL', key)
-  if whose and (not ARGV[6] or redis.pcall('PEXPIRE', guard, ARGV[6]) ~= 1) then redis.call('DEL', guard) end
+  if whose and (not breath or redis.pcall('PEXPIRE', guard, breath) ~= 1) then redis.call('DEL', guard) end
 elseif whose then
   redis.call('DEL', guard)
   seen = found[1]
@@ -48,16 +48,16 @@ elseif whose then
     if seen == 'none' then seen = nil end
   end
 end
-if whose and ARGV[2] ~= '0' and not (mine and ARGV[4] == '1') then
+if whose and gap ~= '0' and not (mine and brief == '1') then
   local clock = redis.pcall('TIME')
   if not clock.err then
     local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-    local since = mine and string.match(redis.pcall('MGET', KEYS[3])[1] or '', '^(%d+) %d+$')
-    redis.pcall('SET', KEYS[3], (since or string.format('%.0f', now)) .. string.format(' %.0f', now + ARGV[2]), 'PX', ARGV[3] + ARGV[2])
+    local since = mine and string.match(redis.pcall('MGET', streak)[1] or '', '^(%d+) %d+$')
+    redis.pcall('SET', streak, (since or string.format('%.0f', now)) .. string.format(' %.0f', now + gap), 'PX', ttl + gap)
   end
 end
 if queue ~= key and redis.pcall('EXISTS', queue) == 1 then
-  if ARGV[5] and ARGV[5] ~= '' then redis.pcall('ZREM', queue, ARGV[5]) end
+  if entry and entry ~= '' then redis.pcall('ZREM', queue, entry) end
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local name, channel = string.match(entry, '^(%S+) (.+)$')
     local heard = name and redis.pcall('PUBLISH', channel, name .. ' head')

@@ -502,8 +502,8 @@ func situations() []situation {
 		one(scripts.RedissonTake, "free", "<nil>", "", nil, []string{key}, ttl, ours),
 		one(scripts.RedissonTake, "once more", "<nil>", "", hash, []string{key}, ttl, ours),
 		one(scripts.RedissonExtend, "held", "1", mayHKeep, hash, []string{key}, ttl, ours),
-		one(scripts.RedissonRelease, "the last hold", "1", mayHFree, hash, []string{key}, "0", ttl, ours, channel),
-		one(scripts.RedissonRelease, "one of two", "0", "", twice, []string{key}, "0", ttl, ours, channel),
+		one(scripts.RedissonRelease, "the last hold", "1", mayHFree, hash, []string{key}, ttl, ours, channel),
+		one(scripts.RedissonRelease, "one of two", "0", "", twice, []string{key}, ttl, ours, channel),
 
 		one(scripts.CompareDel, "held", "1", mayFree, []string{"SET lock " + ours}, []string{key}, ours),
 		one(scripts.CompareDel, "held, with a TTL", "1", mayFree, []string{set(key, ours)}, []string{key}, ours),

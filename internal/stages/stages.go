@@ -359,9 +359,9 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 	if err != nil {
 		return Order{}, err
 	}
-	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, RecordKey(s.Namespace), MembersKey(s.Namespace),
-		r.ID, r.Seq, r.Lease.Milliseconds(), r.Epoch, int(r.Stage), int(r.Lowest), int(r.Highest),
-		r.Longest.Milliseconds(), r.Skew.Milliseconds(), info, r.Bound.UnixMilli(), r.Misfit))
+	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, s.on(scripts.Values{
+		"id": r.ID, "seq": r.Seq, "lease": r.Lease.Milliseconds(), "epoch": r.Epoch, "stage": int(r.Stage), "lowest": int(r.Lowest), "highest": int(r.Highest),
+		"longest": r.Longest.Milliseconds(), "skew": r.Skew.Milliseconds(), "info": info, "not_after": r.Bound.UnixMilli(), "why": r.Misfit})))
 	if err != nil {
 		return Order{}, fmt.Errorf("report to namespace %s: %w", s.Namespace, err)
 	}
@@ -394,7 +394,7 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 // Leave takes a member that holds nothing off the record. Bound is the latest of its reports' bounds: until then
 // a report that is still on its way would bring it back, and is refused.
 func (s *Store) Leave(ctx context.Context, id string, seq int64, bound time.Time) error {
-	_, err := s.eval(ctx, scripts.StageLeave, RecordKey(s.Namespace), MembersKey(s.Namespace), id, seq, bound.UnixMilli())
+	_, err := s.eval(ctx, scripts.StageLeave, s.on(scripts.Values{"id": id, "seq": seq, "not_after": bound.UnixMilli()}))
 	return err
 }
 
@@ -406,12 +406,8 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 }
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
-	flag := 0
-	if execute {
-		flag = 1
-	}
 	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
-		s.eval(ctx, scripts.StageMove, RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, int(to), flag, note))
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
@@ -452,7 +448,7 @@ func (s *Store) change(what string) func(any, error) ([]Blocker, error) {
 
 // Show reads the namespace.
 func (s *Store) Show(ctx context.Context) (View, error) {
-	row, err := redis.Values(s.eval(ctx, scripts.StageShow, RecordKey(s.Namespace), MembersKey(s.Namespace)))
+	row, err := redis.Values(s.eval(ctx, scripts.StageShow, s.on(scripts.Values{})))
 	if err != nil || len(row) != 3 {
 		return View{}, fmt.Errorf("read namespace %s: %w", s.Namespace, err)
 	}
@@ -566,7 +562,7 @@ func (r *Record) unpackClients(text string) error {
 
 // eval runs a script on a connection of its own. ctx bounds the wait for the connection, ReplyTimeout
 // or ctx's deadline, whichever is nearer, the wait for the reply.
-func (s *Store) eval(ctx context.Context, script *scripts.Script, keysAndArgs ...any) (any, error) {
+func (s *Store) eval(ctx context.Context, script *scripts.Script, values scripts.Values) (any, error) {
 	conn, err := s.Pool.GetContext(ctx)
 	if err != nil {
 		return nil, err
@@ -576,5 +572,18 @@ func (s *Store) eval(ctx context.Context, script *scripts.Script, keysAndArgs ..
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
-	return wire.Eval(conn, timeout, script, keysAndArgs...)
+	return wire.Eval(conn, timeout, script, values)
+}
+
+// on adds the keys of the namespace to the values of a script.
+func (s *Store) on(values scripts.Values) scripts.Values {
+	values["record"], values["members"] = RecordKey(s.Namespace), MembersKey(s.Namespace)
+	return values
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
