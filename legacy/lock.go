@@ -91,7 +91,7 @@ func (k *kept) Acquired(driver.Outcome) {}
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
 	if err := l.syncClock(ctx); err != nil {
-		failed := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Failed}, Err: err}
+		failed := driver.Ended(protocol.Failed, err)
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	k.mu.Lock()
@@ -122,7 +122,7 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	l, rules := k.locker, k.locker.opts.Dialect.Rules()
 	var lost *Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Kept}}, nil
+		return driver.Ended(protocol.Kept, nil), nil
 	}
 	again := k.life.Unconfirmed()
 	k.mu.Lock()

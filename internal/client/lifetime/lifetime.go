@@ -609,7 +609,7 @@ func (l *Life) RenewalFailed(cause error) { l.NotRenewed(cause) }
 // NotRenewed tells of a renewal of the watch's that failed, and returns its error.
 func (l *Life) NotRenewed(cause error) *lockmigrate.Error {
 	l.note(cause)
-	e := l.notRenewed(driver.Outcome{Step: protocol.Step{Verdict: protocol.Failed}, Err: cause})
+	e := l.notRenewed(driver.Ended(protocol.Failed, cause))
 	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Err: e})
 	return e
 }

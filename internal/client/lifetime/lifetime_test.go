@@ -66,7 +66,7 @@ func (f *fake) run(ctx context.Context, op string, abandoned func(driver.Outcome
 }
 
 func outcome(v protocol.Verdict, err error) driver.Outcome {
-	return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
+	return driver.Ended(v, err)
 }
 
 // bench is one lock on a clock of its own.
