@@ -170,7 +170,7 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 	}
 	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), k.bridge.release(), protocol.Reply{})
 	switch out.Step.Verdict {
-	case protocol.Released, protocol.Kept, protocol.Displaced:
+	case protocol.Released, protocol.NotOurs, protocol.Displaced:
 		p.leave()
 		return true
 	default:
@@ -260,7 +260,7 @@ func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	if v == protocol.Acquired {
 		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
 		out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), l.timed(release), protocol.Reply{})
-		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.Kept {
+		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.NotOurs {
 			p.leave()
 			return
 		}

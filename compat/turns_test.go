@@ -42,7 +42,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
-		var total, inside atomic.Int64
+		referee := redistest.NewReferee(t)
 		counts := make([]atomic.Int64, lockers*workers)
 		start := make(chan struct{})
 		var l *compat.Locker
@@ -53,18 +53,13 @@ func TestProcessesTakeTurns(t *testing.T) {
 			l := l
 			all.Go(func() {
 				<-start
-				for total.Load() < turns {
+				for referee.Turns() < turns {
 					k, err := l.Acquire(ctx, "orders")
 					if err != nil {
 						t.Errorf("worker %d: %v", n, err)
 						return
 					}
-					if inside.Add(1) != 1 {
-						t.Error(redistest.Violated)
-					}
-					total.Add(1)
-					counts[n].Add(1)
-					inside.Add(-1)
+					referee.Turn(func() { counts[n].Add(1) })
 					if err := k.Release(context.WithoutCancel(ctx)); err != nil {
 						t.Errorf("worker %d: %v", n, err)
 						return

@@ -338,7 +338,7 @@ func (l *Locker) giveBack(k *Lock, queued bool) error {
 		m.Entry, m.Held = true, false
 	}
 	outcome, _ := l.runner.Advance(ctx, &m, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
+	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.NotOurs {
 		return nil
 	}
 	return l.notGivenBack(k, outcome.Err)

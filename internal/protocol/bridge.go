@@ -434,7 +434,7 @@ func (r *BridgeRenew) ask(now Instant) Step {
 //
 //	release   ours, or the key was absent   Released
 //	          another's value on the key    Displaced: as at a renewal; the guard is gone
-//	          nothing was ours              Kept: the lock had been lost before
+//	          nothing was ours              NotOurs: the lock had been lost before
 //	clear     whatever it comes to          Displaced
 //
 // The value of another is deleted too if it is Leftover: see Dialect.Leftover.
@@ -490,7 +490,7 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 		}
 		return done(Displaced)
 	case reply.Int == DropNothing && !r.again:
-		return done(Kept)
+		return done(NotOurs)
 	default:
 		return done(Released)
 	}

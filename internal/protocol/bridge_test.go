@@ -13,7 +13,7 @@ func playBridge(m Machine, replies ...Reply) string {
 	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", CompareDel: "clear"}
 	verdicts := map[Verdict]string{
 		Acquired: "ACQUIRED", Busy: "BUSY", Foreign: "FOREIGN", Ghost: "GHOST", Failed: "FAILED", Unsure: "UNSURE",
-		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", Kept: "KEPT",
+		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", NotOurs: "KEPT",
 	}
 	var did []string
 	reply := Reply{}

@@ -379,7 +379,7 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 	case reply.Kind == Fault:
 		return done(Failed)
 	case reply.is(0) && r.at == modernAsked && (r.Held || !r.Entry):
-		return done(Kept)
+		return done(NotOurs)
 	default: // not ours any more after a question that was lost: by our doing, or by the end of the lease
 		return done(Released)
 	}

@@ -146,7 +146,7 @@ const (
 	Foreign           // the key holds a value that this dialect cannot read: treated as held
 	Threw             // the old code would have thrown here (faithful machines only)
 	Released          // our value is gone from the key, by our doing
-	Kept              // nothing was deleted: the key is no longer, or may no longer be, ours
+	NotOurs           // nothing was deleted: the key is no longer, or may no longer be, ours
 	Renewed           // the lease was extended
 	Lost              // we held it and do not any more
 	Failed            // the server refused, or a question that changes nothing stayed without an answer

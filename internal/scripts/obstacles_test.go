@@ -202,6 +202,8 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 		}
 	}
 	out := outcome{before: b.dump(t)}
+	fits(t, s.script, s.script.Keys, len(s.keys))
+	fits(t, s.script, s.script.Args, len(s.args))
 	args := append(boxed(s.keys), s.args...)
 	reply, err := b.tester.Do("EVAL", append([]any{s.script.Source, len(s.keys)}, args...)...)
 	out.err = err
@@ -227,6 +229,16 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 		}
 	}
 	return out
+}
+
+// fits holds a situation to the script's header: none has an argument too few or too many.
+func fits(t *testing.T, s *scripts.Script, list []scripts.Argument, n int) {
+	t.Helper()
+	least := len(list)
+	for least > 0 && list[least-1].Optional {
+		least--
+	}
+	require.True(t, n >= least && (n <= len(list) || list[len(list)-1].Rest), "%s: %d values for %v", s.Name, n, list)
 }
 
 func (b *obstacleBench) dump(t *testing.T) map[string]entry {

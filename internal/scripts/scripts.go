@@ -10,6 +10,20 @@
 //
 // The script uses these names; load binds them. A caller gives the values by the same names: [Script.Call] for a
 // map, package wire for a command.
+//
+// # A new argument
+//
+// For a bridge script, these files change:
+//
+//   - internal/scripts/NAME.lua: a line of the header, and its use
+//   - internal/scripts/testdata/NAME.txt: an example
+//   - internal/protocol/protocol.go: a field of Command; internal/protocol/bridge.go: who sets it
+//   - internal/wire/script.go: a case of argument, from the field to the name
+//   - internal/simulate/model/bridge.go: the same rule for the explorer and the simulator
+//   - internal/scripts/reference: a value in BridgeLock.java and in bridge_lock.py
+//   - compat/options.go, where a user chooses it
+//
+// A name that nobody fills in stops the program when it starts, and the references when they read the script.
 package scripts
 
 import (
@@ -130,6 +144,7 @@ func load(name string) *Script {
 	s.Digest = hex.EncodeToString(digest[:])
 	s.ByDigest = s.Digest
 	all = append(all, s)
+	names[s.Digest], names[s.Source] = name, name
 	return s
 }
 

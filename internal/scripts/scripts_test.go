@@ -7,54 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
-
-func eval(t *testing.T, s *redistest.Server, script *scripts.Script, values scripts.Values) any {
-	t.Helper()
-	args, err := script.Call(values)
-	require.NoError(t, err)
-	reply, err := s.Conn().Do("EVAL", append([]any{script.Source}, args...)...)
-	require.NoError(t, err)
-	return reply
-}
-
-func TestCompareDel(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		s.Do("SET", "k", "mine")
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareDel, scripts.Values{"key": "k", "value": "theirs"}))
-		assert.Equal(t, "mine", s.Value("k"))
-		assert.EqualValues(t, 1, eval(t, s, scripts.CompareDel, scripts.Values{"key": "k", "value": "mine"}))
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareDel, scripts.Values{"key": "k", "value": "mine"}), "absent")
-		s.Do("HSET", "k", "f", "mine")
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareDel, scripts.Values{"key": "k", "value": "mine"}), "another type is not ours, and no error")
-	})
-}
-
-func TestCompareSet(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareSet, scripts.Values{"key": "k", "old": "old", "value": "new"}))
-		assert.EqualValues(t, 0, s.Do("EXISTS", "k"), "an absent key is not created")
-		s.Do("SET", "k", "old")
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareSet, scripts.Values{"key": "k", "old": "other", "value": "new"}))
-		assert.EqualValues(t, 1, eval(t, s, scripts.CompareSet, scripts.Values{"key": "k", "old": "old", "value": "new"}))
-		assert.Equal(t, "new", s.Value("k"))
-		assert.EqualValues(t, -1, s.Do("PTTL", "k"), "no TTL appears")
-		s.Do("SET", "k", "old", "PX", 60_000)
-		assert.EqualValues(t, 1, eval(t, s, scripts.CompareSet, scripts.Values{"key": "k", "old": "old", "value": "new"}))
-		ttl, err := redis.Int64(s.Do("PTTL", "k"), nil)
-		require.NoError(t, err)
-		assert.Positive(t, ttl, "a TTL stays")
-		s.Do("DEL", "k")
-		s.Do("SADD", "k", "old")
-		assert.EqualValues(t, 0, eval(t, s, scripts.CompareSet, scripts.Values{"key": "k", "old": "old", "value": "new"}))
-	})
-}
 
 // Every script tells its keys, arguments and replies, and why it is one.
 func TestEveryScriptHasItsHeader(t *testing.T) {

@@ -87,7 +87,7 @@ func TestAReleaseSaysWhatTheFallbackFound(t *testing.T) {
 	s := redistest.Real(t)
 	d := asUser(t, s, "+@all", "~lock:*")
 	out := d.advance(context.Background(), &protocol.ModernRelease{Key: "lock:1", Token: token, Queue: "{lock:1}:queue"}, protocol.Reply{})
-	assert.Equal(t, protocol.Kept, out.Step.Verdict)
+	assert.Equal(t, protocol.NotOurs, out.Step.Verdict)
 	none := asUser(t, s, "+@all", "~other:*")
 	out = none.advance(context.Background(), &protocol.ModernRelease{Key: "lock:1", Token: token, Queue: "{lock:1}:queue"}, protocol.Reply{})
 	assert.Equal(t, protocol.Failed, out.Step.Verdict)

@@ -1,6 +1,4 @@
-// Package modernfleet lets the modern lock take turns with real token holders in Java and Python: SET NX
-// PX with a Lua release, and Redisson's RLock.
-package modernfleet
+package fleets
 
 import (
 	"context"
@@ -18,84 +16,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
-
-const (
-	key   = "orders"
-	share = 20 * time.Millisecond // longer than the poll interval of the holders that poll
-	poll  = 5 * time.Millisecond
-	lease = 3 * time.Second
-)
-
-func TestMain(m *testing.M) {
-	holders.ServeIfAsked(map[string]holders.Maker{
-		"go-queue":    goMember(modern.Options{TTL: lease, Share: share}),
-		"go-unfair":   goMember(modern.Options{TTL: lease, Unfair: true}),
-		"go-redisson": goMember(modern.Options{TTL: lease, Layout: modern.Redisson}),
-	})
-	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
-}
-
-type taker struct{ *modern.Locker }
-
-func (t taker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.Locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
-}
-
-func goMember(opts modern.Options) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		locker, err := modern.New(pool, opts)
-		return taker{locker}, err
-	}
-}
-
-// Every member takes its turns, some are killed inside, and nobody ever meets another inside.
-func TestFleets(t *testing.T) {
-	setNXPX := []holders.Kind{holders.SetNXPX, holders.SetNXPX, holders.PySetNXPX}
-	for _, c := range []struct {
-		name   string
-		others []holders.Kind
-		member string
-		turns  int
-		kills  []int
-		each   int // at least
-	}{
-		{"queue beside SET NX PX", setNXPX, "go-queue", 12_000, []int{0, 3, 2}, 500},
-		{"unfair beside SET NX PX", setNXPX, "go-unfair", 2_000, []int{0, 3, 2}, 1},
-		{"layout Redisson", []holders.Kind{holders.Redisson, holders.Redisson}, "go-redisson", 5_500, []int{2, 0}, 500},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			server := redistest.Real(t)
-			fleet := holders.Fleet{
-				T: t, Server: server, Key: key, Turns: c.turns, Each: c.each, Kills: c.kills, Hold: time.Millisecond, Limit: 2 * time.Minute,
-			}
-			for _, k := range c.others {
-				fleet.Members = append(fleet.Members, func() *holders.Holder {
-					options := []holders.Option{holders.Arg("lease", lease)}
-					if k != holders.Redisson {
-						options = append(options, holders.Arg("poll", poll), holders.Arg("wait", time.Minute))
-					}
-					return holders.Start(t, k, server.URL(), options...)
-				})
-			}
-			for range 2 {
-				fleet.Members = append(fleet.Members, func() *holders.Holder { return holders.StartGo(t, c.member, server.URL()) })
-			}
-			report := fleet.Run()
-			t.Log(report)
-			assert.Equal(t, 1, report.Inside, redistest.Violated)
-			assert.Zero(t, report.Overlaps)
-			assert.Empty(t, report.Errors)
-			assert.Equal(t, len(c.kills), report.Kills)
-			for i, n := range report.ByMember {
-				assert.GreaterOrEqual(t, n, c.each, "member %d", i)
-			}
-		})
-	}
-}
 
 // A Redisson waiter wakes on our release and ours on its, far under every timer: RLock's is the holder's
 // TTL, ours too. The channel's name depends on whether the key has a brace, and on a cluster it may be a sharded one.
@@ -181,6 +101,7 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 
 // The hold count is on the server where Redisson looks for it.
 func TestRedissonCountsOurHolds(t *testing.T) {
+	const key = "orders"
 	server := redistest.Real(t)
 	locker, err := modern.New(server.Pool(), modern.Options{Layout: modern.Redisson})
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package bridge
+package fleets
 
 import (
 	"fmt"
@@ -76,10 +76,10 @@ func play(t *testing.T, server *redistest.Server, key string, window, pause time
 	t.Helper()
 	var members []*holders.Holder
 	for range 2 {
-		members = append(members, ofKind(t, holders.JedisLock, server.URL())())
+		members = append(members, of(holders.JedisLock).at(t, server.URL())())
 	}
 	for range 2 {
-		members = append(members, ofGo(t, "compat", server.URL(), args...)())
+		members = append(members, of("compat", args...).at(t, server.URL())())
 	}
 	var mu sync.Mutex
 	var working sync.WaitGroup
