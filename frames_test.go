@@ -1,6 +1,7 @@
 package lockmigrate_test
 
 import (
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -16,14 +17,18 @@ func TestFramesAreSmall(t *testing.T) {
 	const module = "github.com/lockmigrate/lockmigrate"
 	clients := []string{"./legacy", "./modern", "./compat", "./pool/cluster", "./pool/sentinel"}
 
-	list, err := exec.Command("go", append([]string{"list", "-deps", "-f", "{{.ImportPath}}"}, clients...)...).Output()
+	list, err := exec.Command("go", append([]string{"list", "-deps", "-f", "{{.ImportPath}} {{.Dir}}"}, clients...)...).Output()
 	if err != nil {
 		t.Fatalf("list the packages: %v", err)
 	}
 	var ours []string
-	for _, path := range strings.Fields(string(list)) {
+	for line := range strings.Lines(string(list)) {
+		path, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if path == module || strings.HasPrefix(path, module+"/") {
 			ours = append(ours, path)
+			if _, err := os.ReadDir(dir); err != nil { // go test keeps no result of before a change there
+				t.Fatal(err)
+			}
 		}
 	}
 	assembly, err := exec.Command("go", append([]string{"build", "-gcflags=" + module + "/...=-S"}, ours...)...).CombinedOutput()

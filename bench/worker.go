@@ -164,7 +164,7 @@ func (w *worker) leftOver() (string, error) {
 		// A fencing counter, and the note on how long bridge holders have followed one another, outlive their
 		// locks on purpose.
 		keys = slices.DeleteFunc(keys, func(k string) bool {
-			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":streak")
+			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":yield")
 		})
 		if last = keys; len(keys) == 0 {
 			return "", nil

@@ -358,7 +358,7 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
-		m.Queue = protocol.QueueKey(h.key)
+		m.Queue, m.Guard = protocol.QueueKey(h.key), protocol.GuardKey(h.key)
 	}
 	return m
 }

@@ -68,7 +68,43 @@ type Record struct {
 	// ClockLag is how far a legacy client's clock may be behind the server's, and CommandDelay how late its commands
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
-	Note                   string // what the last change of stage rests on: a certificate, or why it was forced
+	// Yield is for how long a contended key is left free at a time for old clients. Zero: members take their own.
+	Yield   time.Duration
+	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
+	History []Change // of the record, the oldest first; the newest 50
+}
+
+// Change is one line of a record's history, for people.
+type Change struct {
+	At    time.Time `json:"at"` // on the server's clock
+	Epoch int64     `json:"epoch"`
+	What  string    `json:"what"`
+	By    string    `json:"by,omitempty"`
+	Note  string    `json:"note,omitempty"`
+}
+
+// changing says who changes what, for a script to keep.
+func (s *Store) changing(epoch int64, note, format string, args ...any) string {
+	text, err := json.Marshal(Change{Epoch: epoch, What: fmt.Sprintf(format, args...), By: s.By, Note: note})
+	if err != nil { // no type in it can fail
+		return "{}"
+	}
+	return string(text)
+}
+
+// historyOf reads the lines of a history. What cannot be read is left out: it is for people.
+func historyOf(text string) (all []Change) {
+	for line := range strings.Lines(text) {
+		at, entry, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		var c Change
+		if err != nil || json.Unmarshal([]byte(entry), &c) != nil {
+			continue
+		}
+		c.At = time.UnixMilli(ms).UTC()
+		all = append(all, c)
+	}
+	return all
 }
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
@@ -224,6 +260,7 @@ type Store struct {
 	Pool         lockmigrate.Pool
 	Namespace    string
 	ReplyTimeout time.Duration
+	By           string // who changes the record, from where: for its history
 }
 
 // CheckName tells whether a namespace can have this name.
@@ -407,7 +444,8 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
 	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
-		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note})))
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
+			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
@@ -474,7 +512,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
 		return View{}, err
 	}
-	view.Record.Note = fields["note"]
+	view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	members, err := redis.StringMap(row[2], nil)
 	if err != nil {
 		return View{}, err
@@ -538,10 +576,11 @@ type clients struct {
 	Shortest int64  `json:"shortest_ms"`
 	Lag      int64  `json:"lag_ms,omitempty"`
 	Delay    int64  `json:"delay_ms,omitempty"`
+	Yield    int64  `json:"yield_ms,omitempty"`
 }
 
 func (r Record) packClients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds()})
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
 	return string(text), err
 }
 
@@ -550,13 +589,13 @@ func (r *Record) unpackClients(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	for _, n := range []int64{c.Shortest, c.Lag, c.Delay} {
+	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield} {
 		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
 			return fmt.Errorf("%d ms is not between 0 and ten years", n)
 		}
 	}
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay)
+	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield)
 	return nil
 }
 

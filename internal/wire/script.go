@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -106,8 +105,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return c.Guard
 	case "fence":
 		return wanted(c.Fence, key)
-	case "streak":
-		return wanted(c.Streak, key)
+	case "yield":
+		return wanted(c.Yield, key)
 	case "queue":
 		return wanted(c.Queue, key)
 	case "state":
@@ -134,9 +133,9 @@ func argument(c *protocol.Command, key any, name string) any {
 		if c.Op != protocol.Queue && (c.Op != protocol.QueueRelease || c.Channel == "") {
 			return c.Entry
 		}
-		return Entry(*c)
+		return c.TokenEntry()
 	case "queue_ttl":
-		if c.Op == protocol.BridgeTake && c.Entry == "" && c.Passed == "" {
+		if c.Op == protocol.BridgeTake && c.Entry == "" {
 			return zero
 		}
 		return milliseconds(c.QueueTTL)
@@ -155,26 +154,19 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Layout.String())
 	case "put_back":
 		return flag(c.PutBack)
-	case "yield_after":
-		if c.Streak == "" {
-			return zero
-		}
-		return milliseconds(c.YieldAfter)
 	case "gap":
-		if c.Streak == "" {
+		if c.Yield == "" {
 			return zero
 		}
 		return milliseconds(c.Gap)
-	case "longer":
-		return milliseconds(max(c.YieldMost-c.YieldAfter, 0))
-	case "patience":
-		return milliseconds(c.Patience)
-	case "passed":
-		return c.Passed
-	case "quiet":
-		return flag(c.Quiet)
-	case "brief":
-		return flag(c.Brief)
+	case "stood":
+		return c.Stood
+	case "hand":
+		return flag(c.Hand)
+	case "held":
+		return c.Held.Milliseconds()
+	case "behind":
+		return number(int64(c.Behind))
 	case "breath":
 		return milliseconds(c.Breath)
 	default:
@@ -187,12 +179,6 @@ func wanted(name string, key any) any {
 		return key
 	}
 	return name
-}
-
-// Entry is how a waiter stands in a queue: who it will be, for how long it may own the key before it
-// has spoken, and where it listens.
-func Entry(c protocol.Command) string {
-	return c.Value + " " + strconv.FormatInt(c.Claim.Milliseconds(), 10) + " " + c.Channel
 }
 
 func flag(b bool) any {

@@ -109,7 +109,7 @@ func TestMemoryOfWaiters(t *testing.T) {
 
 // TestATurnCostsTheSameHoweverManyWait: each Locker is a process to the server. A round trip is a read of a socket by the server.
 func TestATurnCostsTheSameHoweverManyWait(t *testing.T) {
-	for _, kind := range []string{"modern"} {
+	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			few, many := roundTrips(t, kind, 4), roundTrips(t, kind, 100)
 			t.Logf("round trips a turn: %.1f with 4, %.1f with 100", few, many)

@@ -72,8 +72,7 @@ func options(args map[string]string) (compat.Options, error) {
 		Namespace: args["namespace"], Member: args["id"], TTL: ttl, Lease: lease, ShortestLease: lease,
 		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond, MemberLease: holders.Millis(args, "member", 2*time.Second),
 	}
-	o.YieldAfter = holders.Millis(args, "yield", 0)
-	o.YieldAtMost = holders.Millis(args, "yieldmost", 0)
+	o.Yield = holders.Millis(args, "yield", 0)
 	switch args["stage"] {
 	case "legacy":
 		o.Stage = compat.Legacy
