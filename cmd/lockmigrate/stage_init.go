@@ -349,7 +349,7 @@ of the command.`,
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay, yield",
+		Short: "Correct its keys, dialect, lease, lag, delay, yield",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern
