@@ -123,7 +123,10 @@ func TestALossSaysWhyInOneLine(t *testing.T) {
 		"taken, found by a renewal": {func(t *testing.T, s *redistest.Server, k lockmigrate.Held, _ *modern.Locker) {
 			s.Do("SET", "orders", "another's")
 			assert.Error(t, k.Renew(t.Context()))
-		}, modern.Options{}, lockmigrate.ReasonTaken, `renew "orders": lock lost (the key is not ours any more)`},
+		}, modern.Options{}, lockmigrate.ReasonTaken, `renew "orders": lock lost (the key is not ours any more; it holds "another's")`},
+		"taken, found by the Locker's own renewal": {func(_ *testing.T, s *redistest.Server, _ lockmigrate.Held, _ *modern.Locker) {
+			s.Do("SET", "orders", "another's")
+		}, modern.Options{RenewEvery: 20 * time.Millisecond}, lockmigrate.ReasonTaken, `hold "orders": lock lost (the key is not ours any more; it holds "another's")`},
 		"taken, found by the release": {func(t *testing.T, s *redistest.Server, k lockmigrate.Held, _ *modern.Locker) {
 			s.Do("DEL", "orders")
 			assert.Error(t, k.Release(t.Context()))
