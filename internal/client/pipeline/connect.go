@@ -8,6 +8,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // connect returns the connection, and makes one when there is none; callers share the attempt.
@@ -45,7 +46,8 @@ func (l *Line) dial(pause time.Duration) {
 	topology.Sleep(l.life, pause)
 	ctx, cancel := context.WithTimeout(l.life, l.opts.ReplyTimeout)
 	defer cancel()
-	conn, err := l.opts.Dial(ctx)
+	k := newLink(l)
+	conn, err := l.opts.Dial(rawconn.Expecting(ctx, k.due))
 	if err == nil {
 		if err = l.setup(ctx, conn); err != nil {
 			_ = conn.Close() // the setup's error says it all
@@ -67,9 +69,9 @@ func (l *Line) dial(pause time.Duration) {
 		return
 	}
 	l.failures = 0
-	a.link = newLink(l, conn)
-	a.link.start()
-	l.link.Store(a.link)
+	a.link = k
+	k.start(conn)
+	l.link.Store(k)
 }
 
 // setup is cut short by the end of ctx: closing the connection is all that redigo offers for it.

@@ -167,7 +167,7 @@ func TestAnswerLast(t *testing.T) {
 	l := over(t, f, nil)
 	wanted := wire.Plain("RELEASE")
 	wanted.AnswerLast = true
-	const n = 2 * crowdMemory // by the writer at first, then by the caller itself
+	const n = 32
 	for i := range n {
 		f.replies <- "PONG"
 		f.replies <- int64(i)

@@ -33,12 +33,18 @@
 //
 // # Who writes
 //
-// One goroutine writes and one reads. The writer yields once before it takes what is queued: on few
-// processors, everybody whom the last replies have woken then gets into the same write. There is one
-// shortcut: while callers come one at a time, they write their command themselves, which saves two
-// switches between goroutines. A write blocks only when the socket's buffer is full, and the caller
-// would then not hear its context: so the shortcut is for short commands, and only while nothing at all
-// is unanswered.
+// One goroutine reads. A write is worth its system call when half of the crowd is in it: then one half of the callers is
+// answered by the server while the other half gets its next commands ready, and neither side waits. The crowd is the
+// largest number of calls that were queued or unanswered at once lately. The caller whose command completes a half writes it
+// itself, which saves two switches between goroutines; a caller that is alone always does. What stays behind is for the
+// writer. It yields once before it takes what is queued: everybody whom the last replies have woken then gets into the same
+// write. A write blocks only when the socket's buffer is full, and a caller would then not hear its context: so callers
+// write only while few bytes are unanswered.
+//
+// # Who wakes whom
+//
+// To wake a sleeping thread can take longer than a server on the same machine needs for an answer. Over a connection of
+// package rawconn the reader therefore looks for a reply that is due for a moment before it sleeps, for as long as that pays.
 package pipeline
 
 import (

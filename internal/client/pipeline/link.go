@@ -21,17 +21,20 @@ import (
 //	head           next            tail
 //	| sent, no reply | to be written |
 type link struct {
-	line *Line
-	conn redis.Conn
+	line  *Line
+	conn  redis.Conn
+	procs int // processors of this process
 
 	mu               sync.Mutex
 	ring             []*call // its length is a power of two
 	head, next, tail uint32
-	writing          bool // somebody writes: nothing that is sent may be reused if it is not answered
-	asleep           bool // the writer waits for wake
-	retired          bool // nothing new, and it is over with the last reply
-	crowd            uint8
-	waiting          int // callers without a place
+	writing          bool   // somebody writes: nothing that is sent may be reused if it is not answered
+	asleep           bool   // the writer waits for wake
+	retired          bool   // nothing new, and it is over with the last reply
+	crowd            uint32 // the most calls that stood in the ring at once lately
+	most, counted    uint32 // the same since the last count began, and how many calls came since
+	bytes            int    // of the calls in the ring, estimated
+	waiting          int    // callers without a place
 	tick             uint32
 	heard            uint32 // the tick of the last reply
 	ticking          bool
@@ -49,20 +52,22 @@ type link struct {
 	batch []*call       // the writer's
 }
 
-// crowdMemory is how many calls in a row must have come alone before callers write themselves.
-const crowdMemory = 16
+// What a caller writes itself at most. Its write never blocks: no more bytes than that are unanswered, and the send buffers of
+// systems in use have 4096 bytes or more.
+const ownBytes, ownCalls = 4096, 32
 
 // ticks is how finely the watchdog divides the reply timeout.
 const ticks = 4
 
-func newLink(l *Line, conn redis.Conn) *link {
+func newLink(l *Line) *link {
 	return &link{
-		line: l, conn: conn, ring: make([]*call, 64),
+		line: l, procs: runtime.GOMAXPROCS(0), ring: make([]*call, 64),
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 }
 
-func (k *link) start() {
+func (k *link) start(conn redis.Conn) {
+	k.conn = conn
 	k.mu.Lock()
 	k.timer = time.AfterFunc(k.idle(), k.look)
 	k.mu.Unlock()
@@ -84,8 +89,6 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 		k.mu.Unlock()
 		return false, nil
 	}
-	alone := k.head == k.tail
-	first := k.tail
 	if c.request.AnswerLast {
 		// The server writes to its clients in the reverse of the order in which it first had something for
 		// them. With an answer to write already when the command publishes, we are the last.
@@ -98,30 +101,34 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	}
 	k.push(c)
 	k.watch()
-	if alone && k.crowd > 0 {
-		k.crowd--
-	} else if !alone {
-		k.crowd = crowdMemory
-	}
-	if alone && k.crowd == 0 && !k.writing && !c.batched && c.short() {
-		k.writing = true
-		var batch [3]*call
-		n := 0
-		for ; k.next != k.tail; k.next++ {
-			one := *k.slot(k.next)
-			one.at = sent
-			batch[n] = one
-			n++
-		}
-		k.mu.Unlock()
-		k.transmit(first, batch[:n]...)
-		k.mu.Lock()
-		k.wrote()
+	k.count()
+	if n := k.tail - k.next; !c.batched && !k.writing && n >= k.enough() && n <= ownCalls && k.bytes <= ownBytes {
+		var own [ownCalls]*call
+		k.send(own[:0])
 		return true, nil
 	}
 	k.rouse()
 	k.mu.Unlock()
 	return true, nil
+}
+
+// count keeps crowd. Called with mu held.
+func (k *link) count() {
+	k.most = max(k.most, k.tail-k.head)
+	k.crowd = max(k.crowd, k.most)
+	if k.counted++; k.counted > 4*k.crowd+16 {
+		k.crowd, k.most, k.counted = k.most, 0, 0
+	}
+}
+
+// enough is how many queued calls are worth a write. With all of the crowd in one write, client and server would wait for each
+// other in turns. So one half is at the server while the other half is made ready. On one processor a write of a single call
+// pays for as long as there are few. On several ones a call alone would wake another thread. Called with mu held.
+func (k *link) enough() uint32 {
+	if k.procs == 1 {
+		return (k.crowd - 1) / 2
+	}
+	return max(k.crowd/2, min(k.crowd, 2))
 }
 
 func (k *link) full() bool {
@@ -164,7 +171,8 @@ func (k *link) push(c *call) {
 		}
 		k.ring = grown
 	}
-	c.link, c.at, c.tick = k, queued, k.tick
+	c.link, c.at, c.tick, c.bytes = k, queued, k.tick, c.size()
+	k.bytes += c.bytes
 	*k.slot(k.tail) = c
 	k.tail++
 }
@@ -235,35 +243,42 @@ func (k *link) write() {
 			}
 			continue
 		}
-		first := k.next
-		k.take()
-		k.writing = true
-		k.mu.Unlock()
-		k.transmit(first, k.batch...)
+		k.batch = k.send(k.batch[:0])
 		clear(k.batch)
-		k.mu.Lock()
-		k.wrote()
 	}
 }
 
+// send writes what is queued, of which it makes a batch. Called with mu held, which it gives up.
+func (k *link) send(batch []*call) []*call {
+	first := k.next
+	batch = k.take(batch)
+	k.writing = true
+	k.mu.Unlock()
+	k.transmit(first, batch...)
+	k.mu.Lock()
+	k.wrote()
+	return batch
+}
+
 // take moves what is queued to the batch, and drops what was withdrawn. Called with mu held.
-func (k *link) take() {
-	k.batch = k.batch[:0]
+func (k *link) take(batch []*call) []*call {
 	to := k.next
 	for i := k.next; i != k.tail; i++ {
 		c := *k.slot(i)
 		*k.slot(i) = nil
 		if c.at == withdrawn {
+			k.bytes -= c.bytes
 			c.free()
 			continue
 		}
 		c.at = sent
 		*k.slot(to) = c
 		to++
-		k.batch = append(k.batch, c)
+		batch = append(batch, c)
 	}
 	k.next, k.tail = to, to
 	k.offerRoom()
+	return batch
 }
 
 // transmit writes calls, the first of which has a number in the ring. Once it is encoded, a call can be
@@ -314,6 +329,7 @@ func (k *link) read() {
 		c := *slot
 		*slot = nil
 		k.head++
+		k.bytes -= c.bytes
 		k.heard = k.tick
 		c.at = answered
 		k.offerRoom()
@@ -442,6 +458,20 @@ func (k *link) look() {
 	if k.late() {
 		k.fail(fmt.Errorf("no reply within %v", k.line.opts.ReplyTimeout))
 	}
+}
+
+// due tells a read that found nothing that a reply is on its way, and that it pays to look again.
+func (k *link) due() bool {
+	k.mu.Lock()
+	pays := k.procs == 1 || k.crowd <= 1 // else the scheduler looks for work itself, and a crowd needs the processors
+	k.mu.Unlock()
+	if !pays {
+		return false
+	}
+	runtime.Gosched() // whoever was woken by the last replies may have something to write
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.head != k.next
 }
 
 // late tells that no reply has come for too long though one is due, and sets the timer anew. As long as
