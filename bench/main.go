@@ -58,9 +58,14 @@ func run(args []string) error {
 	flags.IntVar(&plan.Held, "held", 100_000, "locks held at once by one process")
 	only := flags.String("only", "", "scenarios, separated by commas: "+strings.Join(scenarioNames(), ", "))
 	of := flags.String("of", "", "contestants, separated by commas: "+strings.Join(contestantNames(), ", "))
+	cores := flags.String("cores", "split", "split: server and clients have a core each; one: all have the same; all: nobody is pinned")
 	out := flags.String("docs", "", "directory to write benchmarks.md and its charts to; empty: only to the terminal")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	var known bool
+	if placement, known = placements[*cores]; !known {
+		return fmt.Errorf("no placement %q: there are split, one, all", *cores)
 	}
 	plan.Only, plan.Of = split(*only), split(*of)
 	for _, name := range plan.Only {
@@ -115,6 +120,7 @@ type Result struct {
 	Server   time.Duration // CPU of the server; only where one process has it for itself
 	Clients  int           // connections of this process to the server
 	Mallocs  float64       // allocations for each lock
+	Wait99   float64       // nanoseconds; of a slice
 	Waits    []int64       // nanoseconds, one for each acquisition
 	Handoffs []int64       // nanoseconds from a release to the next holder
 	Turns    []int         // of each goroutine
