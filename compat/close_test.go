@@ -31,7 +31,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
 				l := newLocker(t, s, quick(func(o *compat.Options) {
-					o.Stage, o.Observer, o.YieldAfter = stage, seen, -1
+					o.Stage, o.Observer, o.Yield = stage, seen, -1
 				}))
 				var all sync.WaitGroup
 				var over atomic.Bool
@@ -92,7 +92,7 @@ func TestCloseEndsWaits(t *testing.T) {
 					ended <- err
 				}()
 			}
-			queue := protocol.CompanionsOf(key).Line
+			queue := protocol.CompanionsOf(key).Queue
 			if name != "legacy" {
 				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
 			} else {

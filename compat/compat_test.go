@@ -122,7 +122,7 @@ func TestOneHolderInEveryStage(t *testing.T) {
 // TestWaitersTakeTurns: goroutines of one process and of several.
 func TestWaitersTakeTurns(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var inside, overlaps, turns atomic.Int64
+		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		var last atomic.Int64
 		for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Bridge, compat.Bridge} {
@@ -131,25 +131,19 @@ func TestWaitersTakeTurns(t *testing.T) {
 				all.Go(func() {
 					for range 5 {
 						k := acquire(t, l, "orders")
-						if inside.Add(1) > 1 {
-							overlaps.Add(1)
-						}
-						if f := k.Fence(); f != 0 && last.Swap(f) >= f {
-							overlaps.Add(1)
-						}
-						turns.Add(1)
-						inside.Add(-1)
+						referee.Turn(func() {
+							if f := k.Fence(); f != 0 && last.Swap(f) >= f {
+								t.Errorf("%s: fencing token %d again", redistest.Violated, f)
+							}
+						})
 						release(t, k)
 					}
 				})
 			}
 		}
 		all.Wait()
-		if overlaps.Load() != 0 {
-			t.Errorf("%s: %d overlaps", redistest.Violated, overlaps.Load())
-		}
-		if turns.Load() != 80 {
-			t.Errorf("%d turns", turns.Load())
+		if referee.Turns() != 80 {
+			t.Errorf("%d turns", referee.Turns())
 		}
 	})
 }
@@ -355,8 +349,8 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{Stage: compat.Legacy, Namespace: "orders"}, "the stage is the record's"},
 		{compat.Options{Namespace: "a b"}, "a namespace's name"},
 		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},
-		{compat.Options{YieldAfter: math.MaxInt64}, "ten years"},
-		{compat.Options{YieldAfter: -1}, ""},
+		{compat.Options{Yield: math.MaxInt64}, "ten years"},
+		{compat.Options{Yield: -1}, ""},
 		{compat.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
 		{compat.Options{FenceTTL: time.Millisecond}, "FenceTTL 1ms: must be whole milliseconds, at least twice TTL 10s"},
 		{compat.Options{FenceTTL: time.Millisecond, NoFence: true}, ""},

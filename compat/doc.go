@@ -30,7 +30,7 @@
 // G1. Of all clients on a key one holds it: legacy beside bridge, bridge beside bridge, bridge beside
 // modern and beside other SET NX PX clients. Holders that are killed are survived by the others
 // (TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in
-// internal/evidence/suites/bridge).
+// internal/evidence/suites/fleets).
 //
 // G2. A legacy client whose clock is ahead, by any amount, never takes a key from a bridge holder; one
 // whose clock is behind by up to ClockLag never loses a live lease to one (TestJavaClockAhead,

@@ -38,9 +38,9 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	return k
 }
 
-// begin sets the lease. began is a reading from before the command that set the key was sent, so that the
-// local deadline is never later than the server's.
-func (k *Lock) begin(fence int64, tookOver bool, began protocol.Instant) {
+// begin sets the lease. began and until are counted from before the command that set the key was sent, or from before the
+// last question when it was handed over, so that the local deadline is never later than the server's.
+func (k *Lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
 	s := &k.life.Lease
@@ -48,7 +48,7 @@ func (k *Lock) begin(fence int64, tookOver bool, began protocol.Instant) {
 	if h.alone() {
 		s.Owner = keptAlone{(*kept)(k)}
 	}
-	s.Begin(began, began.Add(s.Span))
+	s.Begin(began, until)
 }
 
 // hold is how the lock was taken.
@@ -142,6 +142,9 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, m := k.locker, (*Lock)(k).hold().release()
+	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.mono.Now().Sub(r.Taken) >= time.Millisecond {
+		r.Behind = max(l.hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+	}
 	outcome, err := l.runner(l.commands, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 	if err == nil && outcome.Step.Verdict == protocol.Displaced {
 		k.hear(protocol.Displaced, m)

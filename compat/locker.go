@@ -36,7 +36,7 @@ type Locker struct {
 	random   random.Source
 	hub      *waiting.Hub
 	hot      *waiting.Heat
-	channel  string // where this Locker is told that it is its turn
+	channel  string // where this Locker hears that a lock was handed to it
 	seen     lockmigrate.Observer
 	lives    lifetime.Locker
 
@@ -213,21 +213,11 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
 	w := &wait{turn: turn}
-	defer func() {
-		if w.listed {
-			l.background.Fork(func() { l.leaveLine(key, w.entry) }) // where it is refused, the others pass the place over in time
-		}
-	}()
+	defer func() { l.leaveQueue(w) }()
 	var met setbacks
 	for {
-		if w.entry == "" {
-			name := newUUID()
-			turn.Expect(name)
-			w.entry = name + " " + l.channel
-		}
 		changed := l.gate.wait()
 		turn.Forget()
-		w.gap.asks(turn)
 		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
@@ -235,13 +225,11 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		case !again(ctx, err) && (ctx.Err() != nil || !broke(err)):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
-		if next.left != nil { // its place goes with what it may have taken
-			w.entry, w.listed = "", false
-		}
 		if next.contended {
 			l.hot.Mark(key, l.mono.Now())
 		}
-		if w.listenToGap(next) {
+		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
+			w.watch.Listen() // to the old client that takes the key, and gives it back
 			continue
 		}
 		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
@@ -252,22 +240,19 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 
 // wait is one who waits for a key.
 type wait struct {
-	turn   *waiting.Turn
-	watch  waiting.Watch
-	entry  string // in the queue on the server
-	listed bool   // it may stand there
-	passed string // see protocol.BridgeAcquire
-	gap    gap
+	turn  *waiting.Turn
+	watch waiting.Watch
+	lock  *Lock          // the one whose place in the queue may stand there; nil: none
+	woken protocol.Reply // what ended the last sleep
 }
 
-// leaveLine gives a place in the queue on the server up.
-func (l *Locker) leaveLine(key, entry string) {
-	rules, names := l.opts.rules(), protocol.CompanionsOf(key)
-	m := &protocol.BridgeRelease{
-		Key: key, Guard: names.Guard, Value: newValue(&l.random, rules), TTL: l.opts.TTL,
-		Place: protocol.Place{Queue: names.Line, Entry: entry},
+// leaveQueue gives the place in the queue up, in the background, and whatever was handed to it meanwhile. A place that
+// cannot be given up is passed over by the others.
+func (l *Locker) leaveQueue(w *wait) {
+	if k := w.lock; k != nil {
+		w.lock = nil
+		l.background.Fork(func() { l.giveBack(k, l.mono.Now()) })
 	}
-	_ = l.finish(context.Background(), l.runner(l.commands, rules), m, protocol.Reply{}) // else the others pass it over
 }
 
 // acquired tells the observer how an acquisition ended.
@@ -314,10 +299,19 @@ const longestWait = 5 * time.Second
 // tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
 // one of those, which goes over the hub's line when the key is to be watched.
 func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look, error) {
-	k := l.newLock(ctx, key)
-	k.wait, k.patient = w, true
-	if err := l.enter(ctx, k, true); err != nil {
-		return nil, look{}, l.refused(ctx, key, err)
+	var k *Lock
+	if w != nil && w.lock != nil {
+		if k = w.lock; l.gate.stay(&k.permit) != nil { // nothing that is handed to the place counts any more
+			l.leaveQueue(w)
+			k = nil
+		}
+	}
+	if k == nil {
+		k = l.newLock(ctx, key)
+		k.wait, k.patient = w, true
+		if err := l.enter(ctx, k, true); err != nil {
+			return nil, look{}, l.refused(ctx, key, err)
+		}
 	}
 	runner := l.runner(l.commands, k.permit.opts.rules())
 	if w != nil && k.permit.stage != stages.Legacy {
@@ -367,7 +361,6 @@ type look struct {
 	deaf      bool
 	old       bool      // a legacy client has the key
 	gap       bool      // the key is left free to legacy clients for so long
-	early     bool      // nearly all of that gap is still to come
 	before    int       // how many stand before us in the queue, as far as it matters
 	contended bool      // another bridge client has the key or waits for it
 	left      *leftover // what the attempt may have left on the server; nil: nothing
@@ -384,10 +377,18 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	stop := context.AfterFunc(changed, func() { cancel(errChanged) })
 	defer stop()
 	var err error
+	w.woken = protocol.Reply{Kind: protocol.Woke}
 	if next.deaf {
 		err = lifetime.Sleep(either, d)
 	} else {
-		_, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
+		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls && next.before < waiting.Soon {
+			d = min(d, l.opts.Poll/10) // it may be given the key in a moment, and keeps the others waiting until it looks
+		} else if next.old && next.before > 0 {
+			d += l.opts.Poll / 2 // the first in the queue is to be the first to find it expired
+		}
+		var event waiting.Event
+		event, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
+		w.woken = event.Reply()
 	}
 	if errors.Is(err, errChanged) {
 		return nil

@@ -53,7 +53,7 @@ var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
 	"modern redisson": modernOf(modern.Options{Layout: modern.Redisson}),
 	"modern pooled":   modernOf(modern.Options{Pooled: true}),
 	"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, YieldAfter: -1})
+		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
 		require.NoError(t, err)
 		t.Cleanup(l.Close)
 		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }

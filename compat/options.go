@@ -27,6 +27,9 @@ const (
 	DefaultReplyTimeout  = 2 * time.Second
 )
 
+// longestYield is less than half of the time for which the server remembers what old clients need.
+const longestYield = 20 * time.Second
+
 // Options of a Locker. The zero value is a bridge lock of ten seconds, renewed as long as it is held,
 // beside clients of dialect jedis-ms whose leases are ten seconds or longer. No duration may be longer than ten years.
 type Options struct {
@@ -99,24 +102,12 @@ type Options struct {
 	// passes it over. Zero: the dialect's, 100 ms for most.
 	Poll time.Duration
 
-	// YieldAfter is for how long bridge holders of all processes may follow one another on a key before it
-	// is left free for YieldFor, counted from a release. Legacy clients look at a key only now and then;
-	// bridge clients, woken by its release, would let them starve. It costs throughput where bridge clients contend, at most
-	// YieldFor in each YieldAfter, and nothing where a key is free for a quarter longer between two of them anyhow;
-	// while a key is left free, TryAcquire does not take it either. Zero: five times YieldFor. Negative: never yield.
-	YieldAfter time.Duration
-
-	// YieldAtMost is what YieldAfter grows to, doubled each time, while no gap is of use to anybody: while a waiter
-	// that listens by client tracking hears of no change to the key in a whole gap. It goes back to YieldAfter with
-	// the first gap that was used, or that nobody has listened in, and when a value of a legacy client is seen.
-	// A legacy client that comes when gaps are rarest waits for YieldAtMost, the longest hold of a bridge
-	// client and YieldFor at most: keep that below its own timeout. Zero: eight times YieldAfter, 4.8 s for most.
-	// YieldAfter: gaps come no less often where nobody needs them.
-	YieldAtMost time.Duration
-
-	// YieldFor must be more than the pause between two looks of a legacy client. Zero: the dialect's poll
-	// and a fifth, 120 ms for most.
-	YieldFor time.Duration
+	// Yield is for how long a key that is wanted by many is left free at a time, so that old clients get turns. It must
+	// be longer than the pause between two looks of an old client, or the client misses its turn. How often that happens
+	// is no option: it follows from who waits, see the package's documentation. While a key is left free, TryAcquire does
+	// not take it either. With a Namespace it may not be shorter than the record's. Zero: the record's, or the dialect's poll
+	// and a fifth, 120 ms for most. Negative: never.
+	Yield time.Duration
 
 	// NoFence leaves the fencing counter out: Lock.Fence is then 0 and the server has one key less to
 	// write.
@@ -168,8 +159,7 @@ func (o Options) Validate() error {
 		limits.Option{Name: "ShortestLease", Value: o.ShortestLease}, limits.Option{Name: "ClockLag", Value: o.ClockLag},
 		limits.Option{Name: "CommandDelay", Value: o.CommandDelay}, limits.Option{Name: "Grace", Value: o.Grace},
 		limits.Option{Name: "Settle", Value: o.Settle}, limits.Option{Name: "Wait", Value: o.Wait},
-		limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "YieldAfter", Value: max(o.YieldAfter, 0)},
-		limits.Option{Name: "YieldFor", Value: o.YieldFor}, limits.Option{Name: "YieldAtMost", Value: o.YieldAtMost},
+		limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "Yield", Value: max(o.Yield, 0)},
 		limits.Option{Name: "MemberLease", Value: o.MemberLease},
 	), limits.Periods(
 		limits.Option{Name: "RenewEvery", Value: o.RenewEvery}, limits.Option{Name: "Poll", Value: o.Poll},
@@ -266,8 +256,8 @@ func (o Options) relations() []error {
 	if o.Settle >= o.TTL {
 		refuse("Settle %v is not shorter than TTL %v: the lock would end while it settles", o.Settle, o.TTL)
 	}
-	if o.YieldAtMost < o.YieldAfter {
-		refuse("YieldAtMost %v is shorter than YieldAfter %v, from which it grows", o.YieldAtMost, o.YieldAfter)
+	if o.Yield > 0 && (o.Yield < time.Millisecond || o.Yield > longestYield) {
+		refuse("Yield %v: must be from 1 ms to %v, or negative for never", o.Yield, longestYield)
 	}
 	if o.MemberLease < 100*time.Millisecond {
 		refuse("MemberLease %v: must be at least 100 ms", o.MemberLease)
@@ -295,9 +285,7 @@ func (o Options) withDefaults() Options {
 	}
 	fill(&o.RenewEvery, min(o.TTL, o.ShortestLease)/3)
 	fill(&o.Poll, poll)
-	fill(&o.YieldFor, poll+poll/5)
-	fill(&o.YieldAfter, 5*o.YieldFor)
-	fill(&o.YieldAtMost, 8*max(o.YieldAfter, 0))
+	fill(&o.Yield, min(poll+poll/5, longestYield))
 	fill(&o.FenceTTL, max(DefaultFenceTTL, 2*o.TTL))
 	fill(&o.MemberLease, DefaultMemberLease)
 	fill(&o.ReplyTimeout, DefaultReplyTimeout)
@@ -334,6 +322,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 	measured("ShortestLease", &defaults.ShortestLease, r.Shortest, "longer", o.ShortestLease > r.Shortest)
 	measured("ClockLag", &defaults.ClockLag, r.ClockLag, "shorter", o.ClockLag < r.ClockLag)
 	measured("CommandDelay", &defaults.CommandDelay, r.CommandDelay, "shorter", o.CommandDelay < r.CommandDelay)
+	measured("Yield", &defaults.Yield, r.Yield, "shorter", o.Yield < r.Yield)
 	if o.Lease == 0 {
 		unit := dialect.Rules().Unit.Resolution()
 		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record

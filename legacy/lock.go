@@ -120,7 +120,7 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	l, rules := k.locker, k.locker.opts.Dialect.Rules()
 	var lost *Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Kept}}, nil
+		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.NotOurs}}, nil
 	}
 	k.mu.Lock()
 	m := &protocol.LegacyRelease{
@@ -130,7 +130,7 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	k.mu.Unlock()
 	never := m.Policy == protocol.ReleaseNever
 	outcome, err := l.driver.Advance(ctx, m, protocol.Reply{}, abandoned)
-	if never && outcome.Step.Verdict == protocol.Kept { // the dialect lets its keys run out
+	if never && outcome.Step.Verdict == protocol.NotOurs { // the dialect lets its keys run out
 		outcome.Step.Verdict = protocol.Released
 	}
 	return outcome, err

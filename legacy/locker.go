@@ -226,7 +226,7 @@ func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
 	defer cancel()
 	outcome, err := l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.Kept {
+	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.NotOurs {
 		l.notGivenBack(m, errors.Join(err, outcome.Err))
 	}
 }

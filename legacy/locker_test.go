@@ -235,21 +235,13 @@ func TestDo(t *testing.T) {
 func TestExclusionUnderLoad(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond})
-		inside, most := 0, 0
-		var mu sync.Mutex
+		referee := redistest.NewReferee(t)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
 				for range 25 {
 					err := locker.Do(t.Context(), key, func(context.Context) error {
-						mu.Lock()
-						inside++
-						most = max(most, inside)
-						mu.Unlock()
-						time.Sleep(100 * time.Microsecond) // the critical section
-						mu.Lock()
-						inside--
-						mu.Unlock()
+						referee.Turn(func() { time.Sleep(100 * time.Microsecond) })
 						return nil
 					})
 					assert.NoError(t, err)
@@ -257,7 +249,7 @@ func TestExclusionUnderLoad(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		assert.Equal(t, 1, most)
+		assert.EqualValues(t, 8*25, referee.Turns())
 	})
 }
 

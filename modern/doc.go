@@ -15,7 +15,7 @@
 //
 // G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its
 // TTL (TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard, TestFleets in
-// internal/evidence/suites/modernfleet).
+// internal/evidence/suites/fleets).
 //
 // G2. The holder's context ends, with a cause that matches ErrLost, no later than a deadline of the
 // process's own monotonic clock, counted from before the last successful renewing command was sent,

@@ -337,7 +337,7 @@ func (l *Locker) giveBack(k *Lock, queued bool) error {
 		m.Entry, m.Held = true, false
 	}
 	outcome, _ := l.runner.Advance(ctx, &m, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
+	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.NotOurs {
 		return nil
 	}
 	return l.notGivenBack(k, outcome.Err)
@@ -357,7 +357,7 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
-		m.Queue = protocol.QueueKey(h.key)
+		m.Queue, m.Guard = protocol.QueueKey(h.key), protocol.GuardKey(h.key)
 	}
 	return m
 }

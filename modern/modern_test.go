@@ -76,7 +76,7 @@ func TestAcquireAndRelease(t *testing.T) {
 func TestExclusion(t *testing.T) {
 	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
 		const lockers, workers, turns = 3, 4, 15
-		var inside, total atomic.Int32
+		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		for range lockers {
 			locker := newLocker(t, s.Pool(), opts)
@@ -88,20 +88,19 @@ func TestExclusion(t *testing.T) {
 						if !assert.NoError(t, err) {
 							return
 						}
-						assert.EqualValues(t, 1, inside.Add(1), redistest.Violated)
-						total.Add(1)
-						if opts.Fencing {
-							assert.Greater(t, lock.Fence(), last)
-							last = lock.Fence()
-						}
-						inside.Add(-1)
+						referee.Turn(func() {
+							if opts.Fencing {
+								assert.Greater(t, lock.Fence(), last)
+								last = lock.Fence()
+							}
+						})
 						assert.NoError(t, lock.Release(t.Context()))
 					}
 				})
 			}
 		}
 		all.Wait()
-		assert.EqualValues(t, lockers*workers*turns, total.Load())
+		assert.EqualValues(t, lockers*workers*turns, referee.Turns())
 		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond)
 	})
 }

@@ -206,12 +206,9 @@ func TestOldClientAmongWaiters(t *testing.T) {
 	s := redistest.Real(t)
 	monitor := s.Monitor()
 	end := time.Now().Add(2 * time.Second)
-	var inside, old atomic.Int32
-	stay := func(d time.Duration) {
-		assert.EqualValues(t, 1, inside.Add(1), "EXCLUSION VIOLATED")
-		time.Sleep(d)
-		inside.Add(-1)
-	}
+	var old atomic.Int32
+	referee := redistest.NewReferee(t)
+	stay := func(d time.Duration) { referee.Turn(func() { time.Sleep(d) }) }
 	var all sync.WaitGroup
 	conn := s.Conn()
 	all.Go(func() {

@@ -93,9 +93,9 @@ func (l *Locker) releaseOnce(ctx context.Context, h *hold) error {
 	switch outcome.Step.Verdict {
 	case protocol.Released:
 		return lost(h.life.Over())
-	case protocol.Kept:
+	case protocol.NotOurs:
 		l.renewer.Remove(&h.life.Lease)
-		h.life.LoseTo(protocol.Kept, "release")
+		h.life.LoseTo(protocol.NotOurs, "release")
 		return lost(h.life.Over())
 	case protocol.Unsure:
 		return h.fail("release", ErrUnknownOutcome, outcome.Err)

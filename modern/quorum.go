@@ -414,7 +414,7 @@ func (q *Quorum) undo(k *QuorumLock) {
 	all.Wait()
 	var causes []error
 	for _, o := range outcomes {
-		if v := o.Step.Verdict; v != protocol.Released && v != protocol.Kept {
+		if v := o.Step.Verdict; v != protocol.Released && v != protocol.NotOurs {
 			causes = append(causes, o.Err)
 		}
 	}
@@ -507,7 +507,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.Kept, (*QuorumLock)(k).turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, (*QuorumLock)(k).turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.

@@ -95,7 +95,7 @@ func (l *Locker) giveBackRedisson(k *Lock) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 	defer cancel()
 	outcome, _ := l.runner.Advance(ctx, l.redissonRelease(&k.own), protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.Kept {
+	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.NotOurs {
 		return nil
 	}
 	return l.notGivenBack(k, outcome.Err)

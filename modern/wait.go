@@ -14,8 +14,6 @@ import (
 const (
 	// maxSleep is the longest that a waiter goes without looking at the key, whatever it was told.
 	maxSleep = 30 * time.Second
-	// soon is how many may stand before a waiter that polls for it to look more often.
-	soon = 4
 	// pause is the first one after a question that stayed without an answer; it grows.
 	pause, longestPause = 50 * time.Millisecond, time.Second
 )
@@ -59,7 +57,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 	// of this wait, because its place is bound to what it has said.
 	k.own.polls = turn.Mode() == waiting.Polling
 	m := &protocol.ModernQueue{
-		Key: k.own.key, Queue: protocol.QueueKey(k.own.key), Token: k.own.token, Channel: l.channelOf(&k.own),
+		Key: k.own.key, Queue: protocol.QueueKey(k.own.key), Guard: protocol.GuardKey(k.own.key), Token: k.own.token, Channel: l.channelOf(&k.own),
 		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
 		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep,
 		Whole: l.opts.NoRenewal,
@@ -89,7 +87,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			sleep := step.Sleep
 			if k.own.polls {
 				sleep = min(sleep, l.opts.Poll)
-				if m.Before() < soon { // it may be given the key in a moment, and keeps the others waiting until it looks
+				if m.Before() < waiting.Soon { // it may be given the key in a moment, and keeps the others waiting until it looks
 					sleep = min(sleep, max(l.opts.Poll/10, time.Millisecond))
 				}
 			}

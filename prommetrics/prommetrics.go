@@ -32,6 +32,7 @@ type Collector struct {
 	lost     prometheus.Counter
 	failed   *prometheus.CounterVec
 	held     prometheus.Gauge
+	last     prometheus.Gauge
 	waits    *prometheus.HistogramVec
 	holds    prometheus.Histogram
 	renewals prometheus.Histogram
@@ -67,6 +68,7 @@ func New(o Options) *Collector {
 		renewed:  prometheus.NewCounter(counter("renewed_total", "Leases extended.")),
 		lost:     prometheus.NewCounter(counter("lost_total", "Locks lost while they were held.")),
 		failed:   prometheus.NewCounterVec(counter("failed_total", "Commands that failed, by operation and whether the outcome is unknown."), []string{"op", "unknown"}),
+		last:     prometheus.NewGauge(gauge("last_acquired_timestamp_seconds", "When a lock was acquired last, by this host's clock; 0: never.")),
 		held:     prometheus.NewGauge(gauge("held", "Locks held now.")),
 		waits:    prometheus.NewHistogramVec(histogram("wait_seconds", "From the call to the lock, or to giving up.", o.Buckets), []string{"outcome"}),
 		holds:    prometheus.NewHistogram(histogram("held_seconds", "How long locks were held.", o.Buckets)),
@@ -89,6 +91,7 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 		c.acquired.WithLabelValues(how).Inc()
 		c.waits.WithLabelValues("acquired").Observe(e.Took.Seconds())
 		c.held.Inc()
+		c.last.SetToCurrentTime()
 	case lockmigrate.EventWaited:
 		c.waited.Inc()
 		c.waits.WithLabelValues("not_acquired").Observe(e.Took.Seconds())
@@ -117,7 +120,7 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 
 func (c *Collector) each(do func(prometheus.Collector)) {
 	for _, m := range []prometheus.Collector{
-		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.held, c.waits, c.holds, c.renewals, c.mode,
+		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.last, c.held, c.waits, c.holds, c.renewals, c.mode,
 	} {
 		do(m)
 	}

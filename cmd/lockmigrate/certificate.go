@@ -16,12 +16,14 @@ const oldestCertificate = 24 * time.Hour
 // form of its tokens stands between a forgotten legacy client and a lock. The certificate must be about the
 // record as it stands now, and its evidence is judged again: neither its verdict nor its patterns are trusted.
 func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
-	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest DURATION --out FILE" writes one, and advance takes it with --certificate FILE; or say why not with --force REASON`, record.Namespace)
+	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest DURATION --out FILE" writes one, and advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
 	switch {
 	case to != stages.Modern || record.Stage != stages.Bridge:
 		return "", nil
 	case strings.TrimSpace(flags.force) != "":
 		return "forced: " + flags.force, nil
+	case flags.evidence == "" && newestCertificate(record.Namespace) != "":
+		flags.evidence = newestCertificate(record.Namespace)
 	case flags.evidence == "":
 		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
 	}

@@ -74,6 +74,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = buildVersion().Version
+	root.SetVersionTemplate("lockmigrate {{.Version}}\n")
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(flagError)
@@ -85,6 +87,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 
 	root.AddCommand(
 		newDoctorCommand(env),
+		newNextCommand(env),
 		newObserveCommand(env),
 		newVerifyCommand(env),
 		newFenceCommand(env),
@@ -98,6 +101,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 		newExploreCommand(env),
 		newReplayCommand(env),
 		newVersionCommand(env),
+		newDocsCommand(),
 	)
 	prepare(root)
 	return root

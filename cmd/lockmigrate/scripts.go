@@ -58,7 +58,7 @@ type scriptFile struct {
 func scriptFiles(lang string) ([]scriptFile, error) {
 	var files []scriptFile
 	for _, s := range []*scripts.Script{scripts.BridgeAcquire, scripts.BridgeSettle, scripts.BridgeRenew, scripts.BridgeRelease} {
-		files = append(files, scriptFile{s.Name, s.Digest, s.Keys, s.Source})
+		files = append(files, scriptFile{s.Name, s.Digest, len(s.Keys), s.Source})
 	}
 	java := scriptFile{Name: "BridgeLock.java", Text: reference.Java}
 	python := scriptFile{Name: "bridge_lock.py", Text: reference.Python}

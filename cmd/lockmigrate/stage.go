@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -35,6 +36,7 @@ type stageFlags struct {
 	shortest time.Duration
 	lag      time.Duration
 	delay    time.Duration
+	yield    time.Duration
 	profile  string
 	begin    string
 }
@@ -73,7 +75,7 @@ time.`,
 	cmd.AddCommand(newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
-		newStageListCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
+		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 
@@ -110,7 +112,7 @@ acquire nothing. Forward to modern again needs a new certificate.`
 	}
 	f := cmd.Flags()
 	if step > 0 {
-		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it")
+		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it; the newest one in the working folder if not given")
 		f.StringVar(&flags.force, "force", "", "go to modern without a certificate, or beside legacy values on the keys; the `REASON` is kept in the record")
 	} else {
 		f.StringVar(&flags.force, "force", "", "go to legacy although rules deny it SETNX or GETSET; the `REASON` is kept in the record")
@@ -147,8 +149,18 @@ func withStore(ctx context.Context, env *environment, flags stageFlags, run func
 		return err
 	}
 	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout}
+	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
 	return explainStage(run(ctx, &place{end, store}))
+}
+
+// whoami is who runs this, and where, for the history of a record.
+func whoami(env *environment) string {
+	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"), "somebody")
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return name + "@" + host
 }
 
 // explainStage adds a hint to what a store finds.
@@ -369,7 +381,7 @@ func whatToKnow(from, to stages.Stage) []string {
 }
 
 // bridgeCosts is what the old clients pay for the bridge; TestWhatTheBridgeCosts measured the figures of docs/runbook.md.
-const bridgeCosts = "on keys that Go and old clients both wait for, old clients get fewer turns and wait longer: 28 instead of 91 turns, and 3.6 s instead of 1.0 s (95 % of waits) on a very busy key; compat.Options.YieldAfter and YieldAtMost of 1 ms give them their turns back (docs/runbook.md, step 3)"
+const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and the waits that they had (docs/runbook.md, step 3, has figures), if they look at a held key more often than --yield says"
 
 func blocked(blockers []stages.Blocker) string {
 	text := "waiting: " + terminal.Safe(blockers[0].String())
@@ -399,6 +411,7 @@ type stageJSON struct {
 	Shortest  int64         `json:"shortest_lease_ms"`
 	Lag       int64         `json:"clock_lag_ms"`       // 0: the members' own
 	Delay     int64         `json:"command_delay_ms"`   // the same
+	Yield     int64         `json:"yield_ms"`           // the same
 	RestsOn   string        `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []memberJSON  `json:"members"`
 	BlockedBy []blockerJSON `json:"blocked_by"`       // of the next advance
@@ -465,7 +478,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	r := view.Record
 	doc := stageJSON{
 		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: slices.Clone(r.Patterns), Changing: []string{},
-		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
+		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
 	}
 	late, atMost := view.ChangingOver()
 	for _, m := range late {

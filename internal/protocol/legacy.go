@@ -347,7 +347,7 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 		case r.retried: // the DEL before this one, whose reply was lost, has run after the GET
 			return done(Released)
 		}
-		return done(Kept)
+		return done(NotOurs)
 	}
 }
 
@@ -362,13 +362,13 @@ func (r *LegacyRelease) start(now Instant) Step {
 		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 	case ReleaseUnexpired:
 		if now >= r.Expiry {
-			return done(Kept)
+			return done(NotOurs)
 		}
 		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 	case ReleaseCompare:
 		return r.ask(releaseAsked, Command{Op: CompareDel, Key: r.Key, Value: r.Value})
 	case ReleaseNever:
-		return done(Kept)
+		return done(NotOurs)
 	default:
 		return r.ask(releaseRead, Command{Op: Get, Key: r.Key})
 	}
@@ -388,7 +388,7 @@ func (r *LegacyRelease) judge(now Instant, reply Reply) Step {
 		mine = readable && !there.before(own)
 	}
 	if !mine {
-		return done(Kept)
+		return done(NotOurs)
 	}
 	return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 }

@@ -42,7 +42,7 @@ var (
 	}
 	verdictNames = map[Verdict]string{
 		Acquired: "acquired", Busy: "busy", Foreign: "foreign", Threw: "threw", Released: "released",
-		Kept: "kept", Renewed: "renewed", Lost: "lost", Failed: "failed", Unsure: "unsure",
+		NotOurs: "kept", Renewed: "renewed", Lost: "lost", Failed: "failed", Unsure: "unsure",
 	}
 	zero, one = Reply{Kind: Integer}, Reply{Kind: Integer, Int: 1}
 	absent    = Reply{Kind: Nil}

@@ -1,14 +1,12 @@
 -- bridge_renew.lua: extends a bridge lock, repairs it after a stale DEL, or finds that it is lost.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- KEYS[3]  the fencing counter, or the lock's key when none is wanted
--- KEYS[4]  the streak of bridge holders, or the lock's key when none is kept
--- ARGV[1]  the bridge value
--- ARGV[2]  the TTL in milliseconds
--- ARGV[3]  the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV[4]  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV[5]  the length of a gap in the streak in milliseconds, 0 when none is kept
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS fence      the fencing counter, or the lock's key when none is wanted
+-- ARGV value      the bridge value
+-- ARGV ttl        the TTL in milliseconds
+-- ARGV fence_ttl  the fencing counter's TTL in milliseconds, 0 when none is wanted
+-- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    {1}                 extended
 --          {2}                 repaired: one of the two keys was gone and is set again
 --          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; neither is changed
@@ -18,25 +16,19 @@
 -- Atomic because between a look at the two keys and a write another client can take the key.
 -- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
 -- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
--- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
 -- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
--- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
-if old then return old end
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if late(ARGV[4]) then return refuse() end
-
-local function anew()
-  if ARGV[5] ~= '0' and pcall(look) then
-    redis.pcall('SET', KEYS[4], string.format('%.0f %.0f', now, now + ARGV[5]), 'PX', ttl + ARGV[5])
-  end
-end
+-- it the server allows the SET of what is missing too. The counter comes last, and may be refused.
+-- include effects.lua
+-- include clock.lua
+-- include bridge_shared.lua
+if old_server then return old_server end
+if late(not_after) then return refuse() end
 
 local code, missing = 1, nil
 local found = redis.pcall('MGET', key, guard)
 if found[1] ~= value or found[2] ~= value then
   local owner, seen = text(guard), text(key)
   if owner == value and seen and seen ~= value then
-    anew()
     return {-1, 0, 0, seen}
   end
   if owner ~= value and (owner or seen ~= value) then return {0} end
@@ -46,10 +38,5 @@ end
 if missing ~= key then redis.call('PEXPIRE', key, ttl) end
 if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end
 if missing then redis.call('SET', missing, value, 'PX', ttl) end
-if ARGV[3] ~= '0' then redis.pcall('PEXPIRE', KEYS[3], ARGV[3]) end
-if code == 2 then
-  anew()
-elseif ARGV[5] ~= '0' then
-  redis.pcall('PEXPIRE', KEYS[4], ttl + ARGV[5])
-end
+if fence_ttl ~= '0' then redis.pcall('PEXPIRE', fence, fence_ttl) end
 return {code}

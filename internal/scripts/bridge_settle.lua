@@ -1,14 +1,14 @@
 -- bridge_settle.lua: after a takeover and a moment of waiting, asks whether the key is still ours.
 --
--- KEYS[1]  the lock's key
--- KEYS[2]  its guard
--- ARGV[1]  the bridge value
--- ARGV[2]  the TTL in milliseconds
--- ARGV[3]  the grace in milliseconds
--- ARGV[4]  the unit of the dialect
--- ARGV[5]  its layout
--- ARGV[6]  1 puts our value back over a live legacy value, 0 withdraws from it
--- ARGV[7]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- ARGV value      the bridge value
+-- ARGV ttl        the TTL in milliseconds
+-- ARGV grace      the grace in milliseconds
+-- ARGV unit       the unit of the dialect
+-- ARGV layout     its layout
+-- ARGV put_back   1 puts our value back over a live legacy value, 0 withdraws from it
+-- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
 --          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
 --          {3, 0, 0, value}     put back over that value; settle again
@@ -19,9 +19,11 @@
 -- Atomic because the answer must be true of key and guard at one moment, and because a value may be
 -- put back only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
-if old then return old end
-local key, guard, value, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-if late(ARGV[7]) then return refuse() end
+-- include effects.lua
+-- include clock.lua
+-- include bridge_shared.lua
+if old_server then return old_server end
+if late(not_after) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
 look()
 
@@ -31,10 +33,10 @@ if seen == value then
   code = 1
 elseif seen then
   local left, ends = redis.call('PTTL', key), nil
-  if kind == 'string' and left < 0 then ends = expiry(seen, ARGV[4], ARGV[5]) end
-  local due = ends and ends + tonumber(ARGV[3])
+  if kind == 'string' and left < 0 then ends = expiry(seen, unit, layout) end
+  local due = ends and ends + tonumber(grace)
   if not due or now <= due then
-    if not due or ARGV[6] ~= '1' then
+    if not due or put_back ~= '1' then
       redis.call('DEL', guard)
       return {-1, 0, due and due - now + 1 or left, seen}
     end

@@ -1,11 +1,10 @@
 -- modern_redisson_release.lua: Redisson's RLock.unlockInner, without its latch for retries.
 --
--- KEYS[1]  the lock's name
--- ARGV[1]  the message that wakes waiters: 0
--- ARGV[2]  the TTL in milliseconds, set anew while holds remain
--- ARGV[3]  the holder
--- ARGV[4]  the channel: redisson_lock__channel:{name}, or redisson_lock__channel:name where the name has a brace.
---          It is no key here, as it is in Redisson's script: it may hash to another slot than the name
+-- KEYS key      the lock's name
+-- ARGV ttl      the TTL in milliseconds, set anew while holds remain
+-- ARGV holder   the holder
+-- ARGV channel  the channel: redisson_lock__channel:{name}, or redisson_lock__channel:name where the name has a brace.
+--               It is no key here, as it is in Redisson's script: it may hash to another slot than the name
 -- Reply    nil the holder does not hold the lock, 0 holds remain, 1 released and announced
 --
 -- Atomic because the last hold must take the key away before another client can find it at zero.
@@ -15,14 +14,14 @@
 -- count is read back instead before anything is sent again.
 -- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
 -- is out of memory allows it. Who was to hear of it comes last, and may be refused.
-local count = redis.call('hget', KEYS[1], ARGV[3])
+local count = redis.call('hget', key, holder)
 if not count then return nil end
 if (tonumber(count) or 0) > 1 then
-  redis.pcall('pexpire', KEYS[1], ARGV[2])
-  redis.call('hincrby', KEYS[1], ARGV[3], -1)
+  redis.pcall('pexpire', key, ttl)
+  redis.call('hincrby', key, holder, -1)
   return 0
 end
-redis.call('del', KEYS[1])
-redis.pcall('publish', ARGV[4], ARGV[1])
-redis.pcall('spublish', ARGV[4], ARGV[1])
+redis.call('del', key)
+redis.pcall('publish', channel, '0')
+redis.pcall('spublish', channel, '0')
 return 1

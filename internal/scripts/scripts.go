@@ -1,11 +1,38 @@
 // Package scripts holds the project's server scripts. Each is one .lua file whose header documents
 // its keys, arguments and replies, and why it must be atomic.
+//
+// The header names the keys and arguments, a line each, in the order of the call:
+//
+//	-- KEYS key      the lock's key
+//	-- ARGV value    the value that it must hold
+//	-- ARGV [entry]  what may be left out at the end, in brackets
+//	-- ARGV pairs... any number of values
+//
+// The script uses these names; load binds them. A caller gives the values by the same names: [Script.Call] for a
+// map, package wire for a command.
+//
+// # A new argument
+//
+// For a bridge script, these files change:
+//
+//   - internal/scripts/NAME.lua: a line of the header, and its use
+//   - internal/scripts/testdata/NAME.txt: an example
+//   - internal/protocol/protocol.go: a field of Command; internal/protocol/bridge.go: who sets it
+//   - internal/wire/script.go: a case of argument, from the field to the name
+//   - internal/simulate/model/bridge.go: the same rule for the explorer and the simulator
+//   - internal/scripts/reference: a value in BridgeLock.java and in bridge_lock.py
+//   - compat/options.go, where a user chooses it
+//
+// A name that nobody fills in stops the program when it starts, and the references when they read the script.
 package scripts
 
 import (
 	"crypto/sha1" // EVALSHA's own digest, not a protection
 	"embed"
 	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -14,80 +41,166 @@ var files embed.FS
 
 // The scripts, by what they do.
 var (
-	CompareDel = load("compare_del.lua", 1)
-	CompareSet = load("compare_set.lua", 1)
+	CompareDel = load("compare_del.lua")
+	CompareSet = load("compare_set.lua")
 
-	ModernTake    = load("modern_take.lua", 2, "effects.lua", "modern_fence.lua")
-	ModernExtend  = load("modern_extend.lua", 2)
-	ModernQueue   = load("modern_queue.lua", 4, "effects.lua", "modern_fence.lua", "modern_grant.lua")
-	ModernRelease = load("modern_release.lua", 4, "effects.lua", "modern_fence.lua", "modern_grant.lua")
+	ModernTake    = load("modern_take.lua")
+	ModernExtend  = load("modern_extend.lua")
+	ModernQueue   = load("modern_queue.lua")
+	ModernRelease = load("modern_release.lua")
 
-	RedissonTake    = load("modern_redisson_take.lua", 1)
-	RedissonExtend  = load("modern_redisson_extend.lua", 1)
-	RedissonRelease = load("modern_redisson_release.lua", 1)
+	RedissonTake    = load("modern_redisson_take.lua")
+	RedissonExtend  = load("modern_redisson_extend.lua")
+	RedissonRelease = load("modern_redisson_release.lua")
 
-	BridgeAcquire = load("bridge_acquire.lua", 5, "effects.lua", "bridge_shared.lua")
-	BridgeSettle  = load("bridge_settle.lua", 2, "effects.lua", "bridge_shared.lua")
-	BridgeRenew   = load("bridge_renew.lua", 4, "effects.lua", "bridge_shared.lua")
-	BridgeRelease = load("bridge_release.lua", 4, "effects.lua")
+	BridgeAcquire = load("bridge_acquire.lua")
+	BridgeSettle  = load("bridge_settle.lua")
+	BridgeRenew   = load("bridge_renew.lua")
+	BridgeRelease = load("bridge_release.lua")
 
-	SweepExpire     = load("sweep_expire.lua", 1)
-	SweepHashExpire = load("sweep_hash_expire.lua", 1)
+	SweepExpire     = load("sweep_expire.lua")
+	SweepHashExpire = load("sweep_hash_expire.lua")
 
-	GatedSetNX      = load("gated_setnx.lua", 2, "effects.lua", "bridge_shared.lua")
-	GatedGetSet     = load("gated_getset.lua", 2, "effects.lua", "bridge_shared.lua")
-	GatedSet        = load("gated_set.lua", 2, "effects.lua", "bridge_shared.lua")
-	GatedCompareSet = load("gated_compare_set.lua", 1, "effects.lua", "bridge_shared.lua", "compare_set.lua")
+	GatedSetNX      = load("gated_setnx.lua")
+	GatedGetSet     = load("gated_getset.lua")
+	GatedSet        = load("gated_set.lua")
+	GatedCompareSet = load("gated_compare_set.lua")
 
-	StageInit  = load("stage_init.lua", 2, "effects.lua", "stage_shared.lua")
-	StageJoin  = load("stage_join.lua", 2, "effects.lua", "stage_shared.lua")
-	StageLeave = load("stage_leave.lua", 2)
-	StageMove  = load("stage_move.lua", 2, "effects.lua", "stage_shared.lua")
-	StageShow  = load("stage_show.lua", 2)
-
-	StageSet    = load("stage_set.lua", 2, "effects.lua", "stage_shared.lua")
-	StageDelete = load("stage_delete.lua", 2, "effects.lua", "stage_shared.lua")
-	StageClaim  = load("stage_claim.lua", 1, "effects.lua")
-	StageList   = load("stage_list.lua", 1)
+	StageInit   = load("stage_init.lua")
+	StageJoin   = load("stage_join.lua")
+	StageLeave  = load("stage_leave.lua")
+	StageMove   = load("stage_move.lua")
+	StageShow   = load("stage_show.lua")
+	StageSet    = load("stage_set.lua")
+	StageDelete = load("stage_delete.lua")
+	StageClaim  = load("stage_claim.lua")
+	StageList   = load("stage_list.lua")
 )
 
 // Script is one server script.
 type Script struct {
-	Name   string // the file's name
-	Source string
-	Digest string // SHA-1 of Source, as EVALSHA wants it
-	Keys   int    // how many of the arguments are keys; fewer where a script says that some may be left out
-
-	byDigest [2]any // boxed once, not with every call
+	Name       string // the file's name
+	Source     string
+	Digest     string // SHA-1 of Source, as EVALSHA wants it
+	ByDigest   any    // Digest, boxed once and not with every call
+	Keys, Args []Argument
 }
 
-// ByDigest returns what follows EVALSHA, up to the keys.
-func (s *Script) ByDigest() []any { return s.byDigest[:] }
-
-// Args returns the arguments of EVALSHA or EVAL.
-func (s *Script) Args(byDigest bool, keysAndArgs []any) []any {
-	what := s.Source
-	if byDigest {
-		what = s.Digest
-	}
-	return append([]any{what, s.Keys}, keysAndArgs...)
+// Argument is a key or an argument, as the header names it.
+type Argument struct {
+	Name     string
+	Optional bool // it may be left out, with all that follow it
+	Rest     bool // all values from here on, as a []any
 }
 
-// load reads a script and puts the files that it shares with others where it includes them, or before it.
-func load(name string, keys int, shared ...string) *Script {
-	source := read(name)
-	for i := len(shared) - 1; i >= 0; i-- {
-		before, after, found := strings.Cut(source, "-- include "+shared[i]+"\n")
-		if !found {
-			before, after = "", source
+// Values are the keys and arguments of one call, by name.
+type Values map[string]any
+
+// Call returns what follows the digest of EVALSHA, or the text of EVAL: the number of keys, the keys and the arguments. It is
+// an error when a value is missing, or has a name that the script does not know.
+func (s *Script) Call(values Values) ([]any, error) {
+	call, used := []any{0}, 0
+	for i, list := range [][]Argument{s.Keys, s.Args} {
+		left := ""
+		for _, a := range list {
+			v, given := values[a.Name]
+			switch {
+			case !given && a.Optional:
+				left = a.Name
+				continue
+			case !given:
+				return nil, fmt.Errorf("%s needs %s", s.Name, a.Name)
+			case left != "":
+				return nil, fmt.Errorf("%s needs %s before %s", s.Name, left, a.Name)
+			case a.Rest:
+				call = append(call, v.([]any)...)
+			default:
+				call = append(call, v)
+			}
+			used++
 		}
-		source = before + read(shared[i]) + after
+		if i == 0 {
+			call[0] = used
+		}
 	}
-	digest := sha1.Sum([]byte(source))
-	s := &Script{Name: name, Source: source, Digest: hex.EncodeToString(digest[:]), Keys: keys}
-	s.byDigest = [2]any{s.Digest, s.Keys}
+	if used != len(values) {
+		return nil, fmt.Errorf("%s knows not all of %v", s.Name, slices.Sorted(maps.Keys(values)))
+	}
+	return call, nil
+}
+
+// load reads a script, puts the shared parts in their places and binds the names of its header.
+func load(name string) *Script {
+	s := &Script{Name: name}
+	for _, line := range strings.Split(read(name), "\n") {
+		if rest, ok := strings.CutPrefix(line, "-- KEYS "); ok {
+			s.Keys = append(s.Keys, argument(rest))
+		} else if rest, ok := strings.CutPrefix(line, "-- ARGV "); ok {
+			s.Args = append(s.Args, argument(rest))
+		}
+	}
+	s.Source = s.compose()
+	digest := sha1.Sum([]byte(s.Source))
+	s.Digest = hex.EncodeToString(digest[:])
+	s.ByDigest = s.Digest
 	all = append(all, s)
+	names[s.Digest], names[s.Source] = name, name
 	return s
+}
+
+// argument reads a line of a header, from the name on.
+func argument(line string) Argument {
+	word, _, _ := strings.Cut(line, " ")
+	name := strings.Trim(word, "[].")
+	return Argument{Name: name, Optional: word[0] == '[', Rest: strings.HasSuffix(word, "...")}
+}
+
+// compose returns the script as the server gets it. A name is bound as late as it can be: before the first piece that uses it,
+// where a piece is an included file, or what stands between two of them. So the usual case pays for nothing that
+// only the others need.
+func (s *Script) compose() string {
+	var source strings.Builder
+	bound := map[string]bool{}
+	for _, piece := range pieces(s.Name) {
+		header, code := 0, strings.SplitAfter(piece, "\n")
+		for header < len(code) && strings.HasPrefix(code[header], "--") {
+			header++
+		}
+		used := map[string]bool{}
+		for _, line := range code[header:] {
+			line, _, _ = strings.Cut(line, "--")
+			for _, word := range strings.FieldsFunc(line, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+				used[word] = true
+			}
+		}
+		var names, places []string
+		bind := func(table string, list []Argument) {
+			for i, a := range list {
+				if used[a.Name] && !a.Rest && !bound[a.Name] {
+					names, places, bound[a.Name] = append(names, a.Name), append(places, fmt.Sprintf("%s[%d]", table, i+1)), true
+				}
+			}
+		}
+		bind("KEYS", s.Keys)
+		bind("ARGV", s.Args)
+		source.WriteString(strings.Join(code[:header], ""))
+		if len(names) > 0 {
+			fmt.Fprintf(&source, "local %s = %s\n", strings.Join(names, ", "), strings.Join(places, ", "))
+		}
+		source.WriteString(strings.Join(code[header:], ""))
+	}
+	return source.String()
+}
+
+// pieces cuts a file at its includes, and puts the included files between the pieces.
+func pieces(file string) []string {
+	parts := strings.Split(read(file), "-- include ")
+	all := parts[:1:1]
+	for _, part := range parts[1:] {
+		included, rest, _ := strings.Cut(part, "\n")
+		all = append(append(all, pieces(included)...), rest)
+	}
+	return slices.DeleteFunc(all, func(piece string) bool { return piece == "" })
 }
 
 func read(file string) string {

@@ -1,12 +1,13 @@
 -- stage_move.lua: moves a namespace one stage on or back, if no two stages that are not neighbours can
 -- then be live together.
 --
--- KEYS[1]  the record
--- KEYS[2]  the members
--- ARGV[1]  the epoch that the caller has seen: compare-and-set
--- ARGV[2]  the stage to move to
--- ARGV[3]  1 changes the record, 0 only tells what would happen
--- ARGV[4]  what the step rests on, for people: kept in the record until the next step
+-- KEYS record   the record
+-- KEYS members  the members
+-- ARGV seen     the epoch that the caller has seen: compare-and-set
+-- ARGV target   the stage to move to
+-- ARGV execute  1 changes the record, 0 only tells what would happen
+-- ARGV note     what the step rests on, for people: kept in the record until the next step
+-- ARGV change   who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage}                              moved, or free to move
 --          {0, epoch, stage, six elements each ...}       blocked by members; the elements are those of blocker in
 --                                                         stage_shared.lua; why: misfit, behind, silent, holds
@@ -23,21 +24,18 @@
 -- that a fleet moves in step. A member that lives and cannot run the record is in the way until somebody has
 -- mended or stopped it: it is a service that does not work, and the operator should know. Back, the range alone decides: undoing a step may not wait for a member
 -- that has not even taken it.
-if old then return old end
-local epoch, stage = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'stage'))
-if not epoch then return {-2, 0, 0} end
-epoch, stage = tonumber(epoch), tonumber(stage)
-local target = tonumber(ARGV[2])
-if epoch ~= tonumber(ARGV[1]) then return {-1, epoch, stage} end
+-- include effects.lua
+-- include stage_shared.lua
+if old_server then return old_server end
+-- include stage_epoch.lua
+target = tonumber(target)
 if math.abs(target - stage) ~= 1 then return redis.error_reply('STAGE the new stage is no neighbour') end
-
-local blocked = {0, epoch, stage}
-local members = each_member(KEYS[2], ARGV[3] == '1')
+local counted = each_member(members, execute == '1')
 local lowest, highest = target, target
-for _, member in ipairs(members) do
+for _, member in ipairs(counted) do
   lowest, highest = math.min(lowest, member.lo), math.max(highest, member.hi)
 end
-for _, member in ipairs(members) do
+for _, member in ipairs(counted) do
   local live = now <= member.ends
   if target > stage and not live then
     blocker(blocked, member, 'silent', member.stage)
@@ -50,6 +48,7 @@ for _, member in ipairs(members) do
   end
 end
 if #blocked > 3 then return blocked end
-if ARGV[3] ~= '1' then return {1, epoch, stage} end
-redis.call('HMSET', KEYS[1], 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', ARGV[4])
+if execute ~= '1' then return {1, epoch, stage} end
+redis.call('HMSET', record, 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', note,
+  'history', history_with(record, change))
 return {1, epoch + 1, target}

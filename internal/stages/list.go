@@ -59,7 +59,7 @@ type list struct {
 
 func (s *Store) list(ctx context.Context) (list, error) {
 	l := list{entries: map[string]entry{}}
-	row, err := redis.Values(s.eval(ctx, scripts.StageList, ListKey))
+	row, err := redis.Values(s.eval(ctx, scripts.StageList, scripts.Values{"list": ListKey}))
 	if err != nil {
 		return l, fmt.Errorf("read the list of namespaces: %w", err)
 	}
@@ -103,7 +103,8 @@ func (s *Store) write(ctx context.Context, l list, e *entry) error {
 			return err
 		}
 	}
-	reply, err := redis.Int64s(s.eval(ctx, scripts.StageClaim, ListKey, l.word, rand.Text(), s.Namespace, text))
+	reply, err := redis.Int64s(s.eval(ctx, scripts.StageClaim, scripts.Values{
+		"list": ListKey, "word": l.word, "new_word": rand.Text(), "namespace": s.Namespace, "entry": text}))
 	switch {
 	case err != nil:
 		return fmt.Errorf("change the list of namespaces: %w", err)
@@ -343,8 +344,9 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	epoch := max(r.Epoch, c.entry.Epoch+1)
-	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, RecordKey(s.Namespace), MembersKey(s.Namespace),
-		int(r.Stage), patterns, clients, epoch, c.until.UnixMilli(), r.Note))
+	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
+		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
+		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err) // whether it ran is not known: the keys stay reserved
 	}
@@ -380,23 +382,20 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
-	alone, flag := 0, 0
-	if NeedsNobody(from, to) {
-		alone = 1
-	}
-	args := []any{RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, patterns, clients, alone}
+	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0,
+		"change": s.changing(epoch+1, to.Note, "set: %s, %s", patterns, clients)})
 	if !execute {
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		return s.change(what)(s.eval(ctx, scripts.StageSet, append(args, flag, 0)...))
+		return s.change(what)(s.eval(ctx, scripts.StageSet, values))
 	}
-	flag = 1
 	c, err := s.reserve(ctx, to.Patterns)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	blockers, err := s.change(what)(s.eval(ctx, scripts.StageSet, append(args, flag, c.until.UnixMilli())...))
+	values["not_after"] = c.until.UnixMilli()
+	blockers, err := s.change(what)(s.eval(ctx, scripts.StageSet, values))
 	if err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNoRecord) {
 		return nil, err // whether it ran is not known: the keys stay reserved
 	}
@@ -421,15 +420,15 @@ func Widens(from, to Record) bool { return Narrows(to, from) }
 // execute it tells what would happen. Where there is no record, keys that a stopped command has reserved are given up.
 func (s *Store) Delete(ctx context.Context, epoch int64, execute bool) ([]Blocker, error) {
 	what := "delete namespace " + s.Namespace
-	keys := []any{RecordKey(s.Namespace), MembersKey(s.Namespace), epoch}
+	values := s.on(scripts.Values{"seen": epoch, "execute": flag(execute)})
 	if !execute {
-		return s.change(what)(s.eval(ctx, scripts.StageDelete, append(keys, 0)...))
+		return s.change(what)(s.eval(ctx, scripts.StageDelete, values))
 	}
 	c, err := s.reserve(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	blockers, err := s.change(what)(s.eval(ctx, scripts.StageDelete, append(keys, 1)...))
+	blockers, err := s.change(what)(s.eval(ctx, scripts.StageDelete, values))
 	switch {
 	case err == nil && len(blockers) == 0:
 		c.entry.Epoch = max(c.entry.Epoch, epoch)

@@ -68,7 +68,43 @@ type Record struct {
 	// ClockLag is how far a legacy client's clock may be behind the server's, and CommandDelay how late its commands
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
-	Note                   string // what the last change of stage rests on: a certificate, or why it was forced
+	// Yield is for how long a contended key is left free at a time for old clients. Zero: members take their own.
+	Yield   time.Duration
+	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
+	History []Change // of the record, the oldest first; the newest 50
+}
+
+// Change is one line of a record's history, for people.
+type Change struct {
+	At    time.Time `json:"at"` // on the server's clock
+	Epoch int64     `json:"epoch"`
+	What  string    `json:"what"`
+	By    string    `json:"by,omitempty"`
+	Note  string    `json:"note,omitempty"`
+}
+
+// changing says who changes what, for a script to keep.
+func (s *Store) changing(epoch int64, note, format string, args ...any) string {
+	text, err := json.Marshal(Change{Epoch: epoch, What: fmt.Sprintf(format, args...), By: s.By, Note: note})
+	if err != nil { // no type in it can fail
+		return "{}"
+	}
+	return string(text)
+}
+
+// historyOf reads the lines of a history. What cannot be read is left out: it is for people.
+func historyOf(text string) (all []Change) {
+	for line := range strings.Lines(text) {
+		at, entry, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		var c Change
+		if err != nil || json.Unmarshal([]byte(entry), &c) != nil {
+			continue
+		}
+		c.At = time.UnixMilli(ms).UTC()
+		all = append(all, c)
+	}
+	return all
 }
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
@@ -224,6 +260,7 @@ type Store struct {
 	Pool         lockmigrate.Pool
 	Namespace    string
 	ReplyTimeout time.Duration
+	By           string // who changes the record, from where: for its history
 }
 
 // CheckName tells whether a namespace can have this name.
@@ -359,9 +396,9 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 	if err != nil {
 		return Order{}, err
 	}
-	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, RecordKey(s.Namespace), MembersKey(s.Namespace),
-		r.ID, r.Seq, r.Lease.Milliseconds(), r.Epoch, int(r.Stage), int(r.Lowest), int(r.Highest),
-		r.Longest.Milliseconds(), r.Skew.Milliseconds(), info, r.Bound.UnixMilli(), r.Misfit))
+	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, s.on(scripts.Values{
+		"id": r.ID, "seq": r.Seq, "lease": r.Lease.Milliseconds(), "epoch": r.Epoch, "stage": int(r.Stage), "lowest": int(r.Lowest), "highest": int(r.Highest),
+		"longest": r.Longest.Milliseconds(), "skew": r.Skew.Milliseconds(), "info": info, "not_after": r.Bound.UnixMilli(), "why": r.Misfit})))
 	if err != nil {
 		return Order{}, fmt.Errorf("report to namespace %s: %w", s.Namespace, err)
 	}
@@ -394,7 +431,7 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 // Leave takes a member that holds nothing off the record. Bound is the latest of its reports' bounds: until then
 // a report that is still on its way would bring it back, and is refused.
 func (s *Store) Leave(ctx context.Context, id string, seq int64, bound time.Time) error {
-	_, err := s.eval(ctx, scripts.StageLeave, RecordKey(s.Namespace), MembersKey(s.Namespace), id, seq, bound.UnixMilli())
+	_, err := s.eval(ctx, scripts.StageLeave, s.on(scripts.Values{"id": id, "seq": seq, "not_after": bound.UnixMilli()}))
 	return err
 }
 
@@ -406,12 +443,9 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 }
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
-	flag := 0
-	if execute {
-		flag = 1
-	}
 	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
-		s.eval(ctx, scripts.StageMove, RecordKey(s.Namespace), MembersKey(s.Namespace), epoch, int(to), flag, note))
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
+			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
@@ -452,7 +486,7 @@ func (s *Store) change(what string) func(any, error) ([]Blocker, error) {
 
 // Show reads the namespace.
 func (s *Store) Show(ctx context.Context) (View, error) {
-	row, err := redis.Values(s.eval(ctx, scripts.StageShow, RecordKey(s.Namespace), MembersKey(s.Namespace)))
+	row, err := redis.Values(s.eval(ctx, scripts.StageShow, s.on(scripts.Values{})))
 	if err != nil || len(row) != 3 {
 		return View{}, fmt.Errorf("read namespace %s: %w", s.Namespace, err)
 	}
@@ -478,7 +512,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
 		return View{}, err
 	}
-	view.Record.Note = fields["note"]
+	view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	members, err := redis.StringMap(row[2], nil)
 	if err != nil {
 		return View{}, err
@@ -542,10 +576,11 @@ type clients struct {
 	Shortest int64  `json:"shortest_ms"`
 	Lag      int64  `json:"lag_ms,omitempty"`
 	Delay    int64  `json:"delay_ms,omitempty"`
+	Yield    int64  `json:"yield_ms,omitempty"`
 }
 
 func (r Record) packClients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds()})
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
 	return string(text), err
 }
 
@@ -554,19 +589,19 @@ func (r *Record) unpackClients(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	for _, n := range []int64{c.Shortest, c.Lag, c.Delay} {
+	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield} {
 		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
 			return fmt.Errorf("%d ms is not between 0 and ten years", n)
 		}
 	}
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay)
+	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield)
 	return nil
 }
 
 // eval runs a script on a connection of its own. ctx bounds the wait for the connection, ReplyTimeout
 // or ctx's deadline, whichever is nearer, the wait for the reply.
-func (s *Store) eval(ctx context.Context, script *scripts.Script, keysAndArgs ...any) (any, error) {
+func (s *Store) eval(ctx context.Context, script *scripts.Script, values scripts.Values) (any, error) {
 	conn, err := s.Pool.GetContext(ctx)
 	if err != nil {
 		return nil, err
@@ -576,5 +611,18 @@ func (s *Store) eval(ctx context.Context, script *scripts.Script, keysAndArgs ..
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
-	return wire.Eval(conn, timeout, script, keysAndArgs...)
+	return wire.Eval(conn, timeout, script, values)
+}
+
+// on adds the keys of the namespace to the values of a script.
+func (s *Store) on(values scripts.Values) scripts.Values {
+	values["record"], values["members"] = RecordKey(s.Namespace), MembersKey(s.Namespace)
+	return values
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // TestExplain names what a server's refusal leaves out: the keys, the command of a script, the channel.
 func TestExplain(t *testing.T) {
-	release, err := script(scripts.CompareDel, "lock:a", "token")
-	assert.NoError(t, err)
+	release := call(scripts.CompareDel, &protocol.Command{Key: "lock:a", Value: "token"})
 	get := Plain("GET", "lock:a")
 	publish := Plain("PUBLISH", "lockmigrate:wake:x", "m")
 	for _, c := range []struct {
@@ -23,8 +23,8 @@ func TestExplain(t *testing.T) {
 	}{
 		{get, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
 		{release, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
-		{release, "ERR The user executing the script can't run this command or subcommand script: x, on @user_script:12.", "compare_del.lua runs DEL"},
-		{release, "ERR Error running script (call to f_x): @user_script:12: The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
+		{release, "ERR The user executing the script can't run this command or subcommand script: x, on @user_script:13.", "compare_del.lua runs DEL"},
+		{release, "ERR Error running script (call to f_x): @user_script:13: The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
 		{release, "ERR The user executing the script can't run this command or subcommand", "one of which the user may not run"},
 		{publish, "NOPERM this user has no permissions to access one of the channels used as arguments", `"lockmigrate:wake:x"`},
 	} {

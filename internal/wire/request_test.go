@@ -1,6 +1,7 @@
-package wire_test
+package wire
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -9,29 +10,86 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// No command has more arguments than a request has room for, and none but the boxes is allocated.
-func TestRequestHoldsEveryCommand(t *testing.T) {
-	c := protocol.Command{
-		Key: "orders", Value: "5123456789012345678", Old: "DELIFEQ", TTL: time.Minute, Fence: "{orders}:fence", FenceTTL: time.Hour,
-		Queue: "{orders}:queue", Channel: "wake", Claim: time.Second, QueueTTL: time.Hour, Guard: "{orders}:guard",
-		Grace: time.Second, NotAfter: 1,
-	}
-	for op := range protocol.Op(255) {
-		c.Op = op
-		request, err := wire.RequestOf(c)
-		if err != nil {
-			continue
+// full is a command of which every field counts, and no two are alike.
+func full(op protocol.Op) protocol.Command {
+	c := protocol.Command{Op: op}
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		switch f := v.Field(i); {
+		case v.Type().Field(i).Name == "Op":
+		case f.Kind() == reflect.String:
+			f.SetString(v.Type().Field(i).Name)
+		case f.Kind() == reflect.Bool:
+			f.SetBool(true)
+		case f.Type() == reflect.TypeFor[protocol.Unit]():
+			f.Set(reflect.ValueOf(protocol.Nanoseconds))
+		case f.Type() == reflect.TypeFor[protocol.Layout]():
+			f.Set(reflect.ValueOf(protocol.MaybeQuoted))
+		default:
+			f.SetInt(int64(time.Duration(i) * time.Second))
 		}
-		assert.Less(t, len(request.Args()), 21, "%s of op %d has no room to spare", request.Name, op)
 	}
-	c.Op = protocol.BridgeTake
-	request, err := wire.RequestOf(c)
+	return c
+}
+
+// TestArguments: a script gets each key and argument that its header names, in its place, and what may be left out is left out.
+// Every field of a command reaches a script, or a plain command.
+func TestArguments(t *testing.T) {
+	for op := range protocol.Op(255) {
+		for _, gated := range []bool{false, true} {
+			c := full(op)
+			if !gated {
+				c.NotAfter = 0
+			}
+			s := script(&c)
+			if s == nil {
+				continue
+			}
+			request := call(s, &c)
+			args := request.Args()
+			require.Len(t, args, 2+len(s.Keys)+len(s.Args), "%s", s.Name)
+			assert.Equal(t, []any{s.Digest, len(s.Keys)}, args[:2])
+			for i, a := range append(s.Keys[:len(s.Keys):len(s.Keys)], s.Args...) {
+				assert.Equal(t, argument(&c, c.Key, a.Name), args[2+i], "%s: %s", s.Name, a.Name)
+			}
+			request.ByText()
+			assert.Equal(t, "EVAL", request.Name)
+			assert.Equal(t, s.Source, request.Args()[0])
+
+			least := protocol.Command{Op: op, NotAfter: c.NotAfter, Key: "k"}
+			required := func(list []scripts.Argument) (n int) {
+				for _, a := range list {
+					if !a.Optional {
+						n++
+					}
+				}
+				return n
+			}
+			request = call(s, &least)
+			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args), "%s without what may be left out", s.Name)
+			assert.Equal(t, required(s.Keys), request.Args()[1], "%s", s.Name)
+		}
+	}
+}
+
+// TestCallNeedsEveryName: a value that is missing, or that the script does not know, is an error.
+func TestCallNeedsEveryName(t *testing.T) {
+	got, err := scripts.ModernTake.Call(scripts.Values{"key": "k", "fence": "f", "token": "t", "ttl": 1, "fence_ttl": 2})
 	require.NoError(t, err)
-	assert.Equal(t, []any{scripts.BridgeAcquire.Digest, 5, "orders", "{orders}:guard", "{orders}:fence"}, request.Args()[:5])
-	request.ByText()
-	assert.Equal(t, "EVAL", request.Name)
-	assert.Equal(t, scripts.BridgeAcquire.Source, request.Args()[0])
+	assert.Equal(t, []any{2, "k", "f", "t", 1, 2}, got)
+	got, err = scripts.SweepHashExpire.Call(scripts.Values{"key": "k", "ttl": 1, "fields": []any{"f", "v"}})
+	require.NoError(t, err)
+	assert.Equal(t, []any{1, "k", 1, "f", "v"}, got)
+	for _, values := range []scripts.Values{
+		{"key": "k", "token": "t", "ttl": 1, "fence_ttl": 2},
+		{"key": "k", "fence": "f", "token": "t", "ttl": 1},
+		{"key": "k", "fence": "f", "token": "t", "ttl": 1, "fence_ttl": 2, "value": 3},
+	} {
+		_, err := scripts.ModernTake.Call(values)
+		assert.Error(t, err, "%v", values)
+	}
+	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "yield": "s", "queue": "q", "value": "v", "gap": 0, "held": 1, "behind": 0, "breath": 0, "entry": "e"})
+	assert.ErrorContains(t, err, "fence_ttl before entry")
 }

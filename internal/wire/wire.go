@@ -45,7 +45,7 @@ func send(conn redis.Conn, timeout time.Duration, name string, args ...any) (raw
 }
 
 // Translate reads a reply as redigo gives it. A script that answers with several values gives up to
-// three integers and a text.
+// four integers and a text.
 func Translate(raw any, err error) (protocol.Reply, error) {
 	if err != nil {
 		var refused redis.Error // only here: it is allocated
@@ -77,7 +77,7 @@ func Translate(raw any, err error) (protocol.Reply, error) {
 // several reads the reply of a script that answers with more than one value.
 func several(row []any) (protocol.Reply, error) {
 	reply := protocol.Reply{Kind: protocol.Integer}
-	integers := []*int64{&reply.Int, &reply.Int2, &reply.Int3}
+	integers := []*int64{&reply.Int, &reply.Int2, &reply.Int3, &reply.Int4}
 	for _, element := range row {
 		switch v := element.(type) {
 		case int64:
@@ -107,12 +107,12 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 	if err := begin(conn, timeout); err != nil {
 		return Translate(nil, err)
 	}
-	name, args := "SET", []any{c.Key, c.Value}
-	if c.NotAfter != 0 {
-		// By its text: inside MULTI a NOSCRIPT would come too late to send it again.
-		name, args = "EVAL", scripts.GatedSet.Args(false, []any{c.Key, guardOf(c), c.Value, bound(c.NotAfter)})
+	request := Plain("SET", c.Key, c.Value)
+	if s := script(&c); s != nil {
+		request = call(s, &c)
+		request.ByText() // inside MULTI a NOSCRIPT would come too late to send it again
 	}
-	if err := conn.Send(name, args...); err != nil {
+	if err := conn.Send(request.Name, request.Args()...); err != nil {
 		return Translate(nil, err)
 	}
 	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
@@ -151,14 +151,14 @@ type Request struct {
 	// AnswerLast asks that the messages which the command publishes be on their way before its reply is.
 	AnswerLast bool
 
-	args [22]any
+	args [24]any
 	n    int
 }
 
-// Plain is a command of at most 20 arguments.
+// Plain is a command of at most 24 arguments.
 func Plain(name string, args ...any) Request {
-	r := Request{Name: name}
-	r.n = copy(r.args[:], args)
+	r := Request{Name: name, n: len(args)}
+	copy(r.args[:r.n], args)
 	return r
 }
 
@@ -192,57 +192,53 @@ var keyless = map[string]bool{"WAIT": true, "PING": true, "SCRIPT": true, "CLIEN
 
 // RequestOf spells a command out. Commit has no such form: it is three commands.
 func RequestOf(c protocol.Command) (Request, error) {
-	if c.NotAfter != 0 {
-		if gated, ok := gatedRequest(c); ok {
-			return gated, nil
-		}
+	if s := script(&c); s != nil {
+		return call(s, &c), nil
 	}
 	switch c.Op {
 	case protocol.SetNX:
-		return plain("SETNX", c.Key, c.Value)
+		return Plain("SETNX", c.Key, c.Value), nil
 	case protocol.Get:
-		return plain("GET", c.Key)
+		return Plain("GET", c.Key), nil
 	case protocol.GetSet:
-		return plain("GETSET", c.Key, c.Value)
+		return Plain("GETSET", c.Key, c.Value), nil
 	case protocol.Del:
-		return plain("DEL", c.Key)
+		return Plain("DEL", c.Key), nil
 	case protocol.Watch:
-		return plain("WATCH", c.Key)
+		return Plain("WATCH", c.Key), nil
 	case protocol.Unwatch:
-		return plain("UNWATCH")
-	case protocol.CompareDel:
-		return script(scripts.CompareDel, c.Key, c.Value)
-	case protocol.CompareSet:
-		return script(scripts.CompareSet, c.Key, c.Old, c.Value)
-	case protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop:
-		return bridgeRequest(c)
+		return Plain("UNWATCH"), nil
+	case protocol.SetToken:
+		return Plain("SET", c.Key, c.Value, "NX", "PX", milliseconds(c.TTL)), nil
+	case protocol.NativeDel:
+		if c.Old == "DELIFEQ" {
+			return Plain("DELIFEQ", c.Key, c.Value), nil
+		}
+		return Plain("DELEX", c.Key, "IFEQ", c.Value), nil
+	case protocol.RedissonCount:
+		return Plain("HGET", c.Key, c.Value), nil
+	case protocol.Unqueue:
+		return Plain("ZREM", c.Queue, c.TokenEntry()), nil
+	case protocol.WaitReplicas:
+		return Plain("WAIT", c.Count, milliseconds(c.TTL)), nil
 	default:
-		return modernRequest(c)
+		return Request{}, fmt.Errorf("wire: no command for op %d", c.Op)
 	}
-}
-
-func plain(name string, args ...any) (Request, error) {
-	return Plain(name, args...), nil
-}
-
-func script(s *scripts.Script, keysAndArgs ...any) (Request, error) {
-	r := Request{Name: "EVALSHA", Script: s}
-	r.n = copy(r.args[:], s.ByDigest())
-	if len(keysAndArgs) > len(r.args)-r.n {
-		return r, fmt.Errorf("wire: %s has %d keys and arguments, a Request holds %d", s.Name, len(keysAndArgs), len(r.args)-r.n)
-	}
-	r.n += copy(r.args[r.n:], keysAndArgs)
-	return r, nil
 }
 
 // Eval runs a script by its digest, and by its text when the server does not know it.
-func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, keysAndArgs ...any) (any, error) {
-	raw, err := send(conn, timeout, "EVALSHA", s.Args(true, keysAndArgs)...)
+func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, values scripts.Values) (any, error) {
+	args, err := s.Call(values)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := send(conn, timeout, "EVALSHA", append([]any{s.ByDigest}, args...)...)
 	if IsNoScript(err) {
-		raw, err = send(conn, timeout, "EVAL", s.Args(false, keysAndArgs)...)
+		raw, err = send(conn, timeout, "EVAL", append([]any{s.Source}, args...)...)
 	}
 	if err != nil {
-		request, _ := script(s, keysAndArgs...)
+		request := Plain("EVAL", append([]any{s.Source}, args[:1+args[0].(int)]...)...)
+		request.Script = s
 		err = request.Explain(err)
 	}
 	return raw, err

@@ -58,7 +58,7 @@ type Options struct {
 }
 
 // Pool connects to all masters of a cluster. It is safe for concurrent use.
-type Pool struct{ *topology.Fleet }
+type Pool struct{ *topology.Router }
 
 // New returns a pool that asks the nodes for their slots with the first command.
 func New(opts Options) (*Pool, error) {
@@ -74,7 +74,7 @@ func New(opts Options) (*Pool, error) {
 	if opts.Map == nil {
 		opts.Map = topology.AsTold
 	}
-	return &Pool{topology.NewFleet(topology.Options{
+	return &Pool{topology.NewRouter(topology.Options{
 		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
 	})}, nil
 }

@@ -348,7 +348,7 @@ func TestDialContextHonoursItsContext(t *testing.T) {
 }
 
 // BenchmarkPing is what one command after another costs this process, by redigo's own connections and by
-// quiet ones, in turns: `LOCKMIGRATE_SUITES=redis go test -run - -bench Ping .`.
+// quiet ones, in turns: `LOCKMIGRATE_SUITES=redis go test -run - -bench Ping ./pool/rawconn`.
 func BenchmarkPing(b *testing.B) {
 	server := redistest.Real(b)
 	conns := map[string]redis.Conn{}

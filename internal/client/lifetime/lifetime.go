@@ -406,12 +406,12 @@ func (l *Life) released(outcome driver.Outcome) error {
 	}
 	l.mu.Unlock()
 	switch {
-	case v == protocol.Kept && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
+	case v == protocol.NotOurs && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
 		l.dispose()
 		l.Lost(renewal.Deadline)
 		l.kind.Gone()
 		return l.Over()
-	case v == protocol.Released, v == protocol.Kept && again:
+	case v == protocol.Released, v == protocol.NotOurs && again:
 		// The key is not ours any more after an earlier release whose reply was lost. Before the deadline that is by our
 		// own doing: nobody has taken it from us.
 		l.dispose()
@@ -423,7 +423,7 @@ func (l *Life) released(outcome driver.Outcome) error {
 		}
 		l.kind.Gone()
 		return l.Over() // it was lost before: what was left of it is gone now
-	case v == protocol.Kept, v == protocol.Displaced:
+	case v == protocol.NotOurs, v == protocol.Displaced:
 		l.dispose()
 		l.LoseTo(v, "release")
 		l.kind.Gone()
@@ -455,7 +455,7 @@ func (l *Life) dispose() {
 	l.mu.Unlock()
 }
 
-// LoseTo ends the lock because the server said that it is not ours any more: Lost, Kept or Displaced.
+// LoseTo ends the lock because the server said that it is not ours any more: Lost, NotOurs or Displaced.
 func (l *Life) LoseTo(v protocol.Verdict, op string) {
 	e := l.Fail(op, lockmigrate.ErrLost, nil)
 	e.Reason = lockmigrate.ReasonTaken

@@ -166,12 +166,12 @@ func TestReleases(t *testing.T) {
 		events []lockmigrate.EventKind
 	}{
 		"released":                         {[]step{{protocol.Released, nil}, {protocol.Pending, lockmigrate.ErrReleased}}, lockmigrate.ErrReleased, events(released)},
-		"not ours":                         {[]step{{protocol.Kept, lockmigrate.ErrLost}, {protocol.Pending, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
+		"not ours":                         {[]step{{protocol.NotOurs, lockmigrate.ErrLost}, {protocol.Pending, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
 		"displaced":                        {[]step{{protocol.Displaced, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
 		"refused":                          {[]step{{protocol.Failed, io.EOF}}, nil, events(failed)},
-		"refused, then not ours":           {[]step{{protocol.Failed, io.EOF}, {protocol.Kept, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
+		"refused, then not ours":           {[]step{{protocol.Failed, io.EOF}, {protocol.NotOurs, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
 		"no answer":                        {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}}, nil, events(failed)},
-		"no answer, then not ours: it ran": {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Kept, nil}}, lockmigrate.ErrReleased, events(failed, released)},
+		"no answer, then not ours: it ran": {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.NotOurs, nil}}, lockmigrate.ErrReleased, events(failed, released)},
 		"no answer, then displaced":        {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Displaced, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
 		"no answer, then released":         {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Released, nil}}, lockmigrate.ErrReleased, events(failed, released)},
 	} {
@@ -215,7 +215,7 @@ func TestKeptAfterTheDeadlineIsNoRelease(t *testing.T) {
 	b := newBench(t)
 	require.ErrorIs(t, b.release(protocol.Unsure, io.EOF), lockmigrate.ErrUnknownOutcome)
 	b.pass(lease) // and the watch comes after us
-	assert.ErrorIs(t, b.release(protocol.Kept, nil), lockmigrate.ErrLost)
+	assert.ErrorIs(t, b.release(protocol.NotOurs, nil), lockmigrate.ErrLost)
 	assert.Equal(t, lockmigrate.ReasonDeadline, b.reason())
 }
 
@@ -375,11 +375,11 @@ func TestSection(t *testing.T) {
 		"work's own":                   {false, protocol.Released, own, []error{own}, true},
 		"no release":                   {false, protocol.Failed, nil, []error{io.EOF}, false},
 		"work's own, no release":       {false, protocol.Failed, own, []error{own}, true},
-		"lost":                         {true, protocol.Kept, nil, []error{lockmigrate.ErrLost}, false},
+		"lost":                         {true, protocol.NotOurs, nil, []error{lockmigrate.ErrLost}, false},
 		"lost, no release":             {true, protocol.Failed, nil, []error{lockmigrate.ErrLost}, false},
-		"lost, work's own":             {true, protocol.Kept, own, []error{lockmigrate.ErrLost, own}, false},
+		"lost, work's own":             {true, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
 		"lost, work's own, no release": {true, protocol.Failed, own, []error{lockmigrate.ErrLost, own}, false},
-		"lost without a word":          {false, protocol.Kept, own, []error{lockmigrate.ErrLost, own}, false},
+		"lost without a word":          {false, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

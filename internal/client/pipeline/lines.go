@@ -207,7 +207,7 @@ func (l *Lines) exchange(ctx context.Context, request wire.Request) (protocol.Re
 		case errors.Is(err, ErrClosed):
 		case reply.Kind == protocol.Fault:
 			again, pause = course.Refused(reply.Text)
-		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Harmless(request.Name)) && ctx.Err() == nil:
+		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
 			again, pause = course.Unreachable()
 		}
 		if !again {

@@ -222,24 +222,21 @@ func (l *listener) dispatch(kind, channel string, payload any) {
 	}
 }
 
-// parseGrant reads "<token> <ticket> <fence>", the script's message to the one who gets the key, and
-// "<token> head", to the one who stands first now.
+// parseGrant reads "<ticket> <fence> <token>", the script's message to the one who gets the key, and "head <token>", to
+// the one whose turn it may be to take it.
 func parseGrant(text string) (token string, e Event, ok bool) {
-	token, rest, ok := strings.Cut(text, " ")
-	if !ok {
-		return "", Event{}, false
+	first, rest, ok := strings.Cut(text, " ")
+	if first == "head" {
+		return rest, Event{Kind: First}, ok
 	}
-	if rest == "head" {
-		return token, Event{Kind: First}, true
-	}
-	ticket, fence, ok := strings.Cut(rest, " ")
+	second, token, ok := strings.Cut(rest, " ")
 	if !ok {
 		return "", Event{}, false
 	}
 	e.Kind = Granted
 	var err1, err2 error
-	e.Ticket, err1 = strconv.ParseInt(ticket, 10, 64)
-	e.Fence, err2 = strconv.ParseInt(fence, 10, 64)
+	e.Ticket, err1 = strconv.ParseInt(first, 10, 64)
+	e.Fence, err2 = strconv.ParseInt(second, 10, 64)
 	return token, e, err1 == nil && err2 == nil
 }
 

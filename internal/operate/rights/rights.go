@@ -22,7 +22,7 @@ const (
 	Lock      = "lock"   // the lock's key
 	Guard     = ":guard" // the keys beside it
 	Fence     = ":fence"
-	Streak    = ":streak"
+	Yield     = ":yield"
 	Line      = ":line"
 	Queue     = ":queue"
 	Share     = ":share"
@@ -58,7 +58,7 @@ var without = map[string]string{
 	"publish":         "nobody is handed the lock: waiters find it free by tracking or polling",
 	"spublish":        "in a cluster, waiters of other clients poll (7.0 or later)",
 	"pubsub|numsub":   "a waiter whose process has died is handed the lock and keeps it for its Claim",
-	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim",
+	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim; bridge holders leave gaps for old clients without knowing whether one waits",
 	"subscribe":       "waiters poll",
 	"unsubscribe":     "a connection hears of locks that nobody waits for any more",
 	"client|id":       "no client tracking: a release by others is found by polling",
@@ -132,7 +132,7 @@ const (
 	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token   = Lock + " set !get !del !eval !evalsha pexpire "
 	fair    = Lock + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
-	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type " + run + wakes
+	bridge  = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type ?info " + run + wakes
 	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews
 )
@@ -151,11 +151,11 @@ var Packages = []Use{
 	use("modern Redisson", Lock+" exists !hexists hincrby !hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
 	use("modern Quorum", token, "?type"),
 	use("compat legacy", changes, wakes),
-	use("compat bridge", bridge, Fence, Streak),
-	use("compat bridge NoFence", bridge, Streak),
+	use("compat bridge", bridge, Fence, Yield),
+	use("compat bridge NoFence", bridge, Yield),
 	use("compat modern", bridge, Fence),
 	use("compat Namespace legacy", member, Lock+" "+Guard+" setnx getset !get set !del ?pttl ?persist ?type ?pexpire", run, wakes),
-	use("compat Namespace bridge", bridge, member, Fence, Streak),
+	use("compat Namespace bridge", bridge, member, Fence, Yield),
 	use("compat Namespace modern", bridge, member, Fence),
 }
 
@@ -182,7 +182,7 @@ var Commands = []Use{
 	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
-	use("lockmigrate demo", connects, bridge, member, Fence, Streak, Queue, Share, Namespaces, "setnx getset hlen hmset scan"),
+	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Namespaces, "setnx getset hlen hmset scan"),
 	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
 }
 

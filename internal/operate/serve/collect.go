@@ -135,8 +135,14 @@ func (c *Collector) counts(ctx context.Context, addr string) (map[string]float64
 	for _, name := range watched {
 		counts[name] = 0
 		if _, after, found := strings.Cut(text, "cmdstat_"+name+":calls="); found {
-			number, _, _ := strings.Cut(after, ",")
+			line, _, _ := strings.Cut(after, "\n")
+			number, _, _ := strings.Cut(line, ",")
 			counts[name], _ = strconv.ParseFloat(number, 64)
+			if _, after, found := strings.Cut(line, "rejected_calls="); found && (name == "setnx" || name == "getset") {
+				number, _, _ = strings.Cut(after, ",")
+				n, _ := strconv.ParseFloat(strings.TrimSpace(number), 64)
+				counts["denied"] += n
+			}
 		}
 	}
 	return counts, nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ func WriteMetrics(w io.Writer, s State) error {
 	}
 	m.family("lockmigrate_up", "gauge", "1 while the server can be read.")
 	m.sample("lockmigrate_up", up)
-	m.family("lockmigrate_commands_total", "counter", "Calls of commands since the page began, by the server's own counters.")
+	m.family("lockmigrate_commands_total", "counter", "Calls of commands since the page began, by the server's own counters; denied: SETNX and GETSET that it refused, from Redis 6.2 on.")
 	for _, name := range slices.Sorted(maps.Keys(s.Totals)) {
 		m.sample("lockmigrate_commands_total", s.Totals[name], "command", name)
 	}
@@ -42,11 +43,19 @@ func WriteMetrics(w io.Writer, s State) error {
 		m.family("lockmigrate_overlaps_total", "counter", "Times that two held one lock while MONITOR ran.")
 		m.sample("lockmigrate_overlaps_total", float64(s.Overlaps))
 	}
-	m.family("lockmigrate_client_skew_seconds", "gauge", "A client's clock less the server's.")
+	m.family("lockmigrate_client_skew_seconds", "gauge", "A host's clock less the server's; of several clients the one that is farthest off.")
+	skews := map[[2]string]float64{} // by host and dialect: ports would make a new series with every connection
 	for _, c := range s.Clients {
-		if c.SkewMS != nil {
-			m.sample("lockmigrate_client_skew_seconds", *c.SkewMS/1000, "addr", c.Addr, "name", c.Name, "dialect", c.Dialect)
+		if c.SkewMS == nil {
+			continue
 		}
+		id := [2]string{c.Host, c.Dialect}
+		if v, known := skews[id]; !known || math.Abs(*c.SkewMS) > math.Abs(v) {
+			skews[id] = *c.SkewMS
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(skews), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		m.sample("lockmigrate_client_skew_seconds", skews[id]/1000, "host", id[0], "dialect", id[1])
 	}
 	if !s.Locks.At.IsZero() { // there was a census
 		m.family("lockmigrate_locks", "gauge", "Lock keys at the last census, by state.")
@@ -76,6 +85,31 @@ func WriteMetrics(w io.Writer, s State) error {
 		}
 		for _, stage := range slices.Sorted(maps.Keys(counts)) {
 			m.sample("lockmigrate_members", float64(counts[stage]), "namespace", n.Name, "stage", stage)
+		}
+		var silent, behind int
+		seen, skew := map[string]float64{}, map[string]float64{}
+		for _, member := range n.Members {
+			if member.Silent {
+				silent++
+			} else if member.Epoch != n.Epoch {
+				behind++
+			}
+			seen[member.Host] = max(seen[member.Host], float64(member.SeenMSAgo)/1000)
+			if v := float64(member.SkewMS) / 1000; math.Abs(v) >= math.Abs(skew[member.Host]) {
+				skew[member.Host] = v
+			}
+		}
+		m.family("lockmigrate_members_silent", "gauge", "Members that have not reported within their lease.")
+		m.sample("lockmigrate_members_silent", float64(silent), "namespace", n.Name)
+		m.family("lockmigrate_members_behind", "gauge", "Members that live and do not run the namespace's epoch.")
+		m.sample("lockmigrate_members_behind", float64(behind), "namespace", n.Name)
+		m.family("lockmigrate_member_seen_seconds", "gauge", "Time since the last report of a member, the longest of each host.")
+		for _, host := range slices.Sorted(maps.Keys(seen)) {
+			m.sample("lockmigrate_member_seen_seconds", seen[host], "namespace", n.Name, "host", host)
+		}
+		m.family("lockmigrate_member_skew_seconds", "gauge", "A member's clock less the server's, the largest of each host.")
+		for _, host := range slices.Sorted(maps.Keys(skew)) {
+			m.sample("lockmigrate_member_skew_seconds", skew[host], "namespace", n.Name, "host", host)
 		}
 	}
 	_, err := io.WriteString(w, m.b.String())

@@ -34,11 +34,11 @@ func example() serve.State {
 	s := serve.State{
 		Now: now, Server: "redis://example:6379/0", Monitor: "on",
 		Namespace: &serve.Namespace{Name: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour), BlockedBy: []string{"b-2 runs epoch 6"}, Members: []serve.Member{
-			{ID: "b-1", Host: "app1", Epoch: 7, Stage: "bridge", SeenMSAgo: 420, SkewMS: -3}, {ID: "b-2", Host: "app2", Epoch: 6, Stage: "legacy", SeenMSAgo: 900}}},
+			{ID: "b-1", Host: "app\"\\\n-1", Epoch: 7, Stage: "bridge", SeenMSAgo: 420, SkewMS: -3}, {ID: "b-2", Host: "app2", Epoch: 6, Stage: "legacy", SeenMSAgo: 900}}},
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
 		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1, Monitored: 12.5,
 		Clients: []observe.Row{
-			{Addr: "10.0.0.1:4000", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", LeaseMS: f(30000), PollMS: f(100), SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
+			{Addr: "10.0.0.1:4000", Host: "10.0.0.1", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", LeaseMS: f(30000), PollMS: f(100), SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
 			{Addr: "10.0.0.2:4000", Kind: observe.Bridge, Dialect: "lockmigrate", Acquired: 100, Keys: []string{"lock:#"}}},
 		Events: []observe.EventRow{{At: now, Hazard: "stale-delete", Key: hostile, By: &observe.Who{Addr: "10.0.0.1:4000"}, Victim: &observe.Who{Addr: "10.0.0.2:4000"}, Note: "it had lost the key"}},
 		Locks:  serve.Locks{At: now, Scanned: 1000, ByFormat: map[string]int64{"expiry-ms": 3}, ByState: map[string]int64{"ghost": 1, "held": 2}, Ghosts: []serve.Ghost{{Key: hostile, Format: "expiry-ms", ExpiredAt: &now}}},
@@ -103,7 +103,10 @@ func TestHandler(t *testing.T) {
 	_, metrics, _ := get(t, url+"/metrics", nil)
 	assert.Contains(t, metrics, "lockmigrate_overlaps_total 1\n")
 	assert.Contains(t, metrics, "lockmigrate_monitor_seconds_total 12.5\n")
-	assert.Contains(t, metrics, `name="billing\"\\\n-7"`)
+	assert.Contains(t, metrics, `host="app\"\\\n-1"} 0.42`, "text of others is escaped")
+	assert.Contains(t, metrics, "lockmigrate_client_skew_seconds{host=\"10.0.0.1\",dialect=\"jedis-ms\"} -5\n")
+	assert.NotContains(t, metrics, ":4000", "a port would make a new series with every connection")
+	assert.Contains(t, metrics, "lockmigrate_members_behind{namespace=\"orders\"} 1\n")
 }
 
 func TestToken(t *testing.T) {

@@ -226,17 +226,18 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 	if err := b.s.opts.Journal(*e); err != nil {
 		return fmt.Errorf("write the journal: %w", err)
 	}
-	script, args := scripts.CompareDel, []any{e.key(), e.value()}
+	script, values := scripts.CompareDel, scripts.Values{"key": e.key(), "value": e.value()}
 	switch {
 	case e.Action == Expire && len(e.Fields) > 0:
-		script, args = scripts.SweepHashExpire, []any{e.key(), e.TTLMS}
-		for _, f := range e.Fields {
-			args = append(args, f)
+		fields := make([]any, len(e.Fields))
+		for i, f := range e.Fields {
+			fields[i] = f
 		}
+		script, values = scripts.SweepHashExpire, scripts.Values{"key": e.key(), "ttl": e.TTLMS, "fields": fields}
 	case e.Action == Expire:
-		script, args = scripts.SweepExpire, []any{e.key(), e.value(), e.TTLMS}
+		script, values = scripts.SweepExpire, scripts.Values{"key": e.key(), "value": e.value(), "ttl": e.TTLMS}
 	}
-	n, err := redis.Int64(b.eval(ctx, script, args))
+	n, err := redis.Int64(b.eval(ctx, script, values))
 	var refused redis.Error
 	switch {
 	case err == nil && n == 1:
@@ -259,9 +260,9 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 }
 
 // eval runs a script, and says of a refusal which command of it was meant.
-func (b *batch) eval(ctx context.Context, s *scripts.Script, args []any) (any, error) {
+func (b *batch) eval(ctx context.Context, s *scripts.Script, values scripts.Values) (any, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return wire.Eval(b.conn, replyTimeout, s, args...)
+	return wire.Eval(b.conn, replyTimeout, s, values)
 }

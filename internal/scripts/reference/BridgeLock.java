@@ -3,9 +3,14 @@ package lockmigrate.bridge;
 
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * A lock that SETNX/GETSET clients, bridge clients and token clients on the same key all respect. Every transition is
@@ -42,12 +47,9 @@ public final class BridgeLock {
         public String unit;
         /** Of its values: plain, or quoted. Dialects with an owner in the value need one in newValue() too. */
         public String layout = "plain";
-        public long fenceTtlMs = 7L * 24 * 3600 * 1000;
-        /** For how long bridge holders may follow one another before legacy clients get a gap; 0 keeps none. */
-        public long yieldAfterMs = 600;
-        public long yieldForMs = 120;
-        /** What the Go library lets yieldAfterMs grow to where nobody uses the gaps. At least yieldAfterMs. */
-        public long yieldAtMostMs = 4800;
+        public long fenceTtlMs = 60_000;
+        /** For how long a contended key is left free at a time, more than the pause between two looks of an old client; 0: never. */
+        public long yieldMs = 120;
     }
 
     /** A held lock. */
@@ -57,22 +59,36 @@ public final class BridgeLock {
         /** Larger than that of every earlier holder: let stores refuse writes with a smaller one. */
         public final long fence;
 
-        Held(String key, String value, long fence) {
+        /** A time of System.nanoTime() before it was taken. */
+        private final long since;
+
+        Held(String key, String value, long fence, long since) {
             this.key = key;
             this.value = value;
             this.fence = fence;
+            this.since = since;
+        }
+
+        long heldMs() {
+            return (System.nanoTime() - since) / 1_000_000;
         }
     }
 
     private static final int MOST_SETTLES = 8;
     private static final SecureRandom RANDOM = new SecureRandom();
 
-    private final String acquire;
-    private final String settle;
-    private final String renew;
-    private final String release;
+    /** The keys of the scripts, by the names in their headers: what stands behind the lock's key. */
+    private static final Map<String, String> SUFFIXES =
+            Map.of("key", "", "guard", ":guard", "fence", ":fence", "yield", ":yield", "queue", ":line");
+
+    private final Script acquire;
+    private final Script settle;
+    private final Script renew;
+    private final Script release;
     private final Eval redis;
     private final Options options;
+    /** The scripts' arguments, by the names in their headers. */
+    private final Map<String, String> values = new HashMap<>();
 
     /** The scripts are the texts of bridge_acquire, bridge_settle, bridge_renew and bridge_release. */
     public BridgeLock(Eval redis, Options options, String acquire, String settle, String renew, String release) {
@@ -81,25 +97,63 @@ public final class BridgeLock {
         }
         this.redis = redis;
         this.options = options;
-        this.acquire = acquire;
-        this.settle = settle;
-        this.renew = renew;
-        this.release = release;
+        values.put("ttl", text(options.ttlMs));
+        values.put("grace", text(options.graceMs));
+        values.put("unit", options.unit);
+        values.put("layout", options.layout);
+        values.put("fence_ttl", text(options.fenceTtlMs));
+        values.put("not_after", "0");
+        values.put("gap", text(options.yieldMs));
+        values.put("behind", "0");
+        values.put("patience", "0");
+        values.put("put_back", "0");
+        this.acquire = new Script(acquire);
+        this.settle = new Script(settle);
+        this.renew = new Script(renew);
+        this.release = new Script(release);
+    }
+
+    /** A script, and what it names in its header. */
+    private final class Script {
+        private final String text;
+        private final List<String> keys = new ArrayList<>();
+        private final List<String> args = new ArrayList<>();
+
+        Script(String text) {
+            this.text = text;
+            Matcher lines = Pattern.compile("^-- (KEYS|ARGV) (\\w+)", Pattern.MULTILINE).matcher(text);
+            while (lines.find()) {
+                boolean key = lines.group(1).equals("KEYS");
+                String name = lines.group(2);
+                if (key ? !SUFFIXES.containsKey(name) : !name.matches("value|held") && !values.containsKey(name)) {
+                    throw new IllegalArgumentException("a script needs " + name + ": take scripts and class from one version");
+                }
+                (key ? keys : args).add(name);
+            }
+        }
+
+        List<?> run(Held held) {
+            List<String> names = new ArrayList<>();
+            for (String name : keys) {
+                names.add(name.equals("key") ? held.key : beside(held.key, SUFFIXES.get(name)));
+            }
+            List<String> given = new ArrayList<>();
+            for (String name : args) {
+                given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : values.get(name));
+            }
+            return (List<?>) redis.eval(text, names, given);
+        }
     }
 
     /** One attempt; null when another holds the key. A lock that is returned is ours. */
     public Held tryAcquire(String key) throws InterruptedException {
-        String value = newValue();
+        Held held = new Held(key, newValue(), 0, System.nanoTime());
         boolean ours = false;
         try {
-            List<?> reply = (List<?>) redis.eval(acquire,
-                    List.of(key, beside(key, ":guard"), beside(key, ":fence"), beside(key, ":streak"), beside(key, ":line")),
-                    List.of(value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout,
-                            text(options.fenceTtlMs), "0", text(options.yieldAfterMs), text(options.yieldForMs),
-                            text(options.yieldAtMostMs - options.yieldAfterMs), "0"));
+            List<?> reply = acquire.run(held);
             long code = number(reply.get(0));
             if (code > 0) {
-                Held held = new Held(key, value, number(reply.get(1)));
+                held = new Held(key, held.value, number(reply.get(1)), held.since);
                 ours = code == 1 || settled(held);
                 return ours ? held : null;
             }
@@ -107,7 +161,7 @@ public final class BridgeLock {
             return null;
         } finally {
             if (!ours) { // also when a reply was lost: the value is ours alone, so this harms nobody
-                release(new Held(key, value, 0));
+                release(held);
             }
         }
     }
@@ -195,9 +249,7 @@ public final class BridgeLock {
     private boolean settled(Held held) throws InterruptedException {
         for (int i = 0; i < MOST_SETTLES; i++) {
             Thread.sleep(options.settleMs);
-            List<?> reply = (List<?>) redis.eval(settle, List.of(held.key, beside(held.key, ":guard")),
-                    List.of(held.value, text(options.ttlMs), text(options.graceMs), options.unit, options.layout, "0", "0"));
-            long code = number(reply.get(0));
+            long code = number(settle.run(held).get(0));
             if (code <= 1) {
                 return code == 1;
             }
@@ -207,22 +259,12 @@ public final class BridgeLock {
 
     /** False: the lock is lost. The deadline counts from before the call. */
     public boolean renew(Held held) {
-        List<?> reply = (List<?>) redis.eval(renew,
-                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":fence"), beside(held.key, ":streak")),
-                List.of(held.value, text(options.ttlMs), text(options.fenceTtlMs), "0", text(gap())));
-        return number(reply.get(0)) > 0;
+        return number(renew.run(held).get(0)) > 0;
     }
 
     /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
     public boolean release(Held held) {
-        List<?> reply = (List<?>) redis.eval(release,
-                List.of(held.key, beside(held.key, ":guard"), beside(held.key, ":streak"), beside(held.key, ":line")),
-                List.of(held.value, text(gap()), text(options.ttlMs), "0"));
-        return number(reply.get(0)) > 0;
-    }
-
-    private long gap() {
-        return options.yieldAfterMs == 0 ? 0 : options.yieldForMs;
+        return number(release.run(held).get(0)) > 0;
     }
 
     /** A number that every legacy reader takes for an expiry that never comes: 5e18 or more, below 9.2e18. */

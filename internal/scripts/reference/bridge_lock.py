@@ -16,11 +16,16 @@ A thread renews the lock while it is held, so `client` must be safe for threads,
 import collections
 import os
 import random
+import re
 import secrets
 import threading
 import time
 
-Held = collections.namedtuple("Held", "key value fence")
+Held = collections.namedtuple("Held", "key value fence since")
+
+
+# The keys of the scripts, by the names in their headers: what stands behind the lock's key.
+SUFFIXES = {"key": "", "guard": ":guard", "fence": ":fence", "yield": ":yield", "queue": ":line"}
 
 
 class NotAcquired(Exception):
@@ -31,36 +36,40 @@ class BridgeLock:
     MOST_SETTLES = 8
 
     def __init__(self, evaluate, scripts, unit, layout="plain", ttl_ms=10000, grace_ms=1250, settle_ms=250,
-                 renew_ms=None, poll_ms=100, fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120,
-                 yield_at_most_ms=4800):
+                 renew_ms=None, poll_ms=100, fence_ttl_ms=60000, yield_ms=120):
         """evaluate(script, numkeys, *keys_and_args) is EVAL. It must not wait for a reply for longer than ttl_ms.
 
         unit is that of the fleet's dialect, which nothing here can guess: ms (jedis), s, float (redis-py) or ns.
         renew_ms: how often hold() renews, a third of ttl_ms unless given; less than the shortest legacy lease.
         poll_ms: the pause between two attempts, less up to half at random.
         grace_ms: at least the lag of legacy clocks plus the delay of their commands. settle_ms: at least that
-        delay, and with it below the shortest legacy lease. yield_at_most_ms: what the Go library lets
-        yield_after_ms grow to where nobody uses the gaps; at least that.
+        delay, and with it below the shortest legacy lease. yield_ms: for how long a contended key is
+        left free at a time, more than the pause between two looks of an old client; 0 never.
         """
         if unit not in ("ms", "s", "float", "ns"):
             raise ValueError("unit %r: ms, s, float or ns" % (unit,))
         self.evaluate = evaluate
         self.renew_every, self.poll = (renew_ms or ttl_ms / 3.0) / 1000.0, poll_ms / 1000.0
-        self.ttl, self.grace, self.settle, self.unit, self.layout = ttl_ms, grace_ms, settle_ms, unit, layout
-        self.fence_ttl, self.yield_after = fence_ttl_ms, yield_after_ms
-        self.gap = yield_for_ms if yield_after_ms else 0
-        self.longer = yield_at_most_ms - yield_after_ms
+        self.ttl, self.settle = ttl_ms, settle_ms
+        self.values = {  # the scripts' arguments, by the names in their headers
+            "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
+            "gap": yield_ms, "behind": 0, "patience": 0, "put_back": 0,
+        }
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
             with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
-                self.scripts[name] = f.read()
+                text = f.read()
+            keys, args = (re.findall("^-- %s (\\w+)" % kind, text, re.M) for kind in ("KEYS", "ARGV"))
+            unknown = set(keys) - set(SUFFIXES) | set(args) - set(self.values) - {"value", "held"}
+            if unknown:
+                raise ValueError("bridge_%s.lua needs %s: take script and module from one version" % (name, ", ".join(sorted(unknown))))
+            self.scripts[name] = text, keys, args
 
     def try_acquire(self, key):
         """One attempt; None when another holds the key."""
-        held, ours = Held(key, new_value(), 0), False
+        held, ours = Held(key, new_value(), 0, time.monotonic()), False
         try:
-            reply = self._run("acquire", key, (":guard", ":fence", ":streak", ":line"), held.value, self.ttl, self.grace,
-                              self.unit, self.layout, self.fence_ttl, 0, self.yield_after, self.gap, self.longer, 0)
+            reply = self._run("acquire", held)
             if reply[0] <= 0:
                 ours = True  # nothing to give back
                 return None
@@ -89,22 +98,25 @@ class BridgeLock:
         """After a takeover: wait for longer than a legacy client needs from its GET to its GETSET, and look."""
         for _ in range(self.MOST_SETTLES):
             time.sleep(self.settle / 1000.0)
-            code = self._run("settle", held.key, (":guard",), held.value, self.ttl, self.grace, self.unit, self.layout, 0, 0)[0]
+            code = self._run("settle", held)[0]
             if code <= 1:
                 return code == 1
         return False
 
     def renew(self, held):
         """False: the lock is lost. The deadline counts from before the call."""
-        return self._run("renew", held.key, (":guard", ":fence", ":streak"), held.value, self.ttl, self.fence_ttl, 0, self.gap)[0] > 0
+        return self._run("renew", held)[0] > 0
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held.key, (":guard", ":streak", ":line"), held.value, self.gap, self.ttl, 0)[0] > 0
+        return self._run("release", held)[0] > 0
 
-    def _run(self, name, key, suffixes, *args):
-        keys = [key] + [beside(key, suffix) for suffix in suffixes]
-        return self.evaluate(self.scripts[name], len(keys), *(keys + list(args)))
+    def _run(self, name, held):
+        text, keys, args = self.scripts[name]
+        call = [beside(held.key, SUFFIXES[k]) if SUFFIXES[k] else held.key for k in keys]
+        values = dict(self.values, value=held.value, held=int((time.monotonic() - held.since) * 1000))
+        call += [values[a] for a in args]
+        return self.evaluate(text, len(keys), *call)
 
 
 class Holding:

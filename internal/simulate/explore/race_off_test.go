@@ -2,4 +2,4 @@
 
 package explore
 
-const searchLimit = DefaultStates
+const raced = false

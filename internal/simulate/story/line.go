@@ -149,7 +149,7 @@ func Reply(c *protocol.Command, r *protocol.Reply) string {
 
 var verdicts = [...]string{
 	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
-	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.Kept: "deletes nothing",
+	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.NotOurs: "deletes nothing",
 	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
 	protocol.Repaired: "renewed and repaired", protocol.Displaced: "displaced", protocol.Ghost: "a ghost",
 }

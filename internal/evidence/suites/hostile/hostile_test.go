@@ -172,7 +172,7 @@ func TestHostileTypes(t *testing.T) {
 func TestHostileCompanions(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		lockers := open(t, s)
-		for _, companion := range []string{"{k}:queue", "{k}:fence", "{k}:guard", "{k}:streak", "{k}:line"} {
+		for _, companion := range []string{"{k}:queue", "{k}:fence", "{k}:guard", "{k}:yield", "{k}:line"} {
 			for _, put := range [][]any{{"SET", "x"}, {"SET", "9223372036854775807"}, {"LPUSH", "x"}, {"ZADD", 1, "no entry"}, {"ZADD", 1, "t 99999999999999999999 ch"}} {
 				for _, kind := range []string{"bridge", "modern"} {
 					t.Run(fmt.Sprintf("%s/%s/%v", kind, companion, put), func(t *testing.T) {

@@ -99,7 +99,7 @@ func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, term
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
 		o := compat.Options{
 			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
-			Poll: poll, YieldFor: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, MemberLease: 400 * time.Millisecond,
+			Poll: poll, Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, MemberLease: 400 * time.Millisecond,
 			ReplyTimeout: t.reply, Observer: t.observer,
 		}
 		change(&o, t)

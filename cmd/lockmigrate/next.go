@@ -1,0 +1,333 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+func newNextCommand(env *environment) *cobra.Command {
+	var flags stageFlags
+	cmd := &cobra.Command{
+		Use:   "next [flags]",
+		Short: "Say where a migration stands, and the next command",
+		Long: `next looks at the namespace's record, its members, the keys, and at what observe
+and verify wrote into the working folder. It says where the migration stands,
+what was measured, what is in the way, the next command, and what that command
+costs whom. It only reads. Run it again after each step, until it says done.
+
+It expects the files NAME.profile.json and NAME.certificate.json, as its own
+commands write them.`,
+		Example: `  lockmigrate next --namespace orders --match 'lock.order.*'
+  lockmigrate next --namespace orders`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, flags, func(ctx context.Context, at *place) error {
+				s, err := standingOf(ctx, env, at, flags)
+				if err != nil {
+					return err
+				}
+				return s.print(env, s.next())
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
+	f.StringArrayVar(&flags.match, "match", nil, "a key `PATTERN` of the namespace that is to be; repeatable")
+	f.StringVar(&flags.profile, "profile", "", "the `FILE` that observe wrote; NAME.profile.json if not given")
+	return cmd
+}
+
+// standing is where a migration stands: facts, of which next is a function.
+type standing struct {
+	namespace   string
+	match       []string // of the command line
+	profileFile string
+	profile     *profile.Profile // nil: there is no such file
+	old         profile.OldClients
+	oldErr      error        // what the profile does not show
+	view        *stages.View // nil: there is no record
+	keys        *keysSeen
+	keysErr     error // why modern cannot be, by what stands on the keys
+	blockers    []stages.Blocker
+	certificate string // the newest file that verify wrote about this namespace; empty: none
+	certErr     error  // why it does not support the step to modern
+}
+
+// step is what to do next.
+type step struct {
+	Stands  string   `json:"stands_at"`
+	InWay   []string `json:"in_the_way"`
+	Do      string   `json:"do"`
+	Command string   `json:"command,omitempty"`
+	Costs   []string `json:"costs"`
+	Read    string   `json:"read"` // a chapter
+	Done    bool     `json:"done"`
+}
+
+func profileName(namespace string) string     { return namespace + ".profile.json" }
+func certificateName(namespace string) string { return namespace + ".certificate.json" }
+
+// newestCertificate returns the newest certificate about a namespace in the working folder, or nothing.
+func newestCertificate(namespace string) string {
+	files, _ := filepath.Glob("*.json")
+	var newest string
+	var ended time.Time
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<20 {
+			continue
+		}
+		if c, err := verify.Load(file); err == nil && c.Namespace == namespace && c.Ended.After(ended) {
+			newest, ended = file, c.Ended
+		}
+	}
+	return newest
+}
+
+// standingOf gathers the facts. It writes nothing.
+func standingOf(ctx context.Context, env *environment, at *place, flags stageFlags) (*standing, error) {
+	s := &standing{namespace: at.store.Namespace, match: flags.match, profileFile: cmp.Or(flags.profile, profileName(at.store.Namespace))}
+	file, err := os.Open(s.profileFile)
+	switch {
+	case err == nil:
+		defer file.Close()
+		p, err := profile.Read(file)
+		if err != nil {
+			return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%s: %w", s.profileFile, err)
+		}
+		s.profile = &p
+		s.old, s.oldErr = p.OldClients()
+	case flags.profile != "" || !errors.Is(err, os.ErrNotExist):
+		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%w", err)
+	}
+	view, err := at.store.Show(ctx)
+	if errors.Is(err, stages.ErrNoRecord) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.view = &view
+	if s.keys, err = lookAt(ctx, env, at.end, view.Record.Patterns); err != nil {
+		return nil, err
+	}
+	s.keysErr = s.keys.modernCan(view.Record.Patterns)
+	if to := view.Record.Stage + 1; to.Valid() {
+		if s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false); err != nil {
+			return nil, err
+		}
+	}
+	if view.Record.Stage == stages.Bridge {
+		if s.certificate = newestCertificate(s.namespace); s.certificate != "" {
+			_, s.certErr = restsOn(env.now(), view.Record, stages.Modern, stageFlags{evidence: s.certificate})
+		}
+	}
+	return s, nil
+}
+
+// next is the runbook as a function of the facts.
+func (s *standing) next() step {
+	name := s.namespace
+	if s.view == nil {
+		return s.begin()
+	}
+	r := s.view.Record
+	on := step{Stands: fmt.Sprintf("%v, epoch %d, for %s", r.Stage, r.Epoch, short(s.view.Now.Sub(r.Since))), InWay: []string{}, Costs: []string{}}
+	for _, b := range s.blockers {
+		on.InWay = append(on.InWay, b.String())
+	}
+	var living, unfit int
+	for _, m := range s.view.Members {
+		if m.Lives() {
+			living++
+			if m.Misfit != "" {
+				unfit++
+			}
+		}
+	}
+	show := "lockmigrate stage --namespace " + name
+	switch {
+	case unfit > 0:
+		on.Do = fmt.Sprintf("correct or stop %s: they cannot run this namespace and acquire nothing", counted(int64(unfit), "member"))
+		on.Command, on.Read = show, "docs/runbook.md, step 2"
+	case r.Stage == stages.Legacy && living == 0:
+		on.Do = fmt.Sprintf("put package compat, with Options{Namespace: %q}, into every Go service, and start them", name)
+		on.Command, on.Read = show, "docs/runbook.md, step 2"
+		on.InWay = append(on.InWay, "no member lives: no Go service follows this record yet")
+	case r.Stage == stages.Legacy:
+		on.Do = "check that each process of every Go service is a member, and move to bridge: a process that is none is not waited for"
+		on.Command, on.Read = fmt.Sprintf("lockmigrate stage advance --namespace %s --to bridge --wait --execute", name), "docs/runbook.md, step 3"
+		on.Costs = append(s.waits(), whatToKnow(stages.Legacy, stages.Bridge)...)
+	case s.keys.trusted() != nil: // what stands on the keys is not known: no step may rest on it
+		err := s.keys.trusted()
+		on.InWay = append(on.InWay, err.Error())
+		on.Do, on.Command, on.Read = hintOf(err), "lockmigrate doctor"+matchFlags(r.Patterns), "docs/runbook.md, step 0"
+	case r.Stage == stages.Bridge:
+		s.toModern(&on)
+	case s.keysErr != nil:
+		on.InWay = append(on.InWay, s.keysErr.Error())
+		on.Do, on.Command = "remove what dead old clients have left", s.sweep()
+		on.Read = "docs/runbook.md, step 6"
+	case len(s.view.Members) > 0:
+		on.Do = fmt.Sprintf("the keys are migrated. Services may go from package compat to package modern when it suits them; %s follow the record still. Delete the record when none does", counted(int64(len(s.view.Members)), "member"))
+		on.Command, on.Read, on.Done = show, "docs/runbook.md, The end", true
+	default:
+		on.Do, on.Done = "the keys are migrated and no member follows the record. Delete it: there is no way back without it", true
+		on.Command, on.Read = fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", name), "docs/runbook.md, The end"
+	}
+	return on
+}
+
+// begin is what comes before there is a record.
+func (s *standing) begin() step {
+	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
+	match := s.match
+	if len(match) == 0 && s.profile != nil {
+		match = s.profile.Match
+	}
+	if len(match) == 0 {
+		match = []string{"PATTERN"}
+	}
+	if s.profile != nil && s.oldErr == nil {
+		on.Do, on.Read = "create the record, at stage legacy: nothing changes for anybody", "docs/runbook.md, step 1"
+		on.Command = fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s --execute", s.namespace, matchFlags(match), s.profileFile)
+		return on
+	}
+	length := "10m"
+	on.Do = "watch the traffic: which clients lock, in which dialect, for how long, and with which clock"
+	if s.profile != nil {
+		on.InWay = append(on.InWay, s.oldErr.Error())
+		on.Do, length = "watch again, for longer, and while every old client works", (3 * time.Duration(s.profile.WindowSeconds) * time.Second).Round(time.Minute).String()
+		if s.profile.WindowSeconds < 200 {
+			length = "10m"
+		}
+	}
+	on.Command = fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, s.profileFile)
+	on.Read = "docs/runbook.md, step 0"
+	on.Costs = []string{"MONITOR sends a copy of every command: it can halve a busy server's throughput while it runs; observe ends by itself above --max-load"}
+	return on
+}
+
+// toModern is stage bridge: the old clients go, evidence that they have gone, what they left, the move.
+func (s *standing) toModern(on *step) {
+	r := s.view.Record
+	held := slices.DeleteFunc(slices.Clone(s.keys.legacy), func(v legacyValue) bool { return v.state != census.Held })
+	switch {
+	case len(held) > 0:
+		on.InWay = append(on.InWay, fmt.Sprintf("old clients hold %s: %s", counted(int64(len(held)), "lock"), listKeys(held, true)))
+		on.Do = "move the old clients, one service at a time. This names them"
+		on.Command = fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns))
+		on.Read = "docs/runbook.md, step 4"
+	case s.certificate == "" || s.certErr != nil:
+		on.Do = "no old client holds a lock at this moment. Prove that none is left; --longest is your statement of how long one may be silent"
+		if s.certErr != nil {
+			on.InWay = append(on.InWay, s.certErr.Error())
+		}
+		on.Command = fmt.Sprintf("lockmigrate verify --namespace %s --for 26h --longest 25h --monitor --out %s", s.namespace, certificateName(s.namespace))
+		on.Read = "docs/runbook.md, step 5"
+		on.Costs = []string{"--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"}
+	case s.keysErr != nil:
+		on.InWay = append(on.InWay, s.keysErr.Error())
+		on.Do, on.Command = "remove what dead old clients have left", s.sweep()
+		on.Read = "docs/runbook.md, step 6"
+	default:
+		on.Do = "shut the door with a fence, if the server has users (lockmigrate fence names them), and move to modern"
+		on.Command = fmt.Sprintf("lockmigrate stage advance --namespace %s --to modern --certificate %s --wait --execute", s.namespace, s.certificate)
+		on.Read = "docs/runbook.md, steps 6 and 7"
+		on.Costs = whatToKnow(stages.Bridge, stages.Modern)
+	}
+}
+
+func (s *standing) sweep() string {
+	return fmt.Sprintf("lockmigrate sweep%s --ghost-after 1m --execute", matchFlags(s.view.Record.Patterns))
+}
+
+// waits says what the old clients wait today, as far as the profile knows.
+func (s *standing) waits() (lines []string) {
+	if s.profile == nil {
+		return nil
+	}
+	for _, c := range s.profile.Clients {
+		if c.Kind != "legacy" || len(c.WaitMS) == 0 {
+			continue
+		}
+		at := func(share float64) time.Duration {
+			for _, q := range c.WaitMS {
+				if q.Share >= share {
+					return time.Duration(q.MS * float64(time.Millisecond))
+				}
+			}
+			return 0
+		}
+		if at(0.9) >= 10*time.Millisecond {
+			lines = append(lines, fmt.Sprintf("today %s waits for %s (half of its acquisitions) and %s (one in ten waits longer)", c.Name, short(at(0.5)), short(at(0.9))))
+		}
+	}
+	return lines
+}
+
+// measured says what is known of the old clients, and where from.
+func (s *standing) measured() string {
+	switch {
+	case s.profile == nil:
+		return fmt.Sprintf("nothing: there is no %s", s.profileFile)
+	case s.oldErr != nil:
+		return s.profileFile + ": " + s.oldErr.Error()
+	}
+	return fmt.Sprintf("%s: %s; watched for %s", s.profileFile, strings.Join(s.old.Why, "; "), short(time.Duration(s.profile.WindowSeconds*float64(time.Second))))
+}
+
+func (s *standing) print(env *environment, on step) error {
+	if env.global.json {
+		doc := struct {
+			Namespace string `json:"namespace"`
+			Measured  string `json:"measured"`
+			Keys      string `json:"on_the_keys,omitempty"`
+			step
+		}{s.namespace, s.measured(), "", on}
+		if s.keys != nil {
+			doc.Keys = s.keys.String()
+		}
+		return json.NewEncoder(env.stdout).Encode(doc)
+	}
+	var b strings.Builder
+	line := func(what, text string) { fmt.Fprintf(&b, "%-11s%s\n", what, terminal.Safe(text)) }
+	line("namespace", s.namespace)
+	line("stands at", on.Stands)
+	line("measured", s.measured())
+	if s.keys != nil {
+		line("keys", s.keys.String())
+	}
+	for _, w := range on.InWay {
+		line("in the way", w)
+	}
+	for _, c := range on.Costs {
+		line("cost", c)
+	}
+	what := "next"
+	if on.Done {
+		what = "done"
+	}
+	line(what, on.Do)
+	line("read", on.Read)
+	if err := env.show(b.String()); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(env.stdout, "\n  %s\n", terminal.Safe(on.Command)) // whole: it is copied
+	return err
+}

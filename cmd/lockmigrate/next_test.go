@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+// TestNextLeadsThrough migrates a fleet with nothing but the lines that next prints: from no record to a deleted one. The
+// test does what a person does: it starts the Go services, and moves the old clients away, when next says so.
+func TestNextLeadsThrough(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	t.Chdir(t.TempDir())
+	impatient := strings.NewReplacer("--for 10m", "--for 3s", "--for 26h", "--for 5s", "--longest 25h", "--longest 4s")
+
+	old, stopOld := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 2 {
+		l, err := legacy.New(s.Pool(), legacy.Options{Lease: 4 * time.Second})
+		require.NoError(t, err)
+		clients.Go(func() {
+			for old.Err() == nil {
+				_ = l.Do(old, "lock.order.1", func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+			}
+		})
+	}
+	defer func() { stopOld(); clients.Wait() }()
+	s.Do("SET", "lock.order.9", "1700000000123") // a client died long ago
+
+	var lockers []*compat.Locker
+	var ran []string
+	for range 20 {
+		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders", "--match", "lock.order.*", "--json")
+		var on step
+		require.NoError(t, json.Unmarshal([]byte(stdout), &on), stdout)
+		t.Logf("%s\n  %s", stdout, on.Command)
+		line, found := strings.CutPrefix(on.Command, "lockmigrate ")
+		require.True(t, found, on.Command)
+		switch {
+		case strings.Contains(on.Do, "put package compat"):
+			l, err := compat.New(s.Pool(), compat.Options{Namespace: "orders"})
+			require.NoError(t, err)
+			require.NoError(t, l.Ready(t.Context()))
+			lockers = append(lockers, l)
+		case strings.Contains(on.Do, "move the old clients"):
+			stopOld()
+			clients.Wait()
+		case on.Done && len(lockers) > 0:
+			for _, l := range lockers {
+				require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))
+				stage, _, err := l.Stage()
+				require.NoError(t, err)
+				assert.Equal(t, compat.Modern, stage)
+				l.Close()
+			}
+			lockers = nil
+		}
+		ran = append(ran, strings.Join(strings.Fields(line)[:2], " "))
+		o.runs(exitDone, shellWords(t, impatient.Replace(line))...)
+		if strings.HasPrefix(line, "stage delete") {
+			break
+		}
+	}
+	assert.Equal(t, []string{
+		"observe --match", "stage init", "stage --namespace", "stage advance", "observe --match", "verify --namespace", "sweep --match",
+		"stage advance", "stage --namespace", "stage delete",
+	}, ran)
+	assert.Nil(t, s.Do("GET", "lock.order.9"), "the ghost is gone")
+	stdout, _ := o.runs(exitDone, "stage", "list")
+	assert.Equal(t, "no namespaces\n", stdout)
+}
+
+// TestNext takes each state of a migration, and what is said of it.
+func TestNext(t *testing.T) {
+	enough := &profile.Profile{Version: profile.Version, WindowSeconds: 600, Match: []string{"lock.*"}, Clients: []profile.Client{{
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Count: 1, LeaseMS: 30_000, LeaseFrom: "fleet", SkewKnown: true,
+		WaitMS: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}},
+	}}}
+	thin := &profile.Profile{Version: profile.Version, WindowSeconds: 600, Match: []string{"lock.*"}}
+	at := func(stage stages.Stage, members ...stages.Member) *stages.View {
+		return &stages.View{Record: stages.Record{Namespace: "orders", Stage: stage, Epoch: 2, Patterns: []string{"lock.*"}, Dialect: "jedis-ms"}, Members: members}
+	}
+	lives, unfit := stages.Member{ID: "a", Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
+	clean := &keysSeen{complete: true}
+	held := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Held, ends: time.Second, ttl: -1}}}
+	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Ghost, ends: -time.Hour, ttl: -1}}}
+	for name, c := range map[string]struct {
+		s       standing
+		command string
+		says    string // in Do, InWay or Costs
+		done    bool
+	}{
+		"nothing":               {standing{}, "lockmigrate observe --match 'PATTERN' --for 10m --profile orders.profile.json", "MONITOR sends a copy", false},
+		"a thin profile":        {standing{profile: thin}, "lockmigrate observe --match 'lock.*' --for 30m0s --profile orders.profile.json", "no client of the old scheme", false},
+		"measured":              {standing{profile: enough}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --execute", "nothing changes for anybody", false},
+		"legacy, no member":     {standing{view: at(stages.Legacy), keys: held}, "lockmigrate stage --namespace orders", `Options{Namespace: "orders"}`, false},
+		"legacy, silent member": {standing{view: at(stages.Legacy, stages.Member{ID: "a", Left: -1}), keys: held}, "lockmigrate stage --namespace orders", "no member lives", false},
+		"legacy, misfit":        {standing{view: at(stages.Legacy, lives, unfit), keys: held}, "lockmigrate stage --namespace orders", "correct or stop 1 member", false},
+		"legacy, ready": {standing{view: at(stages.Legacy, lives), keys: held, profile: enough},
+			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "today java waits for 100ms", false},
+		"legacy, blocked": {standing{view: at(stages.Legacy, lives), keys: held, blockers: []stages.Blocker{{Member: "a", Why: "behind", Left: time.Second, Wait: -1}}},
+			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
+		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
+		"bridge, quiet": {standing{view: at(stages.Bridge, lives), keys: clean},
+			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
+		"bridge, a certificate that is too old": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: assert.AnError},
+			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", assert.AnError.Error(), false},
+		"bridge, certified, ghosts": {standing{view: at(stages.Bridge, lives), keys: dead, certificate: "x.json"},
+			"lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "nobody takes it over", false},
+		"bridge, certified": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json"},
+			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
+		"modern, ghosts":    {standing{view: at(stages.Modern, lives), keys: dead}, "lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "dead old clients", false},
+		"modern, members":   {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate stage --namespace orders", "1 member follow", true},
+		"modern, nobody":    {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage delete --namespace orders --execute", "no way back", true},
+		"keys not readable": {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.s
+			s.namespace, s.profileFile = "orders", "orders.profile.json"
+			if s.profile != nil {
+				s.old, s.oldErr = s.profile.OldClients()
+			}
+			if s.view != nil {
+				s.keysErr = s.keys.modernCan(s.view.Record.Patterns)
+			}
+			on := s.next()
+			assert.Equal(t, c.command, on.Command)
+			assert.Contains(t, on.Do+"\n"+strings.Join(append(on.InWay, on.Costs...), "\n"), c.says)
+			assert.Equal(t, c.done, on.Done)
+			assert.NotEmpty(t, on.Read)
+		})
+	}
+}

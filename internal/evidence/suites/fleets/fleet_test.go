@@ -1,0 +1,217 @@
+// Package fleets lets Go holders of every stage lock beside the real Java and Python holders: fleets with
+// members killed inside, clocks that are off, and stages that change under load.
+package fleets
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+func TestMain(m *testing.M) {
+	holders.ServeIfAsked(map[string]holders.Maker{
+		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			o, err := options(args)
+			if err != nil {
+				return nil, err
+			}
+			locker, err := compat.New(pool, o)
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
+		"legacy": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			dialect, err := legacy.ParseDialect(args["dialect"])
+			if err != nil {
+				return nil, err
+			}
+			locker, err := legacy.New(pool, legacy.Options{Dialect: dialect, Lease: lease})
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
+		"modern":   ofModern(modern.Options{TTL: ttl, Fencing: true}),
+		"queue":    ofModern(modern.Options{TTL: lease, Share: 20 * time.Millisecond}), // longer than the interval of those who poll
+		"unfair":   ofModern(modern.Options{TTL: lease, Unfair: true}),
+		"redisson": ofModern(modern.Options{TTL: lease, Layout: modern.Redisson}),
+	})
+	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
+}
+
+func ofModern(o modern.Options) holders.Maker {
+	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		locker, err := modern.New(pool, o)
+		if err != nil {
+			return nil, err
+		}
+		return holders.TakerOf(locker.Acquire), nil
+	}
+}
+
+const (
+	// Long beside a turn of a few milliseconds, so that a machine under load does not make a holder
+	// overrun; short enough to wait out after each kill.
+	lease = 3 * time.Second
+	ttl   = time.Second
+)
+
+// options are those of every Go member; a holder's arguments choose the rest.
+func options(args map[string]string) (compat.Options, error) {
+	o := compat.Options{
+		Namespace: args["namespace"], Member: args["id"], TTL: ttl, Lease: lease, ShortestLease: lease,
+		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond, MemberLease: holders.Millis(args, "member", 2*time.Second),
+	}
+	o.Yield = holders.Millis(args, "yield", 0)
+	switch args["stage"] {
+	case "legacy":
+		o.Stage = compat.Legacy
+	case "modern":
+		o.Stage = compat.Modern
+	}
+	if o.Namespace != "" {
+		return o, nil
+	}
+	var err error
+	if name := args["dialect"]; name != "" {
+		o.Dialect, err = compat.ParseDialect(name)
+	}
+	if o.Dialect == legacy.JedisUUID { // every acquisition settles: the delay is what it costs
+		o.CommandDelay = 60 * time.Millisecond
+	}
+	return o, err
+}
+
+// member is a kind of holder, a holders.Kind or the name of one in Go, and what its command line says beside the usual.
+type member struct {
+	kind any
+	args []string
+}
+
+func of(kind any, args ...string) member { return member{kind, args} }
+
+func (m member) at(t *testing.T, url string) holders.Member {
+	return func() *holders.Holder {
+		var options []holders.Option
+		kind, old := m.kind.(holders.Kind)
+		if old && kind != holders.Redisson {
+			options = append(options, holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second))
+		}
+		for _, a := range m.args {
+			name, value, _ := strings.Cut(a, "=")
+			options = append(options, holders.Arg(name, value))
+		}
+		if old {
+			return holders.Start(t, kind, url, options...)
+		}
+		return holders.StartGo(t, m.kind.(string), url, options...)
+	}
+}
+
+// TestFleets (G1): Go holders of each kind beside the real holders that they may meet, with holders of every kind killed inside.
+func TestFleets(t *testing.T) {
+	legacyMS, legacyUUID, legacyPy := of("legacy", "dialect=jedis-ms"), of("legacy", "dialect=jedis-uuid"), of("legacy", "dialect=redispy-float")
+	eager := "poll=20" // for kinds that wait by default for a second between two tries
+	busy := []string{"poll=5", "wait=60000"}
+	setNX, pySetNX := of(holders.SetNXPX, busy...), of(holders.PySetNXPX, busy...)
+	redisson := of(holders.Redisson, "lease=3000")
+	for _, c := range []struct {
+		name    string
+		turns   int
+		each    int // at least
+		kills   []int
+		members []member
+	}{
+		{"legacy, jedis-ms", 500, 1, []int{0, 4, 2}, []member{of(holders.JedisLock), of(holders.JedisLock), of(holders.Article), of(holders.Article), legacyMS, legacyMS, legacyMS}},
+		{"legacy, jedis-uuid", 500, 1, []int{0, 3, 1}, []member{of(holders.JedisUUID), of(holders.JedisUUID), of(holders.JedisUUID), legacyUUID, legacyUUID, legacyUUID}},
+		{"legacy, redispy-float", 500, 1, []int{0, 3, 1}, []member{of(holders.RedisPy), of(holders.RedisPy), of(holders.RedisPy), legacyPy, legacyPy, legacyPy}},
+
+		// The Java reference does not renew by itself; its TTL is the lease of its command line, and long beside a turn.
+		{"bridge, jedis-ms", 1000, 1, []int{0, 3, 2, 5, 6}, []member{of(holders.JedisLock), of(holders.JedisLock), of(holders.Article),
+			of("compat"), of("compat"), of("compat", "stage=legacy"), of(holders.Bridge, "lease=1000", eager)}},
+		{"bridge, redispy-float", 1000, 1, []int{0, 2}, []member{of(holders.RedisPy), of(holders.RedisPy), of("compat", "dialect=redispy-float"), of("compat", "dialect=redispy-float")}},
+		{"bridge, jedis-uuid", 1000, 1, []int{0, 2}, []member{of(holders.JedisUUID), of(holders.JedisUUID), of("compat", "dialect=jedis-uuid"), of("compat", "dialect=jedis-uuid")}},
+		{"bridge, tokens", 1000, 1, []int{0, 1, 2, 3, 4}, []member{of(holders.SetNXPX, eager), of(holders.PySetNXPX, eager), of("modern"), of("compat"), of("compat", "stage=modern")}},
+
+		{"modern, queue", 12_000, 500, []int{0, 3, 2}, []member{setNX, setNX, pySetNX, of("queue"), of("queue")}},
+		{"modern, unfair", 2_000, 1, []int{0, 3, 2}, []member{setNX, setNX, pySetNX, of("unfair"), of("unfair")}},
+		{"modern, layout Redisson", 5_500, 500, []int{2, 0}, []member{redisson, redisson, of("redisson"), of("redisson")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			modern := strings.HasPrefix(c.name, "modern")
+			if !modern { // of those, as many turns as there can be
+				t.Parallel()
+			}
+			server := redistest.Real(t)
+			fleet := holders.Fleet{T: t, Server: server, Key: "lock.fleet", Turns: c.turns, Each: c.each, Kills: c.kills, Hold: 2 * time.Millisecond, Limit: 4 * time.Minute}
+			if modern {
+				fleet.Hold = time.Millisecond
+			}
+			for _, m := range c.members {
+				fleet.Members = append(fleet.Members, m.at(t, server.URL()))
+			}
+			report := fleet.Run()
+			t.Log(report)
+			assert.GreaterOrEqual(t, report.Turns, c.turns)
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
+			assert.Zero(t, report.Overlaps)
+			assert.Equal(t, len(c.kills), report.Kills, "each killed while it held, each survived by the others")
+			for i, n := range report.ByMember {
+				assert.GreaterOrEqual(t, n, c.each, "member %d", i)
+			}
+			told := 0
+			for _, e := range report.Errors {
+				// A clobber by a losing GETSET is told to the bridge's holder as a loss: it cannot know better.
+				if strings.HasPrefix(c.name, "bridge") && e.Op == "release" && strings.Contains(e.Message, "displaced") {
+					told++
+					continue
+				}
+				assert.Fail(t, "a lock threw", "%+v", e)
+			}
+			t.Logf("clobbers told to their holders: %d", told)
+		})
+	}
+}
+
+// TestJavaReadsBridgeValues: no reader throws on a bridge value, and none takes it for expired.
+func TestJavaReadsBridgeValues(t *testing.T) {
+	server := redistest.Real(t)
+	for _, c := range []struct {
+		kind    holders.Kind
+		dialect legacy.Dialect
+	}{
+		{holders.JedisLock, legacy.JedisMS}, {holders.Article, legacy.JedisMS}, {holders.JedisUUID, legacy.JedisUUID},
+		{holders.RedisPy, legacy.RedisPyFloat},
+	} {
+		key := "lock." + c.kind.Name
+		locker, err := compat.New(server.Pool(), compat.Options{Dialect: c.dialect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := locker.Acquire(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := holders.Start(t, c.kind, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 300*time.Millisecond))
+		if e := h.Do("acquire %s", key); e.Event != "busy" {
+			t.Errorf("%s beside a bridge holder: %+v", c.kind.Name, e)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Errorf("%s: release: %v", c.kind.Name, err)
+		}
+		if e := h.Do("acquire %s", key); e.Event != "acquired" {
+			t.Errorf("%s after a bridge holder: %+v", c.kind.Name, e)
+		}
+		locker.Close()
+	}
+}

@@ -1,0 +1,122 @@
+package fleets
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+)
+
+// A Redisson waiter wakes on our release and ours on its, far under every timer: RLock's is the holder's
+// TTL, ours too. The channel's name depends on whether the key has a brace, and on a cluster it may be a sharded one.
+func TestRedissonWakesAndIsWoken(t *testing.T) {
+	keys := []string{"orders", "{orders}:7", "orders:{7}", "{7}"}
+	t.Run("one server", func(t *testing.T) {
+		server := redistest.Real(t)
+		java := holders.Start(t, holders.Redisson, server.URL(), holders.Arg("lease", 30*time.Second))
+		for _, key := range append(keys, "orders{7", "orders}7", "{}orders") {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, server.Pool(), []*redistest.Server{server}, java, key, 10) })
+		}
+	})
+	t.Run("a cluster", func(t *testing.T) {
+		servers := redistest.NewCluster(t, 3, 0)
+		pool, err := cluster.New(cluster.Options{Addrs: servers.Addrs()})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = pool.Close() })
+		java := holders.Start(t, holders.Redisson, servers.Masters[0].URL(),
+			holders.Arg("lease", 30*time.Second), holders.Arg("cluster", strings.Join(servers.Addrs(), ",")))
+		for _, key := range keys {
+			t.Run(key, func(t *testing.T) { wakesAndIsWoken(t, pool, servers.Masters, java, key, 3) })
+		}
+	})
+}
+
+func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
+	locker, err := modern.New(pool, modern.Options{Layout: modern.Redisson, NoTracking: true, Poll: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	subscribed := func() bool {
+		for _, s := range servers {
+			for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
+				names, _ := redis.Strings(s.Try("PUBSUB", kind, "redisson_lock__channel*"))
+				if len(names) > 0 {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	var ours, theirs []time.Duration
+	for range rounds {
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		java.Send("acquire %s", key)
+		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // RLock tries once more after it has subscribed
+		released := time.Now()
+		require.NoError(t, lock.Release(t.Context()))
+		require.Equal(t, "acquired", java.Next(10*time.Second).Event)
+		theirs = append(theirs, time.Since(released))
+
+		_, err = locker.TryAcquire(t.Context(), key)
+		require.ErrorIs(t, err, modern.ErrNotAcquired, "RLock excludes us")
+		// Java's own subscription ends some time after it has the lock.
+		require.Eventually(t, func() bool { return !subscribed() }, 30*time.Second, time.Millisecond)
+		got := make(chan time.Time, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		go func() {
+			lock, err := locker.Acquire(ctx, key)
+			got <- time.Now()
+			if assert.NoError(t, err) {
+				assert.NoError(t, lock.Release(t.Context()))
+			}
+		}()
+		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
+		released = time.Now()
+		require.Equal(t, "released", java.Do("release %s", key).Event)
+		ours = append(ours, (<-got).Sub(released))
+		cancel()
+		require.Eventually(t, func() bool {
+			lock, err := locker.TryAcquire(t.Context(), key)
+			return err == nil && assert.NoError(t, lock.Release(t.Context()))
+		}, 10*time.Second, time.Millisecond)
+	}
+	t.Logf("RLock woke after %v, ours after %v", theirs, ours)
+	for i := range ours {
+		assert.Less(t, ours[i], 500*time.Millisecond)
+		assert.Less(t, theirs[i], 500*time.Millisecond)
+	}
+}
+
+// The hold count is on the server where Redisson looks for it.
+func TestRedissonCountsOurHolds(t *testing.T) {
+	const key = "orders"
+	server := redistest.Real(t)
+	locker, err := modern.New(server.Pool(), modern.Options{Layout: modern.Redisson})
+	require.NoError(t, err)
+	t.Cleanup(locker.Close)
+	ctx := modern.WithOwner(t.Context(), "worker 1")
+	first, err := locker.Acquire(ctx, key)
+	require.NoError(t, err)
+	second, err := locker.Acquire(ctx, key)
+	require.NoError(t, err)
+	assert.Equal(t, 2, first.Count())
+	assert.Equal(t, "2", string(server.Do("HGET", key, first.Token()).([]byte)))
+	require.NoError(t, first.Release(t.Context()))
+	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
+	java := holders.Start(t, holders.Redisson, server.URL())
+	assert.Equal(t, "busy", java.Do("try %s", key).Event)
+	require.NoError(t, second.Release(t.Context()))
+	assert.Equal(t, "acquired", java.Do("try %s", key).Event)
+}

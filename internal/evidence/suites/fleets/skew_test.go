@@ -1,0 +1,114 @@
+package fleets
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+func locker(t *testing.T, s *redistest.Server, o compat.Options) *compat.Locker {
+	t.Helper()
+	l, err := compat.New(s.Pool(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func hold(t *testing.T, l *compat.Locker, key string) *compat.Lock {
+	t.Helper()
+	lock, err := l.TryAcquire(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
+
+// TestJavaClockAhead (G2): a Java holder whose clock is ten minutes ahead never takes a key from a
+// bridge holder. It does take it from a legacy holder (early-takeover), and from a bridge that writes its
+// true expiry: so it is the far-future number that keeps it out.
+func TestJavaClockAhead(t *testing.T) {
+	server := redistest.Real(t)
+	ahead := 10 * time.Minute
+	skewed := map[string]*holders.Holder{
+		"jedis-lock, libfaketime": holders.Start(t, holders.JedisLock, server.URL(), holders.Clock(t, ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
+		"article, clock hook":     holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
+	}
+	bridge := locker(t, server, compat.Options{TTL: 2 * time.Second})
+	old := locker(t, server, compat.Options{Stage: compat.Legacy, Lease: time.Minute})
+	for name, java := range skewed {
+		key := "lock.bridge." + java.Kind.Name
+		lock := hold(t, bridge, key)
+		for range 3 {
+			if e := java.Do("acquire %s", key); e.Event != "busy" {
+				t.Errorf("%s beside a bridge holder: %+v", name, e)
+			}
+		}
+		if err := lock.Renew(t.Context()); err != nil {
+			t.Errorf("%s disturbed the bridge holder: %v", name, err)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Errorf("%s disturbed the bridge holder: %v", name, err)
+		}
+
+		key = "lock.legacy." + java.Kind.Name
+		hold(t, old, key)
+		if e := java.Do("acquire %s", key); e.Event != "acquired" {
+			t.Errorf("%s beside a legacy holder: %+v; nothing was shown about the bridge", name, e)
+		}
+
+		key = "lock.truthful." + java.Kind.Name
+		truthful(t, server, key)
+		if e := java.Do("acquire %s", key); e.Event != "acquired" {
+			t.Errorf("%s beside the truthful-expiry ablation: %+v; nothing was shown about the number", name, e)
+		}
+	}
+}
+
+// truthful takes a key as the bridge does, but with the true expiry as its value.
+func truthful(t *testing.T, s *redistest.Server, key string) {
+	t.Helper()
+	d := &driver.Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: time.Second}
+	m := &protocol.BridgeAcquire{
+		Dialect: protocol.JedisMS, Key: key, Guard: protocol.GuardKey(key), TTL: time.Minute, Grace: time.Second, Truthful: true,
+	}
+	out, err := d.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
+	if err != nil || out.Step.Verdict != protocol.Acquired {
+		t.Fatalf("the ablation did not acquire: %+v, %v", out, err)
+	}
+}
+
+// TestJavaClockBehind (G2): what a Java holder whose clock is behind writes looks expired before it is.
+// The grace covers it; without enough of it the bridge would take the key from under its holder.
+func TestJavaClockBehind(t *testing.T) {
+	server := redistest.Real(t)
+	behind := 10 * time.Second
+	for i, java := range []*holders.Holder{
+		holders.Start(t, holders.JedisLock, server.URL(), holders.Clock(t, -behind), holders.Arg("lease", lease)),
+		holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", -behind), holders.Arg("lease", lease)),
+	} {
+		key := fmt.Sprint("lock.", i)
+		if e := java.Do("acquire %s", key); e.Event != "acquired" {
+			t.Fatalf("%+v", e)
+		}
+		careful := locker(t, server, compat.Options{ClockLag: behind + time.Second, TTL: time.Second})
+		if _, err := careful.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+			t.Errorf("%s: a bridge client with a ClockLag that covers the lag: %v", java, err)
+		}
+		careless := locker(t, server, compat.Options{ClockLag: time.Second, TTL: time.Second})
+		lock, err := careless.TryAcquire(t.Context(), key)
+		if err != nil {
+			t.Errorf("%s: with too small a ClockLag the bridge still waited: %v; nothing was shown about the grace", java, err)
+			continue
+		}
+		_ = lock.Release(t.Context())
+	}
+}

@@ -1,0 +1,227 @@
+package wire
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// scriptOf are the scripts that commands stand for.
+var scriptOf = [...]*scripts.Script{
+	protocol.CompareDel: scripts.CompareDel,
+	protocol.CompareSet: scripts.CompareSet,
+
+	protocol.Take:         scripts.ModernTake,
+	protocol.Extend:       scripts.ModernExtend,
+	protocol.Queue:        scripts.ModernQueue,
+	protocol.QueueRelease: scripts.ModernRelease,
+
+	protocol.RedissonTake:    scripts.RedissonTake,
+	protocol.RedissonExtend:  scripts.RedissonExtend,
+	protocol.RedissonRelease: scripts.RedissonRelease,
+
+	protocol.BridgeTake:   scripts.BridgeAcquire,
+	protocol.BridgeSettle: scripts.BridgeSettle,
+	protocol.BridgeExtend: scripts.BridgeRenew,
+	protocol.BridgeDrop:   scripts.BridgeRelease,
+}
+
+// gatedOf are the scripts of commands of the old scheme that carry a bound: what writes has to check the bound where it writes.
+var gatedOf = [...]*scripts.Script{
+	protocol.SetNX:      scripts.GatedSetNX,
+	protocol.GetSet:     scripts.GatedGetSet,
+	protocol.Commit:     scripts.GatedSet,
+	protocol.CompareSet: scripts.GatedCompareSet,
+}
+
+func init() { // the headers are embedded: one that does not fit is a programming error
+	for _, list := range [][]*scripts.Script{scriptOf[:], gatedOf[:]} {
+		for _, s := range list {
+			if s == nil {
+				continue
+			}
+			if n := 2 + len(s.Keys) + len(s.Args); n > len(Request{}.args) {
+				panic(fmt.Sprintf("wire: %s has %d keys and arguments, a Request has room for %d", s.Name, n-2, len(Request{}.args)-2))
+			}
+			for _, a := range append(s.Keys[:len(s.Keys):len(s.Keys)], s.Args...) {
+				if argument(&protocol.Command{}, "", a.Name) == nil {
+					panic(fmt.Sprintf("wire: %s has an argument %s, which no command has", s.Name, a.Name))
+				}
+			}
+		}
+	}
+}
+
+// script returns the script that a command stands for, nil where it is a plain command.
+func script(c *protocol.Command) *scripts.Script {
+	if c.NotAfter != 0 && int(c.Op) < len(gatedOf) && gatedOf[c.Op] != nil {
+		return gatedOf[c.Op]
+	}
+	if int(c.Op) < len(scriptOf) {
+		return scriptOf[c.Op]
+	}
+	return nil
+}
+
+// call fills in the keys and arguments of a script as its header names them.
+func call(s *scripts.Script, c *protocol.Command) Request {
+	r := Request{Name: "EVALSHA", Script: s, n: 2}
+	var key any = c.Key // boxed once for all its places
+	r.fill(s.Keys, c, key, key)
+	r.args[0], r.args[1] = s.ByDigest, r.n-2
+	r.fill(s.Args, c, key, "")
+	r.AnswerLast = c.Wanted
+	return r
+}
+
+// fill adds values, without those at the end that may be left out and are zero or empty.
+func (r *Request) fill(list []scripts.Argument, c *protocol.Command, key, empty any) {
+	end := r.n
+	for _, a := range list {
+		v := argument(c, key, a.Name)
+		r.args[r.n] = v
+		r.n++
+		if !a.Optional || v != empty && v != zero {
+			end = r.n
+		}
+	}
+	r.n = end
+}
+
+var zero any = int64(0)
+
+// argument is the value of a key or an argument with that name; nil where no command has one. A key that is not wanted is
+// the lock's own key: every key of a script must be in one slot.
+func argument(c *protocol.Command, key any, name string) any {
+	switch name {
+	case "key":
+		return key
+	case "guard":
+		if c.Guard == "" { // a key that never exists
+			return protocol.Beside(c.Key, ":none")
+		}
+		return c.Guard
+	case "fence":
+		return wanted(c.Fence, key)
+	case "yield":
+		return wanted(c.Yield, key)
+	case "queue":
+		return wanted(c.Queue, key)
+	case "state":
+		if c.Share == 0 {
+			return key
+		}
+		return protocol.ShareKey(c.Key)
+	case "value", "token", "holder":
+		return c.Value
+	case "old":
+		return c.Old
+	case "ttl":
+		return milliseconds(c.TTL)
+	case "fence_ttl":
+		if c.Fence == "" {
+			return zero
+		}
+		return milliseconds(c.FenceTTL)
+	case "not_after":
+		return milliseconds(time.Duration(c.NotAfter))
+	case "channel":
+		return c.Channel
+	case "entry":
+		if c.Op != protocol.Queue && (c.Op != protocol.QueueRelease || c.Channel == "") {
+			return c.Entry
+		}
+		return c.TokenEntry()
+	case "queue_ttl":
+		if c.Op == protocol.BridgeTake && c.Entry == "" {
+			return zero
+		}
+		return milliseconds(c.QueueTTL)
+	case "queues":
+		return flag(c.Queues)
+	case "share":
+		return milliseconds(c.Share)
+	case "grace":
+		if c.Grace < 0 {
+			return number(-1)
+		}
+		return milliseconds(c.Grace)
+	case "unit":
+		return word(c.Unit.String())
+	case "layout":
+		return word(c.Layout.String())
+	case "put_back":
+		return flag(c.PutBack)
+	case "gap":
+		if c.Yield == "" {
+			return zero
+		}
+		return milliseconds(c.Gap)
+	case "stood":
+		return c.Stood
+	case "hand":
+		return flag(c.Hand)
+	case "held":
+		return c.Held.Milliseconds()
+	case "behind":
+		return number(int64(c.Behind))
+	case "breath":
+		return milliseconds(c.Breath)
+	default:
+		return nil
+	}
+}
+
+func wanted(name string, key any) any {
+	if name == "" {
+		return key
+	}
+	return name
+}
+
+func flag(b bool) any {
+	if b {
+		return number(1)
+	}
+	return zero
+}
+
+// word boxes the words that bridge scripts know without allocating.
+func word(s string) any {
+	switch s {
+	case "ms":
+		return "ms"
+	case "plain":
+		return "plain"
+	default:
+		return s
+	}
+}
+
+func milliseconds(d time.Duration) any { return number(d.Milliseconds()) }
+
+// numbers keeps boxes of the numbers that commands carry again and again, which come from options; a number
+// that finds its place taken by another is boxed for this once, and has the place from then on.
+var numbers [64]atomic.Pointer[boxed]
+
+type boxed struct {
+	n   int64
+	box any
+}
+
+// number boxes a number, mostly without allocating.
+func number(n int64) any {
+	if n == 0 {
+		return zero
+	}
+	place := &numbers[uint64(n)*0x9e3779b97f4a7c15>>58]
+	if b := place.Load(); b != nil && b.n == n {
+		return b.box
+	}
+	b := &boxed{n, n}
+	place.Store(b)
+	return b.box
+}
