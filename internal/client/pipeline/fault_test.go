@@ -62,7 +62,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 // queuedUp waits until n commands wait for the writer.
 func queuedUp(t testing.TB, l *Line, n uint32) {
 	t.Helper()
-	k := l.link.Load()
+	k := l.only.link.Load()
 	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
 }
 
@@ -134,7 +134,7 @@ func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	queuedUp(t, l, 1)
 	cancel()
 	err := <-second
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, err, context.Canceled)
 
 	ctx, cancel = context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func TestAnswerLastWithdrawn(t *testing.T) {
 	}()
 	queuedUp(t, l, 2)
 	cancel()
-	require.ErrorIs(t, <-left, ErrNotSent)
+	require.ErrorIs(t, <-left, driver.ErrNotSent)
 	last := ask(t.Context(), l, "LAST")
 	queuedUp(t, l, 3)
 	f.gate <- struct{}{}
@@ -220,11 +220,11 @@ func TestQueueIsBounded(t *testing.T) {
 		all.Go(func() { assert.NoError(t, <-ask(t.Context(), l, "A")) })
 	}
 	eventually(t, "two are under way", func() bool { return f.sent() == 2 })
-	k := l.link.Load()
+	k := l.only.link.Load()
 	eventually(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, <-ask(ctx, l, "B"), ErrNotSent)
+	require.ErrorIs(t, <-ask(ctx, l, "B"), driver.ErrNotSent)
 	for range 5 {
 		f.replies <- "OK"
 	}
@@ -239,7 +239,7 @@ func TestBrokenConnection(t *testing.T) {
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
 	l := open(t, "", func(o *Options) {
-		o.Down = func(_ redis.Conn, err error) { downs <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
 	sent := ask(t.Context(), l, "SENT")
@@ -250,7 +250,7 @@ func TestBrokenConnection(t *testing.T) {
 
 	err := <-sent
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.NotErrorIs(t, err, ErrNotSent)
+	require.NotErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, <-downs, io.ErrUnexpectedEOF)
 	spare.replies <- "OK"
 	require.NoError(t, <-waiting)
@@ -262,7 +262,7 @@ func TestReplyTimeout(t *testing.T) {
 	l := over(t, f, func(o *Options) { o.ReplyTimeout = 40 * time.Millisecond })
 	start := time.Now()
 	err := <-ask(t.Context(), l, "SILENT")
-	require.NotErrorIs(t, err, ErrNotSent)
+	require.NotErrorIs(t, err, driver.ErrNotSent)
 	assert.ErrorContains(t, err, "no reply within 40ms")
 	assert.GreaterOrEqual(t, time.Since(start), 40*time.Millisecond)
 }
@@ -272,8 +272,8 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 	f := newFake()
 	f.rogue = true
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *Options) { o.Down = func(_ redis.Conn, err error) { downs <- err } })
-	require.NoError(t, l.Connect(t.Context()))
+	l := over(t, f, func(o *Options) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
+	require.NoError(t, l.Connect(t.Context(), ""))
 	f.replies <- "OK"
 	assert.ErrorContains(t, <-downs, "nobody asked")
 }
@@ -283,11 +283,11 @@ func TestIdleConnectionIsPinged(t *testing.T) {
 	downs := make(chan error, 1)
 	l := over(t, f, func(o *Options) {
 		o.Ping, o.ReplyTimeout = 5*time.Millisecond, 20*time.Millisecond
-		o.Down = func(_ redis.Conn, err error) { downs <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 	})
 	f.replies <- "PONG"
 	f.replies <- "PONG"
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	assert.ErrorContains(t, <-downs, "no reply within")
 	assert.Equal(t, "PING[] PING[] PING[]", strings.Join(f.got, " "))
 }
@@ -306,7 +306,7 @@ func TestAttemptsToConnect(t *testing.T) {
 		}
 	})
 	err := <-ask(t.Context(), l, "A")
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, err, refused)
 	// What comes next waits for the next attempt, as long as its context lasts: the error of the last one says
 	// nothing about what that will find.
@@ -329,7 +329,7 @@ func TestAttemptsToConnect(t *testing.T) {
 func TestSetup(t *testing.T) {
 	s := redistest.Mini(t)
 	l := open(t, s.Addr, func(o *Options) {
-		o.Setup = func(c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
+		o.Setup = func(_ string, c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
 	})
 	_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
 	require.NoError(t, err)
@@ -339,10 +339,10 @@ func TestSetup(t *testing.T) {
 	ended := make(chan struct{})
 	l = open(t, s.Addr, func(o *Options) {
 		o.ReplyTimeout = 20 * time.Millisecond
-		o.Setup = func(c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
+		o.Setup = func(_ string, c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
 	})
 	_, err = l.Request(t.Context(), wire.Plain("SET", "k", "v"))
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	<-ended
 }
 
@@ -381,7 +381,7 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
 	}
 	eventually(t, "the line is full", func() bool { return f.sent() == 8 })
-	k := l.link.Load()
+	k := l.only.link.Load()
 	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
 	done := make(chan int)
 	go func() {
@@ -417,7 +417,7 @@ func TestCancelledBatch(t *testing.T) {
 		switch {
 		case err == nil:
 			good++
-		case errors.Is(err, ErrNotSent):
+		case errors.Is(err, driver.ErrNotSent):
 			never++
 		default:
 			without++
@@ -471,7 +471,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 					switch {
 					case err == nil:
 						yes.Add(1)
-					case errors.Is(err, ErrNotSent):
+					case errors.Is(err, driver.ErrNotSent):
 						no.Add(1)
 					default:
 						unknown.Add(1)
@@ -504,7 +504,7 @@ func TestKilledConnectionIsNoticed(t *testing.T) {
 		_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
 		require.NoError(t, err)
 		s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		eventually(t, "it noticed", func() bool { return l.link.Load() == nil })
+		eventually(t, "it noticed", func() bool { return l.only.link.Load() == nil })
 	}
 }
 

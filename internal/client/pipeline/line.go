@@ -1,4 +1,4 @@
-// Package pipeline is one connection to a server that any number of callers share.
+// Package pipeline is one connection to each server, which any number of callers share.
 //
 // Commands are pipelined without anybody asking for it: what arrives while a write is under way goes
 // out together with the next one, and one reader hands the replies out in their order. So a hundred
@@ -51,7 +51,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -63,23 +62,24 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// Options of a Line; Dial and Now are required.
+// Options of a Line. Now is required, and either Dial or Servers.
 type Options struct {
 	// Dial makes a connection outside of any pool. It must honour its context.
 	Dial func(ctx context.Context) (redis.Conn, error)
+	// Servers, where the keys are on several, takes Dial's place. A command goes the way that package topology describes;
+	// one server's silence is no other's.
+	Servers topology.Servers
 	// Now is the clock of the machines that Advance runs.
 	Now func() protocol.Instant
-	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout.
-	Setup func(conn redis.Conn) error
+	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout. Without Servers addr is empty.
+	Setup func(addr string, conn redis.Conn) error
 	// Down, if set, is called once for each connection that was set up and broke. It must not block.
-	Down func(conn redis.Conn, err error)
+	Down func(addr string, conn redis.Conn, err error)
 
 	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
 	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
 	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
-	Bound        int           // how many commands may be without reply; zero: 1024
-	// Redirected leaves it to others to find another server when one says that it is the wrong one.
-	Redirected bool
+	Bound        int           // how many commands may be without reply, for each server; zero: 1024
 }
 
 func (o Options) withDefaults() Options {
@@ -96,82 +96,96 @@ func or[T comparable](value *T, otherwise T) {
 	}
 }
 
-// Line is safe for concurrent use.
+// Line is the connection to one server, or one to each of several, made when it is needed. It is safe for concurrent use.
 type Line struct {
 	opts Options
-	link atomic.Pointer[link] // nil while there is none
+	only *server // without Servers
+	stop func()  // ends the hearing of masters that are none any more
 
-	mu        sync.Mutex
-	attempt   *attempt // to connect, under way
-	failures  int      // attempts in a row that came to nothing
-	notBefore time.Time
-	leaves    int       // connections given up in a row because of what their servers said
-	left      time.Time // when the last one was
-	closed    bool
+	mu      sync.Mutex
+	servers map[string]*server // by address
+	closed  bool
 
 	life       context.Context // of attempts to connect
 	end        context.CancelFunc
 	background background.Group
 }
 
-// attempt is shared by all who need a connection meanwhile.
-type attempt struct {
-	done chan struct{}
-	link *link
-	err  error
-}
-
-var (
-	// ErrClosed stands behind the error of a command on a closed line.
-	ErrClosed = errors.New("line closed")
-	// ErrNotSent is matched by the error of a command that has certainly not run, and will not.
-	ErrNotSent = errors.New("command not sent")
-)
-
-type notSent struct{ cause error }
-
-func (e notSent) Error() string   { return e.cause.Error() }
-func (e notSent) Unwrap() []error { return []error{ErrNotSent, e.cause} }
+// ErrClosed stands behind the error of a command on a closed line.
+var ErrClosed = errors.New("line closed")
 
 // New returns a line that connects with its first command.
 func New(opts Options) *Line {
-	l := &Line{opts: opts.withDefaults()}
+	l := &Line{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
 	l.life, l.end = context.WithCancel(context.Background())
+	if opts.Servers == nil {
+		l.only, _ = l.at("")
+	} else {
+		l.stop = opts.Servers.Gone(func(addr string) {
+			if s := l.known(addr); s != nil { // nothing else may ever tell that it is no master any more: it may hang
+				s.abandon()
+			}
+		})
+	}
 	return l
 }
 
-// Close breaks the connection off. Whatever is under way gets Silence.
+// at returns the connection to a server.
+func (l *Line) at(addr string) (*server, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, driver.NotSent{Cause: ErrClosed}
+	}
+	s := l.servers[addr]
+	if s == nil {
+		s = &server{line: l, addr: addr}
+		l.servers[addr] = s
+	}
+	return s, nil
+}
+
+func (l *Line) known(addr string) *server {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.servers[addr]
+}
+
+// Close breaks the connections off. Whatever is under way gets Silence.
 func (l *Line) Close() {
+	l.stop()
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
 	l.end()
-	if k := l.link.Load(); k != nil {
-		k.fail(ErrClosed)
+	for _, s := range l.servers { // no more are added
+		s.close()
 	}
 }
 
 // Wait returns when nothing of this line runs any more. It ends soon only after Close.
 func (l *Line) Wait() { l.background.Close() }
 
-// Connect makes sure that there is a connection.
-func (l *Line) Connect(ctx context.Context) error {
-	_, err := l.connect(ctx)
+// Connect makes sure that there is a connection to a server. Without Servers addr is empty.
+func (l *Line) Connect(ctx context.Context, addr string) error {
+	s, err := l.at(addr)
+	if err == nil {
+		_, err = s.connect(ctx)
+	}
 	return err
 }
 
-// ConnectTo implements Way.
-func (l *Line) ConnectTo(ctx context.Context, _ string) error { return l.Connect(ctx) }
-
-// Disconnect implements Way.
-func (l *Line) Disconnect(_ string, conn redis.Conn, why error) {
-	if k := l.link.Load(); k != nil && k.conn == conn {
-		k.fail(why)
+// Disconnect breaks a connection off, if it is still the one in use.
+func (l *Line) Disconnect(addr string, conn redis.Conn, why error) {
+	if s := l.known(addr); s != nil {
+		if k := s.link.Load(); k != nil && k.conn == conn {
+			k.fail(why)
+		}
 	}
 }
 
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
-// there is none: it matches ErrNotSent, or the command may have run, or may run yet. Commands whose
+// there is none: it matches driver.ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
 func (l *Line) Do(ctx context.Context, c protocol.Command) (protocol.Reply, error) {
 	request, err := wire.RequestOf(c)
@@ -183,41 +197,47 @@ func (l *Line) Do(ctx context.Context, c protocol.Command) (protocol.Reply, erro
 
 // Request is Do for what has no protocol.Command.
 func (l *Line) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	one := newCall(request)
-	if err := l.submit(ctx, one); err != nil {
-		one.free()
-		return protocol.Reply{Kind: protocol.Silence}, err
+	reply, pending, err := l.exchange(ctx, request)
+	if pending != nil {
+		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
 	}
-	return l.settle(ctx, one)
+	return reply, err
 }
 
-// Batch sends commands without waiting for replies in between, as far as half of Bound allows, and calls
-// each for every reply, in order, from the caller's goroutine. The errors are those of Do.
-func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
-	type place struct {
-		call *call
-		err  error
+// exchange sends one command to the server that serves its key and waits for its reply. What has certainly
+// not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
+func (l *Line) exchange(ctx context.Context, request wire.Request) (protocol.Reply, *call, error) {
+	if l.only != nil {
+		return l.only.exchange(ctx, request, false)
 	}
-	window := min(len(commands), max(l.opts.Bound/2, 1))
-	places := make([]place, window)
-	for next, i := 0, 0; i < len(commands); i++ {
-		for ; next < len(commands) && next-i < window; next++ {
-			request, err := wire.RequestOf(commands[next])
-			if err != nil {
-				panic(err) // a batch is made by this module: an op without a wire form is a programming error
+	silence := protocol.Reply{Kind: protocol.Silence}
+	redirects := topology.Begin(l.opts.Servers, request.Key())
+	for {
+		var s *server
+		reply := silence
+		addr, asking, err := redirects.Next(ctx)
+		if err != nil {
+			err = driver.NotSent{Cause: err}
+		} else if s, err = l.at(addr); err == nil {
+			var pending *call
+			if reply, pending, err = s.exchange(ctx, request, asking); pending != nil {
+				return silence, pending, nil
 			}
-			one := newCall(request)
-			one.batched = true
-			places[next%window] = place{one, l.submit(ctx, one)}
 		}
-		at := places[i%window]
-		if at.err != nil {
-			at.call.free()
-			each(i, protocol.Reply{Kind: protocol.Silence}, at.err)
-			continue
+		again, pause := false, time.Duration(0)
+		switch {
+		case errors.Is(err, ErrClosed):
+		case reply.Kind == protocol.Fault:
+			again, pause = redirects.Refused(reply.Text)
+		case reply.Kind == protocol.Silence && (errors.Is(err, driver.ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
+			again, pause = redirects.Unreachable()
 		}
-		reply, err := l.settle(ctx, at.call)
-		each(i, reply, err)
+		if !again {
+			return reply, nil, err
+		}
+		if !topology.Sleep(ctx, pause) {
+			return silence, nil, driver.NotSent{Cause: context.Cause(ctx)}
+		}
 	}
 }
 
@@ -225,166 +245,96 @@ func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func
 // first, the run goes on in the background and abandoned is told what came out; unless nothing was sent
 // yet, which the verdict Failed says.
 func (l *Line) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	if err := ctx.Err(); err != nil {
-		cause := context.Cause(ctx)
-		return outcome(protocol.Failed, cause), cause
-	}
-	return l.advance(ctx, m, reply, false, nil, abandoned)
+	return l.run(ctx, driver.Run{Machine: m, Now: l.opts.Now}, reply, abandoned)
 }
 
-// advance is Advance in the midst of a run: sent tells that a command was sent before, last how it failed.
-func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, sent bool, last error, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	for {
-		step := m.Next(l.opts.Now(), reply)
-		if step.Kind != protocol.Send {
-			return driver.Outcome{Step: step, Err: last}, nil
-		}
-		request, err := wire.RequestOf(step.Command)
+func (l *Line) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	var pending *call
+	outcome, err := r.Advance(ctx, reply, func(c protocol.Command) (protocol.Reply, error) {
+		request, err := wire.RequestOf(c)
 		if err != nil {
-			return outcome(protocol.Failed, err), nil
+			return protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err}
 		}
-		one := newCall(request)
-		if err = l.submit(ctx, one); err != nil {
-			one.free()
-		} else {
-			var left stage
-			if reply, left, err = l.wait(ctx, one); left == abandonedCall {
-				cause := context.Cause(ctx)
-				l.finish(ctx, m, one, abandoned)
-				return outcome(protocol.Unsure, cause), cause
-			}
+		reply, under, err := l.exchange(ctx, request)
+		if under != nil {
+			pending, err = under, driver.ErrPending
 		}
-		switch {
-		case err == nil:
-		case !errors.Is(err, ErrNotSent):
-			last = err
-		case sent && ctx.Err() != nil: // an earlier command is without its end
-			cause := context.Cause(ctx)
-			l.finish(ctx, m, nil, abandoned)
-			return outcome(protocol.Unsure, cause), cause
-		case sent:
-			last, reply = err, protocol.Reply{Kind: protocol.Silence}
-		case ctx.Err() != nil:
-			cause := context.Cause(ctx)
-			return outcome(protocol.Failed, cause), cause
-		default:
-			return outcome(protocol.Failed, err), nil
-		}
-		sent = true
+		return reply, err
+	})
+	if outcome.Step.Verdict == protocol.Unsure && err != nil {
+		l.finish(ctx, r, pending, abandoned)
 	}
+	return outcome, err
 }
 
-// finish brings a run to its end whose caller has left: one is the command without a reply, nil when it
+// finish brings a run to its end whose caller has left: pending is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
-func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abandoned func(driver.Outcome)) {
+func (l *Line) finish(ctx context.Context, r driver.Run, pending *call, abandoned func(driver.Outcome)) {
 	l.background.GoOrDo(func() { // itself if the line is closed, where everything ends at once
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
 		defer cancel()
-		reply, last := protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
-		if one != nil {
-			reply, last = l.settle(bounded, one)
+		reply := protocol.Reply{Kind: protocol.Silence}
+		r.Sent, r.Last = true, context.Cause(ctx)
+		if pending != nil {
+			reply, r.Last = pending.link.server.settle(bounded, pending)
 		}
 		// Where bounded ends too, the run goes on in a finish of its own, which tells abandoned when it has ended: the machine
 		// is that one's then.
-		if out, err := l.advance(bounded, m, reply, true, last, abandoned); err == nil {
+		if out, err := l.run(bounded, r, reply, abandoned); err == nil {
 			abandoned(out)
 		}
 	})
 }
 
-func outcome(v protocol.Verdict, err error) driver.Outcome {
-	return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
-}
-
-// resubmissions bounds how often a command is sent anew that has certainly not run: because the
-// connection broke before its turn, or because the server does not know the script.
-const resubmissions = 3
-
-// settle waits for the reply of a call that was submitted. The call is over when it returns, whatever
-// becomes of the command.
-func (l *Line) settle(ctx context.Context, one *call) (protocol.Reply, error) {
-	reply, left, err := l.wait(ctx, one)
-	if left == abandonedCall {
-		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
+// Batch sends commands without waiting for replies in between, as far as half of Bound allows, and calls each for every reply,
+// with the errors of Do. One server's replies come in order, from the caller's goroutine. Of several servers each gets what is
+// its own, all at once: then each is called from several goroutines, but never for one command twice. What is redirected is
+// sent on.
+func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
+	if l.only != nil {
+		l.only.batch(ctx, commands, each)
+		return
 	}
-	return reply, err
-}
-
-// wait waits for the reply of a call that was submitted. Unless it returns abandonedCall, the call is
-// over; then it is under way on its link, and may be waited for again.
-func (l *Line) wait(ctx context.Context, one *call) (protocol.Reply, stage, error) {
-	silence := protocol.Reply{Kind: protocol.Silence}
-	var patience topology.Patience
-	for tries := 1; ; tries++ {
-		left := one.link.await(ctx, one)
-		switch left {
-		case withdrawn: // the writer frees it
-			return silence, left, notSent{context.Cause(ctx)}
-		case abandonedCall:
-			return silence, left, nil
-		}
-		switch {
-		case !l.opts.Redirected && !one.misled && one.elsewhere() && l.leave(one.link):
-			one.misled = true
-			refused := one.err
-			one.renew()
-			if l.submit(ctx, one) == nil {
-				continue
-			}
-			one.err = refused
-		case topology.IsBusy(one.err):
-			if !patience.Wait(ctx, l.opts.ReplyTimeout) {
-				if ctx.Err() != nil {
-					one.err = notSent{context.Cause(ctx)} // it has not run
-				}
-				break
-			}
-			one.renew()
-			err := l.submit(ctx, one) // from here on its fields are the link's, unless there is an error
-			if err == nil {
-				tries--
-				continue
-			}
-			one.err = err
-		case !one.again():
-		case tries > resubmissions:
-			one.err = notSent{one.err}
-		default:
-			one.renew()
-			err := l.submit(ctx, one)
-			if err == nil {
-				continue
-			}
-			one.err = err
-		}
-		reply, err := wire.Translate(one.raw, one.request.Explain(one.err))
-		one.free()
-		return reply, answered, err
-	}
-}
-
-// submit puts a call into the queue of a connection. An error matches ErrNotSent; the call is still the
-// caller's then.
-func (l *Line) submit(ctx context.Context, one *call) error {
-	if ctx.Err() != nil {
-		return notSent{context.Cause(ctx)}
-	}
-	for range resubmissions {
-		k := l.link.Load()
-		if k == nil {
-			var err error
-			if k, err = l.connect(ctx); err != nil {
-				return notSent{err}
-			}
-		}
-		ok, err := k.submit(ctx, one)
+	parts := make(map[string][]int)
+	for i, c := range commands {
+		addr, err := l.opts.Servers.Locate(ctx, c.Key)
 		if err != nil {
-			return notSent{err}
+			each(i, protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err})
+			continue
 		}
-		if ok {
-			return nil
-		}
-		l.link.CompareAndSwap(k, nil) // it is over, and about to say so itself
+		parts[addr] = append(parts[addr], i)
 	}
-	return notSent{errors.New("connections break as soon as they are made")}
+	var sending sync.WaitGroup
+	for addr, indexes := range parts {
+		sending.Go(func() { l.batch(ctx, addr, commands, indexes, each) })
+	}
+	sending.Wait()
+}
+
+func (l *Line) batch(ctx context.Context, addr string, commands []protocol.Command, indexes []int, each func(i int, reply protocol.Reply, err error)) {
+	s, err := l.at(addr)
+	if err != nil {
+		for _, i := range indexes {
+			each(i, protocol.Reply{Kind: protocol.Silence}, err)
+		}
+		return
+	}
+	part := make([]protocol.Command, len(indexes))
+	for n, i := range indexes {
+		part[n] = commands[i]
+	}
+	var onward []int
+	s.batch(ctx, part, func(n int, reply protocol.Reply, err error) {
+		if reply.Kind == protocol.Fault {
+			if r, _, _ := topology.Read(reply.Text); r != topology.Answer {
+				onward = append(onward, indexes[n])
+				return
+			}
+		}
+		each(indexes[n], reply, err)
+	})
+	for _, i := range onward { // the first one corrects the table
+		reply, err := l.Do(ctx, commands[i])
+		each(i, reply, err)
+	}
 }

@@ -84,7 +84,7 @@ func TestRefusalIsOneCallersOwn(t *testing.T) {
 func TestCancelledRunIsFinished(t *testing.T) {
 	s := redistest.Real(t)
 	l := newLine(t, s, nil)
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	s.Do("CLIENT", "PAUSE", 300, "WRITE")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -106,9 +106,9 @@ func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 	down := make(chan error, 10)
 	l := newLine(t, s, func(o *Options) {
 		o.ReplyTimeout = 50 * time.Millisecond
-		o.Down = func(_ redis.Conn, err error) { down <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { down <- err }
 	})
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	s.Do("CLIENT", "PAUSE", 200)
 	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
 	assert.Equal(t, protocol.Silence, reply.Kind)
@@ -181,7 +181,7 @@ func TestBatch(t *testing.T) {
 func TestClosedLine(t *testing.T) {
 	s := redistest.Mini(t)
 	l := newLine(t, s, nil)
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	l.Close()
 	_, err := l.Request(t.Context(), wire.Request{Name: "PING"})
 	assert.ErrorIs(t, err, ErrClosed)

@@ -145,7 +145,7 @@ func (h *Hub) stop() {
 	}
 	if t := h.tracked; t != nil {
 		h.tracked = nil
-		h.background.Go(func() { t.way.Close(); t.way.Wait() })
+		h.background.Go(func() { t.line.Close(); t.line.Wait() })
 	}
 	h.setMode(Idle, nil)
 }
