@@ -101,6 +101,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // that is under way is finished, or undone, and every other one is an error. A caller who waits gets it at once.
 func (l *Locker) Close() {
 	l.closing.Do(func() {
+		time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.pool.Pool, errClosed) }) // where a pool is exhausted
 		l.stop()
 		l.gate.close()
 		l.background.Close() // before the renewer: a lock whose release is under way is not lost
@@ -500,7 +501,7 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 	defer cancel()
 	out, err := over.Advance(bounded, m, reply, func(driver.Outcome) {})
 	if err != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
+		return driver.Ended(protocol.Unsure, err)
 	}
 	return out
 }

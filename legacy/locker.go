@@ -52,6 +52,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // left before the reply. Nothing is sent after that. Release locks first: those that are held stay on the
 // server until their leases end, and so do their contexts.
 func (l *Locker) Close() {
+	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
 	l.closed.Store(true)
 	l.background.Close()
 	l.driver.Close()

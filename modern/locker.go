@@ -110,6 +110,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // place in the queue. What an attempt may have left on the server is reported as ErrUnknownOutcome.
 func (l *Locker) Close() {
 	l.closing.Do(func() {
+		time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.pool.Pool, errClosed) }) // where a pool is exhausted
 		l.closed.Store(true)
 		l.end(errClosed)
 		l.background.Close() // before the renewer: a lock whose release is under way is not lost

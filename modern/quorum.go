@@ -175,6 +175,11 @@ func (q *Quorum) drift() time.Duration {
 // Close is as Locker.Close.
 func (q *Quorum) Close() {
 	q.closing.Do(func() {
+		time.AfterFunc(q.opts.ReplyTimeout, func() { // where a pool is exhausted
+			for _, m := range q.members {
+				topology.Leave(m.pool.Pool, errClosed)
+			}
+		})
 		q.closed.Store(true)
 		q.background.Close() // as in Locker.Close
 		q.renewer.Close()
@@ -516,7 +521,7 @@ func (k *kept) ask(
 ) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
-		out := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}}
+		out := driver.Ended(protocol.Unsure, nil)
 		switch {
 		case v.yes >= q.majority():
 			out.Step.Verdict = good
@@ -532,7 +537,7 @@ func (k *kept) ask(
 	}
 	v, cause := q.poll(ctx, machine, good, turn, func(v votes) { abandoned(verdict(v)) })
 	if cause != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: cause}, cause
+		return driver.Ended(protocol.Unsure, cause), cause
 	}
 	return verdict(v), nil
 }

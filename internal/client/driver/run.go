@@ -33,23 +33,23 @@ func (e NotSent) Unwrap() []error { return []error{ErrNotSent, e.Cause} }
 // ends first, Advance returns its cause: with Failed when nothing was sent, or with Unsure when the run is to be gone on with.
 func (r *Run) Advance(ctx context.Context, reply protocol.Reply, exchange func(c protocol.Command) (protocol.Reply, error)) (Outcome, error) {
 	if cause := context.Cause(ctx); cause != nil && !r.Sent {
-		return outcomeOf(protocol.Failed, cause), cause
+		return Ended(protocol.Failed, cause), cause
 	}
 	for {
 		step := r.Machine.Next(r.Now(), reply)
 		if step.Kind != protocol.Send {
-			return Outcome{Step: step, Err: r.Last}, nil
+			return Rests(step, r.Last), nil
 		}
 		var err error
 		reply, err = exchange(step.Command)
 		unsent := err != nil && errors.Is(err, ErrNotSent)
 		switch cause := context.Cause(ctx); {
 		case err == ErrPending || unsent && r.Sent && cause != nil:
-			return outcomeOf(protocol.Unsure, cause), cause
+			return Ended(protocol.Unsure, cause), cause
 		case unsent && !r.Sent && cause != nil:
-			return outcomeOf(protocol.Failed, cause), cause
+			return Ended(protocol.Failed, cause), cause
 		case unsent && !r.Sent:
-			return outcomeOf(protocol.Failed, err), nil
+			return Ended(protocol.Failed, err), nil
 		case err != nil:
 			r.Last = err
 		}

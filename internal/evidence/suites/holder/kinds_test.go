@@ -66,6 +66,7 @@ type terms struct {
 	counted *counts
 	reply   time.Duration // of the replies; zero: half of ttl
 	ttl     time.Duration // zero: ttl
+	server  []string      // words on the server's command line
 }
 
 // kind is a way to lock.
@@ -266,7 +267,7 @@ func each(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
 
 func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 	t.Helper()
-	s := &scene{T: t, kind: k, server: redistest.Real(t), counts: &counts{}}
+	s := &scene{T: t, kind: k, server: redistest.Real(t, c.server...), counts: &counts{}}
 	s.server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
 	s.link = redistest.NewLink(t, s.server.Addr)
 	c.counted = s.counts
