@@ -48,7 +48,7 @@ var contestants = []contestant{
 	{name: "raw-quiet", solo: true, open: openRawQuiet,
 		about: "the same with connections of rawconn.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
-		about: "the same two commands over redigo's own connections and this project's shared line (internal/client/pipeline)"},
+		about: "the same two commands over redigo's own connections and this project's shared connection (internal/client/pipeline)"},
 	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "bare", old: true, open: openBare,
@@ -156,7 +156,7 @@ func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error)
 	return func() error { return c.give(key) }, nil
 }
 
-type muxClient struct{ line *pipeline.Line }
+type muxClient struct{ line *pipeline.Conn }
 
 func openMux(addr string) (client, error) {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }

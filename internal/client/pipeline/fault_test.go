@@ -21,7 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-func open(t testing.TB, addr string, change func(*Options)) *Line {
+func open(t testing.TB, addr string, change func(*Options)) *Conn {
 	o := Options{
 		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
 		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
@@ -34,8 +34,8 @@ func open(t testing.TB, addr string, change func(*Options)) *Line {
 	return l
 }
 
-// over opens a line over a connection in memory.
-func over(t testing.TB, f *fake, change func(*Options)) *Line {
+// over opens a Conn over a connection in memory.
+func over(t testing.TB, f *fake, change func(*Options)) *Conn {
 	return open(t, "", func(o *Options) {
 		o.Dial = f.dial
 		if change != nil {
@@ -45,7 +45,7 @@ func over(t testing.TB, f *fake, change func(*Options)) *Line {
 }
 
 // ask sends a command of that name and returns the channel that its error comes on.
-func ask(ctx context.Context, l *Line, name string) <-chan error {
+func ask(ctx context.Context, l *Conn, name string) <-chan error {
 	got := make(chan error, 1)
 	go func() {
 		_, err := l.Request(ctx, wire.Plain(name))
@@ -60,7 +60,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 }
 
 // queuedUp waits until n commands wait for the writer.
-func queuedUp(t testing.TB, l *Line, n uint32) {
+func queuedUp(t testing.TB, l *Conn, n uint32) {
 	t.Helper()
 	k := l.only.link.Load()
 	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
@@ -372,7 +372,7 @@ func TestBatchWithinABound(t *testing.T) {
 	})
 }
 
-// Callers who fill the line, and those who queue up for a place, keep no batch waiting.
+// Callers who fill the pipeline, and those who queue up for a place, keep no batch waiting.
 func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	f := newFake()
 	l := over(t, f, func(o *Options) { o.Bound = 8 })
@@ -380,7 +380,7 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	for range 12 {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
 	}
-	eventually(t, "the line is full", func() bool { return f.sent() == 8 })
+	eventually(t, "the pipeline is full", func() bool { return f.sent() == 8 })
 	k := l.only.link.Load()
 	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
 	done := make(chan int)
@@ -483,7 +483,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 		all.Wait()
 		close(stop)
 		trouble.Wait()
-		// What is still under way is ahead of this in the line, or will never come.
+		// What is still under way is ahead of this in the pipeline, or will never come.
 		reply, err := l.Request(t.Context(), wire.Plain("INCRBY", "n", 0))
 		for errors.Is(err, io.EOF) || reply.Kind == protocol.Silence {
 			reply, err = l.Request(t.Context(), wire.Plain("INCRBY", "n", 0))
@@ -508,7 +508,7 @@ func TestKilledConnectionIsNoticed(t *testing.T) {
 	}
 }
 
-// A command over the line costs the boxes of its arguments: key, token and TTL for the one, key and
+// A command over the shared connection costs the boxes of its arguments: key, token and TTL for the one, key and
 // token for the other.
 func TestAllocations(t *testing.T) {
 	if raceDetector {

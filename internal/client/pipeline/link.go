@@ -71,8 +71,8 @@ func (k *link) start(conn redis.Conn) {
 	k.mu.Lock()
 	k.timer = time.AfterFunc(k.idle(), k.look)
 	k.mu.Unlock()
-	k.server.line.background.Fork(k.read)
-	k.server.line.background.Fork(k.write)
+	k.server.owner.background.Fork(k.read)
+	k.server.owner.background.Fork(k.write)
 }
 
 // submit gives a call its place. It returns false when the link is over, and an error when ctx ended
@@ -132,7 +132,7 @@ func (k *link) enough() uint32 {
 }
 
 func (k *link) full() bool {
-	return int(k.tail-k.head) >= k.server.line.opts.Bound && k.err == nil && !k.retired
+	return int(k.tail-k.head) >= k.server.owner.opts.Bound && k.err == nil && !k.retired
 }
 
 // waitForRoom waits until there is a place. Called, and returning, with mu held.
@@ -392,7 +392,7 @@ func (k *link) retire() {
 		return
 	}
 	k.retired = true
-	k.spare = context.AfterFunc(k.server.line.life, func() { k.fail(ErrClosed) }) // the line does not know it any more
+	k.spare = context.AfterFunc(k.server.owner.life, func() { k.fail(ErrClosed) }) // its server does not know it any more
 	k.dropQueued(errBeforeItsTurn)
 	k.offerRoom() // those who wait for a place shall hear of it
 	over := k.head == k.tail
@@ -439,24 +439,24 @@ func (k *link) resolve() {
 
 // idle is how long the timer sleeps while nothing is under way.
 func (k *link) idle() time.Duration {
-	if k.server.line.opts.Ping < 0 {
+	if k.server.owner.opts.Ping < 0 {
 		return time.Hour
 	}
-	return k.server.line.opts.Ping
+	return k.server.owner.opts.Ping
 }
 
 // watch keeps the watchdog going while there is something to wait for. Called with mu held.
 func (k *link) watch() {
 	if !k.ticking {
 		k.ticking = true
-		k.timer.Reset(k.server.line.opts.ReplyTimeout / ticks)
+		k.timer.Reset(k.server.owner.opts.ReplyTimeout / ticks)
 	}
 }
 
 // look is the watchdog: it counts ticks, so that no call has to read a clock.
 func (k *link) look() {
 	if k.late() {
-		k.fail(fmt.Errorf("no reply within %v", k.server.line.opts.ReplyTimeout))
+		k.fail(fmt.Errorf("no reply within %v", k.server.owner.opts.ReplyTimeout))
 	}
 }
 
@@ -487,12 +487,12 @@ func (k *link) late() bool {
 	case k.head != k.tail && k.tick-max((*k.slot(k.head)).tick, k.heard) > ticks:
 		return true
 	case k.head != k.tail:
-		k.timer.Reset(k.server.line.opts.ReplyTimeout / ticks)
+		k.timer.Reset(k.server.owner.opts.ReplyTimeout / ticks)
 	case k.ticking:
 		k.ticking = false
 		k.timer.Reset(k.idle())
 	default:
-		if k.server.line.opts.Ping > 0 {
+		if k.server.owner.opts.Ping > 0 {
 			k.ping()
 		}
 	}

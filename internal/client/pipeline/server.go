@@ -18,9 +18,9 @@ import (
 
 // server is the connection to one server: one link after the other.
 type server struct {
-	line *Line
-	addr string
-	link atomic.Pointer[link] // nil while there is none
+	owner *Conn
+	addr  string
+	link  atomic.Pointer[link] // nil while there is none
 
 	mu        sync.Mutex
 	attempt   *attempt // to connect, under way
@@ -62,13 +62,13 @@ func (s *server) exchange(ctx context.Context, request wire.Request, asking bool
 	return reply, nil, err
 }
 
-// batch is Line's Batch for what one server has.
+// batch is Conn's Batch for what one server has.
 func (s *server) batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	type place struct {
 		call *call
 		err  error
 	}
-	window := min(len(commands), max(s.line.opts.Bound/2, 1))
+	window := min(len(commands), max(s.owner.opts.Bound/2, 1))
 	places := make([]place, window)
 	for next, i := 0, 0; i < len(commands); i++ {
 		for ; next < len(commands) && next-i < window; next++ {
@@ -119,7 +119,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 			return silence, left, nil
 		}
 		switch {
-		case s.line.opts.Servers == nil && !one.misled && one.elsewhere() && s.leave(one.link):
+		case s.owner.opts.Servers == nil && !one.misled && one.elsewhere() && s.leave(one.link):
 			one.misled = true
 			refused := one.err
 			one.renew()
@@ -128,7 +128,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 			}
 			one.err = refused
 		case topology.IsBusy(one.err):
-			if !patience.Wait(ctx, s.line.opts.ReplyTimeout) {
+			if !patience.Wait(ctx, s.owner.opts.ReplyTimeout) {
 				if ctx.Err() != nil {
 					one.err = driver.NotSent{Cause: context.Cause(ctx)} // it has not run
 				}
@@ -185,10 +185,10 @@ func (s *server) submit(ctx context.Context, one *call) error {
 }
 
 func (s *server) fresh(ctx context.Context) (redis.Conn, error) {
-	if s.line.opts.Servers != nil {
-		return s.line.opts.Servers.DialAddr(ctx, s.addr)
+	if s.owner.opts.Servers != nil {
+		return s.owner.opts.Servers.DialAddr(ctx, s.addr)
 	}
-	return s.line.opts.Dial(ctx)
+	return s.owner.opts.Dial(ctx)
 }
 
 // connect returns the connection, and makes one when there is none; callers share the attempt.
@@ -208,7 +208,7 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 		if s.failures > 0 {
 			pause = time.Until(s.notBefore)
 		}
-		s.line.background.Go(func() { s.dial(pause) })
+		s.owner.background.Go(func() { s.dial(pause) })
 	}
 	a := s.attempt
 	s.mu.Unlock()
@@ -223,8 +223,8 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 // dial makes an attempt, after a pause where the last one has just failed. Those who need the connection wait for it:
 // the error of the last attempt says nothing about what the next one finds.
 func (s *server) dial(pause time.Duration) {
-	topology.Sleep(s.line.life, pause)
-	ctx, cancel := context.WithTimeout(s.line.life, s.line.opts.ReplyTimeout)
+	topology.Sleep(s.owner.life, pause)
+	ctx, cancel := context.WithTimeout(s.owner.life, s.owner.opts.ReplyTimeout)
 	defer cancel()
 	k := newLink(s)
 	conn, err := s.fresh(rawconn.Expecting(ctx, k.due))
@@ -244,7 +244,7 @@ func (s *server) dial(pause time.Duration) {
 	}
 	if err != nil {
 		a.err = err
-		s.notBefore = time.Now().Add(s.line.opts.Retry << min(s.failures, 4))
+		s.notBefore = time.Now().Add(s.owner.opts.Retry << min(s.failures, 4))
 		s.failures++
 		return
 	}
@@ -256,11 +256,11 @@ func (s *server) dial(pause time.Duration) {
 
 // setup is cut short by the end of ctx: closing the connection is all that redigo offers for it.
 func (s *server) setup(ctx context.Context, conn redis.Conn) error {
-	if s.line.opts.Setup == nil {
+	if s.owner.opts.Setup == nil {
 		return nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	err := s.line.opts.Setup(s.addr, conn)
+	err := s.owner.opts.Setup(s.addr, conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 		s.down(conn, err)
@@ -286,10 +286,10 @@ func (s *server) leave(k *link) bool {
 	}
 	const most = 6
 	since := time.Since(s.left)
-	if since > s.line.opts.Retry<<(most+1) {
+	if since > s.owner.opts.Retry<<(most+1) {
 		s.leaves = 0
 	}
-	if s.leaves > 0 && since < s.line.opts.Retry<<min(s.leaves-1, most) {
+	if s.leaves > 0 && since < s.owner.opts.Retry<<min(s.leaves-1, most) {
 		s.mu.Unlock()
 		return false
 	}
@@ -310,10 +310,10 @@ func (s *server) broke(k *link, err error) {
 }
 
 func (s *server) down(conn redis.Conn, err error) {
-	if s.line.opts.Servers != nil {
-		s.line.opts.Servers.Stale(s.addr)
+	if s.owner.opts.Servers != nil {
+		s.owner.opts.Servers.Stale(s.addr)
 	}
-	if s.line.opts.Down != nil {
-		s.line.opts.Down(s.addr, conn, err)
+	if s.owner.opts.Down != nil {
+		s.owner.opts.Down(s.addr, conn, err)
 	}
 }

@@ -2,11 +2,11 @@ package pipeline
 
 import "github.com/lockmigrate/lockmigrate/internal/topology"
 
-// Way is a Line.
-type Way = *Line
+// Way is a Conn.
+type Way = *Conn
 
 // Over is New over servers.
-func Over(servers topology.Servers, opts Options) *Line {
+func Over(servers topology.Servers, opts Options) *Conn {
 	opts.Servers = servers
 	return New(opts)
 }

@@ -91,7 +91,7 @@ func (l Loss) String() string {
 	}[l]
 }
 
-// Batcher sends commands together and hands out their replies: a line, or Pooled.
+// Batcher sends commands together and hands out their replies: a pipeline.Conn, or Pooled.
 type Batcher interface {
 	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
 	Close()

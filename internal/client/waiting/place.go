@@ -35,7 +35,7 @@ func (p *place) mode() Mode {
 }
 
 // tracked is one life of the tracked connections, from the first waiter until nobody has waited for Linger.
-type tracked struct{ line *pipeline.Line }
+type tracked struct{ conn *pipeline.Conn }
 
 // place returns the place of a server. The caller holds mu.
 func (h *Hub) place(addr string) *place {
@@ -153,7 +153,7 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.
 func (h *Hub) track() {
 	t := &tracked{}
-	t.line = pipeline.New(pipeline.Options{
+	t.conn = pipeline.New(pipeline.Options{
 		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping,
 		Setup: func(addr string, conn redis.Conn) error { return h.setUp(t, addr, conn) },
 		Down:  func(addr string, conn redis.Conn, err error) { h.down(t, addr, conn, err) },
@@ -205,7 +205,7 @@ func (h *Hub) start(addr string, keys []string, t *tracked) (moved map[string]st
 			return moved, nil
 		}
 	}
-	if err = t.line.Connect(ctx, addr); err != nil && h.opts.Servers != nil {
+	if err = t.conn.Connect(ctx, addr); err != nil && h.opts.Servers != nil {
 		h.opts.Servers.Stale(addr)
 	}
 	return moved, err
@@ -327,7 +327,7 @@ func (h *Hub) deaf(l *listener, err error) {
 	h.lost(p, err)
 	h.mu.Unlock()
 	if t != nil {
-		t.line.Disconnect(l.addr, l.beside, err)
+		t.conn.Disconnect(l.addr, l.beside, err)
 	}
 }
 

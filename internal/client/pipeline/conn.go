@@ -28,7 +28,7 @@
 //
 // At most Bound commands are without reply at a time; further callers wait for room, in which their
 // contexts are honoured. A Batch has half as many places to itself: however many callers there are, it
-// waits for none of them. A line must not be used for commands that change what the connection is (WATCH,
+// waits for none of them. It must not be used for commands that change what the connection is (WATCH,
 // MULTI, SUBSCRIBE, SELECT) or that block: it belongs to everybody.
 //
 // # Who writes
@@ -62,7 +62,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// Options of a Line. Now is required, and either Dial or Servers.
+// Options of a Conn. Now is required, and either Dial or Servers.
 type Options struct {
 	// Dial makes a connection outside of any pool. It must honour its context.
 	Dial func(ctx context.Context) (redis.Conn, error)
@@ -96,8 +96,8 @@ func or[T comparable](value *T, otherwise T) {
 	}
 }
 
-// Line is the connection to one server, or one to each of several, made when it is needed. It is safe for concurrent use.
-type Line struct {
+// Conn is the connection to one server, or one to each of several, made when it is needed. It is safe for concurrent use.
+type Conn struct {
 	opts Options
 	only *server // without Servers
 	stop func()  // ends the hearing of masters that are none any more
@@ -111,64 +111,64 @@ type Line struct {
 	background background.Group
 }
 
-// ErrClosed stands behind the error of a command on a closed line.
-var ErrClosed = errors.New("line closed")
+// ErrClosed stands behind the error of a command on a closed Conn.
+var ErrClosed = errors.New("connection closed")
 
-// New returns a line that connects with its first command.
-func New(opts Options) *Line {
-	l := &Line{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
-	l.life, l.end = context.WithCancel(context.Background())
+// New returns a Conn that connects with its first command.
+func New(opts Options) *Conn {
+	c := &Conn{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
+	c.life, c.end = context.WithCancel(context.Background())
 	if opts.Servers == nil {
-		l.only, _ = l.at("")
+		c.only, _ = c.at("")
 	} else {
-		l.stop = opts.Servers.Gone(func(addr string) {
-			if s := l.known(addr); s != nil { // nothing else may ever tell that it is no master any more: it may hang
+		c.stop = opts.Servers.Gone(func(addr string) {
+			if s := c.known(addr); s != nil { // nothing else may ever tell that it is no master any more: it may hang
 				s.abandon()
 			}
 		})
 	}
-	return l
+	return c
 }
 
 // at returns the connection to a server.
-func (l *Line) at(addr string) (*server, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+func (c *Conn) at(addr string) (*server, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		return nil, driver.NotSent{Cause: ErrClosed}
 	}
-	s := l.servers[addr]
+	s := c.servers[addr]
 	if s == nil {
-		s = &server{line: l, addr: addr}
-		l.servers[addr] = s
+		s = &server{owner: c, addr: addr}
+		c.servers[addr] = s
 	}
 	return s, nil
 }
 
-func (l *Line) known(addr string) *server {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.servers[addr]
+func (c *Conn) known(addr string) *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[addr]
 }
 
 // Close breaks the connections off. Whatever is under way gets Silence.
-func (l *Line) Close() {
-	l.stop()
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	l.end()
-	for _, s := range l.servers { // no more are added
+func (c *Conn) Close() {
+	c.stop()
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end()
+	for _, s := range c.servers { // no more are added
 		s.close()
 	}
 }
 
-// Wait returns when nothing of this line runs any more. It ends soon only after Close.
-func (l *Line) Wait() { l.background.Close() }
+// Wait returns when nothing of it runs any more. It ends soon only after Close.
+func (c *Conn) Wait() { c.background.Close() }
 
 // Connect makes sure that there is a connection to a server. Without Servers addr is empty.
-func (l *Line) Connect(ctx context.Context, addr string) error {
-	s, err := l.at(addr)
+func (c *Conn) Connect(ctx context.Context, addr string) error {
+	s, err := c.at(addr)
 	if err == nil {
 		_, err = s.connect(ctx)
 	}
@@ -176,8 +176,8 @@ func (l *Line) Connect(ctx context.Context, addr string) error {
 }
 
 // Disconnect breaks a connection off, if it is still the one in use.
-func (l *Line) Disconnect(addr string, conn redis.Conn, why error) {
-	if s := l.known(addr); s != nil {
+func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
+	if s := c.known(addr); s != nil {
 		if k := s.link.Load(); k != nil && k.conn == conn {
 			k.fail(why)
 		}
@@ -187,17 +187,17 @@ func (l *Line) Disconnect(addr string, conn redis.Conn, why error) {
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
 // there is none: it matches driver.ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
-func (l *Line) Do(ctx context.Context, c protocol.Command) (protocol.Reply, error) {
-	request, err := wire.RequestOf(c)
+func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
+	request, err := wire.RequestOf(command)
 	if err != nil {
 		return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
 	}
-	return l.Request(ctx, request)
+	return c.Request(ctx, request)
 }
 
 // Request is Do for what has no protocol.Command.
-func (l *Line) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	reply, pending, err := l.exchange(ctx, request)
+func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
+	reply, pending, err := c.exchange(ctx, request)
 	if pending != nil {
 		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
 	}
@@ -206,19 +206,19 @@ func (l *Line) Request(ctx context.Context, request wire.Request) (protocol.Repl
 
 // exchange sends one command to the server that serves its key and waits for its reply. What has certainly
 // not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
-func (l *Line) exchange(ctx context.Context, request wire.Request) (protocol.Reply, *call, error) {
-	if l.only != nil {
-		return l.only.exchange(ctx, request, false)
+func (c *Conn) exchange(ctx context.Context, request wire.Request) (protocol.Reply, *call, error) {
+	if c.only != nil {
+		return c.only.exchange(ctx, request, false)
 	}
 	silence := protocol.Reply{Kind: protocol.Silence}
-	redirects := topology.Begin(l.opts.Servers, request.Key())
+	redirects := topology.Begin(c.opts.Servers, request.Key())
 	for {
 		var s *server
 		reply := silence
 		addr, asking, err := redirects.Next(ctx)
 		if err != nil {
 			err = driver.NotSent{Cause: err}
-		} else if s, err = l.at(addr); err == nil {
+		} else if s, err = c.at(addr); err == nil {
 			var pending *call
 			if reply, pending, err = s.exchange(ctx, request, asking); pending != nil {
 				return silence, pending, nil
@@ -244,34 +244,34 @@ func (l *Line) exchange(ctx context.Context, request wire.Request) (protocol.Rep
 // Advance runs a machine as driver.Driver does: until it wants to sleep or is done. When ctx ends
 // first, the run goes on in the background and abandoned is told what came out; unless nothing was sent
 // yet, which the verdict Failed says.
-func (l *Line) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	return l.run(ctx, driver.Run{Machine: m, Now: l.opts.Now}, reply, abandoned)
+func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	return c.run(ctx, driver.Run{Machine: m, Now: c.opts.Now}, reply, abandoned)
 }
 
-func (l *Line) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (c *Conn) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	var pending *call
-	outcome, err := r.Advance(ctx, reply, func(c protocol.Command) (protocol.Reply, error) {
-		request, err := wire.RequestOf(c)
+	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
+		request, err := wire.RequestOf(command)
 		if err != nil {
 			return protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err}
 		}
-		reply, under, err := l.exchange(ctx, request)
+		reply, under, err := c.exchange(ctx, request)
 		if under != nil {
 			pending, err = under, driver.ErrPending
 		}
 		return reply, err
 	})
 	if outcome.Step.Verdict == protocol.Unsure && err != nil {
-		l.finish(ctx, r, pending, abandoned)
+		c.finish(ctx, r, pending, abandoned)
 	}
 	return outcome, err
 }
 
 // finish brings a run to its end whose caller has left: pending is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
-func (l *Line) finish(ctx context.Context, r driver.Run, pending *call, abandoned func(driver.Outcome)) {
-	l.background.GoOrDo(func() { // itself if the line is closed, where everything ends at once
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.opts.ReplyTimeout)
+func (c *Conn) finish(ctx context.Context, r driver.Run, pending *call, abandoned func(driver.Outcome)) {
+	c.background.GoOrDo(func() { // itself if it is closed, where everything ends at once
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*c.opts.ReplyTimeout)
 		defer cancel()
 		reply := protocol.Reply{Kind: protocol.Silence}
 		r.Sent, r.Last = true, context.Cause(ctx)
@@ -280,7 +280,7 @@ func (l *Line) finish(ctx context.Context, r driver.Run, pending *call, abandone
 		}
 		// Where bounded ends too, the run goes on in a finish of its own, which tells abandoned when it has ended: the machine
 		// is that one's then.
-		if out, err := l.run(bounded, r, reply, abandoned); err == nil {
+		if out, err := c.run(bounded, r, reply, abandoned); err == nil {
 			abandoned(out)
 		}
 	})
@@ -290,14 +290,14 @@ func (l *Line) finish(ctx context.Context, r driver.Run, pending *call, abandone
 // with the errors of Do. One server's replies come in order, from the caller's goroutine. Of several servers each gets what is
 // its own, all at once: then each is called from several goroutines, but never for one command twice. What is redirected is
 // sent on.
-func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
-	if l.only != nil {
-		l.only.batch(ctx, commands, each)
+func (c *Conn) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
+	if c.only != nil {
+		c.only.batch(ctx, commands, each)
 		return
 	}
 	parts := make(map[string][]int)
-	for i, c := range commands {
-		addr, err := l.opts.Servers.Locate(ctx, c.Key)
+	for i, command := range commands {
+		addr, err := c.opts.Servers.Locate(ctx, command.Key)
 		if err != nil {
 			each(i, protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err})
 			continue
@@ -306,13 +306,13 @@ func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func
 	}
 	var sending sync.WaitGroup
 	for addr, indexes := range parts {
-		sending.Go(func() { l.batch(ctx, addr, commands, indexes, each) })
+		sending.Go(func() { c.batch(ctx, addr, commands, indexes, each) })
 	}
 	sending.Wait()
 }
 
-func (l *Line) batch(ctx context.Context, addr string, commands []protocol.Command, indexes []int, each func(i int, reply protocol.Reply, err error)) {
-	s, err := l.at(addr)
+func (c *Conn) batch(ctx context.Context, addr string, commands []protocol.Command, indexes []int, each func(i int, reply protocol.Reply, err error)) {
+	s, err := c.at(addr)
 	if err != nil {
 		for _, i := range indexes {
 			each(i, protocol.Reply{Kind: protocol.Silence}, err)
@@ -334,7 +334,7 @@ func (l *Line) batch(ctx context.Context, addr string, commands []protocol.Comma
 		each(indexes[n], reply, err)
 	})
 	for _, i := range onward { // the first one corrects the table
-		reply, err := l.Do(ctx, commands[i])
+		reply, err := c.Do(ctx, commands[i])
 		each(i, reply, err)
 	}
 }
