@@ -117,7 +117,7 @@ type Spec struct {
 	Fresh      bool          // each acquisition has a goroutine of its own
 	Section    time.Duration // how long a lock is held
 	For        time.Duration
-	Settle     time.Duration // what comes before For and does not count
+	Settle     time.Duration // the longest time until everybody has had a turn, which does not count
 	Slices     int           // into how many the time is cut
 	Shared     string        // the file that the processes of one measurement share
 	Index      int           // of this process among them

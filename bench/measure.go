@@ -91,13 +91,13 @@ func init() {
 
 func width(n int) string { return fmt.Sprint("width-", n) }
 
-// told are those whose waiters are woken.
-func told(c contestant) bool { return c.waits && (ours(c.name) && c.name != "legacy" || c.list) }
+// told are the locks to choose from whose waiters are woken, and the ideal.
+func told(c contestant) bool { return c.name == "modern" || c.name == "compat" || c.list }
 
 // lockers is one process in which everybody has a client to itself, which costs what a process each would cost the server.
 func lockers(n int) func(p Plan) []Spec {
 	return func(p Plan) []Spec {
-		return []Spec{{Scenario: "turns", Goroutines: n, Lockers: true, Section: time.Millisecond, Settle: p.Contended, For: 2 * p.Contended}}
+		return []Spec{{Scenario: "turns", Goroutines: n, Lockers: true, Section: time.Millisecond, Settle: 20 * time.Second, For: p.Contended}}
 	}
 }
 

@@ -339,7 +339,29 @@ func (w *worker) turns() (Result, error) {
 	defer cancel()
 	r := Result{Turns: make([]int, w.spec.Goroutines)}
 	waits, failures := make([][]int64, w.spec.Goroutines), make([]error, w.spec.Goroutines)
-	cpu, start := cpuTime(), time.Now().Add(w.spec.Settle)
+	cpu, start, end := cpuTime(), time.Now(), time.Time{}
+	var mu sync.Mutex
+	late := 0 // how many have not had a turn yet, where that is waited for
+	if w.spec.Lockers {
+		late = w.spec.Goroutines
+	}
+	counts := func(first bool) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !first || late == 0 {
+			return late == 0
+		}
+		if late--; late == 0 {
+			start = time.Now()
+			time.AfterFunc(w.spec.For, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				end = time.Now()
+				cancel()
+			})
+		}
+		return false
+	}
 	var all sync.WaitGroup
 	for g := range w.spec.Goroutines {
 		all.Go(func() {
@@ -358,22 +380,22 @@ func (w *worker) turns() (Result, error) {
 				}
 				defer client.Close()
 			}
-			for ctx.Err() == nil {
+			for first := true; ctx.Err() == nil; first = false {
 				asked := time.Now()
 				release, err := client.Acquire(ctx, w.spec.Key)
 				if err != nil {
 					failures[g] = unlessOver(ctx, err)
 					return
 				}
-				counts := time.Now().After(start)
-				if counts {
+				counted := counts(first)
+				if counted {
 					waits[g] = append(waits[g], int64(time.Since(asked)))
 				}
 				w.referee.enter()
 				if failures[g] = inside.stay(w.spec.Section); failures[g] != nil {
 					return
 				}
-				if counts {
+				if counted {
 					r.Turns[g]++
 				}
 				w.referee.leave()
@@ -384,7 +406,12 @@ func (w *worker) turns() (Result, error) {
 		})
 	}
 	all.Wait()
-	r.CPU, r.Took = cpuTime()-cpu, time.Since(start)
+	if !w.spec.Lockers {
+		end = time.Now()
+	} else if end.IsZero() {
+		r.Problem = "not everybody had a turn"
+	}
+	r.CPU, r.Took = cpuTime()-cpu, end.Sub(start)
 	for g := range r.Turns {
 		r.Waits = append(r.Waits, waits[g]...)
 		r.Ops += r.Turns[g]

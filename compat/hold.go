@@ -28,7 +28,7 @@ type bridgeHold struct {
 
 func (h *bridgeHold) value() string            { return h.acquire.Value }
 func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
-func (h *bridgeHold) every() time.Duration     { return h.opts.RenewEvery }
+func (h *bridgeHold) every() time.Duration     { return h.opts.renewEvery }
 func (h *bridgeHold) alone() bool              { return false }
 func (h *bridgeHold) renewed(protocol.Machine) {}
 

@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -77,7 +78,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	if record.Dialect == "" {
 		return record, usageError(`"lockmigrate scan" and "lockmigrate observe" tell which dialect the clients speak`, "--dialect is missing: values of another dialect read as free or as held for ever")
 	}
-	dialect, err := compat.ParseDialect(record.Dialect)
+	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
 		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
@@ -88,7 +89,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	unit := dialect.Rules().Unit.Resolution()
+	unit := dialect.Unit.Resolution()
 	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
 		if d < 0 || d%time.Millisecond != 0 {
 			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
@@ -348,7 +349,7 @@ of the command.`,
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay, yield",
+		Short: "Correct its keys, dialect, lease, lag, delay, yield",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern

@@ -70,7 +70,7 @@ end
 -- history_with(record, change): the record's history with one line more, "<when> <change>"; the newest 50 are kept.
 local function history_with(record, change)
   local lines = {}
-  for line in string.gmatch(redis.call('HGET', record, 'history') or '', '[^\n]+') do lines[#lines + 1] = line end
+  for line in string.gmatch(redis.call('HMGET', record, 'history')[1] or '', '[^\n]+') do lines[#lines + 1] = line end
   lines[#lines + 1] = string.format('%.0f ', now) .. change
   return table.concat(lines, '\n', math.max(1, #lines - 49))
 end

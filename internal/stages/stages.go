@@ -25,35 +25,25 @@ import (
 )
 
 // Stage is one of the three ways to hold a key that a fleet goes through.
-type Stage int
+type Stage = lockmigrate.Stage
 
 const (
-	Legacy Stage = iota
-	Bridge
-	Modern
+	Legacy = lockmigrate.StageLegacy
+	Bridge = lockmigrate.StageBridge
+	Modern = lockmigrate.StageModern
 )
 
-var names = []string{"legacy", "bridge", "modern"}
-
-// String returns the stage's name.
-func (s Stage) String() string {
-	if s < 0 || int(s) >= len(names) {
-		return fmt.Sprintf("stage(%d)", int(s))
-	}
-	return names[s]
-}
-
 // Valid tells that there is such a stage.
-func (s Stage) Valid() bool { return s >= Legacy && s <= Modern }
+func Valid(s Stage) bool { return s >= Legacy && s <= Modern }
 
 // Parse finds a stage by its name.
 func Parse(name string) (Stage, error) {
-	for i, n := range names {
-		if n == name {
-			return Stage(i), nil
+	for s := Legacy; s <= Modern; s++ {
+		if s.String() == name {
+			return s, nil
 		}
 	}
-	return 0, fmt.Errorf("no stage is named %q; they are %s", name, strings.Join(names, ", "))
+	return 0, fmt.Errorf("no stage is named %q; they are legacy, bridge, modern", name)
 }
 
 // Record is what a namespace is.
@@ -160,7 +150,6 @@ func same(pattern, text string) bool {
 type Info struct {
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	Version string `json:"version"`
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 }
 
@@ -557,7 +546,7 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 
 func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Record, error) {
 	r := Record{Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since)}
-	if !r.Stage.Valid() {
+	if !Valid(r.Stage) {
 		return Record{}, fmt.Errorf("namespace %s: stage %d is not known to this version", s.Namespace, stage)
 	}
 	var err error

@@ -93,7 +93,7 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 		{"no reply", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, server: slowLoading}, func(s *scene) {
+			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, args: slowLoading}, func(s *scene) {
 				k := s.hold()
 				held := k.Context()
 				fault.inject(s)
