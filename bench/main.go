@@ -5,7 +5,7 @@
 //	cd bench && go run . -only solo   one scenario, to the terminal
 //	cd bench && go run . fleets       old clients and Go clients on one key: who gets which turns
 //
-// Every measurement runs in processes of its own, pinned to one core while the server has another. Every
+// Every measurement runs in processes of its own, pinned to one core while the server has another; -cores has it otherwise. Every
 // contestant takes its turn in every round, and a figure is the median over the rounds of the ratio to
 // the baseline of the same round: what the machine does besides hits all of them. What is measured without
 // contention is cut into slices of 25 ms, in which the contestants take turns, and a round's ratio is the
