@@ -3,6 +3,7 @@
 //
 //	make bench                        everything; about six minutes
 //	cd bench && go run . -only solo   one scenario, to the terminal
+//	cd bench && go run . fleets       old clients and Go clients on one key: who gets which turns
 //
 // Every measurement runs in processes of its own, pinned to one core while the server has another. Every
 // contestant takes its turn in every round, and a figure is the median over the rounds of the ratio to
@@ -31,7 +32,11 @@ func main() {
 		}
 		return
 	}
-	if err := run(os.Args[1:]); err != nil {
+	do, args := run, os.Args[1:]
+	if len(args) > 0 && args[0] == "fleets" {
+		do, args = fleets, args[1:]
+	}
+	if err := do(args); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

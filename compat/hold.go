@@ -28,7 +28,7 @@ type bridgeHold struct {
 
 func (h *bridgeHold) value() string            { return h.acquire.Value }
 func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
-func (h *bridgeHold) every() time.Duration     { return h.opts.RenewEvery }
+func (h *bridgeHold) every() time.Duration     { return h.opts.renewEvery }
 func (h *bridgeHold) alone() bool              { return false }
 func (h *bridgeHold) renewed(protocol.Machine) {}
 
@@ -36,14 +36,17 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 	a := &h.acquire
 	return &protocol.BridgeRenew{
 		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
-		Value: a.Value, TTL: a.TTL, NotAfter: notAfter, Courtesy: a.Courtesy,
+		Value: a.Value, TTL: a.TTL, NotAfter: notAfter,
 	}
 }
 
-func (h *bridgeHold) release() protocol.Machine {
+func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
+
+func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, TTL: a.TTL, Courtesy: a.Courtesy, Place: a.Place, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Asked(),
+		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
 	return m

@@ -3,7 +3,6 @@ package compat
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -26,14 +25,13 @@ type member struct {
 
 func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer) *member {
 	m := &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen}
-	m.Info.Version = opts.Version
 	return m
 }
 
 // run reports until ctx ends: three times in each lease, at once after a change, and soon after a
 // failure. It is the only goroutine that touches m.
 func (m *member) run(ctx context.Context) {
-	lease := m.gate.opts.MemberLease
+	lease := m.gate.opts.memberLease
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	closed := false // that nothing may be acquired has been told
@@ -55,7 +53,7 @@ func (m *member) run(ctx context.Context) {
 		} else if news || closed {
 			stage, epoch, _ := m.gate.stage()
 			closed = false
-			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Note: fmt.Sprintf("%v, epoch %d", stage, epoch)})
+			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Stage: stage, Epoch: epoch})
 		}
 		if news {
 			next = 0
@@ -67,7 +65,7 @@ func (m *member) run(ctx context.Context) {
 // report refreshes the lease, and takes what the answer says to the gate. News tells that the next report has
 // something to say that this one had not.
 func (m *member) report(ctx context.Context) (news bool, err error) {
-	lease := m.gate.opts.MemberLease
+	lease := m.gate.opts.memberLease
 	bounded, cancel := context.WithTimeout(ctx, min(m.gate.opts.ReplyTimeout, lease/2))
 	defer cancel()
 	if !m.Known() {

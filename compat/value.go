@@ -7,5 +7,3 @@ import (
 
 // newValue returns a fresh bridge value of a dialect.
 func newValue(source *random.Source, d *protocol.Dialect) string { return source.BridgeValue(d) }
-
-func newUUID() string { return random.UUID() }

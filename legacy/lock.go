@@ -37,7 +37,7 @@ func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began pr
 	s.Owner, s.Span = (*kept)(k), l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
-	left := m.Expiry().Time().Sub(l.opts.Clock.Now())
+	left := m.Expiry().Time().Sub(l.now())
 	s.Begin(began, min(began.Add(l.opts.Lease), l.mono.Now().Add(left)))
 	return k
 }
@@ -88,13 +88,13 @@ func (k *kept) Acquired(driver.Outcome) {}
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
-	if err := l.syncClock(ctx); err != nil {
+	if err := l.sync(ctx); err != nil {
 		failed := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Failed}, Err: err}
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	k.mu.Lock()
 	m := &protocol.LegacyRenew{
-		Dialect: l.opts.Dialect.Rules(), Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
+		Dialect: l.rules, Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
 		Value: k.value, ValueExpiry: k.valueExpiry, Pending: k.pending, PendingExpiry: k.pendingExpiry,
 	}
 	k.mu.Unlock()
@@ -117,7 +117,7 @@ func (k *kept) keep(m *protocol.LegacyRenew) {
 
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, rules := k.locker, k.locker.opts.Dialect.Rules()
+	l, rules := k.locker, k.locker.rules
 	var lost *Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
 		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.NotOurs}}, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -35,6 +36,7 @@ type stageFlags struct {
 	shortest time.Duration
 	lag      time.Duration
 	delay    time.Duration
+	yield    time.Duration
 	profile  string
 	begin    string
 }
@@ -73,7 +75,7 @@ time.`,
 	cmd.AddCommand(newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
-		newStageListCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
+		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 
@@ -147,8 +149,18 @@ func withStore(ctx context.Context, env *environment, flags stageFlags, run func
 		return err
 	}
 	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout}
+	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
 	return explainStage(run(ctx, &place{end, store}))
+}
+
+// whoami is who runs this, and where, for the history of a record.
+func whoami(env *environment) string {
+	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"), "somebody")
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return name + "@" + host
 }
 
 // explainStage adds a hint to what a store finds.
@@ -195,7 +207,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case to == from: // reached already: a command that is run again
 		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
 		return followStage(ctx, env, store, flags)
-	case !to.Valid():
+	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
@@ -369,7 +381,7 @@ func whatToKnow(from, to stages.Stage) []string {
 }
 
 // bridgeCosts is what the old clients pay for the bridge; TestWhatTheBridgeCosts measured the figures of docs/runbook.md.
-const bridgeCosts = "on keys that Go and old clients both wait for, old clients get fewer turns and wait longer: 28 instead of 91 turns, and 3.6 s instead of 1.0 s (95 % of waits) on a very busy key; compat.Options.YieldAfter and YieldAtMost of 1 ms give them their turns back (docs/runbook.md, step 3)"
+const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and the waits that they had (docs/runbook.md, step 3, has figures), if they look at a held key more often than --yield says"
 
 func blocked(blockers []stages.Blocker) string {
 	text := "waiting: " + terminal.Safe(blockers[0].String())
@@ -399,6 +411,7 @@ type stageJSON struct {
 	Shortest  int64         `json:"shortest_lease_ms"`
 	Lag       int64         `json:"clock_lag_ms"`       // 0: the members' own
 	Delay     int64         `json:"command_delay_ms"`   // the same
+	Yield     int64         `json:"yield_ms"`           // the same
 	RestsOn   string        `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []memberJSON  `json:"members"`
 	BlockedBy []blockerJSON `json:"blocked_by"`       // of the next advance
@@ -410,7 +423,6 @@ type memberJSON struct {
 	ID      string `json:"id"`
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	Version string `json:"version"`
 	Epoch   int64  `json:"epoch"` // -1: none yet
 	Stage   string `json:"stage"` // empty: none yet
 	Lowest  string `json:"lowest_stage_in_use"`
@@ -449,7 +461,7 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 	}
 	var blockers []stages.Blocker
 	next := view.Record.Stage + 1
-	if next.Valid() {
+	if stages.Valid(next) {
 		blockers, err = store.Move(ctx, view.Record.Epoch, next, false)
 		if err != nil && !errors.Is(err, stages.ErrConflict) {
 			return err
@@ -465,7 +477,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	r := view.Record
 	doc := stageJSON{
 		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: slices.Clone(r.Patterns), Changing: []string{},
-		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
+		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
 	}
 	late, atMost := view.ChangingOver()
 	for _, m := range late {
@@ -477,12 +489,12 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	}
 	for _, m := range view.Members {
 		row := memberJSON{
-			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Version: m.Info.Version, Epoch: m.Epoch,
+			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
 			User: m.Info.User, Misfit: m.Misfit,
 		}
-		if m.Stage.Valid() {
+		if stages.Valid(m.Stage) {
 			row.Stage = m.Stage.String()
 		}
 		doc.Members = append(doc.Members, row)
@@ -502,10 +514,10 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		b.WriteString("no members\n")
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tVERSION\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
+		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				terminal.Safe(orDash(m.Info.Version)), memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
+				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -542,7 +554,7 @@ func memberStage(m stages.Member) string {
 	switch {
 	case m.Misfit != "":
 		return "UNFIT"
-	case !m.Stage.Valid():
+	case !stages.Valid(m.Stage):
 		return "joining"
 	}
 	return m.Stage.String()

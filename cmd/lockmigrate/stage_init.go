@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -61,6 +62,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
 	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 0: 1s")
 	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
+	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time, longer than the pause between two looks of a legacy client: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
 }
@@ -76,7 +78,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	if record.Dialect == "" {
 		return record, usageError(`"lockmigrate scan" and "lockmigrate observe" tell which dialect the clients speak`, "--dialect is missing: values of another dialect read as free or as held for ever")
 	}
-	dialect, err := compat.ParseDialect(record.Dialect)
+	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
 		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
@@ -87,11 +89,13 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	unit := dialect.Rules().Unit.Resolution()
-	if record.ClockLag < 0 || record.CommandDelay < 0 || record.ClockLag%time.Millisecond != 0 || record.CommandDelay%time.Millisecond != 0 {
-		return record, usageError("give whole milliseconds, 0 or more", "--clock-lag %v, --command-delay %v", record.ClockLag, record.CommandDelay)
+	unit := dialect.Unit.Resolution()
+	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
+		if d < 0 || d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
+		}
 	}
-	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
+	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
 	if err := opts.Validate(); err != nil {
 		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v, a clock lag of %v and a command delay of %v the bridge is not safe: %w", record.Shortest, opts.ClockLag, opts.CommandDelay, err)
 	}
@@ -111,7 +115,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match),
-		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay})
+		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
 	if err != nil {
 		return err
 	}
@@ -188,13 +192,15 @@ func (f *stageFlags) measured() (why []string, err error) {
 			return nil, bold("--clock-lag", f.lag, old.ClockLag, "shorter")
 		case f.delay > 0 && f.delay < old.CommandDelay:
 			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
+		case f.yield > 0 && f.yield < old.Yield:
+			return nil, bold("--yield", f.yield, old.Yield, "shorter")
 		}
 	}
 	if len(f.match) == 0 {
 		f.match = slices.Clone(p.Match)
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
-	f.lag, f.delay = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay)
+	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
 	return old.Why, nil
 }
 
@@ -309,10 +315,41 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 	return table.Flush()
 }
 
+func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history [flags]",
+		Short: "Show who changed a namespace, when, from where and why",
+		Long: `history shows the last 50 changes of a namespace's record, by the server's
+clock: who created it, moved it, or corrected it, and on which certificate, or
+for which reason, the step rests. Who is $LOCKMIGRATE_BY, or the user and host
+of the command.`,
+		Example: "  lockmigrate stage history --namespace orders",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				view, err := at.store.Show(ctx)
+				if err != nil {
+					return err
+				}
+				if env.global.json {
+					return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)})
+				}
+				var b strings.Builder
+				for _, c := range view.Record.History {
+					fmt.Fprintf(&b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
+					if c.Note != "" {
+						fmt.Fprintf(&b, "    %s\n", terminal.Safe(c.Note))
+					}
+				}
+				return env.show(b.String())
+			})
+		},
+	}
+}
+
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay",
+		Short: "Correct its keys, dialect, lease, lag, delay, yield",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern
@@ -355,7 +392,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	if flags.shortest != 0 {
 		to.Shortest = flags.shortest
 	}
-	to.ClockLag, to.CommandDelay = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay)
+	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
 	to.Patterns = slices.Clone(to.Patterns)
 	if to, err = checkedRecord(to); err != nil {
 		return err
@@ -390,6 +427,9 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	if refused != nil {
 		return refused
 	}
+	if to.Note = ""; strings.TrimSpace(flags.force) != "" {
+		to.Note = "forced: " + flags.force
+	}
 	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
 		err = unlessAlone(blockers)
 	}
@@ -416,6 +456,9 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.CommandDelay != to.CommandDelay {
 		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
 	}
+	if from.Yield != to.Yield {
+		changes = append(changes, fmt.Sprintf("yield %v (now %v)", to.Yield, orDefault(from.Yield)))
+	}
 	return changes
 }
 
@@ -427,6 +470,9 @@ func knownClients(r stages.Record) string {
 	}
 	if r.CommandDelay > 0 {
 		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
+	}
+	if r.Yield > 0 {
+		text += fmt.Sprintf(", yield %v", r.Yield)
 	}
 	return text
 }

@@ -11,7 +11,7 @@ const (
 	BridgeDrop                   // bridge_release.lua: a Drop... code
 )
 
-// The codes of BridgeTake. With those that take the keys, Int3 is 1 if a gap may follow.
+// The codes of the bridge's ops.
 const (
 	TakeFree     = 1  // the key was free
 	TakeOver     = 2  // an expired legacy value, Text, was taken over
@@ -29,6 +29,7 @@ const (
 	RenewTheirs  = -1 // the guard is ours, the key holds Text
 	RenewLost    = 0  // neither is ours
 	DropDone     = 1  // released
+	DropHanded   = 3  // released, and the lock is that of the first in the queue now
 	DropRepaired = 2  // the key was absent, the guard ours
 	DropTheirs   = -1 // the guard was ours, the key holds Text
 	DropNothing  = 0  // nothing was ours
@@ -78,10 +79,12 @@ type BridgeAcquire struct {
 	Poll     time.Duration // the longest sleep between two attempts
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
-	Courtesy Courtesy
-	Place    Place
-	Passed   string // the entry of one who was first in the queue and has been left a free key already
-	Quiet    bool   // we have heard of every change of the key in the gap that is over now, and there was none
+	Yield    Yield
+	Queue    string        // the queue's key: a free key goes to the first who waits there; empty for none
+	Passes   bool          // a free key is taken whoever waits: an attempt that does not wait itself
+	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
+	Claim    time.Duration // of a lock that is handed to us, until we have spoken
+	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -92,48 +95,32 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
-	asked   Instant // the same of the last BridgeTake, where a streak is kept
+	asked   Instant // the same of the last BridgeTake, where gaps are left for old clients
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
 	wait    time.Duration // when to look again; negative: unknown
-	first   bool          // nobody stands before us in the queue
+	before  int64         // how many stand before us in the queue
+	entry   string        // ours in the queue, as it was sent last
+	stood   string        // the one before it, until the server has replaced that
+	ticket  int64         // our place in the queue; 0: none
+	queued  Instant       // when the last question that was answered with a ticket had not been sent yet
+	handed  bool          // the lock came by a grant
+	doubt   bool          // a reply stayed out: what is ours may have been taken over
 	verdict Verdict       // of a withdrawal under way
 	bare    bool          // which names the lock's own keys alone: the keys beside it were refused
 	puts    int
 }
 
-// Courtesy is what bridge holders do so that legacy clients, which look only now and then, get a turn.
-// The zero value does nothing.
-type Courtesy struct {
-	Streak     string        // the key that tells since when bridge holders have followed one another
-	YieldAfter time.Duration // how long that may last
-	YieldMost  time.Duration // how long it may last where gap after gap was quiet; less than YieldAfter: no longer
-	Gap        time.Duration // for how long the key is then left free
+// Yield is what bridge holders do so that old clients, which look only now and then, get turns: bridge_yield.lua says
+// when they leave the key free. The zero value does nothing.
+type Yield struct {
+	Key string        // of the state
+	Gap time.Duration // for how long the key is left free at a time
 }
 
-func (c Courtesy) on(command Command) Command {
-	command.Streak, command.YieldAfter, command.YieldMost, command.Gap = c.Streak, c.YieldAfter, c.YieldMost, c.Gap
-	return command
-}
-
-// Brief is the longest hold after which a release may leave the streak as the acquisition has written it.
-func (c Courtesy) Brief() time.Duration { return c.Gap / 8 }
-
-// Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
-// turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
-type Place struct {
-	Queue    string        // the queue's key
-	Entry    string        // ours, "<name> <channel>"; empty: we have none
-	TTL      time.Duration // of the queue's key: more than twice the longest sleep
-	Patience time.Duration // how long a free key is left to the first in the queue; 0: not at all
-}
-
-func (p Place) on(command Command) Command {
-	command.Queue, command.Entry = p.Queue, p.Entry
-	if command.Op == BridgeTake {
-		command.QueueTTL, command.Patience = p.TTL, p.Patience
-	}
+func (y Yield) on(command Command) Command {
+	command.Yield, command.Gap = y.Key, y.Gap
 	return command
 }
 
@@ -151,12 +138,22 @@ const (
 // maxSettles bounds how often one acquisition settles before it leaves the key to others.
 const maxSettles = 8
 
-// Since returns the reading of the client's clock before the command that set or extended the keys
-// last: the TTL counts from no earlier. Valid once Acquired.
-func (a *BridgeAcquire) Since() Instant { return a.sent }
+// Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
+func (a *BridgeAcquire) Deadline() Instant {
+	if a.handed {
+		return a.queued.Add(a.Claim)
+	}
+	return a.sent.Add(a.TTL)
+}
+
+// Handed tells that another holder has handed us the lock. Valid once Acquired.
+func (a *BridgeAcquire) Handed() bool { return a.handed }
+
+// Entries returns our entries that may stand in the queue.
+func (a *BridgeAcquire) Entries() (entry, stood string) { return a.entry, a.stood }
 
 // Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no streak is kept, and where the release has to write it.
+// earlier. Valid once Acquired; 0 where no gaps are left for old clients.
 func (a *BridgeAcquire) Asked() Instant { return a.asked }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
@@ -166,8 +163,8 @@ func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
 // again is worth it; negative when that is unknown.
 func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
 
-// First tells that nobody stood before us in the queue when the server answered last.
-func (a *BridgeAcquire) First() bool { return a.first }
+// Before returns how many stood before us in the queue when the server answered last.
+func (a *BridgeAcquire) Before() int { return int(a.before) }
 
 // TookOver tells that an expired legacy value, Seen, was replaced.
 func (a *BridgeAcquire) TookOver() bool { return a.took }
@@ -181,6 +178,9 @@ func (a *BridgeAcquire) Holds() bool {
 // Next implements Machine.
 func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	switch {
+	case a.at == bridgeSlept && reply.Kind == Granted && a.certain(now, reply):
+		a.at, a.handed, a.fence, a.entry = bridgeTakes, true, reply.Int, ""
+		return done(Acquired)
 	case a.at == bridgeBegin || a.at == bridgeSlept:
 		return a.attempt(now)
 	case a.at == bridgeSettles:
@@ -198,9 +198,21 @@ func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	}
 }
 
+// certain tells that a grant is for our present place, and that enough of its claim is left. The server still said
+// "held" after our last question was sent, so the grant is younger than that.
+func (a *BridgeAcquire) certain(now Instant, reply Reply) bool {
+	return a.ticket != 0 && reply.Int2 == a.ticket && now.Sub(a.queued) < a.Claim/2 && (a.Fence == "" || reply.Int > 0)
+}
+
 func (a *BridgeAcquire) attempt(now Instant) Step {
 	if a.Truthful {
 		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
+	}
+	a.ticket, a.queued = 0, 0
+	if a.Channel != "" {
+		if entry := (Entry{a.Claim, a.NotAfter, true, a.Channel, a.Value}).String(); entry != a.entry {
+			a.stood, a.entry = a.entry, entry
+		}
 	}
 	a.again, a.settles, a.puts, a.took = false, 0, 0, false
 	return a.ask(now, bridgeTakes, BridgeTake)
@@ -208,15 +220,12 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.first, a.Passed, a.Quiet = true, "", false
-	if reply.Int > TakeHeld && reply.Int3 != 0 {
-		a.asked = 0 // the release may begin a gap
-	}
+	a.before = 0
 	if reply.Int <= TakeHeld {
-		a.fence, a.first = 0, reply.Int2 == 0
-		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
-			a.Passed, a.seen = reply.Text, ""
-		}
+		a.fence, a.before = 0, reply.Int2
+		a.ticket, a.queued, a.stood = reply.Int4, a.sent, ""
+	} else {
+		a.entry, a.stood = "", "" // the script has removed it
 	}
 	switch reply.Int {
 	case TakeFree:
@@ -227,8 +236,11 @@ func (a *BridgeAcquire) taken(reply Reply) Step {
 	case TakeOver:
 		a.took = true
 		return a.settle()
-	case TakeMine:
-		return a.settle() // the earlier sending may have been a takeover
+	case TakeMine: // an earlier sending arrived, perhaps as a takeover; or the key was given to us
+		if a.doubt || a.Dialect.SettlesFree() {
+			return a.settle()
+		}
+		return done(Acquired)
 	case TakeForeign:
 		return a.pause(Foreign)
 	case TakeRefused:
@@ -281,7 +293,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again, a.Quiet = true, false // what we knew was of another moment
+		a.again, a.doubt = true, true
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -331,7 +343,7 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
-	if op == BridgeTake && a.Courtesy.Gap > 0 {
+	if op == BridgeTake && a.Yield.Gap > 0 {
 		a.asked = now
 	}
 	return send(a.command(op))
@@ -343,15 +355,18 @@ func (a *BridgeAcquire) command(op Op) Command {
 	if op == BridgeDrop && a.bare {
 		return c
 	}
+	c.Queue, c.Entry, c.Stood = a.Queue, a.entry, a.stood
 	if op == BridgeDrop {
-		return a.Place.on(a.Courtesy.on(c))
+		return a.Yield.on(c)
 	}
 	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
-		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
-		c = a.Place.on(a.Courtesy.on(c))
-		c.Passed, c.Quiet = a.Passed, a.Quiet
+		c.Fence, c.FenceTTL, c.QueueTTL = a.Fence, a.FenceTTL, a.QueueTTL
+		c = a.Yield.on(c)
+		if a.Passes {
+			c.Queue = ""
+		}
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -380,7 +395,6 @@ type BridgeRenew struct {
 	Value    string
 	TTL      time.Duration
 	NotAfter Instant
-	Courtesy Courtesy
 
 	asked bool
 	again bool
@@ -424,10 +438,10 @@ func (r *BridgeRenew) Next(now Instant, reply Reply) Step {
 
 func (r *BridgeRenew) ask(now Instant) Step {
 	r.sent = now
-	return send(r.Courtesy.on(Command{
+	return send(Command{
 		Op: BridgeExtend, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL,
 		Fence: r.Fence, FenceTTL: r.FenceTTL, NotAfter: r.NotAfter,
-	}))
+	})
 }
 
 // BridgeRelease deletes key and guard where they still hold our value.
@@ -445,10 +459,15 @@ type BridgeRelease struct {
 	Key      string
 	Guard    string
 	Value    string
-	TTL      time.Duration // that the lock had: how long the streak is remembered
-	Courtesy Courtesy
-	Place    Place         // with an Entry, the place is given up too
+	Yield    Yield
+	Queue    string // the queue's key; empty for none
+	Hand     bool   // the lock was ours and settled: the first in the queue may have it
+	Fence    string // with Hand: the fencing counter's key, for the next holder; empty for none
+	FenceTTL time.Duration
+	Entry    string        // ours in the queue, to be removed; empty for none
+	Stood    string        // another one of ours, likewise
 	Taken    Instant       // a reading from before the keys were taken; 0: unknown
+	Behind   int           // how many of this process wait for the key without an entry in the queue
 	Leftover string        // deleted where it stands in our place; empty: nothing is
 	Breath   time.Duration // see Dialect.Breath
 
@@ -456,6 +475,7 @@ type BridgeRelease struct {
 	again  bool
 	bare   bool // the keys beside the lock's own were refused
 	clears bool // Leftover is being deleted
+	held   time.Duration
 	seen   string
 }
 
@@ -467,15 +487,18 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case !r.asked:
 		r.asked = true
-		return r.ask(r.Taken != 0 && now.Sub(r.Taken) < r.Courtesy.Brief())
+		if r.Taken != 0 {
+			r.held = max(now.Sub(r.Taken), 0)
+		}
+		return r.ask()
 	case r.clears:
 		return done(Displaced)
 	case reply.Kind == Silence && !r.again:
 		r.again = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Fault && !r.bare:
 		r.bare = true
-		return r.ask(false)
+		return r.ask()
 	case reply.Kind == Silence, reply.Kind == Fault && r.again:
 		return done(Unsure)
 	case reply.Kind == Fault:
@@ -496,11 +519,12 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	}
 }
 
-func (r *BridgeRelease) ask(brief bool) Step {
-	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, TTL: r.TTL, Breath: r.Breath}
+func (r *BridgeRelease) ask() Step {
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, Breath: r.Breath}
 	if r.bare {
 		return send(c)
 	}
-	c.Brief = brief
-	return send(r.Place.on(r.Courtesy.on(c)))
+	c.Held, c.Behind, c.Queue, c.Hand, c.Entry, c.Stood = r.held, r.Behind, r.Queue, r.Hand, r.Entry, r.Stood
+	c.Fence, c.FenceTTL = r.Fence, r.FenceTTL
+	return send(r.Yield.on(c))
 }

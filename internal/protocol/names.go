@@ -15,8 +15,7 @@ const (
 	guardEnding  = ":guard"
 	fenceEnding  = ":fence"
 	recordEnding = ":sidecar"
-	streakEnding = ":streak"
-	lineEnding   = ":line"
+	yieldEnding  = ":yield"
 	queueEnding  = ":queue"
 	shareEnding  = ":share"
 )
@@ -25,8 +24,7 @@ var companionRoles = map[string]string{
 	guardEnding:  "the guard",
 	fenceEnding:  "the fencing counter",
 	recordEnding: "the record of sidecars",
-	streakEnding: "the streak of bridge holders",
-	lineEnding:   "the queue of bridge clients",
+	yieldEnding:  "the state of the gaps for old clients",
 	queueEnding:  "the queue",
 	shareEnding:  "the pause for polling clients",
 }
@@ -40,13 +38,10 @@ func SidecarKey(key string) string { return Beside(key, recordEnding) }
 // FenceKey returns the name of a lock's fencing counter, the same in every stage.
 func FenceKey(key string) string { return Beside(key, fenceEnding) }
 
-// StreakKey returns the name of the key that tells since when bridge holders have followed one another.
-func StreakKey(key string) string { return Beside(key, streakEnding) }
+// YieldKey returns the name of the key with the state of the gaps that bridge holders leave for old clients.
+func YieldKey(key string) string { return Beside(key, yieldEnding) }
 
-// LineKey returns the name of the queue of those who wait for a bridge lock.
-func LineKey(key string) string { return Beside(key, lineEnding) }
-
-// QueueKey returns the name of the queue of those who wait for a modern lock.
+// QueueKey returns the name of the queue of those who wait for a lock, in the stages bridge and modern.
 func QueueKey(key string) string { return Beside(key, queueEnding) }
 
 // ShareKey returns the name of the key that says when modern clients last left polling clients a pause.
@@ -99,18 +94,18 @@ func RedissonChannel(name string) string {
 }
 
 // Companions are the keys beside a bridge lock's key.
-type Companions struct{ Guard, Fence, Streak, Line string }
+type Companions struct{ Guard, Fence, Yield, Queue string }
 
 // CompanionsOf names them all, with one allocation in the usual case.
 func CompanionsOf(key string) Companions {
 	if key == "" || strings.ContainsAny(key, "{}") {
-		return Companions{GuardKey(key), FenceKey(key), StreakKey(key), LineKey(key)}
+		return Companions{GuardKey(key), FenceKey(key), YieldKey(key), QueueKey(key)}
 	}
-	all := "{" + key + "}" + guardEnding + "{" + key + "}" + fenceEnding + "{" + key + "}" + streakEnding + "{" + key + "}" + lineEnding
+	all := "{" + key + "}" + guardEnding + "{" + key + "}" + fenceEnding + "{" + key + "}" + yieldEnding + "{" + key + "}" + queueEnding
 	guard := len(key) + len("{}"+guardEnding)
 	fence := guard + len(key) + len("{}"+fenceEnding)
-	streak := fence + len(key) + len("{}"+streakEnding)
-	return Companions{all[:guard], all[guard:fence], all[fence:streak], all[streak:]}
+	yield := fence + len(key) + len("{}"+yieldEnding)
+	return Companions{all[:guard], all[guard:fence], all[fence:yield], all[yield:]}
 }
 
 // Beside returns the name of a key that accompanies another and lies in the same cluster slot.

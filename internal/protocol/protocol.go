@@ -77,22 +77,20 @@ type Command struct {
 	Share    time.Duration // Queue, QueueRelease: how long the key is left to clients who only poll, a fifth of the time; 0: never
 	Wanted   bool          // QueueRelease: somebody is likely to wait, and is to hear of it before we do
 
-	Guard      string        // the bridge's second key
-	Grace      time.Duration // how long a legacy expiry must be over before a takeover; negative: never
-	Unit       Unit          // of the legacy expiry that the server reads
-	Layout     Layout        // of the same
-	PutBack    bool          // BridgeSettle: overwrite a live legacy value
-	Streak     string        // the key that tells since when bridge holders follow one another; empty: not kept
-	YieldAfter time.Duration // how long that may last before a gap for legacy clients
-	YieldMost  time.Duration // the same where gap after gap was quiet
-	Gap        time.Duration // the length of the gap
-	Quiet      bool          // BridgeTake: nobody has touched the key in the gap that is over now, as far as we know
-	Brief      bool          // BridgeDrop: taken less than an eighth of a gap ago
-	Breath     time.Duration // BridgeDrop, SidecarDel: for how long the guard stays behind; 0: not at all
-	Entry      string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
-	Patience   time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
-	Passed     string        // BridgeTake: the entry of a first one that was left that time already
-	NotAfter   Instant       // on the server's clock: the command is refused later than this; 0: no bound
+	Guard    string        // the bridge's second key
+	Grace    time.Duration // how long a legacy expiry must be over before a takeover; negative: never
+	Unit     Unit          // of the legacy expiry that the server reads
+	Layout   Layout        // of the same
+	PutBack  bool          // BridgeSettle: overwrite a live legacy value
+	Yield    string        // the key with the state of the gaps for old clients; empty: none are left
+	Gap      time.Duration // the length of a gap
+	Held     time.Duration // BridgeDrop: for how long the lock was held
+	Behind   int           // BridgeDrop: how many wait for the key without an entry in Queue, as far as we know
+	Breath   time.Duration // BridgeDrop: for how long the guard stays behind; 0: not at all
+	Entry    string        // BridgeTake, BridgeDrop: our Entry in Queue; empty for none
+	Stood    string        // BridgeTake: the entry that Entry replaces; BridgeDrop: another one of ours
+	Hand     bool          // BridgeDrop: the lock may be handed to the first in Queue
+	NotAfter Instant       // on the server's clock: the command is refused later than this; 0: no bound
 
 	Record  string       // the key of the sidecars' record
 	Sidecar *SidecarCall // of a sidecar's ops
@@ -119,6 +117,7 @@ type Reply struct {
 	Int  int64
 	Int2 int64 // further integers of a script's reply
 	Int3 int64
+	Int4 int64
 	Text string
 }
 

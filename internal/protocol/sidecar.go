@@ -67,9 +67,10 @@ type Sidecar struct {
 	Fleet   *Dialect      // of the namespace, if it is another
 	Lease   time.Duration // of a lock without an expiry; the sidecar renews it
 	Legacy  bool          // stage legacy: commands do what they always did, and are remembered
-	Alone   bool          // stage modern: no client of the old scheme is about, and there is a queue
+	Alone   bool          // stage modern: no client of the old scheme is about
 	Grace   time.Duration // as of a BridgeAcquire; negative: never take over
 	Settle  time.Duration // the same
+	Gap     time.Duration // stage bridge: the length of a gap for clients of the old scheme; 0 leaves none
 	Poll    time.Duration // between two attempts of the service's client; 0: the dialect's, or 100 ms
 	Far     string        // a bridge value, of the service's dialect, that stands for all other holders
 }
@@ -189,8 +190,11 @@ func (s *Sidecar) Keep(now Instant, key string, connected bool) Command {
 
 func (s *Sidecar) command(op Op, now Instant, key string) Command {
 	c := Command{Op: op, Key: key, Guard: GuardKey(key), Record: SidecarKey(key), Sidecar: &SidecarCall{Name: s.Name, Now: now, Far: s.Far}}
-	if s.Alone {
+	if !s.Legacy {
 		c.Queue = QueueKey(key)
+	}
+	if s.Gap > 0 && !s.Alone && !s.Legacy {
+		c.Yield, c.Gap = YieldKey(key), s.Gap
 	}
 	return c
 }

@@ -3,12 +3,10 @@
 -- KEYS key        the lock's key
 -- KEYS guard      its guard
 -- KEYS fence      the fencing counter, or the lock's key when none is wanted
--- KEYS streak     the streak of bridge holders, or the lock's key when none is kept
 -- ARGV value      the bridge value
 -- ARGV ttl        the TTL in milliseconds
 -- ARGV fence_ttl  the fencing counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV gap        the length of a gap in the streak in milliseconds, 0 when none is kept
 -- Reply    {1}                 extended
 --          {2}                 repaired: one of the two keys was gone and is set again
 --          {-1, 0, 0, value}   displaced: the guard is ours, but the key holds that value; neither is changed
@@ -18,26 +16,19 @@
 -- Atomic because between a look at the two keys and a write another client can take the key.
 -- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
 -- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
--- Where the key is not ours any more a legacy client is about: the streak of bridge holders begins anew.
 -- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
--- it the server allows the SET of what is missing too. Counter and streak come last, and may be refused.
+-- it the server allows the SET of what is missing too. The counter comes last, and may be refused.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end
-
-local function anew()
-  if gap ~= '0' and pcall(look) then
-    redis.pcall('SET', streak, string.format('%.0f %.0f', now, now + gap), 'PX', ttl + gap)
-  end
-end
 
 local code, missing = 1, nil
 local found = redis.pcall('MGET', key, guard)
 if found[1] ~= value or found[2] ~= value then
   local owner, seen = text(guard), text(key)
   if owner == value and seen and seen ~= value then
-    anew()
     return {-1, 0, 0, seen}
   end
   if owner ~= value and (owner or seen ~= value) then return {0} end
@@ -48,9 +39,4 @@ if missing ~= key then redis.call('PEXPIRE', key, ttl) end
 if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end
 if missing then redis.call('SET', missing, value, 'PX', ttl) end
 if fence_ttl ~= '0' then redis.pcall('PEXPIRE', fence, fence_ttl) end
-if code == 2 then
-  anew()
-elseif gap ~= '0' then
-  redis.pcall('PEXPIRE', streak, ttl + gap)
-end
 return {code}

@@ -1,25 +1,6 @@
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
 --
--- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
--- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly. It is read by look(), once, where it is needed.
-local time, now
-local function look()
-  if now then return end
-  time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
-
--- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
--- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
--- process that had been stopped, is refused however late it comes.
-local function late(bound)
-  if bound == '0' then return false end
-  look()
-  return now > tonumber(bound)
-end
-
 local function refuse()
   return redis.error_reply('STAGE the lease of this member of the namespace is over')
 end
@@ -58,18 +39,6 @@ local function expiry(value, unit, layout)
   end
   if ends < 1e12 or ends > now + 3.2e12 then return nil end
   return ends
-end
-
--- next_fence(counter, ttl, last): the next fencing token, above every one before it, of which the counter
--- holds the last; 0 when ttl is '0', then no counter is wanted and the key stands in its place, since all
--- keys must be in one slot. A counter that is no whole number up to 9e15 is not one of ours: it counts as none.
-local function next_fence(counter, ttl, last)
-  if ttl == '0' then return 0 end
-  last = tonumber(string.match(last or '', '^%d+$') or 0)
-  if last > 9e15 then last = 0 end
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
-  redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
-  return n
 end
 
 -- text(key): what a key holds: its string, or its type's name when it is no string, and nil when it is

@@ -8,9 +8,12 @@
 --
 -- Atomic because the member may be stopped, or its command delayed, between a look at its lease and
 -- the SETNX: the namespace may have moved on to a stage in which nobody expects this value.
+-- On a key that exists SETNX changes nothing. It runs there even where the guard forbids the key: bridge holders count it,
+-- see bridge_yield.lua.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end
-if redis.call('EXISTS', guard) == 1 then return 0 end
+if redis.call('EXISTS', guard) == 1 and redis.call('EXISTS', key) == 0 then return 0 end
 return redis.call('SETNX', key, value)

@@ -364,37 +364,44 @@ const (
 
 func situations() []situation {
 	const (
-		key, guard, fence, streak = "lock", "{lock}:guard", "{lock}:fence", "{lock}:streak"
-		line, queue, share        = "{lock}:line", "{lock}:queue", "{lock}:share"
-		ours, theirs              = "5123456789012345678", "6123456789012345678"
-		ttl, gap, long            = 10_000, 600, 60_000
-		record, members           = "record", "{record}:members"
+		key, guard, fence, yield = "lock", "{lock}:guard", "{lock}:fence", "{lock}:yield"
+		queue, share             = "{lock}:queue", "{lock}:share"
+		ours, theirs             = "5123456789012345678", "6123456789012345678"
+		ttl, gap, long           = 10_000, 600, 60_000
+		record, members          = "record", "{record}:members"
 	)
 	ms := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMilli(), 10) }
 	later, past := ms(time.Hour), ms(-time.Hour)
 	set := func(key, value string) string { return "SET " + key + " " + value + " PX 20000" }
 	held := []string{set(key, ours), set(guard, ours)}
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
-	kept := []string{set(streak, ms(time.Second)+"_"+later), set(fence, "1700000000000000")}
+	gaps := func(mode, owed string) string { // a state in which the next release begins a gap
+		ago := ms(-time.Minute)
+		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600")
+	}
+	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
+	begins := strings.Replace(gaps("0", "100"), "_100_0_", "_100_-2_", 1) // whatever the count of SETNX says
 
 	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
-		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, 100, gap, 3000, 1000}
+		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, gap}
 		for _, f := range change {
 			args = f(args)
 		}
 		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, streak, line}, args: args, locks: 2, ours: ours}
+			keys: []string{key, guard, fence, yield, queue}, args: args, locks: 2, ours: ours}
 	}
-	queued := func(args []any) []any { return append(args, "me heard", long, "", 1) }
+	const entry, bridge, gone = "1000 0 1 heard " + ours, "1000_0_1_heard_" + theirs, "1000_0_0_nobody_" + theirs
+	ourEntry := strings.ReplaceAll(entry, " ", "_")
+	queued := func(args []any) []any { return append(args, entry, long, "") }
 	bounded := func(args []any) []any { args[6] = later; return args }
 	refused := func(args []any) []any { args[2] = -1; return args }
 	release := func(name, code string, before []string, args ...any) situation {
 		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
-			keys: []string{key, guard, streak, line}, args: append([]any{ours, gap, ttl}, args...), locks: 2, ours: ours, trial: mayFree}
+			keys: []string{key, guard, yield, queue, fence}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}
 	}
 	renew := func(name, code string, before []string) situation {
 		s := situation{script: scripts.BridgeRenew, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, streak}, args: []any{ours, ttl, long, later, gap}, locks: 2, ours: ours}
+			keys: []string{key, guard, fence}, args: []any{ours, ttl, long, later}, locks: 2, ours: ours}
 		if code == "1" {
 			s.trial = `redis.call('TIME') ` + mayKeep
 		}
@@ -417,22 +424,22 @@ func situations() []situation {
 		s.args = append(s.args, 1)
 		return s
 	}
-	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 20000 1 0 1000 500 0 ms plain 300 7 1800000000000"
+	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 20000 1 0 1000 500 0 ms plain 100 300 7 1800000000000"
 	knows := func(field string) []string {
 		return []string{"HSET " + sides + " me " + field, "PEXPIRE " + sides + " 60000"}
 	}
-	granted := with(held, knows(ours+"_1800000000000_0_-_"+later+",_1800000000000"))
+	granted := with(held, knows(ours+"_1800000000000_1000_-_0_0_"+later+",_1800000000000"))
 	sidecar := func(script *scripts.Script, name, code, word, trial string, before []string) situation {
-		return situation{script: script, name: name, code: code, before: before, keys: []string{key, guard, sides, queue}[:len(script.Keys)], args: []any{word},
+		return situation{script: script, name: name, code: code, before: before, keys: []string{key, guard, sides, queue, yield}[:len(script.Keys)], args: []any{word},
 			locks: 2, ours: ours, trial: trial, proof: sides}
 	}
 	taking := func(name, code, form string, before ...string) situation {
 		return sidecar(scripts.SidecarTake, name, code, fmt.Sprintf(words, form), "", before)
 	}
-	const me, next, gone = ours + " 1000 heard", theirs + "_1000_heard", theirs + "_1000_nobody"
+	const me, next = "1000 0 0 heard " + ours, "1000_0_0_heard_" + theirs
 	enqueue := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernQueue, name: name, code: code, before: before,
-			keys: []string{key, queue}, args: []any{ours, ttl, me, long}, locks: 1, ours: ours}
+			keys: []string{key, queue, guard}, args: []any{ours, ttl, me, long}, locks: 1, ours: ours}
 		if !plain {
 			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, 200)
 		}
@@ -441,7 +448,7 @@ func situations() []situation {
 	mine := strings.ReplaceAll(me, " ", "_")
 	giveBack := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernRelease, name: name, code: code, before: with([]string{set(key, ours)}, before),
-			keys: []string{key, queue}, args: []any{ours}, locks: 1, ours: ours, trial: mayFree}
+			keys: []string{key, queue, guard}, args: []any{ours}, locks: 1, ours: ours, trial: mayFree}
 		if !plain {
 			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, me, 200)
 		}
@@ -464,23 +471,30 @@ func situations() []situation {
 	return []situation{
 		acquire("free", "1", nil),
 		acquire("free, kept before", "1", kept),
-		acquire("free, in the queue", "1", []string{"ZADD " + line + " 1 me_heard 2 other_heard"}, queued),
+		acquire("free, in the queue", "1", []string{"ZADD " + queue + " 1 " + ourEntry + " 2 " + bridge}, queued),
 		acquire("free, bounded", "1", nil, bounded),
-		acquire("another's turn", "0", []string{"ZADD " + line + " 1 other_heard"}, queued),
+		acquire("free, after a gap of no use", "1", []string{gaps("1", "0")}, queued),
+		acquire("left to old clients once more", "0", []string{gaps("2", "200")}, queued),
+		acquire("another's turn", "0", []string{"ZADD " + queue + " 1 " + bridge}, queued),
+		acquire("a token client's turn", "0", []string{"ZADD " + queue + " 1 " + next}, queued),
 		acquire("held by a bridge holder", "0", []string{set(key, theirs), set(guard, theirs)}, queued),
-		acquire("held by a legacy client", "0", []string{"SET lock " + later, set(streak, past+"_"+later)}, queued),
+		acquire("held by a legacy client", "0", []string{"SET lock " + later, gaps("1", "0")}, queued),
 		acquire("an expired legacy value", "2", []string{"SET lock " + past}),
 		acquire("an expired legacy value, in the queue", "2", with([]string{"SET lock " + past}, kept), queued),
 		acquire("a ghost", "-2", []string{"SET lock " + past}, refused),
 		acquire("ours already", "3", held),
 		acquire("the guard ours already, the key of a legacy client", "0", []string{set(guard, ours), "SET lock " + later}),
 
-		release("held", "1", held, 0),
-		release("held for a moment", "1", with(held, kept), 1),
-		release("held, somebody waits", "1", with(held, kept, []string{"ZADD " + line + " 1 next_heard"}), 0),
-		release("held, our entry still there", "1", with(held, []string{"ZADD " + line + " 1 me_heard 2 next_nobody"}), 0, "me heard"),
-		release("the key is gone", "2", []string{set(guard, ours)}, 0),
-		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0),
+		release("held", "1", held, 0, 0, 0),
+		release("held, and a gap begins", "1", with(held, kept), 100, 0, 0),
+		release("held, a bridge client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0, 1, long),
+		release("held, a token client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + next, set(fence, "1700000000000000")}), 0, 0, 0, 1, long),
+		release("held, one who is gone waits", "1", with(held, []string{"ZADD " + queue + " 1 " + gone}), 0, 0, 0, 1, long),
+		release("held, somebody waits, and a gap begins", "1", with(held, []string{begins}, []string{"ZADD " + queue + " 1 " + bridge}), 100, 2, 0, 1, long),
+		release("given up before it has settled", "1", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0),
+		release("held, our entry still there", "1", with(held, []string{"ZADD " + queue + " 1 " + ourEntry + " 2 " + gone}), 0, 0, 0, 0, 0, entry),
+		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0, 0),
+		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0, 0),
 
 		renew("held", "1", with(held, kept)),
 		renew("the key is gone", "2", []string{set(guard, ours)}),
@@ -507,6 +521,7 @@ func situations() []situation {
 		enqueue("free", "1", true),
 		enqueue("free, our turn", "1", true, "ZADD "+queue+" 1 "+mine),
 		enqueue("free, the turn of another", "0", true, "ZADD "+queue+" 1 "+next),
+		enqueue("free, the turn of a bridge client", "0", true, "ZADD "+queue+" 1 "+bridge),
 		enqueue("free, the turn of one who is gone", "1", true, "ZADD "+queue+" 1 "+gone),
 		enqueue("held", "0", true, set(key, theirs)),
 		enqueue("held, in line already", "0", true, set(key, theirs), "ZADD "+queue+" 1 "+mine, "PEXPIRE "+queue+" 20000"),
@@ -520,6 +535,8 @@ func situations() []situation {
 
 		giveBack("alone", "1", true),
 		giveBack("somebody waits", "2", true, "ZADD "+queue+" 1 "+next),
+		giveBack("a bridge client waits", "2", true, "ZADD "+queue+" 1 "+bridge),
+		giveBack("a bridge client waits beside another's guard", "1", true, "ZADD "+queue+" 1 "+bridge, set(guard, theirs)),
 		giveBack("one who is gone waits", "1", true, "ZADD "+queue+" 1 "+gone),
 		giveBack("garbage waits", "1", true, "ZADD "+queue+" 1 garbage"),
 		giveBack("alone, counted", "1", false),
@@ -545,16 +562,16 @@ func situations() []situation {
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
-		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
-		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
+		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
 		other(scripts.StageJoin, "only asks", "2", recorded, []string{record, members}, "n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", 0, ""),
 		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
-		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
-		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
+		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note", "{}"),
+		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note", "{}"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
-		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
-		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
 		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
 		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
 		other(scripts.StageClaim, "a new entry", "1", listed, []string{"list"}, "word", "next", "other", "{}"),
@@ -567,24 +584,24 @@ func situations() []situation {
 		taking("free, GETSET", "<nil>", "getset"),
 		taking("held", "0", "nx", set(key, theirs), set(guard, theirs)),
 		taking("held, GETSET", "7", "getset", set(key, theirs)),
-		taking("held, in the queue", "0", "nx", with([]string{set(key, theirs)}, knows("-_0_0_"+ours+"_-_"))...),
-		taking("handed over", "1", "nx", with([]string{set(key, ours)}, knows("-_0_0_"+ours+"_-_"))...),
-		taking("settled", "1", "nx", with(held, knows("-_0_1_"+ours+"_-_"))...),
+		taking("held, in the queue", "0", "nx", with([]string{set(key, theirs)}, knows("-_0_0_"+ours+"_0_0_-_"))...),
+		taking("handed over", "1", "nx", with([]string{set(key, ours)}, knows("-_0_0_"+ours+"_0_0_-_"))...),
+		taking("settled", "1", "nx", with(held, knows("-_0_0_"+ours+"_1_0_-_"))...),
 		taking("taken over", "0", "nx", "SET "+key+" "+past),
 		taking("another's turn", "0", "nx", "ZADD "+queue+" 5 "+next, "PEXPIRE "+queue+" 50000"),
-		sidecar(scripts.SidecarDel, "released", "1", "me 0 0 0", `redis.call('HGET', KEYS[3], 'me') `+mayFree, granted),
+		sidecar(scripts.SidecarDel, "released", "1", "me 0 100 0 0", `redis.call('HGET', KEYS[3], 'me') `+mayFree, granted),
 		// One reply for several ends: only what holds for all is checked.
-		{script: scripts.SidecarDel, name: "released, the guard stays for a moment", code: "1", before: granted, keys: []string{key, guard, sides, queue}, args: []any{"me 5 0 0"}},
+		{script: scripts.SidecarDel, name: "released, the guard stays for a moment", code: "1", before: granted, keys: []string{key, guard, sides, queue, yield}, args: []any{"me 5 100 0 0"}},
 		{script: scripts.SidecarDel, name: "handed to the next", code: "1", before: with(granted, []string{"ZADD " + queue + " 5 " + next, "ZADD " + queue + " 6 " + gone, "PEXPIRE " + queue + " 50000"}),
-			keys: []string{key, guard, sides, queue}, args: []any{"me 0 0 0"}},
-		{script: scripts.SidecarDel, name: "another grant is out", code: "1", before: with(held, knows(ours+"_1800000000000_0_-_"+later+","+later+",_1800000000000")),
-			keys: []string{key, guard, sides, queue}, args: []any{"me 0 0 0"}},
-		sidecar(scripts.SidecarDel, "another's", "0", "me 0 0 0", "", []string{set(key, theirs)}),
+			keys: []string{key, guard, sides, queue, yield}, args: []any{"me 0 100 0 0"}},
+		{script: scripts.SidecarDel, name: "another grant is out", code: "1", before: with(held, knows(ours+"_1800000000000_1000_-_0_0_"+later+","+later+",_1800000000000")),
+			keys: []string{key, guard, sides, queue, yield}, args: []any{"me 0 100 0 0"}},
+		sidecar(scripts.SidecarDel, "another's", "0", "me 0 100 0 0", "", []string{set(key, theirs)}),
 		sidecar(scripts.SidecarExpire, "own", "1", "me 10000 1800000000000 0", "", granted),
 		sidecar(scripts.SidecarExpire, "another's", "0", "me 10000 1800000000000 0", "", []string{set(key, theirs)}),
-		sidecar(scripts.SidecarKeep, "renewed", "1", "me 10000 0", "", with(held, knows(ours+"_0_0_-_"+later+",_x"))),
-		sidecar(scripts.SidecarKeep, "repaired", "2", "me 0 0", "", with([]string{set(guard, ours)}, knows(ours+"_0_0_-_"+later+",_x"))),
-		sidecar(scripts.SidecarKeep, "displaced", "-1", "me 0 0", "", with([]string{set(guard, ours), "SET " + key + " " + later}, knows(ours+"_0_0_-_"+later+",_x"))),
+		sidecar(scripts.SidecarKeep, "renewed", "1", "me 10000 0", "", with(held, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
+		sidecar(scripts.SidecarKeep, "repaired", "2", "me 0 0", "", with([]string{set(guard, ours)}, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
+		sidecar(scripts.SidecarKeep, "displaced", "-1", "me 0 0", "", with([]string{set(guard, ours), "SET " + key + " " + later}, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
 		{script: scripts.SidecarGet, name: "own", code: "1800000000000", before: granted, keys: []string{key, guard, sides}, args: []any{"me get 7 1 0 0 0 - "}},
 		{script: scripts.SidecarGet, name: "own, extended", code: "1800000000000", before: granted, keys: []string{key, guard, sides}, args: []any{"me extend 7 1 10000 1800000001000 0 18 1800000001000"}},
 		{script: scripts.SidecarGet, name: "another's", code: "7", before: []string{set(key, theirs)}, keys: []string{key, guard, sides}, args: []any{"me get 7 1 0 0 0 - "}},

@@ -12,6 +12,7 @@
 -- Atomic because between a look and a PEXPIRE another client can take the lock.
 -- The lock's key comes last: an answer of 1 is never about a guard that ends sooner than was said.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end

@@ -4,7 +4,7 @@
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
 -- WORD name       of the sidecar
--- WORD form       get; raw: get in stage legacy, where a value of others is shown as it is; lose: a GETSET that never wins;
+-- WORD shape      get; raw: get in stage legacy, where a value of others is shown as it is; lose: a GETSET that never wins;
 --             extend: one that extends a lock of the same owner
 -- WORD far        the number that stands for whoever else holds the lock: live on any clock
 -- WORD host       the sidecar's clock in milliseconds
@@ -19,16 +19,17 @@
 -- No expired value is ever shown: so the clients send no GETSET to take a lock over. What else stands on the key is of another
 -- kind, or of another clock, than the client can judge.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end
 local seen = redis.call('GET', key)
 if not seen then return false end
 local s = read(name)
-if seen ~= held(s) then return form == 'raw' and seen or far end
+if seen ~= held(s) then return shape == 'raw' and seen or far end
 if s.ends ~= '0' and tonumber(s.ends) < tonumber(host) then return far end
-if form == 'lose' then return far end
-if form ~= 'extend' then return s.text end
+if shape == 'lose' then return far end
+if shape ~= 'extend' then return s.text end
 look()
 if late(not_after) or s.token == '=' or string.sub(s.text, 1, #whose) ~= whose then return far end
 local before, last = s.text, #s.owed

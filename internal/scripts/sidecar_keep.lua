@@ -17,6 +17,7 @@
 -- Atomic for the reasons of bridge_renew.lua.
 -- What is there is extended first, and what is missing set last: see bridge_renew.lua.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end

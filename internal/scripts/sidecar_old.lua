@@ -4,7 +4,7 @@
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
 -- WORD name       of the sidecar
--- WORD form       nx, setnx (a SET with NX), getset or set
+-- WORD shape      nx, setnx (a SET with NX), getset or set
 -- WORD far        the number that stands for whoever else holds the lock
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
 -- WORD host       the sidecar's clock in milliseconds
@@ -20,6 +20,7 @@
 -- A GETSET may win or lose, and only the client knows. One that finds an expired value, or nothing, counts as won: too many
 -- outstanding grants delay a release, too few would free a lock in use.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end
@@ -27,10 +28,10 @@ look()
 local gone = late(not_after)
 if gone then tell(name, 'late') end
 local there = redis.call('EXISTS', key) == 1
-if gone or redis.call('EXISTS', guard) == 1 or there and (form == 'nx' or form == 'setnx') then
-  if form == 'nx' then return 0 end
-  if form == 'setnx' then return false end
-  if form == 'getset' then return far end
+if gone or redis.call('EXISTS', guard) == 1 or there and (shape == 'nx' or shape == 'setnx') then
+  if shape == 'nx' then return 0 end
+  if shape == 'setnx' then return false end
+  if shape == 'getset' then return far end
   return redis.error_reply('HELD ' .. key .. ' is held by a token, or the lease of this sidecar is over')
 end
 local s, before = read(name), false
@@ -41,9 +42,9 @@ if there then
 end
 give_up(s)
 if not there then s.owed[#s.owed + 1] = now + owes end
-s.token, s.ends, s.text, s.place = '=', ends, written, '-'
+s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands = '=', ends, written, now, '-', 0, 0
 write(name, s, tonumber(owes))
 redis.call('SET', key, written)
-if form == 'nx' then return 1 end
-if form == 'getset' then return before end
+if shape == 'nx' then return 1 end
+if shape == 'getset' then return before end
 return redis.status_reply('OK')

@@ -4,8 +4,9 @@
 -- KEYS guard      its guard
 -- KEYS record     the record of its sidecars
 -- KEYS queue      its queue, or the lock's key when none is kept
+-- KEYS yield      the state of the gaps for old clients, or the lock's key when none are left
 -- WORD name       of the sidecar
--- WORD form       of the reply: nx, set or getset
+-- WORD shape      of the reply: nx, set or getset
 -- WORD value      the bridge value: far-future to every legacy reader, unguessable; '=' takes the lock by the text itself, without a guard
 -- WORD ttl        in milliseconds
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
@@ -17,6 +18,7 @@
 -- WORD free       1: a free key settles too, see Dialect.SettlesFree
 -- WORD unit       of the dialect: ms, s, float or ns
 -- WORD layout     of it
+-- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
 -- WORD far        the number that stands for whoever else holds the lock: live on any clock
 -- WORD written    what the client writes: the rest
@@ -29,19 +31,21 @@
 -- the next attempt finds it there.
 -- The record is written first, the guard next, the key last: nothing is taken when one of the commands is refused.
 -- include effects.lua
+-- include clock.lua
 -- include bridge_shared.lua
--- include modern_grant.lua
+-- include bridge_yield.lua
+-- include queue_grant.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end
-grace, settle = tonumber(grace), tonumber(settle)
+grace, settle, gap, claim = tonumber(grace), tonumber(settle), tonumber(gap), tonumber(claim)
 
 local function refused()
-  if form == 'nx' then return 0 end
-  return form == 'getset' and far
+  if shape == 'nx' then return 0 end
+  return shape == 'getset' and far
 end
 local function granted()
-  if form == 'nx' then return 1 end
-  return form == 'set' and redis.status_reply('OK')
+  if shape == 'nx' then return 1 end
+  return shape == 'set' and redis.status_reply('OK')
 end
 
 look()
@@ -54,27 +58,26 @@ local s = read(name)
 local owner, seen, kind = text(guard), text(key)
 if once == '1' and s.text == written and held(s) and (seen == held(s) or not seen and owner == held(s)) then return granted() end
 local place = s.place ~= '-' and s.place
-local keeps = tonumber(claim) + tonumber(owes) + tonumber(ttl)
+local keeps = claim + owes + ttl
+local state = gap > 0 and recall()
 
+local function entry() return string.format('%.0f %.0f 1 lockmigrate:sidecar:%s %s', claim, s.stands, name, place) end
+
+-- waits() refuses the attempt, and takes a place in the queue, or keeps it. A place that is not asked for any more is given up.
 local function waits()
-  if queue == key or value == '=' then return refused() end
-  local lives = redis.pcall('PEXPIRE', queue, keeps)
-  if type(lives) ~= 'number' then return refused() end
-  if not place then
-    place, s.place, s.settle = value, value, 0
-    if not pcall(write, name, s, keeps) then return refused() end
-  end
-  local entry = place .. ' ' .. claim .. ' lockmigrate:sidecar:' .. name
-  if redis.pcall('ZSCORE', queue, entry) then return refused() end
-  local last = redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
-  redis.pcall('ZADD', queue, string.format('%.0f', math.max(last + 1, time[1] * 1000000 + time[2])), entry)
-  if lives == 0 then redis.pcall('PEXPIRE', queue, keeps) end
+  if queue == key or value == '=' or place and s.stands > now + claim then return refused() end
+  local stood = place and s.stands > 0 and entry()
+  place = place or value
+  s.place, s.stands = place, now + 2 * claim
+  if not_after ~= '0' then s.stands = math.min(s.stands, tonumber(not_after)) end
+  if pcall(write, name, s, keeps) then join(queue, keeps, entry(), stood) end
   return refused()
 end
 
 -- withdraw(): another one has come to a key that settles.
 local function withdraw()
   if place and owner == place then redis.call('DEL', guard) end
+  s.settle = 0
   return waits()
 end
 
@@ -83,15 +86,21 @@ local over = false
 if seen and seen ~= place then
   if kind ~= 'string' or redis.call('PTTL', key) >= 0 then return withdraw() end
   local due = expiry(seen, unit, layout)
+  if due and state then old_turn(state) end
   if not due or grace < 0 or now <= due + grace then return withdraw() end
   over = true
-elseif not seen and queue ~= key and redis.pcall('EXISTS', queue) == 1 then
-  redis.call('SET', key, value == '=' and written or value, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
-  if grant(key, queue, key, '0', nil, place or value) then return waits() end
+elseif not seen and owner ~= place then
+  local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
+  if state and keeps_off(state, #waiters) > 0 then return waits() end
+  if waiters[1] and not (place and waiters[1] == entry()) then
+    redis.call('SET', key, value == '=' and written or value, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
+    if grant(key, queue, guard, key, '0', {own = place or value}) then return waits() end
+  end
 end
 local settles = place and s.settle > 0 and (owner == place or seen == place)
-local ready = place and seen == place and (s.settle == 0 or owner == place and now >= s.settle)
-if not ready and (over or settles or free == '1' and settle > 0) then
+local careful = free == '1' and settle > 0
+local ready = place and seen == place and (s.settle == 0 and not careful or s.settle > 0 and owner == place and now >= s.settle)
+if not ready and (over or settles or careful) then
   if settles and owner == place and seen == place then return refused() end
   s.place, s.settle = place or value, now + settle
   claim = math.max(claim, settle * 2)
@@ -103,10 +112,10 @@ if not ready and (over or settles or free == '1' and settle > 0) then
 end
 
 local before = redis.call('HGET', record, name)
-if place and queue ~= key then redis.pcall('ZREM', queue, place .. ' ' .. claim .. ' lockmigrate:sidecar:' .. name) end
+if s.stands > 0 and place and queue ~= key then redis.pcall('ZREM', queue, entry()) end
 give_up(s)
 if owes ~= '0' then s.owed[#s.owed + 1] = now + owes end
-s.token, s.ends, s.text, s.settle, s.place = value, ends, written, 0, '-'
+s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands = value, ends, written, now, '-', 0, 0
 if ready then s.token = place end
 write(name, s, keeps)
 local set = {}

@@ -97,6 +97,6 @@ func TestCallNeedsEveryName(t *testing.T) {
 		_, err := scripts.ModernTake.Call(values)
 		assert.Error(t, err, "%v", values)
 	}
-	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "streak": "s", "queue": "q", "value": "v", "gap": 0, "ttl": 1, "brief": 0, "breath": 2})
-	assert.ErrorContains(t, err, "entry before breath")
+	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "yield": "s", "queue": "q", "value": "v", "gap": 0, "held": 1, "behind": 0, "breath": 0, "entry": "e"})
+	assert.ErrorContains(t, err, "fence_ttl before entry")
 }

@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -119,8 +118,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return c.Guard
 	case "fence":
 		return wanted(c.Fence, key)
-	case "streak":
-		return wanted(c.Streak, key)
+	case "yield":
+		return wanted(c.Yield, key)
 	case "queue":
 		return wanted(c.Queue, key)
 	case "state":
@@ -147,9 +146,9 @@ func argument(c *protocol.Command, key any, name string) any {
 		if c.Op != protocol.Queue && (c.Op != protocol.QueueRelease || c.Channel == "") {
 			return c.Entry
 		}
-		return Entry(*c)
+		return c.TokenEntry()
 	case "queue_ttl":
-		if c.Op == protocol.BridgeTake && c.Entry == "" && c.Passed == "" {
+		if c.Op == protocol.BridgeTake && c.Entry == "" {
 			return zero
 		}
 		return milliseconds(c.QueueTTL)
@@ -168,26 +167,19 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Layout.String())
 	case "put_back":
 		return flag(c.PutBack)
-	case "yield_after":
-		if c.Streak == "" {
-			return zero
-		}
-		return milliseconds(c.YieldAfter)
 	case "gap":
-		if c.Streak == "" {
+		if c.Yield == "" {
 			return zero
 		}
 		return milliseconds(c.Gap)
-	case "longer":
-		return milliseconds(max(c.YieldMost-c.YieldAfter, 0))
-	case "patience":
-		return milliseconds(c.Patience)
-	case "passed":
-		return c.Passed
-	case "quiet":
-		return flag(c.Quiet)
-	case "brief":
-		return flag(c.Brief)
+	case "stood":
+		return c.Stood
+	case "hand":
+		return flag(c.Hand)
+	case "held":
+		return c.Held.Milliseconds()
+	case "behind":
+		return number(int64(c.Behind))
 	case "breath":
 		return milliseconds(c.Breath)
 	case "record":
@@ -212,7 +204,7 @@ func sidecarArgument(c *protocol.SidecarCall, name string) any {
 	switch name {
 	case "name":
 		return c.Name
-	case "form":
+	case "shape":
 		return string(c.Form)
 	case "far":
 		return c.Far
@@ -247,12 +239,6 @@ func wanted(name string, key any) any {
 		return key
 	}
 	return name
-}
-
-// Entry is how a waiter stands in a queue: who it will be, for how long it may own the key before it
-// has spoken, and where it listens.
-func Entry(c protocol.Command) string {
-	return c.Value + " " + strconv.FormatInt(c.Claim.Milliseconds(), 10) + " " + c.Channel
 }
 
 func flag(b bool) any {

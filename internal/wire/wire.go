@@ -45,7 +45,7 @@ func send(conn redis.Conn, timeout time.Duration, name string, args ...any) (raw
 }
 
 // Translate reads a reply as redigo gives it. A script that answers with several values gives up to
-// three integers and a text.
+// four integers and a text.
 func Translate(raw any, err error) (protocol.Reply, error) {
 	if err != nil {
 		var refused redis.Error // only here: it is allocated
@@ -77,7 +77,7 @@ func Translate(raw any, err error) (protocol.Reply, error) {
 // several reads the reply of a script that answers with more than one value.
 func several(row []any) (protocol.Reply, error) {
 	reply := protocol.Reply{Kind: protocol.Integer}
-	integers := []*int64{&reply.Int, &reply.Int2, &reply.Int3}
+	integers := []*int64{&reply.Int, &reply.Int2, &reply.Int3, &reply.Int4}
 	for _, element := range row {
 		switch v := element.(type) {
 		case int64:
@@ -218,7 +218,7 @@ func RequestOf(c protocol.Command) (Request, error) {
 	case protocol.RedissonCount:
 		return Plain("HGET", c.Key, c.Value), nil
 	case protocol.Unqueue:
-		return Plain("ZREM", c.Queue, Entry(c)), nil
+		return Plain("ZREM", c.Queue, c.TokenEntry()), nil
 	case protocol.WaitReplicas:
 		return Plain("WAIT", c.Count, milliseconds(c.TTL)), nil
 	default:

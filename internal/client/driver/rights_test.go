@@ -30,8 +30,8 @@ func asUser(t *testing.T, s *redistest.Server, rules ...any) *Driver {
 func TestAReleaseNeedsNoCompanions(t *testing.T) {
 	s := redistest.Real(t)
 	guard := protocol.GuardKey("lock:1")
-	place := protocol.Place{Queue: protocol.LineKey("lock:1"), TTL: wait}
-	courtesy := protocol.Courtesy{Streak: protocol.StreakKey("lock:1"), YieldAfter: wait, Gap: time.Second}
+	queue := protocol.QueueKey("lock:1")
+	yield := protocol.Yield{Key: protocol.YieldKey("lock:1"), Gap: time.Second}
 	for _, c := range []struct {
 		name  string
 		keys  []any // patterns
@@ -46,11 +46,11 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 		{"a place in the queue", []any{"~lock:*"}, []string{"lock:1"}, &protocol.ModernRelease{
 			Key: "lock:1", Token: token, Queue: "{lock:1}:queue", Entry: true, Channel: "c", Claim: wait,
 		}, protocol.Released},
-		{"a streak", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
-			Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+		{"gaps for old clients", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
+			Key: "lock:1", Guard: guard, Value: token, Yield: yield, Queue: queue,
 		}, protocol.Released},
 		{"an acquisition that is undone", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &undone{BridgeAcquire: protocol.BridgeAcquire{
-			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Courtesy: courtesy, Place: place,
+			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Yield: yield, Queue: queue,
 		}}, protocol.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestAnErrorWithinAScriptIsUnsure(t *testing.T) {
 			Key: "lock", Token: token, TTL: wait, Queue: "queue", Channel: "c", Claim: wait, QueueTTL: wait, Fence: "fence", FenceTTL: wait,
 		}, protocol.Unsure},
 		{"no count", "-hincrby", &protocol.AcquireRedisson{Key: "lock", Holder: token, TTL: wait, Holds: 1}, protocol.Unsure},
-		{"no clock, a bridge", "-time", &protocol.BridgeAcquire{Dialect: protocol.JedisMS, Key: "lock", Guard: "guard", Value: token, TTL: wait}, protocol.Failed},
+		{"no clock, a bridge", "-time", &protocol.BridgeAcquire{Dialect: protocol.JedisMS, Key: "lock", Guard: "guard", Value: token, TTL: wait, NotAfter: protocol.InstantOf(time.Now().Add(time.Hour))}, protocol.Failed},
 		{"no scripts", "-@scripting", &protocol.ModernAcquire{Key: "lock", Token: token, TTL: wait, Fence: "fence", FenceTTL: wait}, protocol.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {

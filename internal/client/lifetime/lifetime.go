@@ -31,6 +31,7 @@ import (
 // The causes of refusals that all Lockers share.
 var (
 	ErrClosed   = errors.New("the Locker is closed")
+	ErrWaitOver = errors.New("Options.Wait is over")
 	ErrEmptyKey = errors.New("the key is empty")
 )
 

@@ -68,7 +68,6 @@ type Turn struct {
 	event Event // the most telling one that was not taken yet
 	told  bool
 	bell  chan struct{} // capacity 1
-	stirs uint64        // see Stirs
 	timer *time.Timer
 }
 
@@ -195,10 +194,13 @@ func (t *Turn) Forget() {
 	}
 }
 
-// Expect makes grants to a token events of this turn.
+// Expect makes grants to a token events of this turn, and no others.
 func (t *Turn) Expect(token string) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	if t.token != "" && t.hub.tokens[t.token] == t {
+		delete(t.hub.tokens, t.token)
+	}
 	t.token = token
 	t.hub.tokens[token] = t
 }
@@ -279,7 +281,6 @@ func (t *Turn) take() Event {
 func (t *Turn) tell(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stir(e.Kind)
 	if !t.told || e.Kind >= t.event.Kind {
 		t.event, t.told = e, true
 	}

@@ -24,6 +24,8 @@ const (
 	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
 	// the queue without trying first.
 	hotFor = time.Second
+	// Soon is how many may stand before a waiter that polls for it to look more often: it may be given the key in a moment.
+	Soon = 4
 )
 
 // Watch is whether one who waits in a queue on the server watches the key. Once it had a reason to, its
@@ -41,6 +43,12 @@ func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 	}
 	return plain
 }
+
+// Listen has the next question go over the tracked line, so that it watches the key from that moment on.
+func (w *Watch) Listen() { w.wanted = true }
+
+// Listened tells that the last question went over the tracked line.
+func (w *Watch) Listened() bool { return w.set }
 
 // Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
 // the holder is an old client.

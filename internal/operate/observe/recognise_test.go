@@ -309,7 +309,7 @@ func TestGhostsAreBoundByMatch(t *testing.T) {
 	o := New(Options{Match: func(key string) bool { return strings.HasPrefix(key, "orders:") }})
 	past := strconv.FormatInt(int64(epoch)/1e6-3_600_000, 10)
 	o.Keys.Scanning(0)
-	for _, key := range []string{"orders:1", "other:1", protocol.ShareKey("orders:1"), protocol.StreakKey("orders:1")} {
+	for _, key := range []string{"orders:1", "other:1", protocol.ShareKey("orders:1"), protocol.YieldKey("orders:1")} {
 		o.Keys.Learn(0, key, past)
 	}
 	o.Keys.Complete()
@@ -322,7 +322,7 @@ func TestGhostsAreBoundByMatch(t *testing.T) {
 // Keys beside a lock are no locks, however they are written.
 func TestCompanionsAreNoLocks(t *testing.T) {
 	tp := newTape(Options{})
-	for _, key := range []string{protocol.GuardKey("lock:a"), protocol.ShareKey("lock:a"), protocol.StreakKey("lock:a"), protocol.FenceKey("lock:a")} {
+	for _, key := range []string{protocol.GuardKey("lock:a"), protocol.ShareKey("lock:a"), protocol.YieldKey("lock:a"), protocol.FenceKey("lock:a")} {
 		tp.run("1.1.1.1:1", "SETNX", key, tp.ms(time.Minute))
 	}
 	assert.Empty(t, tp.report().Clients)

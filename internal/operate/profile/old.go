@@ -14,6 +14,7 @@ type OldClients struct {
 	Shortest     time.Duration // lease
 	ClockLag     time.Duration // how far a clock is behind the server's
 	CommandDelay time.Duration // from a client's reading of an expiry to its next command
+	Yield        time.Duration // longer than the pause between two looks of a client; 0: none was seen to wait
 	Why          []string      // a line for each figure: who it comes from, and which margin it has
 }
 
@@ -24,6 +25,9 @@ const (
 	leastLag    = time.Second
 	delayMargin = 2 // times the longest pause
 	leastDelay  = 250 * time.Millisecond
+
+	yieldMargin  = 6.0 / 5          // times the longest pause between two looks
+	longestYield = 20 * time.Second // that the bridge takes
 )
 
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
@@ -58,7 +62,7 @@ func (p Profile) OldClients() (OldClients, error) {
 
 	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
 	lag := func(c Client) float64 { return -c.SkewMS + c.SkewErrorMS }
-	short, slow, late := old[0], old[0], old[0]
+	short, slow, late, idle := old[0], old[0], old[0], old[0]
 	for _, c := range old {
 		switch {
 		case c.LeaseMS <= 0:
@@ -77,6 +81,9 @@ func (p Profile) OldClients() (OldClients, error) {
 		if c.PauseMS > late.PauseMS {
 			late = c
 		}
+		if c.PollMS > idle.PollMS {
+			idle = c
+		}
 	}
 	o.Shortest = ms(short.LeaseMS * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
 	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s, less %.0f %%", o.Shortest, ms(short.LeaseMS), short.Name, 100*leaseMargin))
@@ -87,6 +94,10 @@ func (p Profile) OldClients() (OldClients, error) {
 		o.Why = append(o.Why, fmt.Sprintf("command delay %v: %d times the longest pause, %v of %s; at least %v", o.CommandDelay, delayMargin, ms(late.PauseMS).Round(time.Millisecond), late.Name, leastDelay))
 	} else {
 		o.Why = append(o.Why, fmt.Sprintf("command delay %v: no takeover was seen, so this is the default", o.CommandDelay))
+	}
+	if idle.PollMS > 0 {
+		o.Yield = min(up(ms(yieldMargin*idle.PollMS), 10*time.Millisecond), longestYield)
+		o.Why = append(o.Why, fmt.Sprintf("yield %v: %s looks at a held key each %v", o.Yield, idle.Name, ms(idle.PollMS).Round(time.Millisecond)))
 	}
 	if len(missing) > 0 {
 		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.WindowSeconds, strings.Join(missing, "; "))

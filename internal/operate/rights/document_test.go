@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the documents instead of comparin
 // TestDocuments compares what the documents say with the table.
 func TestDocuments(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	for _, pkg := range []string{"legacy", "modern", "compat", "pool/cluster", "pool/sentinel"} {
+	for _, pkg := range []string{"legacy", "modern", "modern/redisson", "modern/quorum", "compat", "pool/cluster", "pool/sentinel"} {
 		want, err := format.Source([]byte(rights.PackageDoc(filepath.Base(pkg))))
 		require.NoError(t, err)
 		compare(t, filepath.Join(root, pkg, "rights.go"), string(want))

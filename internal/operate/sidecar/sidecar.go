@@ -77,8 +77,8 @@ type order struct {
 
 // New asks the namespace for its record. Run must go on for as long as clients are served.
 func New(ctx context.Context, opts Options) (*Sidecar, error) {
-	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, compat.DefaultMemberLease)
-	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, compat.DefaultReplyTimeout), cmp.Or(opts.Hold, 250*time.Millisecond)
+	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, 15*time.Second)
+	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, 2*time.Second), cmp.Or(opts.Hold, 250*time.Millisecond)
 	if opts.Clock == nil {
 		opts.Clock = time.Now
 	}
@@ -93,7 +93,6 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}
-	s.member.Info.Version = "sidecar"
 	s.keys.all = map[string]*watched{}
 	asked, err := s.member.Hello(ctx)
 	if err != nil {
@@ -164,8 +163,12 @@ func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
 	lag, delay := cmp.Or(o.record.ClockLag, compat.DefaultClockLag), cmp.Or(o.record.CommandDelay, compat.DefaultCommandDelay)
+	gap := o.record.Yield
+	if gap == 0 {
+		gap = o.fleet.Poll * 6 / 5
+	}
 	return protocol.Sidecar{
-		Name: t.sidecar.opts.Name, Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
+		Gap: gap, Name: t.sidecar.opts.Name, Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
 		Legacy: o.record.Stage == stages.Legacy, Alone: o.record.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
 	}
 }

@@ -47,12 +47,9 @@ public final class BridgeLock {
         public String unit;
         /** Of its values: plain, or quoted. Dialects with an owner in the value need one in newValue() too. */
         public String layout = "plain";
-        public long fenceTtlMs = 7L * 24 * 3600 * 1000;
-        /** For how long bridge holders may follow one another before legacy clients get a gap; 0 keeps none. */
-        public long yieldAfterMs = 600;
-        public long yieldForMs = 120;
-        /** What the Go library lets yieldAfterMs grow to where nobody uses the gaps. At least yieldAfterMs. */
-        public long yieldAtMostMs = 4800;
+        public long fenceTtlMs = 60_000;
+        /** For how long a contended key is left free at a time, more than the pause between two looks of an old client; 0: never. */
+        public long yieldMs = 120;
     }
 
     /** A held lock. */
@@ -62,10 +59,18 @@ public final class BridgeLock {
         /** Larger than that of every earlier holder: let stores refuse writes with a smaller one. */
         public final long fence;
 
-        Held(String key, String value, long fence) {
+        /** A time of System.nanoTime() before it was taken. */
+        private final long since;
+
+        Held(String key, String value, long fence, long since) {
             this.key = key;
             this.value = value;
             this.fence = fence;
+            this.since = since;
+        }
+
+        long heldMs() {
+            return (System.nanoTime() - since) / 1_000_000;
         }
     }
 
@@ -74,7 +79,7 @@ public final class BridgeLock {
 
     /** The keys of the scripts, by the names in their headers: what stands behind the lock's key. */
     private static final Map<String, String> SUFFIXES =
-            Map.of("key", "", "guard", ":guard", "fence", ":fence", "streak", ":streak", "queue", ":line");
+            Map.of("key", "", "guard", ":guard", "fence", ":fence", "yield", ":yield", "queue", ":line");
 
     private final Script acquire;
     private final Script settle;
@@ -98,12 +103,10 @@ public final class BridgeLock {
         values.put("layout", options.layout);
         values.put("fence_ttl", text(options.fenceTtlMs));
         values.put("not_after", "0");
-        values.put("yield_after", text(options.yieldAfterMs));
-        values.put("gap", text(options.yieldAfterMs == 0 ? 0 : options.yieldForMs));
-        values.put("longer", text(options.yieldAtMostMs - options.yieldAfterMs));
+        values.put("gap", text(options.yieldMs));
+        values.put("behind", "0");
         values.put("patience", "0");
         values.put("put_back", "0");
-        values.put("brief", "0");
         this.acquire = new Script(acquire);
         this.settle = new Script(settle);
         this.renew = new Script(renew);
@@ -122,7 +125,7 @@ public final class BridgeLock {
             while (lines.find()) {
                 boolean key = lines.group(1).equals("KEYS");
                 String name = lines.group(2);
-                if (key ? !SUFFIXES.containsKey(name) : !name.equals("value") && !values.containsKey(name)) {
+                if (key ? !SUFFIXES.containsKey(name) : !name.matches("value|held") && !values.containsKey(name)) {
                     throw new IllegalArgumentException("a script needs " + name + ": take scripts and class from one version");
                 }
                 (key ? keys : args).add(name);
@@ -136,7 +139,7 @@ public final class BridgeLock {
             }
             List<String> given = new ArrayList<>();
             for (String name : args) {
-                given.add(name.equals("value") ? held.value : values.get(name));
+                given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : values.get(name));
             }
             return (List<?>) redis.eval(text, names, given);
         }
@@ -144,13 +147,13 @@ public final class BridgeLock {
 
     /** One attempt; null when another holds the key. A lock that is returned is ours. */
     public Held tryAcquire(String key) throws InterruptedException {
-        Held held = new Held(key, newValue(), 0);
+        Held held = new Held(key, newValue(), 0, System.nanoTime());
         boolean ours = false;
         try {
             List<?> reply = acquire.run(held);
             long code = number(reply.get(0));
             if (code > 0) {
-                held = new Held(key, held.value, number(reply.get(1)));
+                held = new Held(key, held.value, number(reply.get(1)), held.since);
                 ours = code == 1 || settled(held);
                 return ours ? held : null;
             }

@@ -21,11 +21,11 @@ import secrets
 import threading
 import time
 
-Held = collections.namedtuple("Held", "key value fence")
+Held = collections.namedtuple("Held", "key value fence since")
 
 
 # The keys of the scripts, by the names in their headers: what stands behind the lock's key.
-SUFFIXES = {"key": "", "guard": ":guard", "fence": ":fence", "streak": ":streak", "queue": ":line"}
+SUFFIXES = {"key": "", "guard": ":guard", "fence": ":fence", "yield": ":yield", "queue": ":line"}
 
 
 class NotAcquired(Exception):
@@ -36,16 +36,15 @@ class BridgeLock:
     MOST_SETTLES = 8
 
     def __init__(self, evaluate, scripts, unit, layout="plain", ttl_ms=10000, grace_ms=1250, settle_ms=250,
-                 renew_ms=None, poll_ms=100, fence_ttl_ms=7 * 24 * 3600 * 1000, yield_after_ms=600, yield_for_ms=120,
-                 yield_at_most_ms=4800):
+                 renew_ms=None, poll_ms=100, fence_ttl_ms=60000, yield_ms=120):
         """evaluate(script, numkeys, *keys_and_args) is EVAL. It must not wait for a reply for longer than ttl_ms.
 
         unit is that of the fleet's dialect, which nothing here can guess: ms (jedis), s, float (redis-py) or ns.
         renew_ms: how often hold() renews, a third of ttl_ms unless given; less than the shortest legacy lease.
         poll_ms: the pause between two attempts, less up to half at random.
         grace_ms: at least the lag of legacy clocks plus the delay of their commands. settle_ms: at least that
-        delay, and with it below the shortest legacy lease. yield_at_most_ms: what the Go library lets
-        yield_after_ms grow to where nobody uses the gaps; at least that.
+        delay, and with it below the shortest legacy lease. yield_ms: for how long a contended key is
+        left free at a time, more than the pause between two looks of an old client; 0 never.
         """
         if unit not in ("ms", "s", "float", "ns"):
             raise ValueError("unit %r: ms, s, float or ns" % (unit,))
@@ -54,22 +53,21 @@ class BridgeLock:
         self.ttl, self.settle = ttl_ms, settle_ms
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
-            "yield_after": yield_after_ms, "gap": yield_for_ms if yield_after_ms else 0, "longer": yield_at_most_ms - yield_after_ms,
-            "patience": 0, "put_back": 0, "brief": 0,
+            "gap": yield_ms, "behind": 0, "patience": 0, "put_back": 0,
         }
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
             with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
                 text = f.read()
             keys, args = (re.findall("^-- %s (\\w+)" % kind, text, re.M) for kind in ("KEYS", "ARGV"))
-            unknown = set(keys) - set(SUFFIXES) | set(args) - set(self.values) - {"value"}
+            unknown = set(keys) - set(SUFFIXES) | set(args) - set(self.values) - {"value", "held"}
             if unknown:
                 raise ValueError("bridge_%s.lua needs %s: take script and module from one version" % (name, ", ".join(sorted(unknown))))
             self.scripts[name] = text, keys, args
 
     def try_acquire(self, key):
         """One attempt; None when another holds the key."""
-        held, ours = Held(key, new_value(), 0), False
+        held, ours = Held(key, new_value(), 0, time.monotonic()), False
         try:
             reply = self._run("acquire", held)
             if reply[0] <= 0:
@@ -116,7 +114,8 @@ class BridgeLock:
     def _run(self, name, held):
         text, keys, args = self.scripts[name]
         call = [beside(held.key, SUFFIXES[k]) if SUFFIXES[k] else held.key for k in keys]
-        call += [held.value if a == "value" else self.values[a] for a in args]
+        values = dict(self.values, value=held.value, held=int((time.monotonic() - held.since) * 1000))
+        call += [values[a] for a in args]
         return self.evaluate(text, len(keys), *call)
 
 

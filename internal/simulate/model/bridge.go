@@ -1,7 +1,6 @@
 package model
 
 import (
-	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -31,15 +30,17 @@ func bridgeTake(c *call) protocol.Reply {
 	if guarded && owner != cmd.Value {
 		return c.held(protocol.TakeHeld, c.pttl(cmd.Guard), owner)
 	}
-	streak := c.streak()
-	follows := streak.read && c.ms < streak.ends && streak.since-c.ms <= c.longer()
+	var state *gaps
+	if c.yieldsOn() {
+		state = c.recall()
+	}
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
 	case there && seen == cmd.Value, guarded && !there:
 		code = protocol.TakeMine
 	case there:
-		reply, over := c.judge(seen)
+		reply, over := c.judge(seen, state)
 		if !over {
 			if guarded { // of an earlier sending; nothing is left behind
 				c.remove(cmd.Guard)
@@ -48,26 +49,21 @@ func bridgeTake(c *call) protocol.Reply {
 		}
 		code = protocol.TakeOver
 	}
-	if follows && code == protocol.TakeFree && c.ms-streak.since > cmd.YieldAfter.Milliseconds() {
+	if state != nil && code == protocol.TakeFree {
+		if left := state.keepsOff(c.queued()); left > 0 {
+			return c.held(protocol.TakeHeld, left, "")
+		}
+	}
+	if code == protocol.TakeFree && c.othersTurn() {
 		if guarded {
 			c.remove(cmd.Guard)
 		}
-		return c.held(protocol.TakeHeld, streak.ends-c.ms, "")
+		seen, _ := c.text(cmd.Key)
+		return c.held(protocol.TakeHeld, c.pttl(cmd.Key), seen)
 	}
-	if first, theirs := c.anothersTurn(code); theirs {
-		if guarded {
-			c.remove(cmd.Guard)
-		}
-		reply := c.held(protocol.TakeHeld, cmd.Patience.Milliseconds(), first)
-		reply.Int2 = 2
-		return reply
-	}
-	if cmd.Queue != "" && cmd.Entry != "" {
-		c.unqueue(cmd.Entry)
-	}
-	due := c.follow(streak, follows, code)
+	c.leave(cmd.Entry, cmd.Stood)
 	c.claim()
-	reply := integers(code, c.nextFence(), due)
+	reply := integers(code, c.nextFence(), 0)
 	if code == protocol.TakeOver {
 		reply.Text = seen
 	}
@@ -76,7 +72,7 @@ func bridgeTake(c *call) protocol.Reply {
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be
 // taken over, anything else is held.
-func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
+func (c *call) judge(seen string, state *gaps) (reply protocol.Reply, over bool) {
 	cmd := c.command
 	left := c.pttl(cmd.Key)
 	switch {
@@ -89,12 +85,12 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	if !ok {
 		return c.held(protocol.TakeForeign, -1, seen), false
 	}
+	if state != nil {
+		state.oldTurn()
+	}
 	due := ends + max(cmd.Grace, 0).Milliseconds()
 	switch {
 	case c.ms <= due:
-		if c.streak().read {
-			c.remove(cmd.Streak)
-		}
 		return c.held(protocol.TakeHeld, due-c.ms+1, seen), false
 	case cmd.Grace < 0:
 		return c.held(protocol.TakeRefused, -1, seen), false
@@ -102,57 +98,42 @@ func (c *call) judge(seen string) (reply protocol.Reply, over bool) {
 	return protocol.Reply{}, true
 }
 
-// held is the reply to one who may not take the key: it gets a place in the queue, and is told whether
-// somebody stands before it.
+// held is the reply to one who may not take the key: it gets a place in the queue, and is told its ticket and how many
+// stand before it.
 func (c *call) held(code, wait int64, seen string) protocol.Reply {
 	reply := answer(code, wait, seen)
 	if cmd := c.command; cmd.Queue != "" && cmd.Entry != "" {
-		if c.place(cmd.Entry) < 0 {
-			c.enter(cmd.Entry)
-		}
-		c.expire(cmd.Queue, cmd.QueueTTL)
-		if c.head() != cmd.Entry {
-			reply.Int2 = 1
-		}
+		reply.Int4 = c.lineUp()
+		reply.Int2 = int64(c.place(cmd.Entry))
 	}
 	return reply
 }
 
-// anothersTurn tells that somebody else is first in the queue, and who. One who has been left the key for a
-// while already loses its place.
-func (c *call) anothersTurn(code int64) (entry string, yes bool) {
+// lineUp gives us a place in the queue, or has Entry take the place of the one that stood there; it returns the ticket.
+func (c *call) lineUp() int64 {
 	cmd := c.command
-	for cmd.Queue != "" && code != protocol.TakeMine && cmd.Patience >= time.Millisecond {
-		waiters := c.waiters()
-		if len(waiters) == 0 || waiters[0].Name == cmd.Entry {
-			return "", false
-		}
-		first := waiters[0].Name
-		if first == cmd.Passed {
-			c.unqueue(first)
-			continue
-		}
-		c.callOne(first)
-		return first, true
+	if cmd.Stood != "" && c.place(cmd.Stood) >= 0 {
+		c.rename(cmd.Stood, cmd.Entry)
 	}
-	return "", false
+	if c.place(cmd.Entry) < 0 {
+		c.enter(cmd.Entry)
+	}
+	c.expire(cmd.Queue, cmd.QueueTTL)
+	return c.waiters()[c.place(cmd.Entry)].N
 }
 
-// callFirst tells the first in the queue who hears it that it is its turn.
-func (c *call) callFirst() {
-	for i, w := range c.waiters() {
-		if i == 10 || c.callOne(w.Name) > 0 {
-			return
-		}
+// othersTurn gives a free key to the first who waits, if that is not us, and tells whether there was one.
+func (c *call) othersTurn() bool {
+	cmd := c.command
+	head := c.head()
+	if cmd.Queue == "" || head == "" || head == cmd.Entry || head == cmd.Stood {
+		return false
 	}
-}
-
-func (c *call) callOne(entry string) int {
-	name, channel, ok := strings.Cut(entry, " ")
-	if !ok {
-		return 0
+	if cmd.Entry != "" {
+		c.lineUp()
 	}
-	return c.publish(channel, name+" head")
+	given, _ := c.grant(cmd.Value, true)
+	return given
 }
 
 // bridgeSettle is bridge_settle.lua.
@@ -217,7 +198,6 @@ func bridgeExtend(c *call) protocol.Reply {
 		code = protocol.RenewDone
 	case mine && !there, !guarded && onKey:
 	case mine:
-		c.anew()
 		return answer(protocol.RenewTheirs, 0, seen)
 	default:
 		return answer(protocol.RenewLost, 0, "")
@@ -225,11 +205,6 @@ func bridgeExtend(c *call) protocol.Reply {
 	c.claim()
 	if cmd.Fence != "" && cmd.FenceTTL > 0 {
 		c.expire(cmd.Fence, cmd.FenceTTL)
-	}
-	if code == protocol.RenewRepair {
-		c.anew()
-	} else if cmd.Streak != "" && cmd.Gap >= time.Millisecond {
-		c.expire(cmd.Streak, cmd.TTL+cmd.Gap)
 	}
 	return answer(code, 0, "")
 }
@@ -241,26 +216,27 @@ func bridgeDrop(c *call) protocol.Reply {
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
+	yields := mine && onKey && c.yieldsOn() && (cmd.Held >= time.Millisecond || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
+	c.leave(cmd.Entry, cmd.Stood)
+	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
+		if given, withGuard := c.grant("", false); given {
+			if !withGuard {
+				c.remove(cmd.Guard)
+			}
+			return integers(protocol.DropHanded, 0, 0)
+		}
+	}
 	if mine {
 		if onKey && cmd.Breath >= time.Millisecond {
 			c.expire(cmd.Guard, cmd.Breath)
 		} else {
 			c.remove(cmd.Guard)
 		}
-		switch {
-		case !onKey:
-			c.anew()
-		case !cmd.Brief:
-			c.leave()
-		}
 	}
 	if onKey {
 		c.remove(cmd.Key)
 	}
 	if cmd.Queue != "" {
-		if cmd.Entry != "" {
-			c.unqueue(cmd.Entry)
-		}
 		c.callFirst()
 	}
 	switch {

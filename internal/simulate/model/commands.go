@@ -51,7 +51,12 @@ func setNX(c *call) protocol.Reply {
 	if c.late() {
 		return fault(refusal)
 	}
-	if c.guarded() || c.find(c.command.Key) >= 0 {
+	there := c.find(c.command.Key) >= 0
+	if c.guarded() && !there {
+		return integer(0)
+	}
+	c.SetNX++
+	if there {
 		return integer(0)
 	}
 	c.write(c.command.Key, c.command.Value, 0)

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -22,20 +23,22 @@ import (
 // The model and a server get the same random command sequences, each on keys of its own, and must
 // answer alike. LOCKMIGRATE_SEQUENCES says how many; CI and the documentation use 1000000.
 func TestAgreesWithRealServer(t *testing.T) {
-	agree(t, redistest.Real(t).Addr, sequences(t, 20000), func(s []question) []question { return s })
+	agree(t, redistest.Real(t).Addr, sequences(t, 20000), false, func(s []question) []question { return s })
 }
 
 func TestAgreesWithMiniredis(t *testing.T) {
-	agree(t, redistest.Mini(t).Addr, sequences(t, 3000), withoutSecondWatch)
+	agree(t, redistest.Mini(t).Addr, sequences(t, 3000), true, withoutSecondWatch)
 }
 
 // withoutSecondWatch leaves out what miniredis does differently from Redis: a second WATCH of a key
-// makes it forget that the key was touched after the first. No machine watches a key twice.
+// makes it forget that the key was touched after the first. No machine watches a key twice. It keeps no counts either.
 func withoutSecondWatch(sequence []question) []question {
 	var kept []question
 	watched := false
 	for _, q := range sequence {
 		switch {
+		case q.special == 'r':
+			continue
 		case q.special != 0:
 		case q.command.Op == protocol.Watch && watched:
 			continue
@@ -60,7 +63,7 @@ func sequences(t *testing.T, usual int) int {
 
 const batch = 500 // sequences in one pipeline
 
-func agree(t *testing.T, addr string, count int, known func([]question) []question) {
+func agree(t *testing.T, addr string, count int, noStats bool, known func([]question) []question) {
 	conn, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -86,7 +89,7 @@ func agree(t *testing.T, addr string, count int, known func([]question) []questi
 	commands := 0
 	seen := coverage{}
 	for at := 0; at < count; at += batch {
-		commands += agreeBatch(t, conn, at, min(batch, count-at), known, seen)
+		commands += agreeBatch(t, conn, at, min(batch, count-at), noStats, known, seen)
 		_, err := conn.Do("FLUSHDB")
 		require.NoError(t, err)
 	}
@@ -96,13 +99,13 @@ func agree(t *testing.T, addr string, count int, known func([]question) []questi
 	t.Logf("%d sequences, %d commands, %.0f commands/s", count, commands, float64(commands)/time.Since(start).Seconds())
 }
 
-// question is a command, or one of two things that only the test does.
+// question is a command, or one of the things that only the test does.
 type question struct {
 	command protocol.Command
-	special byte // 'p' asks for the TTL, 'x' ends it
+	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts, 'q' asks how many wait, 'g' reads the guard
 }
 
-func agreeBatch(t *testing.T, conn redis.Conn, first, n int, known func([]question) []question, seen coverage) int {
+func agreeBatch(t *testing.T, conn redis.Conn, first, n int, noStats bool, known func([]question) []question, seen coverage) int {
 	var questions []question
 	var ends []int
 	for i := range n {
@@ -119,7 +122,7 @@ func agreeBatch(t *testing.T, conn redis.Conn, first, n int, known func([]questi
 	now := protocol.InstantOf(time.Now())
 	at := 0
 	for i, end := range ends {
-		store := model.Store{Listening: listening}
+		store := model.Store{Listening: listening, NoStats: noStats}
 		var past pastNumbers
 		var pastServer pastNumbers
 		for ; at < end; at++ {
@@ -154,7 +157,7 @@ func (c coverage) require(t *testing.T) {
 		protocol.BridgeTake:   {protocol.TakeFree, protocol.TakeOver, protocol.TakeMine, protocol.TakeHeld, protocol.TakeForeign, protocol.TakeRefused},
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
-		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing},
+		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing, protocol.DropHanded},
 		protocol.SidecarTake:  {0, 1}, protocol.SidecarDel: {0, 1}, protocol.SidecarExpire: {0, 1}, protocol.SidecarOld: {0, 1},
 		protocol.SidecarKeep:  {protocol.KeepDone, protocol.KeepRepair, protocol.KeepTheirs, protocol.KeepNothing, protocol.KeepOld},
 		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
@@ -181,6 +184,12 @@ func ask(conn redis.Conn, q *question) error {
 	switch q.special {
 	case 'p':
 		return conn.Send("PTTL", q.command.Key)
+	case 'q':
+		return conn.Send("ZCARD", q.command.Key+":q")
+	case 'g':
+		return conn.Send("GET", q.command.Key+":g")
+	case 'r':
+		return conn.Send("CONFIG", "RESETSTAT")
 	case 'x':
 		return conn.Send("EVAL", "if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 0", 1, q.command.Key)
 	default:
@@ -238,6 +247,16 @@ func answer(store *model.Store, now protocol.Instant, q *question) protocol.Repl
 			return protocol.Reply{Kind: protocol.Integer, Int: -1}
 		}
 		return protocol.Reply{Kind: protocol.Integer, Int: e.ExpireMS - int64(now)/1e6}
+	case 'q':
+		e, _ := store.Look(now, q.command.Key+":q")
+		return protocol.Reply{Kind: protocol.Integer, Int: int64(len(e.Fields))}
+	case 'g':
+		if e, ok := store.Look(now, q.command.Key+":g"); ok {
+			return protocol.Reply{Kind: protocol.Text, Text: e.Value}
+		}
+		return protocol.Reply{Kind: protocol.Nil}
+	case 'r':
+		return protocol.Reply{Kind: protocol.Text, Text: "OK"} // of a store that has counted nothing yet
 	case 'x':
 		store.Lapse(q.command.Key)
 		return protocol.Reply{Kind: protocol.Integer}
@@ -255,11 +274,11 @@ func random(g *rand.Rand, key string) []question {
 	family := families[g.IntN(len(families))]
 	dialects := protocol.Dialects()
 	d := dialects[g.IntN(len(dialects))]
-	sequence := make([]question, 0, 12)
+	sequence := append(make([]question, 0, 16), question{special: 'r'})
 	for range 3 + g.IntN(9) {
 		q := question{command: protocol.Command{
 			Op: family[g.IntN(len(family))], Key: key, Value: pick(values[:2+g.IntN(3)]...), Old: pick(values[:2]...),
-			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, "unheard"), Queue: key + ":q",
+			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, heard, "unheard", protocol.Polls), Queue: key + ":q",
 		}}
 		if g.IntN(2) == 0 {
 			q.command.Fence = key + ":f"
@@ -278,12 +297,15 @@ func random(g *rand.Rand, key string) []question {
 			q.special = 'p'
 		case 1:
 			q.special = 'x'
+		case 2:
+			q.special = 'q'
 		}
 
 		sequence = append(sequence, q)
 	}
 	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
-		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'})
+		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'},
+		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'})
 }
 
 // families are commands that meet on a key.
@@ -296,6 +318,8 @@ var families = [][]protocol.Op{
 	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.RedissonCount, protocol.Get, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.SetNX, protocol.GetSet, protocol.Del, protocol.SetToken},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.BridgeDrop, protocol.Del},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.Del},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
 	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
@@ -317,18 +341,26 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet || c.Op == protocol.Commit) && g.IntN(4) != 0 {
 		c.Guard = "" // of an unmodified client, which knows none
 	}
-	if g.IntN(3) == 0 { // the two courtesies towards clients that only poll
-		c.Streak, c.YieldAfter, c.Gap = c.Key+":s", []time.Duration{0, 1000 * time.Second}[g.IntN(2)], []time.Duration{4000 * time.Second, 2000000 * time.Second}[g.IntN(2)]
-		c.YieldMost, c.Quiet, c.Brief = []time.Duration{0, 4000 * time.Second}[g.IntN(2)], g.IntN(2) == 0, g.IntN(2) == 0
+	if g.IntN(2) == 0 { // the two courtesies towards clients that only poll
+		c.Yield, c.Gap = c.Key+":y", time.Duration(1+g.IntN(2))*20000*time.Second
+		c.Held, c.Behind = []time.Duration{0, 500 * time.Second, 15000 * time.Second}[g.IntN(3)], g.IntN(3)
 		c.Breath = []time.Duration{0, 3000 * time.Second}[g.IntN(2)]
 	}
 	if g.IntN(3) == 0 {
 		c.Share = 1000 * time.Second
 	}
 	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
-		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
-		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
-		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+		entry := func(token string) string {
+			until := []protocol.Instant{0, protocol.InstantOf(time.Now().Add(-time.Hour)), protocol.InstantOf(time.Now().Add(24 * time.Hour))}[g.IntN(3)]
+			return protocol.Entry{Claim: c.Claim, Until: until / 1e10 * 1e10, Guarded: true, Channel: c.Channel, Token: token}.String()
+		}
+		if g.IntN(3) > 0 {
+			c.Entry = entry(c.Value)
+		}
+		if c.Entry != "" && g.IntN(3) == 0 {
+			c.Stood = entry(c.Value)
+		}
+		c.Hand = g.IntN(3) > 0
 	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
 		c.Queue = ""
 	}
@@ -339,11 +371,10 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	case 1, 2:
 		c.NotAfter = protocol.InstantOf(time.Now().Add(24 * time.Hour))
 	}
-	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet) && g.IntN(4) == 0 { // ... which have lasted for long
-		c.Value = []string{"1500000000000 9500000000000", "1500000000000 1600000000000", "001500000000000 1600000000000", "9000000000000 9500000000000", "1500000000000 9500000000000 1"}[g.IntN(5)]
-		c.Key += ":s"
-		if g.IntN(2) == 0 {
-			c.Key, c.Value = protocol.ShareKey(strings.TrimSuffix(c.Key, ":s")), "1500000000000"
+	if (c.Op == protocol.GetSet || c.Op == protocol.SetNX && g.IntN(2) == 0) && g.IntN(2) == 0 { // ... and their states
+		c.Key, c.Value = c.Key+":y", gaps(g)
+		if g.IntN(3) == 0 {
+			c.Key, c.Value = protocol.ShareKey(strings.TrimSuffix(c.Key, ":y")), "1500000000000"
 		}
 		c.NotAfter = 0
 		return
@@ -399,6 +430,23 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	}
 }
 
+// gaps is a state of bridge_yield.lua, mostly a sound one: of long ago, so that the seconds that a run takes decide nothing.
+func gaps(g *rand.Rand) string {
+	pick := func(of ...int64) int64 { return of[g.IntN(len(of))] }
+	then := time.Now().UnixMilli() - pick(1_000_000, 15_000_000, 30_000_000, 1_000_000_000)/10*10
+	text := fmt.Sprintf("%d %d %d %d %d %d %d %d %d", g.IntN(3), then, pick(-5_000_000, 0, 9_000_000, 30_000_000), pick(-100, 0, 50, 250), pick(0, 100, 400),
+		pick(-2, -1, 0, 1, 2, 1_000_000), then-pick(0, 10_000_000), pick(0, then, then+2_000_000_000), pick(20_000_000, 320_000_000))
+	switch g.IntN(12) {
+	case 0:
+		return text + " 1"
+	case 1:
+		return "x" + text
+	case 2:
+		return strings.Replace(text, strconv.FormatInt(then, 10), "9500000000000", 1) // of the future
+	}
+	return text
+}
+
 // pastNumbers makes numbers that are drawn from a clock comparable: only their order counts.
 type pastNumbers struct{ fence int64 }
 
@@ -423,8 +471,11 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 	if ms, err := strconv.ParseInt(r.Text, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
 		r.Text = "now" // the state of a courtesy
 	}
-	if begun, ends, gap := strings.Cut(r.Text, " "); gap { // a streak that has come to its gap, which ends by the clock
-		r.Text = fromNow(begun, 1000*time.Second) + " and a gap until " + fromNow(ends, 500000*time.Second)
+	if fields := strings.Fields(r.Text); len(fields) == 9 { // the state of the gaps, which has times of the clock and what follows from them
+		for i, field := range fields {
+			fields[i] = fromNow(field, 500*time.Second)
+		}
+		r.Text = strings.Join(fields, " ")
 	}
 	switch {
 	case q.command.Op == protocol.SidecarKeep && (r.Int == protocol.KeepDone || r.Int == protocol.KeepRepair || r.Int == protocol.KeepTheirs):
@@ -442,20 +493,19 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
 			r.Int2 = past.rank(r.Int2)
 		}
-		if r.Int > 0 && q.command.Op == protocol.BridgeTake {
-			return r // Int3 is no time
-		}
-		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
+		r.Int3, r.Int4 = whichTTL(r.Int3/1000*1000), min(r.Int4, 1)
 	}
 	return r
 }
 
-// fromNow writes a moment that is not far away in whole units from now, with the zeros that stand before it.
+// fromNow writes a moment that is not far away in whole units from now, and any other time without what a run adds to it.
 func fromNow(text string, unit time.Duration) string {
-	ms, err := strconv.ParseInt(text, 10, 64)
-	if left := time.Until(time.UnixMilli(ms)); err == nil && left.Abs() < 100*unit {
-		zeros := len(text) - len(strings.TrimLeft(text, "0"))
-		return fmt.Sprintf("%s%d from now", text[:zeros], left.Round(unit)/unit)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if left := time.Until(time.UnixMilli(n)); err == nil && left.Abs() < 100000*unit {
+		return fmt.Sprintf("%d from now", left.Round(unit)/unit)
+	}
+	if magnitude := max(n, -n); err == nil && magnitude >= 100_000 && magnitude < 1e11 {
+		return fmt.Sprintf("%.0f00000", math.Round(float64(n)/100_000))
 	}
 	return text
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 type sidecar struct {
 	token, place  string
 	until, settle int64
+	since, stands int64
 	owed          []int64
 	text          string
 }
@@ -39,11 +41,12 @@ func (c *call) remembered() sidecar {
 		if name != c.command.Sidecar.Name {
 			continue
 		}
-		part := strings.SplitN(field, " ", 6)
-		s.token, s.place, s.text = part[0], part[3], part[5]
-		s.until, _ = strconv.ParseInt(part[1], 10, 64)
-		s.settle, _ = strconv.ParseInt(part[2], 10, 64)
-		for _, at := range strings.Split(part[4], ",") {
+		part := strings.SplitN(field, " ", 8)
+		s.token, s.place, s.text = part[0], part[3], part[7]
+		for i, n := range map[int]*int64{1: &s.until, 2: &s.since, 4: &s.settle, 5: &s.stands} {
+			*n, _ = strconv.ParseInt(part[i], 10, 64)
+		}
+		for _, at := range strings.Split(part[6], ",") {
 			if n, err := strconv.ParseInt(at, 10, 64); err == nil {
 				s.owed = append(s.owed, n)
 			}
@@ -62,7 +65,7 @@ func (c *call) remember(s *sidecar, ms int64) {
 	if owed == "" {
 		owed = "-"
 	}
-	field := Field{Name: strings.Join([]string{c.command.Sidecar.Name, s.token, strconv.FormatInt(s.until, 10), strconv.FormatInt(s.settle, 10), s.place, owed, s.text}, " ")}
+	field := Field{Name: fmt.Sprintf("%s %s %d %d %s %d %d %s %s", c.command.Sidecar.Name, s.token, s.until, s.since, s.place, s.settle, s.stands, owed, s.text)}
 	i := c.find(record)
 	if i < 0 {
 		c.Put(Entry{Key: record, Kind: Hash, Fields: []Field{field}, ExpireMS: c.ms + ms})
@@ -130,17 +133,32 @@ func sidecarTake(c *call) protocol.Reply {
 	owns, stands := guarded && owner == place, there && seen == place
 	claim := cmd.Claim.Milliseconds()
 	entry := func() string {
-		return place + " " + strconv.FormatInt(claim, 10) + " " + protocol.SidecarChannel(side.Name)
+		return protocol.Entry{Claim: cmd.Claim, Until: protocol.Instant(s.stands * int64(time.Millisecond)), Guarded: true, Channel: protocol.SidecarChannel(side.Name), Token: place}.String()
 	}
 	keeps := claim + side.Owes.Milliseconds() + ttl
+	var state *gaps
+	if c.yieldsOn() {
+		state = c.recall()
+	}
 	waits := func() protocol.Reply {
-		if cmd.Queue == "" || side.Plain {
+		if cmd.Queue == "" || side.Plain || place != "" && s.stands > c.ms+claim {
 			return refused()
 		}
-		c.expire(cmd.Queue, time.Duration(keeps)*time.Millisecond)
+		stood := ""
+		if place != "" && s.stands > 0 {
+			stood = entry()
+		}
 		if place == "" {
-			place, s.place, s.settle = cmd.Value, cmd.Value, 0
-			c.remember(&s, keeps)
+			place = cmd.Value
+		}
+		s.place, s.stands = place, c.ms+2*claim
+		if cmd.NotAfter != 0 {
+			s.stands = min(s.stands, int64(cmd.NotAfter)/int64(time.Millisecond))
+		}
+		c.remember(&s, keeps)
+		c.expire(cmd.Queue, time.Duration(keeps)*time.Millisecond)
+		if stood != "" && c.place(stood) >= 0 && c.place(entry()) < 0 {
+			c.rename(stood, entry())
 		}
 		if c.place(entry()) < 0 {
 			c.enter(entry())
@@ -152,6 +170,7 @@ func sidecarTake(c *call) protocol.Reply {
 		if owns {
 			c.remove(cmd.Guard)
 		}
+		s.settle = 0
 		return waits()
 	}
 	if guarded && !owns {
@@ -164,22 +183,31 @@ func sidecarTake(c *call) protocol.Reply {
 			return withdraw()
 		}
 		due, ok := c.expiry(seen)
+		if ok && state != nil {
+			state.oldTurn()
+		}
 		if !ok || cmd.Grace < 0 || c.ms <= due+cmd.Grace.Milliseconds() {
 			return withdraw()
 		}
 		over = true
-	case !there && cmd.Queue != "" && c.find(cmd.Queue) >= 0:
-		own := place
-		if own == "" {
-			own = cmd.Value
-		}
-		if c.grant(own) {
+	case !there && !owns:
+		if state != nil && state.keepsOff(c.queued()) > 0 {
 			return waits()
+		}
+		if head := c.head(); head != "" && !(place != "" && head == entry()) {
+			own := place
+			if own == "" {
+				own = cmd.Value
+			}
+			if given, _ := c.grant(own, true); given {
+				return waits()
+			}
 		}
 	}
 	settles := s.settle > 0 && (owns || stands)
-	ready := stands && (s.settle == 0 || owns && c.ms >= s.settle)
-	if settle := side.Settle.Milliseconds(); !ready && (over || settles || side.Free && settle > 0) {
+	careful := side.Free && side.Settle >= time.Millisecond
+	ready := stands && (s.settle == 0 && !careful || s.settle > 0 && owns && c.ms >= s.settle)
+	if settle := side.Settle.Milliseconds(); !ready && (over || settles || careful) {
 		if settles && owns && stands {
 			return refused()
 		}
@@ -193,14 +221,14 @@ func sidecarTake(c *call) protocol.Reply {
 		c.write(cmd.Key, place, claim)
 		return refused()
 	}
-	if place != "" && cmd.Queue != "" {
+	if place != "" && s.stands > 0 && cmd.Queue != "" {
 		c.unqueue(entry())
 	}
 	c.giveUp(&s)
 	if owes := side.Owes.Milliseconds(); owes > 0 {
 		s.owed = append(s.owed, c.ms+owes)
 	}
-	s.token, s.until, s.text, s.settle, s.place = cmd.Value, int64(side.Until)/1e6, side.Text, 0, "-"
+	s.token, s.until, s.text, s.since, s.place, s.settle, s.stands = cmd.Value, int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0
 	if ready {
 		s.token = place
 	}
@@ -272,17 +300,31 @@ func sidecarDel(c *call) protocol.Reply {
 	}
 	seen, freed := c.read(cmd.Key), int64(0)
 	owner, guarded := c.text(cmd.Guard)
+	handed := false
 	switch {
 	case mine != "" && seen.Kind == protocol.Text && seen.Text == mine:
 		freed = 1
-		if cmd.Queue == "" || !c.grant("") {
+		// What follows is a release as of a bridge holder's.
+		drop := *cmd
+		drop.Op, drop.Value, drop.Behind, drop.Held = protocol.BridgeDrop, mine, 0, time.Duration(max(0, c.ms-s.since))*time.Millisecond
+		c.command = &drop
+		ours := guarded && owner == mine
+		contended := c.queued() > 0 || c.find(cmd.Yield) >= 0
+		if !(ours && c.yieldsOn() && contended && c.yields(c.queued())) {
+			given, withGuard := c.grant("", false)
+			if handed = given; given && !withGuard && ours {
+				c.remove(cmd.Guard)
+			}
+		}
+		if !handed {
 			c.remove(cmd.Key)
 		}
+		c.command = cmd
 	case !ours && side.Plain && seen.Kind != protocol.Nil && !c.late():
 		freed = 1
 		c.remove(cmd.Key)
 	}
-	if mine != "" && guarded && owner == mine {
+	if mine != "" && !handed && guarded && owner == mine {
 		if cmd.Breath >= time.Millisecond && freed == 1 {
 			c.expire(cmd.Guard, cmd.Breath)
 		} else {
@@ -389,7 +431,7 @@ func sidecarOld(c *call) protocol.Reply {
 	if !live {
 		s.owed = append(s.owed, c.ms+side.Owes.Milliseconds())
 	}
-	s.token, s.until, s.text, s.place = "=", int64(side.Until)/1e6, side.Text, "-"
+	s.token, s.until, s.text, s.since, s.place, s.settle, s.stands = "=", int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0
 	c.remember(&s, side.Owes.Milliseconds())
 	c.write(cmd.Key, side.Text, 0)
 	switch side.Form {

@@ -26,6 +26,9 @@ type Store struct {
 	Last Effect
 	// Listening tells how many connections listen on a channel; nil means none ever.
 	Listening func(channel string) int
+	// SetNX counts how often the server has run SETNX, as INFO tells it; it does not with NoStats.
+	SetNX   int64
+	NoStats bool
 	// Published holds the messages that the last command sent.
 	Published []Message
 
@@ -157,7 +160,7 @@ func (s *Store) Expire(now protocol.Instant) {
 
 // Reset empties the server, keeping its memory.
 func (s *Store) Reset() {
-	s.entries, s.watches, s.Last = s.entries[:0], s.watches[:0], Effect{}
+	s.entries, s.watches, s.Last, s.SetNX = s.entries[:0], s.watches[:0], Effect{}, 0
 }
 
 // Entries returns the keys, expired ones included; the slice belongs to the store.
@@ -174,6 +177,7 @@ func (s *Store) Fork(into *Store) {
 	into.entries = append(into.entries[:0], s.entries...)
 	into.watches = append(into.watches[:0], s.watches...)
 	into.Overrides, into.Listening, into.Last = s.Overrides, s.Listening, Effect{}
+	into.SetNX, into.NoStats = s.SetNX, s.NoStats
 }
 
 // AppendState writes what decides the server's future behaviour at time now; keys in their order of

@@ -26,7 +26,7 @@ const namespace = "orders"
 var initStage = []string{"stage", "init", "--namespace", namespace, "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s"}
 
 func memberOptions(d legacy.Dialect) compat.Options {
-	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl, MemberLease: ttl}
+	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl}
 }
 
 func memberOf(server *redistest.Server) (*compat.Locker, error) {
@@ -35,7 +35,7 @@ func memberOf(server *redistest.Server) (*compat.Locker, error) {
 
 // member is a holder that joins the namespace; its dialect is an argument.
 func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-	dialect, err := compat.ParseDialect(args["dialect"])
+	dialect, err := legacy.ParseDialect(args["dialect"])
 	if err != nil {
 		return nil, err
 	}

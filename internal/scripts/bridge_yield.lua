@@ -1,0 +1,137 @@
+-- bridge_yield.lua: when a key is left free for old clients. bridge_acquire.lua and bridge_release.lua include it. It stands before each of them.
+-- They have `now`, and `gap` as a number.
+--
+-- Old clients look now and then. Waiting bridge clients hand the key on within a millisecond, so old clients would
+-- hardly find it free. So bridge holders leave gaps: the key is free for one gap, and bridge clients keep off. A gap
+-- ends when an old client takes the key. It must be longer than the pause between two looks of an old client.
+--
+-- Is anybody there? Each look of an old client is a SETNX. A release compares the server's count of SETNX with the
+-- count at the last look, at most once in 3/4 of a gap. If the count stands still, no old client waits, and there is
+-- no gap. The growth tells how many wait; SETNX on other keys count too. A gap that nobody used doubles the time to
+-- the next one, up to 16 gaps.
+-- Some clients wait without SETNX. There is one gap in 30 s whatever the count says. If an old client takes the key
+-- and the count stood still, or if INFO is refused, the count says nothing: then gaps come without it.
+--
+-- How much? Clients that only poll would leave the key free for poll/(waiting + 1) after each turn. Bridge clients
+-- save that time, and give it to the old ones: each turn adds it to the credit, but never more than the turn lasted.
+-- A gap begins with a credit of half a gap, and uses up the credit while the key is free. Beside that, turns are
+-- counted: no gap while old clients are ahead, one more at once when they are a turn behind.
+--
+-- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step>
+--   mode     0 bridge clients follow one another, 1 a gap, 2 an old client has, or had, the key
+--   at       when the last gap began, or the old client was seen
+--   credit   milliseconds that the key may be left free
+--   owed     turns that bridge clients are ahead, in hundredths
+--   waiting  old clients that wait, in hundredths, 400 at most
+--   count    SETNX at the last look; -1: not counted yet, -2: the count says nothing
+--   noted    when that was
+--   due      no gap and no look before
+--   step     the time to the next look or gap where there was no use for one
+-- All times are in milliseconds of the server's clock. A state of the future is not believed. Whatever has become of
+-- the state must not matter to the lock: each command here may be refused.
+local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+)$'
+local keep = 45000 -- for how long the state is remembered: less than a minute
+
+local function recall()
+  local text = redis.pcall('GET', yield)
+  if type(text) ~= 'string' or #text > 120 then return nil end
+  local mode, at, credit, owed, waiting, count, noted, due, step = string.match(text, form)
+  if not mode then return nil end
+  local s = {mode = mode, at = tonumber(at), credit = tonumber(credit), owed = tonumber(owed), waiting = tonumber(waiting),
+    count = tonumber(count), noted = tonumber(noted), due = tonumber(due), step = tonumber(step)}
+  if s.at > now or s.noted > now then return nil end
+  return s
+end
+
+local function remember(s, ms)
+  redis.pcall('SET', yield, string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+    s.mode, s.at, s.credit, s.owed, s.waiting, s.count, s.noted, s.due, s.step), 'PX', ms)
+end
+
+-- setnx() is how often the server has run SETNX, nil where it does not say.
+local function setnx()
+  local stats = redis.pcall('INFO', 'commandstats')
+  if type(stats) ~= 'string' or not string.find(stats, 'cmdstat_', 1, true) then return nil end
+  return tonumber(string.match(stats, 'cmdstat_setnx:calls=(%d+)') or 0)
+end
+
+-- earn(s, held, queued) adds what a turn has earned.
+local function earn(s, held, queued)
+  s.credit = math.min(s.credit + math.min(held, math.floor(500 * gap / (6 * (100 * queued + 100 + s.waiting)))), 2 * gap)
+end
+
+-- needed(s) tells whether old clients are likely to wait.
+local function needed(s)
+  local since = now - s.noted
+  if s.count ~= -1 and 4 * since < 3 * gap then return s.waiting > 0 end
+  local n = s.count ~= -2 and setnx()
+  if n and (s.count == -1 or since > 25 * gap) then
+    s.count, s.noted, s.waiting = n, now, 0
+    return false
+  end
+  s.noted = now
+  if not n then
+    s.count, s.waiting = -2, 100
+    return true
+  end
+  local more = n < s.count and 1 or n - s.count -- less: somebody has reset the counts
+  s.count = n
+  if more > 0 then
+    s.waiting = math.max(1, math.min(400, math.floor((s.waiting + math.floor(500 * gap * more / (6 * since))) / 2)))
+    return true
+  end
+  s.waiting, s.step = 0, math.min(2 * s.step, 3 * gap)
+  s.due = now + s.step
+  if now - s.at < 30000 then return false end
+  s.waiting = 100
+  return true
+end
+
+-- yields(held, queued) is for a release: whether a gap begins now. Held says for how long the lock was held, queued
+-- how many wait for it.
+local function yields(held, queued)
+  local s = recall()
+  if not s and held == 0 and queued == 0 then return false end
+  local lasts = (s or queued > 0) and keep or gap
+  if not s then
+    s = {at = now, credit = 0, owed = 0, waiting = 0, count = -1, noted = now, due = now, step = gap}
+    if held >= keep then s.credit, s.waiting, s.count = gap, 100, -2 end -- nothing is remembered for that long
+  end
+  earn(s, held, queued)
+  s.owed = math.min(s.owed + math.floor(s.waiting / (queued + 1)), 300)
+  s.mode = 0
+  if now >= s.due and needed(s) and 2 * s.credit >= gap and s.owed >= 0 then s.mode, s.at = 1, now end
+  remember(s, lasts)
+  return s.mode == 1
+end
+
+-- old_turn(s) notes that an old client has the key.
+local function old_turn(s)
+  if s.mode == '2' then return end
+  if s.mode == '1' then s.credit = math.max(s.credit - (now - s.at), -2 * gap) end
+  if s.count >= 0 and setnx() == s.count then s.count, s.waiting = -2, 100 end
+  s.mode, s.at, s.owed, s.due, s.step = '2', now, math.max(s.owed - 100, -100), 0, gap
+  remember(s, keep)
+end
+
+-- keeps_off(s, queued) is for one who finds the key free: for how long it has to leave the key to old clients.
+local function keeps_off(s, queued)
+  local left = s.mode == '1' and s.at + gap - now or 0
+  if left > 0 then return left end
+  if s.mode == '1' then -- nobody has used it
+    if s.count == -2 and s.step >= 16 * gap then s.count = -1 end
+    s.credit, s.owed, s.step = 0, 0, math.min(2 * s.step, 16 * gap)
+    s.due = now + s.step
+  elseif s.mode == '2' then
+    earn(s, now - s.at, queued)
+    if s.owed >= 100 and s.credit > 0 then
+      s.mode, s.at = 1, now
+      remember(s, keep)
+      return gap
+    end
+  end
+  s.mode = 0
+  remember(s, keep)
+  return 0
+end
+

@@ -1,0 +1,158 @@
+package model
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// gaps is bridge_yield.lua: when a key is left free for old clients. All times are in milliseconds.
+type gaps struct {
+	c                                                        *call
+	gap                                                      int64
+	mode, at, credit, owed, waiting, count, noted, due, step int64
+}
+
+const (
+	keptFor   = 45000 // for how long the state is remembered
+	uncounted = -1
+	unknown   = -2
+)
+
+var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+$`)
+
+const gapsText = "%d %d %d %d %d %d %d %d %d"
+
+func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >= time.Millisecond }
+
+// recall reads the state; nil where there is none that is believed.
+func (c *call) recall() *gaps {
+	i := c.find(c.command.Yield)
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 120 || !gapsForm.MatchString(c.entries[i].Value) {
+		return nil
+	}
+	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
+	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step)
+	if err != nil || g.at > c.ms || g.noted > c.ms {
+		return nil
+	}
+	return g
+}
+
+func (g *gaps) remember(ms int64) {
+	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step)
+	g.c.write(g.c.command.Yield, text, ms)
+}
+
+// setnx is how often the server has run SETNX; false where it does not say.
+func (g *gaps) setnx() (n int64, known bool) { return g.c.SetNX, !g.c.NoStats }
+
+func (g *gaps) earn(held, queued int64) {
+	g.credit = min(g.credit+min(held, 500*g.gap/(6*(100*queued+100+g.waiting))), 2*g.gap)
+}
+
+// needed tells whether old clients are likely to wait.
+func (g *gaps) needed() bool {
+	since := g.c.ms - g.noted
+	if g.count != uncounted && 4*since < 3*g.gap {
+		return g.waiting > 0
+	}
+	n, known := g.setnx()
+	known = known && g.count != unknown
+	if known && (g.count == uncounted || since > 25*g.gap) {
+		g.count, g.noted, g.waiting = n, g.c.ms, 0
+		return false
+	}
+	g.noted = g.c.ms
+	if !known {
+		g.count, g.waiting = unknown, 100
+		return true
+	}
+	more := n - g.count
+	if more < 0 {
+		more = 1
+	}
+	g.count = n
+	if more > 0 {
+		g.waiting = max(1, min(400, (g.waiting+500*g.gap*more/(6*since))/2))
+		return true
+	}
+	g.waiting, g.step = 0, min(2*g.step, 3*g.gap)
+	g.due = g.c.ms + g.step
+	if g.c.ms-g.at < 30000 {
+		return false
+	}
+	g.waiting = 100
+	return true
+}
+
+// yields is for a release: whether a gap begins now.
+func (c *call) yields(queued int64) bool {
+	held := c.command.Held.Milliseconds()
+	queued += int64(c.command.Behind)
+	g := c.recall()
+	if g == nil && held == 0 && queued == 0 {
+		return false
+	}
+	lasts := int64(keptFor)
+	if g == nil {
+		gap := c.command.Gap.Milliseconds()
+		if queued == 0 {
+			lasts = gap
+		}
+		g = &gaps{c: c, gap: gap, at: c.ms, count: uncounted, noted: c.ms, due: c.ms, step: gap}
+		if held >= keptFor {
+			g.credit, g.waiting, g.count = gap, 100, unknown
+		}
+	}
+	g.earn(held, queued)
+	g.owed = min(g.owed+g.waiting/(queued+1), 300)
+	g.mode = 0
+	if c.ms >= g.due && g.needed() && 2*g.credit >= g.gap && g.owed >= 0 {
+		g.mode, g.at = 1, c.ms
+	}
+	g.remember(lasts)
+	return g.mode == 1
+}
+
+// oldTurn notes that an old client has the key.
+func (g *gaps) oldTurn() {
+	if g.mode == 2 {
+		return
+	}
+	if g.mode == 1 {
+		g.credit = max(g.credit-(g.c.ms-g.at), -2*g.gap)
+	}
+	if n, known := g.setnx(); g.count >= 0 && known && n == g.count {
+		g.count, g.waiting = unknown, 100
+	}
+	g.mode, g.at, g.owed, g.due, g.step = 2, g.c.ms, max(g.owed-100, -100), 0, g.gap
+	g.remember(keptFor)
+}
+
+// keepsOff is for one who finds the key free: for how long it has to leave the key to old clients.
+func (g *gaps) keepsOff(queued int64) int64 {
+	switch {
+	case g.mode == 1 && g.at+g.gap > g.c.ms:
+		return g.at + g.gap - g.c.ms
+	case g.mode == 1:
+		if g.count == unknown && g.step >= 16*g.gap {
+			g.count = uncounted
+		}
+		g.credit, g.owed, g.step = 0, 0, min(2*g.step, 16*g.gap)
+		g.due = g.c.ms + g.step
+	case g.mode == 2:
+		g.earn(g.c.ms-g.at, queued)
+		if g.owed >= 100 && g.credit > 0 {
+			g.mode, g.at = 1, g.c.ms
+			g.remember(keptFor)
+			return g.gap
+		}
+	}
+	g.mode = 0
+	g.remember(keptFor)
+	return 0
+}
+
+// queued is how many waiters a script counts.
+func (c *call) queued() int64 { return int64(min(len(c.waiters()), 10)) }
