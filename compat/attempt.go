@@ -289,6 +289,6 @@ type recorded struct {
 
 func (r *recorded) Next(now protocol.Instant, reply protocol.Reply) protocol.Step {
 	step := r.Machine.Next(now, reply)
-	r.last.Step = step
+	*r.last = driver.Rests(step, nil)
 	return step
 }

@@ -92,8 +92,10 @@ func (k *Lock) Context() context.Context { return k.life.Context() }
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard
-// of a displaced holder, is given back nevertheless. After another error the release may be tried again;
-// what cannot be released ends with the TTL, or with the lease, and so does the holder's context.
+// of a displaced holder, is given back nevertheless. After another error the Locker tries the release
+// again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call after the
+// lock was given back returns nil. What cannot be released ends with the TTL, or with the lease, and so does the holder's
+// context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }

@@ -447,7 +447,7 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 	defer cancel()
 	out, err := over.Advance(bounded, m, reply, func(driver.Outcome) {})
 	if err != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
+		return driver.Ended(protocol.Unsure, err)
 	}
 	return out
 }

@@ -70,8 +70,10 @@ func (k *Lock) Context() context.Context { return k.life.Context() }
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the
-// lease was over or the key not ours any more. After another error the release may be tried again;
-// what cannot be released ends with the lease, and so does the holder's context.
+// lease was over or the key not ours any more. After another error the Locker tries the
+// release again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call
+// after the lock was given back returns nil. Where an earlier DEL may have run, the next one is sent only while the key holds
+// our value. What cannot be released ends with the lease, and so does the holder's context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
@@ -89,7 +91,7 @@ func (k *kept) Acquired(driver.Outcome) {}
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
 	if err := l.sync(ctx); err != nil {
-		failed := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Failed}, Err: err}
+		failed := driver.Ended(protocol.Failed, err)
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	k.mu.Lock()
@@ -120,12 +122,13 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	l, rules := k.locker, k.locker.rules
 	var lost *Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.NotOurs}}, nil
+		return driver.Ended(protocol.NotOurs, nil), nil
 	}
+	again := k.life.Unconfirmed()
 	k.mu.Lock()
 	m := &protocol.LegacyRelease{
 		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
-		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry,
+		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry, Again: again,
 	}
 	k.mu.Unlock()
 	never := m.Policy == protocol.ReleaseNever

@@ -64,6 +64,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 // left before the reply. Nothing is sent after that. Release locks first: those that are held stay on the
 // server until their leases end, and so do their contexts, and the error says how many they are.
 func (l *Locker) Close() error {
+	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
 	l.closed.Store(true)
 	l.background.Close()
 	l.driver.Close()

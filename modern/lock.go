@@ -72,8 +72,11 @@ func (k *Lock) Renew(ctx context.Context) error { return k.lock.Renew(ctx) }
 
 // Release gives the lock back: to the next in line, or by deleting the key, and only while the key holds
 // our token. ErrLost means that the lock was lost before. ErrUnknownOutcome means that no reply came: the
-// key may stay taken until the time that the error tells. The renewals end with the call in any case. It
-// may be called again after an error; meanwhile the holder's context still ends at Expiry.
+// key may stay taken until the time that the error tells. The renewals end with the call in any case.
+//
+// After an error other than ErrLost the Locker tries the release again in the background until Expiry, with pauses of 50 ms
+// to 1 s: a server that refuses now (READONLY, NOPERM, OOM, LOADING) may run it later. Release may be called again too: the
+// first call after the lock was given back returns nil. Meanwhile the holder's context still ends at Expiry.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.lock.Release(ctx) }

@@ -50,7 +50,8 @@ func TestArguments(t *testing.T) {
 			if s == nil {
 				continue
 			}
-			request := call(s, &c)
+			var request Request
+			request.call(s, &c)
 			args := request.Args()
 			packed := min(len(s.Words), 1)
 			require.Len(t, args, 2+len(s.Keys)+len(s.Args)+packed, "%s", s.Name)
@@ -74,7 +75,7 @@ func TestArguments(t *testing.T) {
 				}
 				return n
 			}
-			request = call(s, &least)
+			request.call(s, &least)
 			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args)+packed, "%s without what may be left out", s.Name)
 			assert.Equal(t, required(s.Keys), request.Args()[1], "%s", s.Name)
 		}

@@ -445,7 +445,7 @@ func (k *kept) ask(
 ) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
-		out := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}}
+		out := driver.Ended(protocol.Unsure, nil)
 		switch {
 		case v.yes >= q.majority():
 			out.Step.Verdict = good
@@ -461,7 +461,7 @@ func (k *kept) ask(
 	}
 	v, cause := q.poll(ctx, machine, good, turn, func(v votes) { abandoned(verdict(v)) })
 	if cause != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: cause}, cause
+		return driver.Ended(protocol.Unsure, cause), cause
 	}
 	return verdict(v), nil
 }

@@ -149,10 +149,15 @@ func dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error)
 // Closed tells that Close has been called.
 func (c *Client) Closed() bool { return c.closed.Load() }
 
-// Close ends waits, renewals and connections, and returns when nothing runs any more. Its error says how many locks were still
-// held.
+// Close ends waits, renewals and connections, and returns when nothing runs any more. Who waits for a connection of an exhausted
+// pool gets an error after ReplyTimeout. Close's error says how many locks were still held.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
+		time.AfterFunc(c.Lives.ReplyTimeout, func() { // where a pool is exhausted
+			for _, s := range c.Servers {
+				topology.Leave(s.Pool, lifetime.ErrClosed)
+			}
+		})
 		c.closed.Store(true)
 		c.end(lifetime.ErrClosed)
 		c.Background.Close() // before the renewer: a lock whose release is under way is not lost

@@ -68,6 +68,7 @@ type terms struct {
 	counted *counts
 	reply   time.Duration // of the replies; zero: half of ttl
 	ttl     time.Duration // zero: ttl
+	args    []string      // words on the server's command line
 	server  *redistest.Server
 }
 
@@ -292,7 +293,7 @@ func each(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
 
 func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 	t.Helper()
-	s := &scene{T: t, kind: k, server: redistest.Real(t), counts: &counts{}}
+	s := &scene{T: t, kind: k, server: redistest.Real(t, c.args...), counts: &counts{}}
 	s.server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
 	s.link = redistest.NewLink(t, s.server.Addr)
 	c.counted, c.server = s.counts, s.server
