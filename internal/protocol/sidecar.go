@@ -33,6 +33,7 @@ const (
 	FormSetNX  Form = "nx"     // 1, 0
 	FormSet    Form = "set"    // OK, nil
 	FormTakes  Form = "getset" // nil, or a value that loses
+	FormWait   Form = "wait"   // 1: the service's next attempt will be granted, 0
 	FormGet    Form = "get"    // the own text, far, nil
 	FormRaw    Form = "raw"    // the same in stage legacy: what is not ours as it stands there
 	FormLoses  Form = "lose"   // far, nil
@@ -110,6 +111,13 @@ func (s *Sidecar) SetNX(now Instant, key, text, token string, form Form) Command
 		return s.old(now, key, text, form)
 	}
 	return s.take(now, key, text, token, form)
+}
+
+// Wait is the sidecar's own question for an attempt that it holds back: the lock is kept for that one, or it gets a place in the queue.
+func (s *Sidecar) Wait(now Instant, key, token string) Command {
+	c := s.take(now, key, "", token, FormWait)
+	c.TTL, c.Sidecar.Until, c.Sidecar.Owes, c.Sidecar.Once = c.Claim, 0, 0, false
+	return c
 }
 
 // SetNXPX is SET with NX and a TTL: a token lock already. The text stands on the key, so that a script of the client finds it there.

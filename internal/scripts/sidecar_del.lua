@@ -41,7 +41,7 @@ local freed, handed, begins = 0, false, false
 if mine and seen == mine then
   freed = 1
   local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
-  if gap ~= '0' and owner == mine and now and (#waiters > 0 or redis.pcall('EXISTS', yield) == 1) then
+  if gap ~= '0' and owner == mine and now and (#waiters > 0 or recall()) then
     gap = tonumber(gap)
     begins = yields(math.max(0, now - s.since), #waiters)
   end

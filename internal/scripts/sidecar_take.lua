@@ -6,7 +6,7 @@
 -- KEYS queue      its queue, or the lock's key when none is kept
 -- KEYS yield      the state of the gaps for old clients, or the lock's key when none are left
 -- WORD name       of the sidecar
--- WORD shape      of the reply: nx, set or getset
+-- WORD shape      of the reply: nx, set or getset; wait: the sidecar itself asks, for the next attempt of the service
 -- WORD value      the bridge value: far-future to every legacy reader, unguessable; '=' takes the lock by the text itself, without a guard
 -- WORD ttl        in milliseconds
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
@@ -23,6 +23,7 @@
 -- WORD far        the number that stands for whoever else holds the lock: live on any clock
 -- WORD written    what the client writes: the rest
 -- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else far, which loses.
+--          wait: 1 the next attempt will be granted, 0 it stands in the queue
 --
 -- Atomic for the reasons of bridge_acquire.lua, and because the record must say what stands on the key.
 -- A member whose lease is over gets "held" and no error: old clients throw on errors.
@@ -40,7 +41,7 @@ if old_server then return old_server end
 grace, settle, gap, claim = tonumber(grace), tonumber(settle), tonumber(gap), tonumber(claim)
 
 local function refused()
-  if shape == 'nx' then return 0 end
+  if shape == 'nx' or shape == 'wait' then return 0 end
   return shape == 'getset' and far
 end
 local function granted()
@@ -100,15 +101,18 @@ end
 local settles = place and s.settle > 0 and (owner == place or seen == place)
 local careful = free == '1' and settle > 0
 local ready = place and seen == place and (s.settle == 0 and not careful or s.settle > 0 and owner == place and now >= s.settle)
-if not ready and (over or settles or careful) then
+if ready and shape == 'wait' then return 1 end
+local slow = over or settles or careful
+if not ready and (slow or shape == 'wait') then
   if settles and owner == place and seen == place then return refused() end
-  s.place, s.settle = place or value, now + settle
+  s.place, s.settle = place or value, slow and now + settle or now
   claim = math.max(claim, settle * 2)
   write(name, s, keeps)
   redis.call('SET', guard, s.place, 'PX', claim)
   local set = redis.pcall('SET', key, s.place, 'PX', claim)
   if set.err then redis.call('SET', guard, s.place, 'PX', 1) return set end
-  return refused()
+  if slow then return refused() end
+  return 1
 end
 
 local before = redis.call('HGET', record, name)

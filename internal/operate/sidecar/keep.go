@@ -34,6 +34,7 @@ type watched struct {
 	holds    [3]bool      // ... and whether something of it was there at the last look
 	next     time.Time    // of the looks
 	attempt  time.Time    // the last one
+	wanted   time.Time    // when two wanted it last
 	waits    bool         // it was not granted yet
 	held     bool         // granted, and not ended as far as we know
 	displace bool         // that was told
@@ -41,7 +42,7 @@ type watched struct {
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the attempt before was refused, as far as
 // we know, and stands in the queue.
-func (k *keys) wait(s *Sidecar, o *order, c *proxy.Client, command *protocol.Command, now time.Time) bool {
+func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := k.all[command.Key]
@@ -49,12 +50,19 @@ func (k *keys) wait(s *Sidecar, o *order, c *proxy.Client, command *protocol.Com
 		w = &watched{next: now.Add(s.every(o))}
 		k.all[command.Key] = w
 	}
-	if command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && w.waits && s.hears.Load() && now.Sub(w.attempt) < 3*command.Claim {
+	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() {
 		s.waking.Lock()
-		handed := s.handed.After(w.attempt)
-		c.Wake, c.Patience = s.woken, s.opts.Hold
+		woken, handed := s.woken, s.handed.After(w.attempt)
 		s.waking.Unlock()
-		if !handed {
+		switch {
+		case w.waits && now.Sub(w.attempt) < 3*command.Claim:
+			if w.wanted = now; !handed {
+				c.Wake, c.Patience = woken, s.opts.Hold
+				return true
+			}
+		case now.Sub(w.wanted) < wantedFor: // it would be refused: so it waits from the beginning
+			w.acts[o.record.Stage], w.attempt = o.until, now
+			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
 			return true
 		}
 	}
@@ -65,6 +73,34 @@ func (k *keys) wait(s *Sidecar, o *order, c *proxy.Client, command *protocol.Com
 		s.tellNews()
 	}
 	return false
+}
+
+// wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
+const wantedFor = 2 * time.Second
+
+// reserve asks for the lock, or for a place in its queue, for an attempt that is held back. The channel ends when that may go on.
+func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now time.Time, woken <-chan struct{}) <-chan struct{} {
+	command := rules.Wait(protocol.InstantOf(now), key, s.token(o))
+	command.NotAfter = o.notAfter
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Hold)
+		defer cancel()
+		conn, err := s.opts.Pool.GetContext(ctx)
+		if err != nil {
+			return
+		}
+		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
+		_ = conn.Close()
+		if reply.Kind == protocol.Integer && reply.Int == 0 {
+			select {
+			case <-woken:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return done
 }
 
 // every is the pause between two looks at a key: short enough to repair it, after a stale DEL, before the shortest lease of a direct

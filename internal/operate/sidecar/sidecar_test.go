@@ -184,10 +184,10 @@ func TestGetSet(t *testing.T) {
 	says(t, c, "far", "GETSET", "lock:c", seconds())
 	says(t, c, "1", "DEL", "lock:c")
 	text := seconds()
-	says(t, c, "1", "SETNX", "lock:c", text)
-	says(t, c, "1", "SETNX", "lock:c", text) // sent again by redis-py after a lost reply: counted once
-	says(t, c, "1", "DEL", "lock:c")
-	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:c"))
+	says(t, c, "1", "SETNX", "lock:d", text)
+	says(t, c, "1", "SETNX", "lock:d", text) // sent again by redis-py after a lost reply: counted once
+	says(t, c, "1", "DEL", "lock:d")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:d"))
 
 	u := b.client(b.sidecar("two", "jedis-uuid"))
 	mine := func(d time.Duration) string { return uuid + ":" + ends(d) }

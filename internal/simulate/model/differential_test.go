@@ -403,7 +403,7 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(4) == 0 {
 		text = "text of its own"
 	}
-	form := []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes}[g.IntN(3)]
+	form := []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormSetNX, protocol.FormWait}[g.IntN(5)]
 	call := &protocol.SidecarCall{
 		Name: s.Name, Form: form, Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Owes: hours(0, 5, 5), Once: g.IntN(2) == 0,
 		Free: g.IntN(6) == 0, Settle: hours(0, 0, 9), Plain: g.IntN(4) == 0,
@@ -413,6 +413,9 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	}
 	switch c.Op {
 	case protocol.SidecarTake:
+		if call.Form == protocol.FormWait {
+			call.Plain, call.Once = false, false
+		}
 		if c.TTL = hours(0, 4, 4, 4); call.Plain {
 			c.Value = "="
 		}
@@ -422,7 +425,7 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 			call.Owner = text[:2]
 		}
 	case protocol.SidecarOld:
-		call.Form, call.Owes = append([]protocol.Form{"setnx"}, form, protocol.FormSet)[g.IntN(3)], hours(5)
+		call.Form, call.Owes = []protocol.Form{"setnx", protocol.FormSetNX, protocol.FormTakes, protocol.FormSet}[g.IntN(4)], hours(5)
 	}
 	c.Record, c.Sidecar, c.Claim, c.Breath = c.Key+":r", call, hours(3), hours(0, 1)
 	if g.IntN(2) == 0 {

@@ -100,7 +100,7 @@ func sidecarTake(c *call) protocol.Reply {
 	cmd, side := c.command, c.command.Sidecar
 	refused := func() protocol.Reply {
 		switch side.Form {
-		case protocol.FormSetNX:
+		case protocol.FormSetNX, protocol.FormWait:
 			return integer(0)
 		case protocol.FormTakes:
 			return text(side.Far)
@@ -207,18 +207,27 @@ func sidecarTake(c *call) protocol.Reply {
 	settles := s.settle > 0 && (owns || stands)
 	careful := side.Free && side.Settle >= time.Millisecond
 	ready := stands && (s.settle == 0 && !careful || s.settle > 0 && owns && c.ms >= s.settle)
-	if settle := side.Settle.Milliseconds(); !ready && (over || settles || careful) {
+	wait, slow := side.Form == protocol.FormWait, over || settles || careful
+	if ready && wait {
+		return integer(1)
+	}
+	if settle := side.Settle.Milliseconds(); !ready && (slow || wait) {
 		if settles && owns && stands {
 			return refused()
 		}
 		if place == "" {
 			place = cmd.Value
 		}
-		s.place, s.settle = place, c.ms+settle
+		if s.place, s.settle = place, c.ms; slow {
+			s.settle += settle
+		}
 		c.remember(&s, keeps)
 		claim = max(claim, 2*settle)
 		c.write(cmd.Guard, place, claim)
 		c.write(cmd.Key, place, claim)
+		if !slow {
+			return integer(1)
+		}
 		return refused()
 	}
 	if place != "" && s.stands > 0 && cmd.Queue != "" {
@@ -309,7 +318,7 @@ func sidecarDel(c *call) protocol.Reply {
 		drop.Op, drop.Value, drop.Behind, drop.Held = protocol.BridgeDrop, mine, 0, time.Duration(max(0, c.ms-s.since))*time.Millisecond
 		c.command = &drop
 		ours := guarded && owner == mine
-		contended := c.queued() > 0 || c.find(cmd.Yield) >= 0
+		contended := c.queued() > 0 || c.yieldsOn() && c.recall() != nil
 		if !(ours && c.yieldsOn() && contended && c.yields(c.queued())) {
 			given, withGuard := c.grant("", false)
 			if handed = given; given && !withGuard && ours {
