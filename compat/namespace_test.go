@@ -151,7 +151,9 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 				t.Errorf("%s: %v", says, err)
 			}
 		}
-		careful := func(o *compat.Options) { o.ShortestLease, o.ClockLag, o.CommandDelay = 15*time.Second, 5*time.Second, 2*time.Second }
+		careful := func(o *compat.Options) {
+			o.ShortestLease, o.ClockLag, o.CommandDelay = 15*time.Second, 5*time.Second, 2*time.Second
+		}
 		for what, change := range map[string]func(*compat.Options){"the record's": func(*compat.Options) {}, "more careful": careful} {
 			if err := ready(change); err != nil {
 				t.Errorf("%s: %v", what, err)

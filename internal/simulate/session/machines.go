@@ -56,6 +56,9 @@ func (s *Session) beginAcquire() {
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
 			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
 		}
+		if s.Yield > 0 {
+			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
+		}
 		if s.Member.Queue {
 			s.bridgeAcquire.Place = protocol.Place{
 				Queue: protocol.LineKey(s.Key), Entry: s.Name + " " + s.Channel(), TTL: 4*s.Poll + s.Lease, Patience: s.Poll,
@@ -99,7 +102,8 @@ func (s *Session) beginRelease() {
 		}
 	case Bridge:
 		s.running = bridgeRelease
-		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath()}
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
+			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Asked()}
 		if s.Member.Queue {
 			s.bridgeRelease.Place = protocol.Place{Queue: protocol.LineKey(s.Key)}
 		}
