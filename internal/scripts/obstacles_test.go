@@ -373,21 +373,21 @@ func situations() []situation {
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
 	gaps := func(mode, owed string) string { // a state in which the next release begins a gap
 		ago := ms(-time.Minute)
-		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600")
+		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600_-1")
 	}
 	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
 
 	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
-		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, gap, 1000}
+		args := []any{ours, ttl, "1000 ms plain 600 1000", 0, long}
 		for _, f := range change {
 			args = f(args)
 		}
 		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, yield, line}, args: args, locks: 2, ours: ours}
+			keys: []string{key, guard, yield, line, fence}, args: args, locks: 2, ours: ours}
 	}
 	queued := func(args []any) []any { return append(args, "me heard", long, "") }
-	bounded := func(args []any) []any { args[6] = later; return args }
-	refused := func(args []any) []any { args[2] = -1; return args }
+	bounded := func(args []any) []any { args[3] = later; return args }
+	refused := func(args []any) []any { args[2] = "-1 ms plain 600 1000"; return args }
 	release := func(name, code string, before []string, args ...any) situation {
 		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
 			keys: []string{key, guard, yield, line}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}

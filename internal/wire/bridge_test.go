@@ -322,7 +322,7 @@ func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 		take := func(name string) protocol.Reply {
 			return b.send(b.command(protocol.BridgeTake, waits(name, mine, courteous)))
 		}
-		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("1 %[1]d 40000 0 100 -2 %[1]d 0 60000", b.now.UnixMilli()))
+		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("1 %[1]d 40000 0 100 -2 %[1]d 0 60000 0", b.now.UnixMilli()))
 		for range 2 {
 			first, second := take("a"), take("b")
 			b.want(first, protocol.TakeHeld, "-", "-")

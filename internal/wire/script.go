@@ -110,6 +110,9 @@ func argument(c *protocol.Command, key any, name string) any {
 	case "yield":
 		return wanted(c.Yield, key)
 	case "queue":
+		if c.Op == protocol.BridgeTake && c.Patience < time.Millisecond { // an attempt that does not wait
+			return key
+		}
 		return wanted(c.Queue, key)
 	case "state":
 		if c.Share == 0 {
@@ -154,6 +157,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Unit.String())
 	case "layout":
 		return word(c.Layout.String())
+	case "rules":
+		return rulesOf(c)
 	case "put_back":
 		return flag(c.PutBack)
 	case "gap":
@@ -162,11 +167,9 @@ func argument(c *protocol.Command, key any, name string) any {
 		}
 		return milliseconds(c.Gap)
 	case "held":
-		return c.Held.Milliseconds()
+		return c.Held.Milliseconds() // of its own each time: no box is kept
 	case "behind":
 		return number(int64(c.Behind))
-	case "patience":
-		return milliseconds(c.Patience)
 	case "passed":
 		return c.Passed
 	case "breath":
@@ -174,6 +177,38 @@ func argument(c *protocol.Command, key any, name string) any {
 	default:
 		return nil
 	}
+}
+
+// rules is what commands of one locker say about their fleet again and again.
+type rules struct {
+	grace, gap, patience time.Duration
+	unit                 protocol.Unit
+	layout               protocol.Layout
+}
+
+type boxedRules struct {
+	rules
+	box any
+}
+
+var lastRules atomic.Pointer[boxedRules]
+
+// rulesOf is the argument of bridge_acquire.lua with that name, mostly without allocating.
+func rulesOf(c *protocol.Command) any {
+	r := rules{c.Grace, c.Gap, c.Patience, c.Unit, c.Layout}
+	if c.Yield == "" {
+		r.gap = 0
+	}
+	last := lastRules.Load()
+	if last == nil || last.rules != r {
+		grace := r.grace.Milliseconds()
+		if r.grace < 0 {
+			grace = -1
+		}
+		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d %d", grace, r.unit, r.layout, r.gap.Milliseconds(), r.patience.Milliseconds())}
+		lastRules.Store(last)
+	}
+	return last.box
 }
 
 func wanted(name string, key any) any {

@@ -104,8 +104,8 @@ public final class BridgeLock {
         values.put("fence_ttl", text(options.fenceTtlMs));
         values.put("not_after", "0");
         values.put("gap", text(options.yieldMs));
+        values.put("rules", options.graceMs + " " + options.unit + " " + options.layout + " " + options.yieldMs + " 0");
         values.put("behind", "0");
-        values.put("patience", "0");
         values.put("put_back", "0");
         this.acquire = new Script(acquire);
         this.settle = new Script(settle);
@@ -121,11 +121,15 @@ public final class BridgeLock {
 
         Script(String text) {
             this.text = text;
-            Matcher lines = Pattern.compile("^-- (KEYS|ARGV) (\\w+)", Pattern.MULTILINE).matcher(text);
+            Matcher lines = Pattern.compile("^-- (KEYS|ARGV) (\\[?)(\\w+)", Pattern.MULTILINE).matcher(text);
             while (lines.find()) {
                 boolean key = lines.group(1).equals("KEYS");
-                String name = lines.group(2);
-                if (key ? !SUFFIXES.containsKey(name) : !name.matches("value|held") && !values.containsKey(name)) {
+                String name = lines.group(3);
+                boolean known = key ? SUFFIXES.containsKey(name) : name.matches("value|held") || values.containsKey(name);
+                if (!known && !lines.group(2).isEmpty()) {
+                    continue; // it may be left out, and so may all that follow it
+                }
+                if (!known) {
                     throw new IllegalArgumentException("a script needs " + name + ": take scripts and class from one version");
                 }
                 (key ? keys : args).add(name);
@@ -141,7 +145,8 @@ public final class BridgeLock {
             for (String name : args) {
                 given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : values.get(name));
             }
-            return (List<?>) redis.eval(text, names, given);
+            Object reply = redis.eval(text, names, given);
+            return reply instanceof List ? (List<?>) reply : List.of(reply);
         }
     }
 

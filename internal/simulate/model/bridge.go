@@ -24,6 +24,11 @@ func (c *call) guarded() bool {
 // bridgeTake is bridge_acquire.lua.
 func bridgeTake(c *call) protocol.Reply {
 	cmd := c.command
+	if cmd.Patience < time.Millisecond { // an attempt that does not wait
+		bare := *cmd
+		bare.Queue = ""
+		c.command, cmd = &bare, &bare
+	}
 	if c.late() {
 		return fault(refusal)
 	}
