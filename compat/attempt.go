@@ -9,6 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -16,91 +17,103 @@ import (
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
 func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
-	m := l.bridgeMachine(k)
-	reply := protocol.Reply{}
+	m, reply := &k.bridge.acquire, protocol.Reply{}
+	settled := false
+	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
+		m.NotAfter, reply, w.lock = k.permit.notAfter, w.woken, nil
+	} else {
+		l.prepare(k)
+	}
 	for {
-		began := l.mono.Now()
+		began := l.conns.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
 			next, err := l.concluded(k, outcome, began)
-			if outcome.Step.Verdict == protocol.Failed && reply.Kind != protocol.Woke {
+			if outcome.Step.Verdict == protocol.Failed && !settled {
 				next.left = nil // it never had the keys, or has dropped them
 			}
 			return next, err
 		}
 		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
-			l.background.Fork(func() { l.giveBack(k, began) })
+			l.conns.Background.Fork(func() { l.giveBack(k, began) })
 			return look{}, notAcquired(k.key, err)
 		}
-		reply = protocol.Reply{Kind: protocol.Woke}
+		reply, settled = protocol.Reply{Kind: protocol.Woke}, true
 	}
 }
 
-// bridgeMachine prepares the machine that takes the lock, with a value that is nobody else's.
-func (l *Locker) bridgeMachine(k *Lock) *protocol.BridgeAcquire {
+// prepare makes the machine that takes the lock, with a value that is nobody else's.
+func (l *Locker) prepare(k *Lock) {
 	o := k.permit.opts
 	rules, names := o.rules(), protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
 		Dialect: rules, Key: k.key, Guard: names.Guard, Value: newValue(&l.random, rules),
-		TTL: o.TTL, Grace: o.Grace, Settle: o.Settle, PutBacks: o.PutBacks, NotAfter: k.permit.notAfter,
+		TTL: o.TTL, Grace: o.ClockLag + o.CommandDelay, Settle: o.CommandDelay, NotAfter: k.permit.notAfter,
 	}
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
 	} else if o.Yield > 0 {
 		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
 	}
-	if !o.NoFence {
+	if o.FenceTTL > 0 {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
 	}
-	m.Place = protocol.Place{Queue: names.Line, TTL: 4*longestWait + o.TTL}
-	if k.patient {
-		m.Place.Patience = o.Poll + o.Poll/2 // who does not listen looks once in Poll
-	}
+	m.Queue, m.QueueTTL, m.Passes = names.Queue, queueTTL+o.TTL, !k.patient
 	if w := k.wait; w != nil {
-		m.Place.Entry, m.Passed = w.entry, w.passed
-		w.listed = true
+		m.Channel, m.Claim = l.channel, o.claim
+		if w.turn.Mode() == waiting.Polling {
+			m.Channel = protocol.Polls
+		}
+		w.turn.Expect(m.Value)
 	}
-	return m
 }
+
+const (
+	// longestClaim is for how long a lock that was handed over may be held by a waiter that has not spoken yet. What its
+	// first renewal must notice may have happened since the grant.
+	longestClaim = 3 * time.Second
+	queueTTL     = 90 * time.Second // of the queue's key, as for package modern's waiters
+)
 
 // concluded turns the verdict of an attempt into a lock or an error.
 func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (look, error) {
 	m, p := &k.bridge.acquire, &k.permit
-	if o.Step.Verdict == protocol.Acquired && l.mono.Now().Sub(began) < p.opts.TTL {
-		m.Place.Entry = "" // the script has removed it
-		if k.wait != nil {
-			k.wait.listed = false
-		}
-		k.begin(m.FenceToken(), m.TookOver(), began)
+	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
+		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
 		return look{}, nil
+	}
+	busy := func() { // the place in the queue, and with it the permit, lasts
+		if k.wait != nil {
+			k.wait.lock = k
+		} else {
+			p.leave()
+		}
 	}
 	seen, wait := m.Seen()
 	failure := &Error{Op: "acquire", Key: m.Key, Kind: ErrNotAcquired}
 	switch o.Step.Verdict {
 	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
 		failure.Note = "the reply came after the TTL"
-		l.background.Fork(func() { l.giveBack(k, began) })
+		l.conns.Background.Fork(func() { l.giveBack(k, began) })
 	case protocol.Busy:
-		p.leave()
-		if m.Passed != "" {
-			failure.Note = "it is the turn of another who waits"
-		} else if seen == "" && wait > 0 { // as look.gap
+		busy()
+		if seen == "" && wait > 0 { // as look.gap
 			failure.Note = "the key is free and left to legacy clients for a moment, see Options.Yield"
 		}
 	case protocol.Foreign:
-		p.leave()
+		busy()
 		failure.Kind, failure.Value = ErrForeignFormat, seen
 		failure.Note = "it counts as held and is never taken over; see `lockmigrate scan` and `lockmigrate sweep`"
 		if _, bridge := m.Dialect.BridgeNumber(seen); bridge {
 			failure.Note = "a bridge value that has lost its TTL; `lockmigrate sweep` gives it one"
 		}
 	case protocol.Ghost:
-		p.leave()
+		busy()
 		failure.Kind, failure.Value = ErrForeignFormat, seen
 		failure.Note = "a ghost: a legacy client outside of the namespace has left an expired value; `lockmigrate sweep` removes it"
 		if ends, ok := m.Dialect.ExpiresAt(seen); ok {
@@ -108,27 +121,21 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.mono.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
+		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
 		return look{left: l.giveBackLater(k, began)}, failure
 	default:
-		failure, wait = failed(m.Key, o.Err), p.opts.Poll
+		failure, wait = failed(m.Key, o.Err), p.opts.poll
 		if m.Holds() {
 			return look{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
 		p.leave()
 	}
-	busy := o.Step.Verdict == protocol.Busy
-	next := look{after: wait, contended: busy && (seen != "" || !m.First())}
-	if _, bridge := m.Dialect.BridgeNumber(seen); busy && !bridge {
+	held := o.Step.Verdict == protocol.Busy
+	next := look{after: wait, contended: held && (seen != "" || m.Before() > 0), before: m.Before()}
+	if _, bridge := m.Dialect.BridgeNumber(seen); held && !bridge {
 		_, next.old = m.Dialect.ExpiresAt(seen)
 	}
-	next.gap = busy && seen == "" && wait > 0 && m.Passed == ""
-	if k.wait != nil {
-		k.wait.passed = m.Passed
-		if !m.First() {
-			next.before = 1
-		}
-	}
+	next.gap = held && seen == "" && wait > 0
 	return next, failure
 }
 
@@ -147,12 +154,12 @@ func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error()
 // giveBackLater is giveBack in the background.
 func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
-	l.background.Fork(func() {
+	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &leftover{until: l.mono.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
+	return &leftover{until: l.conns.Clock.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
@@ -160,21 +167,27 @@ func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 // run out.
 func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
-	if !m.Holds() {
+	entry, stood := m.Entries()
+	if !m.Holds() && entry == "" {
 		p.leave()
-		if m.Place.Entry != "" { // it came into the queue after its caller had left
-			l.leaveLine(k.key, m.Place.Entry)
-		}
 		return true
 	}
-	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), k.bridge.release(), protocol.Reply{})
+	release := k.bridge.giveBack()
+	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
+	out := l.finish(context.Background(), l.runner(m.Dialect), release, protocol.Reply{})
 	switch out.Step.Verdict {
-	case protocol.Released, protocol.Kept, protocol.Displaced:
+	case protocol.Released, protocol.NotOurs, protocol.Displaced:
 		p.leave()
 		return true
 	default:
-		until := l.mono.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
+			until = given // the last moment of a lock that is handed to the place
+		}
 		p.leaveAt(until)
+		if !m.Holds() {
+			return false
+		}
 		l.notGivenBack(k.key, until, out.Err)
 		return false
 	}
@@ -182,7 +195,7 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
 func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
-	l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
+	l.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
 		Op: "acquire", Key: key, Kind: ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
 	}})
 }
@@ -203,15 +216,15 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 		return look{}, &Error{Op: "acquire", Key: key, Kind: ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules(), Key: key, Owner: newUUID(), Lease: o.Lease, Poll: o.Poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules(), Key: key, Owner: random.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
-		m.Owner = newUUID()[:8] + "-lockmigrate"
+		m.Owner = random.UUID()[:8] + "-lockmigrate"
 	}
-	began := l.mono.Now()
+	began := l.conns.Clock.Now()
 	var done driver.Outcome
 	outcome, err := l.advance(ctx, over, l.timed(&recorded{m, &done}), protocol.Reply{}, func(driver.Outcome) {
-		defer l.background.End()
+		defer l.conns.Background.End()
 		l.giveBackLegacy(m, p, done.Step.Verdict, began)
 	})
 	if err != nil {
@@ -221,13 +234,13 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	seen, _ := m.Seen()
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
-		if l.mono.Now().Sub(began) >= o.Lease {
+		if l.conns.Clock.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
-			l.background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
+			l.conns.Background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
 		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
-		k.begin(0, false, began)
+		k.begin(0, false, began, began.Add(o.Lease))
 		return look{}, nil
 	case protocol.Foreign:
 		p.leave()
@@ -236,7 +249,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		p.leaveAt(l.mono.At(began.Add(o.longest())))
+		p.leaveAt(l.conns.Clock.At(began.Add(o.longest())))
 		return look{left: &leftover{until: failure.Until}}, failure
 	case protocol.Busy:
 		p.leave()
@@ -246,7 +259,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 			failure = failed(key, outcome.Err)
 		}
 	}
-	return look{after: o.Poll, deaf: true}, failure
+	return look{after: o.poll, deaf: true}, failure
 }
 
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
@@ -258,13 +271,13 @@ func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	}
 	if v == protocol.Acquired {
 		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-		out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), l.timed(release), protocol.Reply{})
-		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.Kept {
+		out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(release), protocol.Reply{})
+		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.NotOurs {
 			p.leave()
 			return
 		}
 	}
-	p.leaveAt(l.mono.At(began.Add(p.opts.longest())))
+	p.leaveAt(l.conns.Clock.At(began.Add(p.opts.longest())))
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
@@ -276,6 +289,6 @@ type recorded struct {
 
 func (r *recorded) Next(now protocol.Instant, reply protocol.Reply) protocol.Step {
 	step := r.Machine.Next(now, reply)
-	r.last.Step = step
+	*r.last = driver.Rests(step, nil)
 	return step
 }

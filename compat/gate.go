@@ -42,8 +42,10 @@ type gate struct {
 type permit struct {
 	gate     *gate
 	stage    stages.Stage
+	epoch    int64
 	opts     *Options
 	notAfter protocol.Instant
+	until    time.Time // notAfter on the local monotonic clock, or earlier; zero without a namespace
 	left     atomic.Bool
 }
 
@@ -70,7 +72,22 @@ func (g *gate) enter(key string, p *permit) error {
 		return fmt.Errorf("%w %s: %q", errOtherNamespace, g.order.Namespace, g.order.Patterns)
 	}
 	g.inUse[g.order.Stage]++
-	p.gate, p.stage, p.opts, p.notAfter = g, g.order.Stage, g.opts, g.bound()
+	p.gate, p.stage, p.epoch, p.opts, p.notAfter, p.until = g, g.order.Stage, g.order.Epoch, g.opts, g.bound(), g.until
+	return nil
+}
+
+// stay lets a waiter with a place in the queue go on: its permit gets the bound that stands now. A waiter of another
+// order has to leave its place.
+func (g *gate) stay(p *permit) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.closed(); err != nil {
+		return err
+	}
+	if p.epoch != g.order.Epoch || p.stage != g.order.Stage {
+		return errChanged
+	}
+	p.notAfter, p.until = g.bound(), g.until
 	return nil
 }
 

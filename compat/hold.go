@@ -28,7 +28,7 @@ type bridgeHold struct {
 
 func (h *bridgeHold) value() string            { return h.acquire.Value }
 func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
-func (h *bridgeHold) every() time.Duration     { return h.opts.RenewEvery }
+func (h *bridgeHold) every() time.Duration     { return h.opts.renewEvery }
 func (h *bridgeHold) alone() bool              { return false }
 func (h *bridgeHold) renewed(protocol.Machine) {}
 
@@ -40,10 +40,13 @@ func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
 	}
 }
 
-func (h *bridgeHold) release() protocol.Machine {
+func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
+
+func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Place: a.Place, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Won(),
+		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
 	return m

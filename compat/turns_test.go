@@ -18,20 +18,20 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // eager are options of waiters that are not kept waiting by anything but each other.
 func eager(change ...func(*compat.Options)) compat.Options {
 	return quick(append([]func(*compat.Options){func(o *compat.Options) {
 		o.TTL, o.Yield = 20*time.Second, -1
-		o.RenewEvery = 500 * time.Millisecond
 	}}, change...)...)
 }
 
 // queued waits until so many stand in a key's queue on the server.
 func queued(t testing.TB, s *redistest.Server, key string, n int64) {
 	t.Helper()
-	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.LineKey(key)) == n })
+	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == n })
 }
 
 // TestProcessesTakeTurns: of several Lockers that all want one key again and again, each with several
@@ -42,7 +42,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
-		var total, inside atomic.Int64
+		referee := redistest.NewReferee(t)
 		counts := make([]atomic.Int64, lockers*workers)
 		start := make(chan struct{})
 		var l *compat.Locker
@@ -53,18 +53,13 @@ func TestProcessesTakeTurns(t *testing.T) {
 			l := l
 			all.Go(func() {
 				<-start
-				for total.Load() < turns {
+				for referee.Turns() < turns {
 					k, err := l.Acquire(ctx, "orders")
 					if err != nil {
 						t.Errorf("worker %d: %v", n, err)
 						return
 					}
-					if inside.Add(1) != 1 {
-						t.Error(redistest.Violated)
-					}
-					total.Add(1)
-					counts[n].Add(1)
-					inside.Add(-1)
+					referee.Turn(func() { counts[n].Add(1) })
 					if err := k.Release(context.WithoutCancel(ctx)); err != nil {
 						t.Errorf("worker %d: %v", n, err)
 						return
@@ -84,6 +79,70 @@ func TestProcessesTakeTurns(t *testing.T) {
 	})
 }
 
+// TestCompatAndModernShareAQueue: services may go from one package to the other in any order, because all who wait for a key
+// stand in one queue. Two workers of each have the key in turn, in both stages.
+func TestCompatAndModernShareAQueue(t *testing.T) {
+	const turns = 400
+	s := redistest.Real(t)
+	for _, stage := range []compat.Stage{compat.Bridge, compat.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			var acquires []func() (lockmigrate.Held, error)
+			for range 2 {
+				c := newLocker(t, s, eager(inStage(t, s, stage)))
+				acquires = append(acquires, func() (lockmigrate.Held, error) { return c.Acquire(ctx, "orders") })
+				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = m.Close() })
+				acquires = append(acquires, func() (lockmigrate.Held, error) { return m.Acquire(ctx, "orders") })
+			}
+			var all sync.WaitGroup
+			var total, inside, fence atomic.Int64
+			counts := make([]atomic.Int64, len(acquires))
+			start := make(chan struct{})
+			for n, acquire := range acquires {
+				all.Go(func() {
+					<-start
+					for total.Load() < turns {
+						k, err := acquire()
+						if err != nil {
+							t.Errorf("worker %d: %v", n, err)
+							return
+						}
+						if inside.Add(1) != 1 {
+							t.Error(redistest.Violated)
+						}
+						if last := fence.Swap(k.Fence()); last >= k.Fence() {
+							t.Errorf("fencing token %d after %d", k.Fence(), last)
+						}
+						total.Add(1)
+						counts[n].Add(1)
+						time.Sleep(time.Millisecond)
+						inside.Add(-1)
+						if err := k.Release(context.WithoutCancel(ctx)); err != nil {
+							t.Errorf("worker %d: %v", n, err)
+							return
+						}
+					}
+				})
+			}
+			close(start)
+			all.Wait()
+			var had []int64
+			for n := range counts {
+				had = append(had, counts[n].Load())
+			}
+			t.Logf("turns of compat, modern, compat, modern: %d", had)
+			if most, fewest := slices.Max(had), slices.Min(had); 10*most > 13*fewest {
+				t.Errorf("turns of compat, modern, compat, modern: %d", had)
+			}
+		})
+	}
+}
+
 // TestWaitersOfProcessesAreServedInOrder: first in the queue, first served, and a newcomer or a TryAcquire
 // does not come between.
 func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
@@ -95,7 +154,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		for n := range waiters {
-			l := newLocker(t, s, eager(func(o *compat.Options) { o.Poll = 2 * time.Second })) // nobody is passed over on a busy machine
+			l := newLocker(t, s, eager()).Tune(0, 2*time.Second) // nobody is passed over on a busy machine
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -131,8 +190,8 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 func TestQueueOutlivesItsWaiters(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
-		s.Do("ZADD", protocol.LineKey("orders"), 1, "dead lockmigrate:wake:nobody")
-		s.Do("ZADD", protocol.LineKey("orders"), 2, "no entry at all")
+		s.Do("ZADD", protocol.QueueKey("orders"), 1, "1000 0 1 lockmigrate:wake:nobody dead")
+		s.Do("ZADD", protocol.QueueKey("orders"), 2, "no entry at all")
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var gone sync.WaitGroup
@@ -174,13 +233,13 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 	s := redistest.Real(t)
 	var renewed atomic.Int64
 	l := newLocker(t, s, quick(func(o *compat.Options) {
-		o.TTL, o.RenewEvery, o.ShortestLease, o.Lease = time.Minute, time.Second, time.Minute, time.Minute
+		o.TTL, o.ShortestLease, o.Lease = time.Minute, time.Minute, time.Minute
 		o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventRenewed {
 				renewed.Add(1)
 			}
 		})
-	}))
+	})).Tune(time.Second, 0)
 	goroutines := runtime.NumGoroutine()
 	var held []*compat.Lock
 	for n := range locks {
@@ -251,7 +310,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		moveTo(t, store, stages.Bridge)
 		var lockers []*compat.Locker
 		for range 2 {
-			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 20 * time.Second; o.MemberLease = 3 * time.Second }))
+			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
 			runs(t, l, compat.Bridge)
 			lockers = append(lockers, l)
 		}

@@ -114,7 +114,7 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 		c.failed.WithLabelValues(e.Op, unknown).Inc()
 	case lockmigrate.EventMode:
 		c.mode.Reset()
-		c.mode.WithLabelValues(e.Note).Set(1)
+		c.mode.WithLabelValues(e.Mode.String()).Set(1)
 	}
 }
 

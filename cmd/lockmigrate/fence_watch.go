@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -131,12 +132,8 @@ func (l *fenceLog) poll(ctx context.Context) ([]fence.Hit, error) {
 
 // runIDOf names the process behind a connection; "unknown" where it does not tell.
 func runIDOf(ctx context.Context, conn redis.Conn) string {
-	info, _ := redis.String(redis.DoContext(conn, ctx, "INFO", "server"))
-	if _, after, found := strings.Cut(info, "\nrun_id:"); found {
-		id, _, _ := strings.Cut(after, "\r")
-		return id
-	}
-	return "unknown"
+	info, _ := endpoint.Info(ctx, conn, "server")
+	return cmp.Or(info["run_id"], "unknown")
 }
 
 // printHits writes the sum; where something was not seen, the sum says so itself.

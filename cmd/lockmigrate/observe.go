@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,8 @@ type observeFlags struct {
 	follow   bool
 	profile  string
 	from     string
+	pcap     string
+	port     uint16
 	group    string
 	lease    time.Duration
 	match    []string
@@ -57,10 +60,16 @@ a fleet is wrong alike that fails: then say --lease.
 Some clients set a key that they have just read, without a condition. They are named
 blind-set, and nothing can share a key with them.
 
---from FILE reads what "redis-cli monitor" wrote to a file.`,
+--from FILE reads what "redis-cli monitor" wrote to a file.
+
+--pcap FILE reads what tcpdump wrote, and costs the server nothing. It is for servers that
+refuse MONITOR, or are too busy for it. A capture shows the replies too, so outcomes are
+known. It does not show what scripts do, and nothing of connections with TLS. Capture all
+of each packet, on the server's host: skews are against the clock of the host that captures.`,
 		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
   lockmigrate observe --for 10m --group host --profile fleet.json
-  redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt`,
+  redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
+  tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()
@@ -68,6 +77,8 @@ blind-set, and nothing can share a key with them.
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
+	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
+	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
 	f.StringVar(&flags.group, "group", "addr", "one row for each `addr`, host or name (CLIENT SETNAME)")
 	f.DurationVar(&flags.lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
@@ -119,7 +130,10 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	if err != nil {
 		return err
 	}
-	if flags.from != "" {
+	if flags.from != "" && flags.pcap != "" {
+		return usageError("read one after the other", "--from and --pcap are two sources")
+	}
+	if flags.from != "" || flags.pcap != "" {
 		return observeFile(ctx, env, flags, opts)
 	}
 	end, stop, err := env.endpoint("")
@@ -157,10 +171,10 @@ func explainStop(err error) error {
 
 func observeFile(ctx context.Context, env *environment, flags observeFlags, opts observe.Options) error {
 	in := io.Reader(os.Stdin)
-	if flags.from != "-" {
-		file, err := os.Open(flags.from)
+	if name := cmp.Or(flags.from, flags.pcap); name != "-" {
+		file, err := os.Open(name)
 		if err != nil {
-			return failedError("name a file that redis-cli monitor wrote", "%w", err)
+			return failedError("name a file that redis-cli monitor, or tcpdump, wrote", "%w", err)
 		}
 		defer file.Close()
 		in = file
@@ -169,13 +183,27 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	var o *observe.Observer
 	opts.Emit = func(e observe.Event) { follow.event(o.Show(e)) }
 	o = observe.New(opts)
-	err := observe.ReadFile(ctx, in, o)
-	if o.Commands() == 0 && err == nil {
+	var err error
+	var holes []string
+	if flags.pcap != "" {
+		const how = "capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port"
+		var seen *observe.Captured
+		if seen, err = observe.ReadCapture(ctx, in, flags.port, o); seen == nil {
+			return failedError(how, "%s: %w", flags.pcap, err)
+		}
+		if holes = seen.NotSeen(); seen.Commands == 0 && err == nil {
+			return failedError(how, "%s: %d packets, %d connections to port %d, no command that was answered; %s",
+				flags.pcap, seen.Packets, seen.Connections, flags.port, strings.Join(append(holes, "nothing else is wrong")[:max(1, len(holes))], "; "))
+		}
+	} else if err = observe.ReadFile(ctx, in, o); o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, nil, err); printErr != nil {
+	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
 		return printErr
+	}
+	if err == nil && len(holes) > 0 {
+		return inconclusiveError("what is printed is what the capture has", "not all was seen: %s", strings.Join(holes, "; "))
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 	b.WriteString(table(r, 1000))
 	details(&b, r)
 	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, count(r.Commands), count(r.LockCommands))
-	if o.flags.from == "" {
+	if o.flags.from == "" && o.flags.pcap == "" {
 		held := fmt.Sprintf("held at most %s KiB of it", count(cost.BufferPeak>>10))
 		if cost.BufferUnknown != "" {
 			held = "held nobody knows how much of it"

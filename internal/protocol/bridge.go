@@ -29,6 +29,7 @@ const (
 	RenewTheirs  = -1 // the guard is ours, the key holds Text
 	RenewLost    = 0  // neither is ours
 	DropDone     = 1  // released
+	DropHanded   = 3  // released, and the lock is that of the first in the queue now
 	DropRepaired = 2  // the key was absent, the guard ours
 	DropTheirs   = -1 // the guard was ours, the key holds Text
 	DropNothing  = 0  // nothing was ours
@@ -79,8 +80,11 @@ type BridgeAcquire struct {
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
 	Yield    Yield
-	Place    Place
-	Passed   string // the entry of one who was first in the queue and has been left a free key already
+	Queue    string        // the queue's key: a free key goes to the first who waits there; empty for none
+	Passes   bool          // a free key is taken whoever waits: an attempt that does not wait itself
+	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
+	Claim    time.Duration // of a lock that is handed to us, until we have spoken
+	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep
 
 	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
 	// shows why the number is far-future. Owner is then the owner's part of the value.
@@ -91,12 +95,18 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
-	asked   Instant // the same of the last BridgeTake, where gaps are left for old clients
+	won     Instant // when we knew that the lock is ours, where gaps are left for old clients
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
 	wait    time.Duration // when to look again; negative: unknown
-	first   bool          // nobody stands before us in the queue
+	before  int64         // how many stand before us in the queue
+	entry   string        // ours in the queue, as it was sent last
+	stood   string        // the one before it, until the server has replaced that
+	ticket  int64         // our place in the queue; 0: none
+	queued  Instant       // when the last question that was answered with a ticket had not been sent yet
+	handed  bool          // the lock came by a grant
+	doubt   bool          // a reply stayed out: what is ours may have been taken over
 	verdict Verdict       // of a withdrawal under way
 	bare    bool          // which names the lock's own keys alone: the keys beside it were refused
 	puts    int
@@ -114,23 +124,6 @@ func (y Yield) on(command Command) Command {
 	return command
 }
 
-// Place is where a client stands in the queue of those who wait, so that bridge holders of all processes take
-// turns. The zero value keeps no queue. The queue only ever refuses: it has no part in who holds the lock.
-type Place struct {
-	Queue    string        // the queue's key
-	Entry    string        // ours, "<name> <channel>"; empty: we have none
-	TTL      time.Duration // of the queue's key: more than twice the longest sleep
-	Patience time.Duration // how long a free key is left to the first in the queue; 0: not at all
-}
-
-func (p Place) on(command Command) Command {
-	command.Queue, command.Entry = p.Queue, p.Entry
-	if command.Op == BridgeTake {
-		command.QueueTTL, command.Patience = p.TTL, p.Patience
-	}
-	return command
-}
-
 type bridgeState uint8
 
 const (
@@ -145,13 +138,23 @@ const (
 // maxSettles bounds how often one acquisition settles before it leaves the key to others.
 const maxSettles = 8
 
-// Since returns the reading of the client's clock before the command that set or extended the keys
-// last: the TTL counts from no earlier. Valid once Acquired.
-func (a *BridgeAcquire) Since() Instant { return a.sent }
+// Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
+func (a *BridgeAcquire) Deadline() Instant {
+	if a.handed {
+		return a.queued.Add(a.Claim)
+	}
+	return a.sent.Add(a.TTL)
+}
 
-// Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no gaps are left for old clients.
-func (a *BridgeAcquire) Asked() Instant { return a.asked }
+// Handed tells that another holder has handed us the lock. Valid once Acquired.
+func (a *BridgeAcquire) Handed() bool { return a.handed }
+
+// Entries returns our entries that may stand in the queue.
+func (a *BridgeAcquire) Entries() (entry, stood string) { return a.entry, a.stood }
+
+// Won returns the reading of the client's clock when it knew that the lock is its own. Valid once Acquired; 0 where no gaps are
+// left for old clients.
+func (a *BridgeAcquire) Won() Instant { return a.won }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
 func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
@@ -160,8 +163,8 @@ func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
 // again is worth it; negative when that is unknown.
 func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
 
-// First tells that nobody stood before us in the queue when the server answered last.
-func (a *BridgeAcquire) First() bool { return a.first }
+// Before returns how many stood before us in the queue when the server answered last.
+func (a *BridgeAcquire) Before() int { return int(a.before) }
 
 // TookOver tells that an expired legacy value, Seen, was replaced.
 func (a *BridgeAcquire) TookOver() bool { return a.took }
@@ -174,7 +177,18 @@ func (a *BridgeAcquire) Holds() bool {
 
 // Next implements Machine.
 func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
+	step := a.next(now, reply)
+	if step.Verdict == Acquired && a.Yield.Gap > 0 {
+		a.won = now
+	}
+	return step
+}
+
+func (a *BridgeAcquire) next(now Instant, reply Reply) Step {
 	switch {
+	case a.at == bridgeSlept && reply.Kind == Granted && a.certain(now, reply):
+		a.at, a.handed, a.fence, a.entry = bridgeTakes, true, reply.Int, ""
+		return done(Acquired)
 	case a.at == bridgeBegin || a.at == bridgeSlept:
 		return a.attempt(now)
 	case a.at == bridgeSettles:
@@ -192,9 +206,21 @@ func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
 	}
 }
 
+// certain tells that a grant is for our present place, and that enough of its claim is left. The server still said
+// "held" after our last question was sent, so the grant is younger than that.
+func (a *BridgeAcquire) certain(now Instant, reply Reply) bool {
+	return a.ticket != 0 && reply.Int2 == a.ticket && now.Sub(a.queued) < a.Claim/2 && (a.Fence == "" || reply.Int > 0)
+}
+
 func (a *BridgeAcquire) attempt(now Instant) Step {
 	if a.Truthful {
 		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
+	}
+	a.ticket, a.queued = 0, 0
+	if a.Channel != "" {
+		if entry := (Entry{a.Claim, a.NotAfter, true, a.Channel, a.Value}).String(); entry != a.entry {
+			a.stood, a.entry = a.entry, entry
+		}
 	}
 	a.again, a.settles, a.puts, a.took = false, 0, 0, false
 	return a.ask(now, bridgeTakes, BridgeTake)
@@ -202,12 +228,12 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 
 func (a *BridgeAcquire) taken(reply Reply) Step {
 	a.fence, a.seen, a.wait = reply.Int2, reply.Text, milliseconds(reply.Int3)
-	a.first, a.Passed = true, ""
+	a.before = 0
 	if reply.Int <= TakeHeld {
-		a.fence, a.first = 0, reply.Int2 == 0
-		if reply.Int2 == 2 { // the turn of somebody who is gone if the key is still free when we look again
-			a.Passed, a.seen = reply.Text, ""
-		}
+		a.fence, a.before = 0, reply.Int2
+		a.ticket, a.queued, a.stood = reply.Int4, a.sent, ""
+	} else {
+		a.entry, a.stood = "", "" // the script has removed it
 	}
 	switch reply.Int {
 	case TakeFree:
@@ -218,8 +244,11 @@ func (a *BridgeAcquire) taken(reply Reply) Step {
 	case TakeOver:
 		a.took = true
 		return a.settle()
-	case TakeMine:
-		return a.settle() // the earlier sending may have been a takeover
+	case TakeMine: // an earlier sending arrived, perhaps as a takeover; or the key was given to us
+		if a.doubt || a.Dialect.SettlesFree() {
+			return a.settle()
+		}
+		return done(Acquired)
 	case TakeForeign:
 		return a.pause(Foreign)
 	case TakeRefused:
@@ -272,7 +301,7 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 	case a.again:
 		return a.drop(Failed)
 	case a.at == bridgeTakes:
-		a.again = true
+		a.again, a.doubt = true, true
 		return a.ask(now, bridgeTakes, BridgeTake)
 	default:
 		a.again = true
@@ -322,9 +351,6 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
-	if op == BridgeTake && a.Yield.Gap > 0 {
-		a.asked = now
-	}
 	return send(a.command(op))
 }
 
@@ -334,15 +360,18 @@ func (a *BridgeAcquire) command(op Op) Command {
 	if op == BridgeDrop && a.bare {
 		return c
 	}
+	c.Queue, c.Entry, c.Stood = a.Queue, a.entry, a.stood
 	if op == BridgeDrop {
-		return a.Place.on(a.Yield.on(c))
+		return a.Yield.on(c)
 	}
 	c.Grace, c.NotAfter = a.Grace, a.NotAfter
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
-		c.Fence, c.FenceTTL = a.Fence, a.FenceTTL
-		c = a.Place.on(a.Yield.on(c))
-		c.Passed = a.Passed
+		c.Fence, c.FenceTTL, c.QueueTTL = a.Fence, a.FenceTTL, a.QueueTTL
+		c = a.Yield.on(c)
+		if a.Passes {
+			c.Queue = ""
+		}
 	} else {
 		c.PutBack = a.puts < a.PutBacks
 	}
@@ -424,7 +453,7 @@ func (r *BridgeRenew) ask(now Instant) Step {
 //
 //	release   ours, or the key was absent   Released
 //	          another's value on the key    Displaced: as at a renewal; the guard is gone
-//	          nothing was ours              Kept: the lock had been lost before
+//	          nothing was ours              NotOurs: the lock had been lost before
 //	clear     whatever it comes to          Displaced
 //
 // The value of another is deleted too if it is Leftover: see Dialect.Leftover.
@@ -436,7 +465,12 @@ type BridgeRelease struct {
 	Guard    string
 	Value    string
 	Yield    Yield
-	Place    Place         // with an Entry, the place is given up too
+	Queue    string // the queue's key; empty for none
+	Hand     bool   // the lock was ours and settled: the first in the queue may have it
+	Fence    string // with Hand: the fencing counter's key, for the next holder; empty for none
+	FenceTTL time.Duration
+	Entry    string        // ours in the queue, to be removed; empty for none
+	Stood    string        // another one of ours, likewise
 	Taken    Instant       // a reading from before the keys were taken; 0: unknown
 	Behind   int           // how many of this process wait for the key without an entry in the queue
 	Leftover string        // deleted where it stands in our place; empty: nothing is
@@ -484,7 +518,7 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 		}
 		return done(Displaced)
 	case reply.Int == DropNothing && !r.again:
-		return done(Kept)
+		return done(NotOurs)
 	default:
 		return done(Released)
 	}
@@ -495,6 +529,7 @@ func (r *BridgeRelease) ask() Step {
 	if r.bare {
 		return send(c)
 	}
-	c.Held, c.Behind = r.held, r.Behind
-	return send(r.Place.on(r.Yield.on(c)))
+	c.Held, c.Behind, c.Queue, c.Hand, c.Entry, c.Stood = r.held, r.Behind, r.Queue, r.Hand, r.Entry, r.Stood
+	c.Fence, c.FenceTTL = r.Fence, r.FenceTTL
+	return send(r.Yield.on(c))
 }

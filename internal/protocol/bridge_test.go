@@ -13,7 +13,7 @@ func playBridge(m Machine, replies ...Reply) string {
 	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", CompareDel: "clear"}
 	verdicts := map[Verdict]string{
 		Acquired: "ACQUIRED", Busy: "BUSY", Foreign: "FOREIGN", Ghost: "GHOST", Failed: "FAILED", Unsure: "UNSURE",
-		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", Kept: "KEPT",
+		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", NotOurs: "KEPT",
 	}
 	var did []string
 	reply := Reply{}
@@ -112,13 +112,68 @@ func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
 	a.Next(100, Reply{})
 	a.Next(300, Reply{Kind: Silence})
 	a.Next(400, code(TakeMine))
-	if a.Since() != 300 || !a.Holds() {
-		t.Errorf("since %d, holds %v", a.Since(), a.Holds())
+	if a.Deadline() != Instant(300).Add(time.Minute) || !a.Holds() {
+		t.Errorf("until %d, holds %v", a.Deadline(), a.Holds())
 	}
 	a.Next(500, Reply{Kind: Woke})
 	a.Next(600, code(SettleDone))
-	if a.Since() != 500 {
-		t.Errorf("since %d after settling at 500", a.Since())
+	if a.Deadline() != Instant(500).Add(time.Minute) {
+		t.Errorf("until %d after settling at 500", a.Deadline())
+	}
+}
+
+// TestBridgeAcquireReliesOnAGrant that is for its present place and young enough, and for as long as the claim lasts from
+// before its last question; it asks about every other.
+func TestBridgeAcquireReliesOnAGrant(t *testing.T) {
+	waiting := func(fence string) *BridgeAcquire {
+		a := &BridgeAcquire{Dialect: JedisMS, Value: "v", TTL: time.Minute, Claim: time.Second, Settle: time.Second, Grace: time.Second,
+			Queue: "q", Channel: "c", Patience: time.Hour, Fence: fence}
+		a.Next(100, Reply{})
+		a.Next(200, Reply{Kind: Integer, Int: TakeHeld, Int2: 1, Int3: 5000, Int4: 7})
+		return a
+	}
+	granted := Reply{Kind: Granted, Int: 3, Int2: 7}
+	a := waiting("f")
+	if step := a.Next(300, granted); step.Verdict != Acquired || !a.Handed() || a.Deadline() != Instant(100).Add(time.Second) || a.FenceToken() != 3 {
+		t.Errorf("%+v until %d with %d", step, a.Deadline(), a.FenceToken())
+	}
+	if entry, _ := a.Entries(); entry != "" || !a.Holds() {
+		t.Errorf("the entry %q, holds %v", entry, a.Holds())
+	}
+	for name, c := range map[string]struct {
+		fence string
+		at    Instant
+		reply Reply
+	}{
+		"of another place": {"", 300, Reply{Kind: Granted, Int2: 6}},
+		"too late":         {"", Instant(100).Add(time.Second / 2), granted},
+		"without a number": {"f", 300, Reply{Kind: Granted, Int2: 7}},
+		"no grant":         {"", 300, Reply{Kind: Woke}},
+	} {
+		if step := waiting(c.fence).Next(c.at, c.reply); step.Kind != Send || step.Command.Op != BridgeTake {
+			t.Errorf("%s: %+v", name, step)
+		}
+	}
+}
+
+// TestBridgeAcquireSettlesWhatMayBeATakeover: a key that was given to it is not settled, unless an earlier sending without a
+// reply may have taken it over, or the dialect takes a key that has gone for an expired one.
+func TestBridgeAcquireSettlesWhatMayBeATakeover(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialect *Dialect
+		silence bool
+		settles bool
+	}{"given": {JedisMS, false, false}, "in doubt": {JedisMS, true, true}, "the dialect": {JedisUUID, false, true}} {
+		a := &BridgeAcquire{Dialect: c.dialect, Value: "v", TTL: time.Minute, Settle: time.Second, Grace: time.Second, Queue: "q", Channel: "c", Patience: time.Hour}
+		a.Next(100, Reply{})
+		if c.silence {
+			a.Next(150, Reply{Kind: Silence})
+		}
+		a.Next(200, Reply{Kind: Integer, Int: TakeHeld, Int3: 10, Int4: 7})
+		a.Next(300, Reply{Kind: Woke})
+		if step := a.Next(400, code(TakeMine)); (step.Kind == Sleep) != c.settles {
+			t.Errorf("%s: %+v", name, step)
+		}
 	}
 }
 

@@ -299,6 +299,7 @@ type LegacyRelease struct {
 	Value    string  // what we wrote on the key
 	Pending  string  // what a renewal without an answer may have written over it; empty for none
 	Expiry   Instant // the end of the lease on our own clock
+	Again    bool    // an earlier release may have run: ask first whether the key still holds our value
 	Faithful bool
 
 	at      releaseState
@@ -328,6 +329,10 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 	}
 	switch r.at {
 	case releaseBegin:
+		if r.Again && r.Policy != ReleaseCompare { // which asks by itself
+			r.retried = true
+			return r.ask(releaseResolves, Command{Op: Get, Key: r.Key})
+		}
 		return r.start(now)
 	case releaseRead:
 		return r.judge(now, reply)
@@ -347,7 +352,7 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 		case r.retried: // the DEL before this one, whose reply was lost, has run after the GET
 			return done(Released)
 		}
-		return done(Kept)
+		return done(NotOurs)
 	}
 }
 
@@ -362,13 +367,13 @@ func (r *LegacyRelease) start(now Instant) Step {
 		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 	case ReleaseUnexpired:
 		if now >= r.Expiry {
-			return done(Kept)
+			return done(NotOurs)
 		}
 		return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 	case ReleaseCompare:
 		return r.ask(releaseAsked, Command{Op: CompareDel, Key: r.Key, Value: r.Value})
 	case ReleaseNever:
-		return done(Kept)
+		return done(NotOurs)
 	default:
 		return r.ask(releaseRead, Command{Op: Get, Key: r.Key})
 	}
@@ -388,7 +393,7 @@ func (r *LegacyRelease) judge(now Instant, reply Reply) Step {
 		mine = readable && !there.before(own)
 	}
 	if !mine {
-		return done(Kept)
+		return done(NotOurs)
 	}
 	return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 }

@@ -42,7 +42,7 @@ var (
 	}
 	verdictNames = map[Verdict]string{
 		Acquired: "acquired", Busy: "busy", Foreign: "foreign", Threw: "threw", Released: "released",
-		Kept: "kept", Renewed: "renewed", Lost: "lost", Failed: "failed", Unsure: "unsure",
+		NotOurs: "kept", Renewed: "renewed", Lost: "lost", Failed: "failed", Unsure: "unsure",
 	}
 	zero, one = Reply{Kind: Integer}, Reply{Kind: Integer, Int: 1}
 	absent    = Reply{Kind: Nil}
@@ -301,6 +301,28 @@ func TestLegacyReleaseAfterAnUnknownRenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: "old", Pending: "pending", Expiry: Instant(2_000_000 * time.Second)}
+			assert.Equal(t, c.want, play(m, c.replies...))
+		})
+	}
+}
+
+// TestLegacyReleaseAfterAnUnknownRelease: a second release must not send a DEL for a key that the first one has freed.
+func TestLegacyReleaseAfterAnUnknownRelease(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy  Release
+		replies []Reply
+		want    string
+	}{
+		"unexpired, it did not run":  {ReleaseUnexpired, []Reply{text(written), one}, script("GET k", "DEL k", "= released")},
+		"unexpired, it ran":          {ReleaseUnexpired, []Reply{absent}, script("GET k", "= released")},
+		"unexpired, a successor":     {ReleaseUnexpired, []Reply{text(future)}, script("GET k", "= released")},
+		"unexpired, no answer again": {ReleaseUnexpired, []Reply{silence}, script("GET k", "= unsure")},
+		"unexpired, refused":         {ReleaseUnexpired, []Reply{fault("LOADING")}, script("GET k", "= unsure")},
+		"blind, a successor":         {ReleaseBlind, []Reply{text(future)}, script("GET k", "= released")},
+		"compared, which asks alone": {ReleaseCompare, []Reply{zero}, script("compare_del k "+written, "= kept")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: written, Expiry: Instant(2_000_000 * time.Second), Again: true}
 			assert.Equal(t, c.want, play(m, c.replies...))
 		})
 	}

@@ -144,6 +144,7 @@ func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
+	Guard    string // the guard's key: a bridge client that waits gets it with the key
 	Token    string
 	Channel  string        // where grants to us are published, or Polls
 	TTL      time.Duration // of the lock
@@ -272,7 +273,7 @@ func (q *ModernQueue) ask(now Instant) Step {
 	q.at, q.asked = modernAsked, now
 	return send(Command{
 		Op: Queue, Key: q.Key, Value: q.Token, TTL: q.TTL,
-		Queue: q.Queue, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
+		Queue: q.Queue, Guard: q.Guard, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
 		Fence: q.Fence, FenceTTL: q.FenceTTL, Share: q.Share,
 	})
 }
@@ -351,6 +352,7 @@ type ModernRelease struct {
 	Key      string
 	Token    string
 	Queue    string // the queue's key; empty for a plain compare-and-delete
+	Guard    string // with Queue: as in ModernQueue
 	Entry    bool   // we may still stand in the queue
 	Held     bool   // with Entry: the key was ours, so that it is a loss if it is not
 	Channel  string // with Entry: as in ModernQueue
@@ -379,7 +381,7 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 	case reply.Kind == Fault:
 		return done(Failed)
 	case reply.is(0) && r.at == modernAsked && (r.Held || !r.Entry):
-		return done(Kept)
+		return done(NotOurs)
 	default: // not ours any more after a question that was lost: by our doing, or by the end of the lease
 		return done(Released)
 	}
@@ -390,7 +392,7 @@ func (r *ModernRelease) ask(next modernState) Step {
 	c := Command{Op: CompareDel, Key: r.Key, Value: r.Token}
 	switch {
 	case r.Queue != "":
-		c.Op, c.Queue = QueueRelease, r.Queue
+		c.Op, c.Queue, c.Guard = QueueRelease, r.Queue, r.Guard
 		c.Fence, c.FenceTTL, c.Share, c.Wanted = r.Fence, r.FenceTTL, r.Share, r.Wanted
 		if r.Entry {
 			c.Channel, c.Claim = r.Channel, r.Claim

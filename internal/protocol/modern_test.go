@@ -181,7 +181,7 @@ func TestModernRenewAndRelease(t *testing.T) {
 		}{
 			{[]Reply{ints(1)}, Released},
 			{[]Reply{ints(2)}, Released},
-			{[]Reply{ints(0)}, Kept},
+			{[]Reply{ints(0)}, NotOurs},
 			{[]Reply{silence, ints(0)}, Released}, // by our doing, or by the end of the lease
 			{[]Reply{silence, ints(1)}, Released},
 			{[]Reply{silence, silence}, Unsure},
@@ -203,7 +203,7 @@ func TestModernRenewAndRelease(t *testing.T) {
 	for _, c := range []struct {
 		reply Reply
 		want  Verdict
-	}{{ints(1), Released}, {ints(0), Kept}, {refusal, Failed}, {silence, 0}} { // a key beside the lock's may be denied
+	}{{ints(1), Released}, {ints(0), NotOurs}, {refusal, Failed}, {silence, 0}} { // a key beside the lock's may be denied
 		m := &ModernRelease{Queue: "q"}
 		want := done(c.want)
 		if c.want == 0 {
@@ -214,7 +214,7 @@ func TestModernRenewAndRelease(t *testing.T) {
 	m := &ModernRelease{Queue: "q", Entry: true}
 	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(Released)})
 	m = &ModernRelease{Queue: "q", Entry: true, Held: true}
-	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(Kept)})
+	follow(t, m, exchange{0, begins, sends(QueueRelease)}, exchange{0, ints(0), done(NotOurs)})
 }
 
 func TestModernConfirm(t *testing.T) {
@@ -255,7 +255,7 @@ func TestRedissonMachines(t *testing.T) {
 	give := func(remaining int) *ReleaseRedisson { return &ReleaseRedisson{Remaining: remaining} }
 	follow(t, give(0), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(1), done(Released)})
 	follow(t, give(1), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(0), done(Released)})
-	follow(t, give(0), exchange{0, begins, sends(RedissonRelease)}, exchange{0, nothing, done(Kept)})
+	follow(t, give(0), exchange{0, begins, sends(RedissonRelease)}, exchange{0, nothing, done(NotOurs)})
 	follow(t, give(0), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(0), sends(RedissonRelease)}, exchange{0, ints(1), done(Released)})
 	follow(t, give(1), exchange{0, begins, sends(RedissonRelease)}, exchange{0, silence, sends(RedissonCount)}, exchange{0, counts("1"), done(Released)})
 	follow(t, give(1), exchange{0, begins, sends(RedissonRelease)}, exchange{0, silence, sends(RedissonCount)}, exchange{0, counts("2"), sends(RedissonRelease)},

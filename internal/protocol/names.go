@@ -15,7 +15,6 @@ const (
 	guardEnding = ":guard"
 	fenceEnding = ":fence"
 	yieldEnding = ":yield"
-	lineEnding  = ":line"
 	queueEnding = ":queue"
 	shareEnding = ":share"
 )
@@ -24,7 +23,6 @@ var companionRoles = map[string]string{
 	guardEnding: "the guard",
 	fenceEnding: "the fencing counter",
 	yieldEnding: "the state of the gaps for old clients",
-	lineEnding:  "the queue of bridge clients",
 	queueEnding: "the queue",
 	shareEnding: "the pause for polling clients",
 }
@@ -38,10 +36,7 @@ func FenceKey(key string) string { return Beside(key, fenceEnding) }
 // YieldKey returns the name of the key with the state of the gaps that bridge holders leave for old clients.
 func YieldKey(key string) string { return Beside(key, yieldEnding) }
 
-// LineKey returns the name of the queue of those who wait for a bridge lock.
-func LineKey(key string) string { return Beside(key, lineEnding) }
-
-// QueueKey returns the name of the queue of those who wait for a modern lock.
+// QueueKey returns the name of the queue of those who wait for a lock, in the stages bridge and modern.
 func QueueKey(key string) string { return Beside(key, queueEnding) }
 
 // ShareKey returns the name of the key that says when modern clients last left polling clients a pause.
@@ -94,14 +89,14 @@ func RedissonChannel(name string) string {
 }
 
 // Companions are the keys beside a bridge lock's key.
-type Companions struct{ Guard, Fence, Yield, Line string }
+type Companions struct{ Guard, Fence, Yield, Queue string }
 
 // CompanionsOf names them all, with one allocation in the usual case.
 func CompanionsOf(key string) Companions {
 	if key == "" || strings.ContainsAny(key, "{}") {
-		return Companions{GuardKey(key), FenceKey(key), YieldKey(key), LineKey(key)}
+		return Companions{GuardKey(key), FenceKey(key), YieldKey(key), QueueKey(key)}
 	}
-	all := "{" + key + "}" + guardEnding + "{" + key + "}" + fenceEnding + "{" + key + "}" + yieldEnding + "{" + key + "}" + lineEnding
+	all := "{" + key + "}" + guardEnding + "{" + key + "}" + fenceEnding + "{" + key + "}" + yieldEnding + "{" + key + "}" + queueEnding
 	guard := len(key) + len("{}"+guardEnding)
 	fence := guard + len(key) + len("{}"+fenceEnding)
 	yield := fence + len(key) + len("{}"+yieldEnding)

@@ -34,7 +34,7 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 // Companions are named alike, one by one and together.
 func TestCompanionsOf(t *testing.T) {
 	for _, key := range []string{"orders", "{7}orders", "a}b", "{}a", "", "lock.\x00\xff"} {
-		want := Companions{GuardKey(key), FenceKey(key), YieldKey(key), LineKey(key)}
+		want := Companions{GuardKey(key), FenceKey(key), YieldKey(key), QueueKey(key)}
 		if got := CompanionsOf(key); got != want {
 			t.Errorf("%q: %q, one by one %q", key, got, want)
 		}
@@ -43,7 +43,7 @@ func TestCompanionsOf(t *testing.T) {
 
 // Owner leads from every companion back to its lock, and from nothing else.
 func TestOwner(t *testing.T) {
-	names := []func(string) string{GuardKey, FenceKey, YieldKey, LineKey, QueueKey, ShareKey}
+	names := []func(string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey}
 	if len(names) != len(companionRoles) {
 		t.Fatalf("%d roles, %d functions", len(companionRoles), len(names))
 	}

@@ -87,9 +87,9 @@ type Command struct {
 	Held     time.Duration // BridgeDrop: for how long the lock was held
 	Behind   int           // BridgeDrop: how many wait for the key without an entry in Queue, as far as we know
 	Breath   time.Duration // BridgeDrop: for how long the guard stays behind; 0: not at all
-	Entry    string        // BridgeTake, BridgeDrop: our place in Queue, "<name> <channel>"; empty for none
-	Patience time.Duration // BridgeTake: how long a free key is left to the first in Queue; 0: not at all
-	Passed   string        // BridgeTake: the entry of a first one that was left that time already
+	Entry    string        // BridgeTake, BridgeDrop: our Entry in Queue; empty for none
+	Stood    string        // BridgeTake: the entry that Entry replaces; BridgeDrop: another one of ours
+	Hand     bool          // BridgeDrop: the lock may be handed to the first in Queue
 	NotAfter Instant       // on the server's clock: the command is refused later than this; 0: no bound
 
 	Count int64 // WaitReplicas: how many of them
@@ -114,6 +114,7 @@ type Reply struct {
 	Int  int64
 	Int2 int64 // further integers of a script's reply
 	Int3 int64
+	Int4 int64
 	Text string
 }
 
@@ -144,7 +145,7 @@ const (
 	Foreign           // the key holds a value that this dialect cannot read: treated as held
 	Threw             // the old code would have thrown here (faithful machines only)
 	Released          // our value is gone from the key, by our doing
-	Kept              // nothing was deleted: the key is no longer, or may no longer be, ours
+	NotOurs           // nothing was deleted: the key is no longer, or may no longer be, ours
 	Renewed           // the lease was extended
 	Lost              // we held it and do not any more
 	Failed            // the server refused, or a question that changes nothing stayed without an answer

@@ -133,7 +133,7 @@ func (r *ReleaseRedisson) Next(_ Instant, reply Reply) Step {
 		}
 		return r.give()
 	case reply.Kind == Nil:
-		return done(Kept)
+		return done(NotOurs)
 	case reply.is(0) && r.Remaining == 0 && r.tries < 3:
 		return r.give() // a hold too many, of a command that was lost and came after all
 	default:

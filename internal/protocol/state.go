@@ -18,7 +18,7 @@ func (a *LegacyAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *LegacyRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.retried, r.second))
+	b = append(b, byte(r.at), flags(r.retried, r.second, r.Again))
 	b = appendTimes(b, time.Duration(r.Expiry))
 	return appendTexts(b, r.Value, r.Pending)
 }
@@ -60,9 +60,10 @@ func (r *ModernRelease) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), flags(a.again, a.took, a.first, a.bare), byte(a.settles), byte(a.puts), byte(a.verdict))
-	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.asked), time.Duration(a.fence), a.wait)
-	return appendTexts(b, a.Value, a.seen, a.Passed)
+	b = append(b, byte(a.at), flags(a.again, a.took, a.bare, a.doubt, a.handed), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.won), time.Duration(a.fence), a.wait,
+		time.Duration(a.before), time.Duration(a.ticket), time.Duration(a.queued))
+	return appendTexts(b, a.Value, a.seen, a.entry, a.stood)
 }
 
 // AppendState implements the explorer's view of the machine.
@@ -76,7 +77,7 @@ func (r *BridgeRenew) AppendState(b []byte) []byte {
 func (r *BridgeRelease) AppendState(b []byte) []byte {
 	b = append(b, flags(r.asked, r.again, r.bare, r.clears))
 	b = appendTimes(b, time.Duration(r.Taken), r.held)
-	return appendTexts(b, r.Value, r.seen)
+	return appendTexts(b, r.Value, r.seen, r.Entry, r.Stood)
 }
 
 // AppendState implements the explorer's view of the machine.

@@ -11,7 +11,7 @@ import (
 var settings = map[string]bool{
 	"Dialect": true, "Key": true, "Lease": true, "Poll": true, "Faithful": true, "Policy": true, "Guard": true,
 	"Fence": true, "FenceTTL": true, "TTL": true, "Grace": true, "Settle": true, "PutBacks": true, "NotAfter": true,
-	"Truthful": true, "Yield": true, "Place": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
+	"Truthful": true, "Yield": true, "Passes": true, "Hand": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
 	"Tries": true, "Owner": true, "Script": true, "Queues": true, "Redisson": true, "Native": true, "Share": true, "Whole": true,
 	"Leftover": true, "Behind": true, "Breath": true,
 }

@@ -19,7 +19,7 @@
 -- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
 -- it the server allows the SET of what is missing too. The counter comes last, and may be refused.
 -- include effects.lua
--- include bridge_clock.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end

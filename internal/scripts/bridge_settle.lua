@@ -20,7 +20,7 @@
 -- put back only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
 -- include effects.lua
--- include bridge_clock.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end

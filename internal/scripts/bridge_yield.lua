@@ -93,13 +93,13 @@ end
 -- how many wait for it.
 local function yields(held, queued)
   local s = recall()
-  if not s and held == 0 and queued == 0 then return false end
+  if not s and 32 * held < gap and queued == 0 then return false end
   local lasts = (s or queued > 0) and keep or gap
   if not s then
     s = {at = now, credit = 0, owed = 0, waiting = 0, count = -1, noted = now, due = now, step = gap, seen = 0}
     if held >= keep then s.credit, s.waiting, s.count = gap, 100, -2 end -- nothing is remembered for that long
   end
-  earn(s, held, queued)
+  earn(s, math.max(held, 1), queued)
   s.owed = math.min(s.owed + math.floor(s.waiting / (queued + 1)), 300)
   s.mode = 0
   if now >= s.due and needed(s) and 2 * s.credit >= gap and s.owed >= 0 then s.mode, s.at = 1, now end

@@ -10,7 +10,7 @@
 -- Atomic because a successor may have taken the lock over, and because the lease of a legacy lock must
 -- not be renewed by a member that the namespace has given up waiting for.
 -- include effects.lua
--- include bridge_clock.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end

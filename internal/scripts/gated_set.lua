@@ -8,7 +8,7 @@
 --
 -- Atomic for the reason of gated_setnx.lua.
 -- include effects.lua
--- include bridge_clock.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end

@@ -11,7 +11,7 @@
 -- On a key that exists SETNX changes nothing. It runs there even where the guard forbids the key: bridge holders count it,
 -- see bridge_yield.lua.
 -- include effects.lua
--- include bridge_clock.lua
+-- include clock.lua
 -- include bridge_shared.lua
 if old_server then return old_server end
 if late(not_after) then return refuse() end

@@ -2,11 +2,12 @@
 --
 -- KEYS key          the lock's key
 -- KEYS queue        the key's queue
+-- KEYS guard        the guard of the bridge: a bridge client that waits gets it with the key
 -- KEYS [fence]      the fencing counter, or the lock's key when none is wanted
 -- KEYS [state]      where the share's state is, or the lock's key when none is wanted
 -- ARGV token        the token
 -- ARGV ttl          the TTL in milliseconds
--- ARGV entry        the waiter's entry: "<token> <claim ms> <channel>"
+-- ARGV entry        the waiter's entry, see queue_grant.lua
 -- ARGV queue_ttl    the queue's TTL in milliseconds: longer than the longest time between two asks of a waiter
 -- ARGV [fence_ttl]  the counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV [share]      the share in milliseconds that clients have who only poll, 0 for none
@@ -33,7 +34,9 @@ if not held and not fence_ttl then
     return {1, 0, 0}
   end
 end
--- include modern_grant.lua
+-- include clock.lua
+-- include queue_grant.lua
+-- include modern_share.lua
 fence_ttl = fence_ttl or '0'
 if held == token then
   local n = next_fence(fence, fence_ttl)
@@ -58,26 +61,18 @@ if not held and free == 0 then
     return {1, n, 0}
   end
 end
--- A place at the end, unless we have one. PEXPIRE comes first: where it is refused, no queue is made.
-local ticket = redis.pcall('ZSCORE', queue, entry)
-if type(ticket) == 'table' then return unusable(ticket) end
-local lives = redis.call('PEXPIRE', queue, queue_ttl)
-if not ticket then
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
-  ticket = string.format('%.0f', after(tonumber(last)))
-  redis.call('ZADD', queue, ticket, entry)
-  if lives == 0 then redis.call('PEXPIRE', queue, queue_ttl) end
-end
-local before = redis.call('ZRANK', queue, entry)
+local ticket, before = join(queue, queue_ttl, entry)
+if not ticket then return unusable(before) end
 if held or free > 0 then
-  return {-before, free > 0 and free or redis.call('PTTL', key), tonumber(ticket)}
+  return {-before, free > 0 and free or redis.call('PTTL', key), ticket}
 end
 redis.call('SET', key, token, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
-if not grant(key, queue, fence, fence_ttl, nil, token) then -- our turn: nobody before us listens
+if not grant(key, queue, guard, fence, fence_ttl, {own = token}) then -- our turn: nobody before us listens
   local n = next_fence(fence, fence_ttl)
   redis.call('SET', key, token, 'PX', ttl)
+  redis.pcall('ZREM', queue, entry)
   return {1, n, 0}
 end
 local left = redis.pcall('PTTL', key)
 local rank = redis.pcall('ZRANK', queue, entry)
-return {-(tonumber(rank) or before), tonumber(left) or 1000, tonumber(ticket)}
+return {-(tonumber(rank) or before), tonumber(left) or 1000, ticket}

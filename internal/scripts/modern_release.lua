@@ -2,6 +2,7 @@
 --
 -- KEYS key          the lock's key
 -- KEYS queue        the key's queue
+-- KEYS guard        the guard of the bridge: a bridge client that waits gets it with the key
 -- KEYS [fence]      the fencing counter, or the lock's key when none is wanted
 -- KEYS [state]      where the share's state is, or the lock's key when none is wanted
 -- ARGV token        the token
@@ -16,7 +17,7 @@
 -- Atomic because between a GET and a DEL the lease can end and a successor take the key, and because
 -- a key that was free between two holders could be taken by whoever comes along: to every other
 -- client the key is simply held, by one token and then by the next.
--- The SET with NX, as in modern_grant.lua, sets nothing: it asks for the right to hand the key on before
+-- The SET with NX, as in queue_grant.lua, sets nothing: it asks for the right to hand the key on before
 -- anybody is told.
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
 -- key is not ours. The second GET raises the error with its line.
@@ -26,34 +27,34 @@ if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE', 1, true) the
 local popped
 if not fence_ttl then
   if held ~= token then return 0 end
-  popped = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- see modern_grant.lua
+  popped = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- see queue_grant.lua
   if popped.err or not popped[1] or redis.pcall('ZREM', queue, popped[1]) ~= 1 then return redis.call('DEL', key) end
-  local waiter, claim, channel = string.match(popped[1], '^(%S+) (%d+) (.+)$')
+  local claim, channel, waiter = string.match(popped[1], '^(%d+) 0 0 (%S+) (.+)$') -- a token client
   if waiter and (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0 and not redis.pcall('SET', key, waiter, 'NX') then
-    local heard = redis.pcall('PUBLISH', channel, waiter .. ' ' .. popped[2] .. ' 0')
+    local heard = redis.pcall('PUBLISH', channel, popped[2] .. ' 0 ' .. waiter)
     if type(heard) == 'number' then
       redis.call('SET', key, waiter, 'PX', claim)
       return 2
     end
   end
 end
--- include modern_grant.lua
-if popped then
-  if grant(key, queue, key, '0', popped) then return 2 end
-  return redis.call('DEL', key)
+-- include clock.lua
+-- include queue_grant.lua
+local function free() -- somebody may wait who cannot be given the key, and has to be told
+  redis.call('DEL', key)
+  first(queue)
+  return 1
 end
+if popped then
+  if grant(key, queue, guard, key, '0', {value = token, head = popped}) then return 2 end
+  return free()
+end
+-- include modern_share.lua
 if entry and entry ~= '' then
   local head = redis.pcall('ZRANGE', queue, 0, 0)
   redis.pcall('ZREM', queue, entry)
   if head[1] == entry then first(queue) end -- it watches the key from here on
 end
 if held ~= token then return 0 end
-if pause(queue, state, share or '0') then
-  redis.call('DEL', key)
-  first(queue) -- it learns how long to keep off
-  return 1
-end
-if grant(key, queue, fence, fence_ttl) then
-  return 2
-end
-return redis.call('DEL', key)
+if not pause(queue, state, share or '0') and grant(key, queue, guard, fence, fence_ttl, {value = token}) then return 2 end
+return free()

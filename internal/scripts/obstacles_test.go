@@ -361,10 +361,10 @@ const (
 func situations() []situation {
 	const (
 		key, guard, fence, yield = "lock", "{lock}:guard", "{lock}:fence", "{lock}:yield"
-		line, queue, share        = "{lock}:line", "{lock}:queue", "{lock}:share"
-		ours, theirs              = "5123456789012345678", "6123456789012345678"
-		ttl, gap, long            = 10_000, 600, 60_000
-		record, members           = "record", "{record}:members"
+		queue, share             = "{lock}:queue", "{lock}:share"
+		ours, theirs             = "5123456789012345678", "6123456789012345678"
+		ttl, gap, long           = 10_000, 600, 60_000
+		record, members          = "record", "{record}:members"
 	)
 	ms := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMilli(), 10) }
 	later, past := ms(time.Hour), ms(-time.Hour)
@@ -376,21 +376,24 @@ func situations() []situation {
 		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600_-1")
 	}
 	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
+	begins := strings.Replace(gaps("0", "100"), "_100_0_", "_100_-2_", 1) // whatever the count of SETNX says
 
 	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
-		args := []any{ours, ttl, "1000 ms plain 600 1000", 0, long}
+		args := []any{ours, ttl, "1000 ms plain 600", 0, long}
 		for _, f := range change {
 			args = f(args)
 		}
 		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
-			keys: []string{key, guard, yield, line, fence}, args: args, locks: 2, ours: ours}
+			keys: []string{key, guard, yield, queue, fence}, args: args, locks: 2, ours: ours}
 	}
-	queued := func(args []any) []any { return append(args, "me heard", long, "") }
+	const entry, bridge, gone = "1000 0 1 heard " + ours, "1000_0_1_heard_" + theirs, "1000_0_0_nobody_" + theirs
+	ourEntry := strings.ReplaceAll(entry, " ", "_")
+	queued := func(args []any) []any { return append(args, entry, long, "") }
 	bounded := func(args []any) []any { args[3] = later; return args }
-	refused := func(args []any) []any { args[2] = "-1 ms plain 600 1000"; return args }
+	refused := func(args []any) []any { args[2] = "-1 ms plain 600"; return args }
 	release := func(name, code string, before []string, args ...any) situation {
 		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
-			keys: []string{key, guard, yield, line}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}
+			keys: []string{key, guard, yield, queue, fence}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}
 	}
 	renew := func(name, code string, before []string) situation {
 		s := situation{script: scripts.BridgeRenew, name: name, code: code, before: before,
@@ -417,10 +420,10 @@ func situations() []situation {
 		s.args = append(s.args, 1)
 		return s
 	}
-	const me, next, gone = ours + " 1000 heard", theirs + "_1000_heard", theirs + "_1000_nobody"
+	const me, next = "1000 0 0 heard " + ours, "1000_0_0_heard_" + theirs
 	enqueue := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernQueue, name: name, code: code, before: before,
-			keys: []string{key, queue}, args: []any{ours, ttl, me, long}, locks: 1, ours: ours}
+			keys: []string{key, queue, guard}, args: []any{ours, ttl, me, long}, locks: 1, ours: ours}
 		if !plain {
 			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, 200)
 		}
@@ -429,7 +432,7 @@ func situations() []situation {
 	mine := strings.ReplaceAll(me, " ", "_")
 	giveBack := func(name, code string, plain bool, before ...string) situation {
 		s := situation{script: scripts.ModernRelease, name: name, code: code, before: with([]string{set(key, ours)}, before),
-			keys: []string{key, queue}, args: []any{ours}, locks: 1, ours: ours, trial: mayFree}
+			keys: []string{key, queue, guard}, args: []any{ours}, locks: 1, ours: ours, trial: mayFree}
 		if !plain {
 			s.keys, s.args = append(s.keys, fence, share), append(s.args, long, me, 200)
 		}
@@ -452,11 +455,12 @@ func situations() []situation {
 	return []situation{
 		acquire("free", "1", nil),
 		acquire("free, kept before", "1", kept),
-		acquire("free, in the queue", "1", []string{"ZADD " + line + " 1 me_heard 2 other_heard"}, queued),
+		acquire("free, in the queue", "1", []string{"ZADD " + queue + " 1 " + ourEntry + " 2 " + bridge}, queued),
 		acquire("free, bounded", "1", nil, bounded),
 		acquire("free, after a gap of no use", "1", []string{gaps("1", "0")}, queued),
 		acquire("left to old clients once more", "0", []string{gaps("2", "200")}, queued),
-		acquire("another's turn", "0", []string{"ZADD " + line + " 1 other_heard"}, queued),
+		acquire("another's turn", "0", []string{"ZADD " + queue + " 1 " + bridge}, queued),
+		acquire("a token client's turn", "0", []string{"ZADD " + queue + " 1 " + next}, queued),
 		acquire("held by a bridge holder", "0", []string{set(key, theirs), set(guard, theirs)}, queued),
 		acquire("held by a legacy client", "0", []string{"SET lock " + later, gaps("1", "0")}, queued),
 		acquire("an expired legacy value", "2", []string{"SET lock " + past}),
@@ -465,12 +469,16 @@ func situations() []situation {
 		acquire("ours already", "3", held),
 		acquire("the guard ours already, the key of a legacy client", "0", []string{set(guard, ours), "SET lock " + later}),
 
-		release("held", "1", held, 0, 0),
-		release("held, and a gap begins", "1", with(held, kept), 100, 0),
-		release("held, somebody waits", "1", with(held, kept, []string{"ZADD " + line + " 1 next_heard"}), 100, 2),
-		release("held, our entry still there", "1", with(held, []string{"ZADD " + line + " 1 me_heard 2 next_nobody"}), 0, 0, "me heard"),
-		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0),
-		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0),
+		release("held", "1", held, 0, 0, 0, 0),
+		release("held, and a gap begins", "1", with(held, kept), 0, 100, 0, 0),
+		release("held, a bridge client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 1, 0, 0, 0, long),
+		release("held, a token client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + next, set(fence, "1700000000000000")}), 1, 0, 0, 0, long),
+		release("held, one who is gone waits", "1", with(held, []string{"ZADD " + queue + " 1 " + gone}), 1, 0, 0, 0, long),
+		release("held, somebody waits, and a gap begins", "1", with(held, []string{begins}, []string{"ZADD " + queue + " 1 " + bridge}), 1, 100, 2, 0, long),
+		release("given up before it has settled", "1", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0, 0),
+		release("held, our entry still there", "1", with(held, []string{"ZADD " + queue + " 1 " + ourEntry + " 2 " + gone}), 0, 0, 0, 0, 0, entry),
+		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0, 0, 0),
+		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0, 0, 0),
 
 		renew("held", "1", with(held, kept)),
 		renew("the key is gone", "2", []string{set(guard, ours)}),
@@ -497,6 +505,7 @@ func situations() []situation {
 		enqueue("free", "1", true),
 		enqueue("free, our turn", "1", true, "ZADD "+queue+" 1 "+mine),
 		enqueue("free, the turn of another", "0", true, "ZADD "+queue+" 1 "+next),
+		enqueue("free, the turn of a bridge client", "0", true, "ZADD "+queue+" 1 "+bridge),
 		enqueue("free, the turn of one who is gone", "1", true, "ZADD "+queue+" 1 "+gone),
 		enqueue("held", "0", true, set(key, theirs)),
 		enqueue("held, in line already", "0", true, set(key, theirs), "ZADD "+queue+" 1 "+mine, "PEXPIRE "+queue+" 20000"),
@@ -510,6 +519,8 @@ func situations() []situation {
 
 		giveBack("alone", "1", true),
 		giveBack("somebody waits", "2", true, "ZADD "+queue+" 1 "+next),
+		giveBack("a bridge client waits", "2", true, "ZADD "+queue+" 1 "+bridge),
+		giveBack("a bridge client waits beside another's guard", "1", true, "ZADD "+queue+" 1 "+bridge, set(guard, theirs)),
 		giveBack("one who is gone waits", "1", true, "ZADD "+queue+" 1 "+gone),
 		giveBack("garbage waits", "1", true, "ZADD "+queue+" 1 garbage"),
 		giveBack("alone, counted", "1", false),
@@ -535,16 +546,16 @@ func situations() []situation {
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, past, ttl),
 		one(scripts.SweepHashExpire, "a ghost", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
-		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
-		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note"),
+		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
+		other(scripts.StageInit, "known", "0", recorded, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),
 		other(scripts.StageJoin, "new", "1", recorded, []string{record, members}, report...),
 		other(scripts.StageJoin, "only asks", "2", recorded, []string{record, members}, "n", 5, 1000, 1, 0, -1, -1, 1000, 0, "{}", 0, ""),
 		other(scripts.StageLeave, "known", "1", recorded, []string{record, members}, "m", 2, later),
-		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note"),
-		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note"),
+		other(scripts.StageMove, "blocked", "0", recorded, []string{record, members}, 1, 1, 1, "note", "{}"),
+		other(scripts.StageMove, "free", "1", recorded[:1], []string{record, members}, 1, 1, 1, "note", "{}"),
 		other(scripts.StageShow, "known", "", recorded, []string{record, members}),
-		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
-		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later),
+		other(scripts.StageSet, "free", "1", recorded[:1], []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
+		other(scripts.StageSet, "blocked", "0", recorded, []string{record, members}, 1, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, 1, later, "{}"),
 		other(scripts.StageDelete, "free", "1", recorded[:1], []string{record, members}, 1, 1),
 		other(scripts.StageDelete, "blocked", "0", recorded, []string{record, members}, 1, 1),
 		other(scripts.StageClaim, "a new entry", "1", listed, []string{"list"}, "word", "next", "other", "{}"),

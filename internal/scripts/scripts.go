@@ -144,6 +144,7 @@ func load(name string) *Script {
 	s.Digest = hex.EncodeToString(digest[:])
 	s.ByDigest = s.Digest
 	all = append(all, s)
+	names[s.Digest], names[s.Source] = name, name
 	return s
 }
 

@@ -18,20 +18,20 @@ import (
 //
 // What Send writes goes to one server, and redirections are not followed there. A failure to reach a
 // server is a *NotRun.
-func (f *Fleet) GetContext(ctx context.Context) (redis.Conn, error) {
+func (r *Router) GetContext(ctx context.Context) (redis.Conn, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
 		return nil, ErrClosed
 	}
-	return &conn{fleet: f, ctx: ctx}, nil
+	return &conn{router: r, ctx: ctx}, nil
 }
 
 type conn struct {
-	fleet  *Fleet
+	router *Router
 	ctx    context.Context // bounds the finding and dialling
 	bound  redis.Conn      // to addr; nil before the first command
 	addr   string
@@ -72,7 +72,7 @@ func (c *conn) bind(ctx context.Context, addr string) error {
 		return nil
 	}
 	_ = c.unbind()
-	pool, err := c.fleet.pool(addr)
+	pool, err := c.router.pool(addr)
 	if err != nil {
 		return err
 	}
@@ -108,18 +108,18 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 	}
 	ctx := c.ctx
 	if c.used && ctx.Err() != nil { // the connection is kept beyond it, as one of redigo's pool may be
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.fleet.opts.FindTimeout)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.router.opts.FindTimeout)
 		defer cancel()
 		ctx = bounded
 	}
-	course := Begin(c.fleet, key)
+	redirects := Begin(c.router, key)
 	for {
-		addr, asking, err := course.Next(ctx)
+		addr, asking, err := redirects.Next(ctx)
 		if err == nil {
 			err = c.bind(ctx, addr)
 		}
 		if err != nil {
-			again, pause := course.Unreachable()
+			again, pause := redirects.Unreachable()
 			if !again || errors.Is(err, ErrClosed) || !Sleep(ctx, pause) {
 				return nil, &NotRun{err}
 			}
@@ -128,7 +128,7 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 		if asking {
 			if strings.EqualFold(name, "WATCH") {
 				// A watch does not survive the move of its key: wait for the end of the move.
-				if !Sleep(ctx, 50*time.Millisecond) || time.Now().After(course.until) {
+				if !Sleep(ctx, 50*time.Millisecond) || time.Now().After(redirects.until) {
 					return nil, &NotRun{errors.New("the key is being moved to another server")}
 				}
 				continue
@@ -140,13 +140,13 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 		}
 		reply, err := exchange(c.bound)
 		if refused, ok := err.(redis.Error); ok {
-			if again, pause := course.Refused(string(refused)); again && Sleep(ctx, pause) {
+			if again, pause := redirects.Refused(string(refused)); again && Sleep(ctx, pause) {
 				continue
 			}
 		}
-		if _, refused := err.(redis.Error); err != nil && !refused && Harmless(name) && !c.multi {
+		if _, refused := err.(redis.Error); err != nil && !refused && Idempotent(name) && !c.multi {
 			_, _ = c.done(name, reply, err)
-			if again, pause := course.Unreachable(); again && Sleep(ctx, pause) {
+			if again, pause := redirects.Unreachable(); again && Sleep(ctx, pause) {
 				continue
 			}
 			return nil, err
@@ -155,10 +155,10 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 	}
 }
 
-// Harmless tells that a command may run twice: it changes nothing but its connection.
-func Harmless(name string) bool { return harmless[strings.ToUpper(name)] }
+// Idempotent tells that a command may run twice: it changes nothing but its connection.
+func Idempotent(name string) bool { return idempotent[strings.ToUpper(name)] }
 
-var harmless = map[string]bool{
+var idempotent = map[string]bool{
 	"GET": true, "HGET": true, "EXISTS": true, "PTTL": true, "TTL": true, "TIME": true, "PING": true, "WATCH": true,
 }
 
@@ -173,7 +173,7 @@ func (c *conn) done(name string, reply any, err error) (any, error) {
 	}
 	if c.bound != nil && c.bound.Err() != nil {
 		if _, refused := err.(redis.Error); err != nil && !refused {
-			c.fleet.Stale(c.addr)
+			c.router.Stale(c.addr)
 		}
 		_ = c.unbind()
 	}
@@ -186,7 +186,7 @@ func (c *conn) Send(name string, args ...any) error {
 	}
 	key, keyed := keyOf(name, args)
 	if c.bound == nil || keyed && !c.multi {
-		addr, err := c.fleet.Locate(c.ctx, key)
+		addr, err := c.router.Locate(c.ctx, key)
 		if err == nil {
 			err = c.bind(c.ctx, addr)
 		}

@@ -8,7 +8,7 @@
 // mean that a command has certainly not run, on which the honesty about unknown outcomes rests; client
 // tracking needs to know each master. FZambia/sentinel takes the word of the first sentinel that
 // answers, so behind a partition it leads back to the demoted master. What is needed is small: a table,
-// and the rules of Course.
+// and the rules of Redirects.
 //
 // # The rules
 //

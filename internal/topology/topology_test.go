@@ -120,8 +120,8 @@ func TestKeyOf(t *testing.T) {
 		assert.Equal(t, c.key, key, c)
 		assert.Equal(t, c.ok, ok, c)
 	}
-	assert.False(t, Harmless("set"))
-	assert.True(t, Harmless("get"))
+	assert.False(t, Idempotent("set"))
+	assert.True(t, Idempotent("get"))
 }
 
 func TestTable(t *testing.T) {
@@ -140,7 +140,7 @@ func TestTable(t *testing.T) {
 
 // Where any master will do, one that has just led nowhere is not chosen: it may hang, and the others do not.
 func TestAnyMasterIsOneThatAnswers(t *testing.T) {
-	f := NewFleet(Options{Find: func(context.Context, []string) (*Table, error) {
+	f := NewRouter(Options{Find: func(context.Context, []string) (*Table, error) {
 		table := NewTable()
 		table.Assign(0, 8191, "a:1")
 		table.Assign(8192, slots-1, "b:1")

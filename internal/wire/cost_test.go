@@ -32,14 +32,14 @@ var pairs = map[string]func(key string) [2]protocol.Command{
 func bridgePair(key string, fence, bound time.Duration) [2]protocol.Command {
 	names := protocol.CompanionsOf(key)
 	take := protocol.Command{Op: protocol.BridgeTake, Key: key, Guard: names.Guard, Value: mine, TTL: ttl, Grace: grace,
-		Yield: names.Yield, Gap: 120 * time.Millisecond, Queue: names.Line, Patience: 150 * time.Millisecond}
+		Yield: names.Yield, Gap: 120 * time.Millisecond, Queue: names.Queue}
 	if fence > 0 {
 		take.Fence, take.FenceTTL = names.Fence, fence
 	}
 	if bound > 0 {
 		take.NotAfter = protocol.InstantOf(time.Now().Add(bound))
 	}
-	drop := protocol.Command{Op: protocol.BridgeDrop, Key: key, Guard: names.Guard, Value: mine, Yield: names.Yield, Gap: 120 * time.Millisecond, Queue: names.Line}
+	drop := protocol.Command{Op: protocol.BridgeDrop, Key: key, Guard: names.Guard, Value: mine, Yield: names.Yield, Gap: 120 * time.Millisecond, Queue: names.Queue, Hand: true}
 	return [2]protocol.Command{take, drop}
 }
 

@@ -155,8 +155,8 @@ func passAround(t *testing.T, s *redistest.Server, key, fence string) (told []st
 	release := func(token string) { look(token+" releases", ask(t, conn, command(protocol.QueueRelease, token, ""))) }
 	granted := func(token string, ticket int64) {
 		m, ok := listener.ReceiveWithTimeout(time.Minute).(redis.Message)
-		if want := fmt.Sprintf("%s %d ", token, ticket); !ok || !strings.HasPrefix(string(m.Data), want) {
-			t.Errorf("%s: told %q, want %q", key, m.Data, want)
+		if want := fmt.Sprintf("%d ", ticket); !ok || !strings.HasPrefix(string(m.Data), want) || !strings.HasSuffix(string(m.Data), " "+token) {
+			t.Errorf("%s: told %q, want %q for %s", key, m.Data, want, token)
 		}
 	}
 	queue("a", "hears")

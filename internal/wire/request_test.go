@@ -47,7 +47,8 @@ func TestArguments(t *testing.T) {
 			if s == nil {
 				continue
 			}
-			request := call(s, &c)
+			var request Request
+			request.call(s, &c)
 			args := request.Args()
 			require.Len(t, args, 2+len(s.Keys)+len(s.Args), "%s", s.Name)
 			assert.Equal(t, []any{s.Digest, len(s.Keys)}, args[:2])
@@ -70,7 +71,7 @@ func TestArguments(t *testing.T) {
 				}
 				return n
 			}
-			request = call(s, &least)
+			request.call(s, &least)
 			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args), "%s without what may be left out", s.Name)
 			assert.Equal(t, required(s.Keys), request.Args()[1], "%s", s.Name)
 		}
@@ -93,6 +94,6 @@ func TestCallNeedsEveryName(t *testing.T) {
 		_, err := scripts.ModernTake.Call(values)
 		assert.Error(t, err, "%v", values)
 	}
-	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "yield": "s", "queue": "q", "value": "v", "gap": 0, "held": 1, "behind": 0, "breath": 2})
-	assert.ErrorContains(t, err, "entry before breath")
+	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "yield": "s", "queue": "q", "value": "v", "gap": 0, "held": 1, "behind": 0, "breath": 0, "entry": "e"})
+	assert.ErrorContains(t, err, "hand before held")
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -68,14 +67,13 @@ func script(c *protocol.Command) *scripts.Script {
 }
 
 // call fills in the keys and arguments of a script as its header names them.
-func call(s *scripts.Script, c *protocol.Command) Request {
-	r := Request{Name: "EVALSHA", Script: s, n: 2}
+func (r *Request) call(s *scripts.Script, c *protocol.Command) {
+	r.Name, r.Script, r.n = "EVALSHA", s, 2
 	var key any = c.Key // boxed once for all its places
 	r.fill(s.Keys, c, key, key)
 	r.args[0], r.args[1] = s.ByDigest, r.n-2
 	r.fill(s.Args, c, key, "")
 	r.AnswerLast = c.Wanted
-	return r
 }
 
 // fill adds values, without those at the end that may be left out and are zero or empty.
@@ -110,9 +108,6 @@ func argument(c *protocol.Command, key any, name string) any {
 	case "yield":
 		return wanted(c.Yield, key)
 	case "queue":
-		if c.Op == protocol.BridgeTake && c.Patience < time.Millisecond { // an attempt that does not wait
-			return key
-		}
 		return wanted(c.Queue, key)
 	case "state":
 		if c.Share == 0 {
@@ -138,9 +133,9 @@ func argument(c *protocol.Command, key any, name string) any {
 		if c.Op != protocol.Queue && (c.Op != protocol.QueueRelease || c.Channel == "") {
 			return c.Entry
 		}
-		return Entry(*c)
+		return c.TokenEntry()
 	case "queue_ttl":
-		if c.Op == protocol.BridgeTake && c.Entry == "" && c.Passed == "" {
+		if c.Op == protocol.BridgeTake && c.Entry == "" {
 			return zero
 		}
 		return milliseconds(c.QueueTTL)
@@ -166,12 +161,14 @@ func argument(c *protocol.Command, key any, name string) any {
 			return zero
 		}
 		return milliseconds(c.Gap)
+	case "stood":
+		return c.Stood
+	case "hand":
+		return flag(c.Hand)
 	case "held":
 		return c.Held.Milliseconds() // of its own each time: no box is kept
 	case "behind":
 		return number(int64(c.Behind))
-	case "passed":
-		return c.Passed
 	case "breath":
 		return milliseconds(c.Breath)
 	default:
@@ -181,9 +178,9 @@ func argument(c *protocol.Command, key any, name string) any {
 
 // rules is what commands of one locker say about their fleet again and again.
 type rules struct {
-	grace, gap, patience time.Duration
-	unit                 protocol.Unit
-	layout               protocol.Layout
+	grace, gap time.Duration
+	unit       protocol.Unit
+	layout     protocol.Layout
 }
 
 type boxedRules struct {
@@ -195,7 +192,7 @@ var lastRules atomic.Pointer[boxedRules]
 
 // rulesOf is the argument of bridge_acquire.lua with that name, mostly without allocating.
 func rulesOf(c *protocol.Command) any {
-	r := rules{c.Grace, c.Gap, c.Patience, c.Unit, c.Layout}
+	r := rules{c.Grace, c.Gap, c.Unit, c.Layout}
 	if c.Yield == "" {
 		r.gap = 0
 	}
@@ -205,7 +202,7 @@ func rulesOf(c *protocol.Command) any {
 		if r.grace < 0 {
 			grace = -1
 		}
-		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d %d", grace, r.unit, r.layout, r.gap.Milliseconds(), r.patience.Milliseconds())}
+		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d", grace, r.unit, r.layout, r.gap.Milliseconds())}
 		lastRules.Store(last)
 	}
 	return last.box
@@ -216,12 +213,6 @@ func wanted(name string, key any) any {
 		return key
 	}
 	return name
-}
-
-// Entry is how a waiter stands in a queue: who it will be, for how long it may own the key before it
-// has spoken, and where it listens.
-func Entry(c protocol.Command) string {
-	return c.Value + " " + strconv.FormatInt(c.Claim.Milliseconds(), 10) + " " + c.Channel
 }
 
 func flag(b bool) any {

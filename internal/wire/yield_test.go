@@ -223,7 +223,7 @@ func TestGapsWithoutTheRightToCount(t *testing.T) {
 	})
 }
 
-// TestUsualPairLeavesNothing: a key that nobody waits for, held for less than a millisecond, has no state; neither has one that
+// TestUsualPairLeavesNothing: a key that nobody waits for, held for a moment, has no state; neither has one that
 // leaves no gaps. What other pairs leave is gone within a minute.
 func TestUsualPairLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -236,9 +236,9 @@ func TestUsualPairLeavesNothing(t *testing.T) {
 				t.Errorf("%s: %d keys are left", name, n)
 			}
 		}
-		g.do("ZADD", protocol.LineKey(g.key), 1, "a wake")
+		g.do("ZADD", protocol.QueueKey(g.key), 1, "1000 0 1 wake a")
 		g.send(g.command(protocol.BridgeTake, yields))
-		g.send(g.command(protocol.BridgeDrop, held(time.Second), func(c *protocol.Command) { c.Queue = protocol.LineKey(c.Key) }))
+		g.send(g.command(protocol.BridgeDrop, held(time.Second), func(c *protocol.Command) { c.Queue = protocol.QueueKey(c.Key) }))
 		if left, _ := redis.Int64(g.do("PTTL", protocol.YieldKey(g.key)), nil); left <= 0 || left > 60000 {
 			t.Errorf("the state lasts %d ms", left)
 		}

@@ -2,7 +2,7 @@
 //
 //	pool, err := cluster.New(cluster.Options{Addrs: []string{"10.0.0.1:6379", "10.0.0.2:6379"}})
 //	...
-//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
 // A Pool is a lockmigrate.Pool for legacy, modern and compat alike. Each lock's keys lie in one slot (the
 // names of guards, queues and counters are made so), and each command goes to the master of that slot.
@@ -58,7 +58,7 @@ type Options struct {
 }
 
 // Pool connects to all masters of a cluster. It is safe for concurrent use.
-type Pool struct{ *topology.Fleet }
+type Pool struct{ *topology.Router }
 
 // New returns a pool that asks the nodes for their slots with the first command.
 func New(opts Options) (*Pool, error) {
@@ -74,7 +74,7 @@ func New(opts Options) (*Pool, error) {
 	if opts.Map == nil {
 		opts.Map = topology.AsTold
 	}
-	return &Pool{topology.NewFleet(topology.Options{
+	return &Pool{topology.NewRouter(topology.Options{
 		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
 	})}, nil
 }

@@ -2,7 +2,7 @@
 //
 //	pool, err := sentinel.New(sentinel.Options{Addrs: []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"}, Master: "locks"})
 //	...
-//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
 // All sentinels are asked at once, and the newest of their answers counts (the highest configuration
 // epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that
@@ -72,7 +72,7 @@ type Options struct {
 
 // Pool connects to the master. It is safe for concurrent use.
 type Pool struct {
-	*topology.Fleet
+	*topology.Router
 	watcher *watcher
 }
 
@@ -98,7 +98,7 @@ func New(opts Options) (*Pool, error) {
 	}
 	p, finder := &Pool{}, &finder{opts: opts}
 	p.watcher = newWatcher(opts, func() { p.Refresh() })
-	p.Fleet = topology.NewFleet(topology.Options{
+	p.Router = topology.NewRouter(topology.Options{
 		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
 			p.watcher.start()
 			return finder.find(ctx)
@@ -111,7 +111,7 @@ func New(opts Options) (*Pool, error) {
 // Close closes the idle connections and those to the sentinels, and connections in use when they come back.
 func (p *Pool) Close() error {
 	p.watcher.close()
-	return p.Fleet.Close()
+	return p.Router.Close()
 }
 
 // askTimeout bounds the question to one sentinel.

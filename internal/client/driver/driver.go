@@ -41,8 +41,26 @@ type Driver struct {
 
 // Outcome is how a stretch of a machine's run ended.
 type Outcome struct {
-	Step protocol.Step // a Sleep or a Done
-	Err  error         // the last refusal or I/O error behind a Failed or Unsure verdict
+	Step End
+	Err  error // the last refusal or I/O error behind a Failed or Unsure verdict
+}
+
+// End is a protocol.Step that is a Sleep or a Done. It has no Command: that is 400 bytes, and outcomes are handed by value
+// through all the frames of an acquisition.
+type End struct {
+	Kind    protocol.StepKind
+	Verdict protocol.Verdict
+	Sleep   time.Duration
+}
+
+// Ended is the outcome of a run that is over.
+func Ended(v protocol.Verdict, err error) Outcome {
+	return Outcome{End{Kind: protocol.Done, Verdict: v}, err}
+}
+
+// Rests is the outcome of a run whose machine sends nothing next.
+func Rests(step protocol.Step, last error) Outcome {
+	return Outcome{End{step.Kind, step.Verdict, step.Sleep}, last}
 }
 
 // Advance runs a machine from its last reply until it wants to sleep or is done.
@@ -52,7 +70,7 @@ type Outcome struct {
 // caller, and abandoned is called with what came out.
 func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
-		return outcomeOf(protocol.Failed, err), err
+		return Ended(protocol.Failed, err), err
 	}
 	if ctx.Done() == nil {
 		return d.advance(ctx, m, reply), nil
@@ -74,17 +92,13 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 		return outcome, nil
 	case <-ctx.Done():
 		err := context.Cause(ctx)
-		return outcomeOf(protocol.Unsure, err), err
+		return Ended(protocol.Unsure, err), err
 	}
 }
 
 // Close returns when nothing runs in the background any more. The pool is not the Driver's: a lock can still be released
 // afterwards, but Advance then keeps its callers until the exchange is over, whatever becomes of their contexts.
 func (d *Driver) Close() { d.background.Close() }
-
-func outcomeOf(v protocol.Verdict, err error) Outcome {
-	return Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
-}
 
 func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
@@ -95,7 +109,7 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 	for {
 		step := m.Next(protocol.InstantOf(d.Now()), reply)
 		if step.Kind != protocol.Send {
-			return Outcome{Step: step, Err: last}
+			return Rests(step, last)
 		}
 		if conn == nil {
 			if sent {
@@ -108,7 +122,7 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 			var err error
 			if conn, err = d.connect(ctx); err != nil {
 				if !sent { // the command has certainly not run
-					return outcomeOf(protocol.Failed, err)
+					return Ended(protocol.Failed, err)
 				}
 				last, reply = err, protocol.Reply{Kind: protocol.Silence}
 				continue
@@ -127,7 +141,7 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 			elsewhere++
 			closeConn(conn)
 			if conn, err = d.connect(ctx); err != nil {
-				return outcomeOf(protocol.Failed, err)
+				return Ended(protocol.Failed, err)
 			}
 		}
 		if reply.Kind == protocol.Silence {

@@ -30,7 +30,7 @@ func asUser(t *testing.T, s *redistest.Server, rules ...any) *Driver {
 func TestAReleaseNeedsNoCompanions(t *testing.T) {
 	s := redistest.Real(t)
 	guard := protocol.GuardKey("lock:1")
-	place := protocol.Place{Queue: protocol.LineKey("lock:1"), TTL: wait}
+	queue := protocol.QueueKey("lock:1")
 	yield := protocol.Yield{Key: protocol.YieldKey("lock:1"), Gap: time.Second}
 	for _, c := range []struct {
 		name  string
@@ -47,10 +47,10 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 			Key: "lock:1", Token: token, Queue: "{lock:1}:queue", Entry: true, Channel: "c", Claim: wait,
 		}, protocol.Released},
 		{"gaps for old clients", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &protocol.BridgeRelease{
-			Key: "lock:1", Guard: guard, Value: token, Yield: yield, Place: place,
+			Key: "lock:1", Guard: guard, Value: token, Yield: yield, Queue: queue,
 		}, protocol.Released},
 		{"an acquisition that is undone", []any{"~lock:*", "~{lock:*}:guard"}, []string{"lock:1", guard}, &undone{BridgeAcquire: protocol.BridgeAcquire{
-			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Yield: yield, Place: place,
+			Dialect: protocol.JedisMS, Key: "lock:1", Guard: guard, Value: token, TTL: wait, Yield: yield, Queue: queue,
 		}}, protocol.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAReleaseSaysWhatTheFallbackFound(t *testing.T) {
 	s := redistest.Real(t)
 	d := asUser(t, s, "+@all", "~lock:*")
 	out := d.advance(context.Background(), &protocol.ModernRelease{Key: "lock:1", Token: token, Queue: "{lock:1}:queue"}, protocol.Reply{})
-	assert.Equal(t, protocol.Kept, out.Step.Verdict)
+	assert.Equal(t, protocol.NotOurs, out.Step.Verdict)
 	none := asUser(t, s, "+@all", "~other:*")
 	out = none.advance(context.Background(), &protocol.ModernRelease{Key: "lock:1", Token: token, Queue: "{lock:1}:queue"}, protocol.Reply{})
 	assert.Equal(t, protocol.Failed, out.Step.Verdict)

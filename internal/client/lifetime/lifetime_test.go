@@ -66,7 +66,7 @@ func (f *fake) run(ctx context.Context, op string, abandoned func(driver.Outcome
 }
 
 func outcome(v protocol.Verdict, err error) driver.Outcome {
-	return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
+	return driver.Ended(v, err)
 }
 
 // bench is one lock on a clock of its own.
@@ -102,7 +102,7 @@ func newBench(t *testing.T) *bench {
 	b.watch = &still{b}
 	b.Init(&Locker{
 		Now: b.clock, At: func(i protocol.Instant) time.Time { return i.Time() }, Watch: b.watch, Background: &b.group,
-		ReplyTimeout: time.Second,
+		ReplyTimeout: time.Second, Pause: time.Hour,
 		Seen: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -166,12 +166,12 @@ func TestReleases(t *testing.T) {
 		events []lockmigrate.EventKind
 	}{
 		"released":                         {[]step{{protocol.Released, nil}, {protocol.Pending, lockmigrate.ErrReleased}}, lockmigrate.ErrReleased, events(released)},
-		"not ours":                         {[]step{{protocol.Kept, lockmigrate.ErrLost}, {protocol.Pending, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
+		"not ours":                         {[]step{{protocol.NotOurs, lockmigrate.ErrLost}, {protocol.Pending, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
 		"displaced":                        {[]step{{protocol.Displaced, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(lost)},
 		"refused":                          {[]step{{protocol.Failed, io.EOF}}, nil, events(failed)},
-		"refused, then not ours":           {[]step{{protocol.Failed, io.EOF}, {protocol.Kept, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
+		"refused, then not ours":           {[]step{{protocol.Failed, io.EOF}, {protocol.NotOurs, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
 		"no answer":                        {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}}, nil, events(failed)},
-		"no answer, then not ours: it ran": {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Kept, nil}}, lockmigrate.ErrReleased, events(failed, released)},
+		"no answer, then not ours: it ran": {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.NotOurs, nil}}, lockmigrate.ErrReleased, events(failed, released)},
 		"no answer, then displaced":        {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Displaced, lockmigrate.ErrLost}}, lockmigrate.ErrLost, events(failed, lost)},
 		"no answer, then released":         {[]step{{protocol.Unsure, lockmigrate.ErrUnknownOutcome}, {protocol.Released, nil}}, lockmigrate.ErrReleased, events(failed, released)},
 	} {
@@ -215,7 +215,7 @@ func TestKeptAfterTheDeadlineIsNoRelease(t *testing.T) {
 	b := newBench(t)
 	require.ErrorIs(t, b.release(protocol.Unsure, io.EOF), lockmigrate.ErrUnknownOutcome)
 	b.pass(lease) // and the watch comes after us
-	assert.ErrorIs(t, b.release(protocol.Kept, nil), lockmigrate.ErrLost)
+	assert.ErrorIs(t, b.release(protocol.NotOurs, nil), lockmigrate.ErrLost)
 	assert.Equal(t, lockmigrate.ReasonDeadline, b.reason())
 }
 
@@ -375,11 +375,11 @@ func TestSection(t *testing.T) {
 		"work's own":                   {false, protocol.Released, own, []error{own}, true},
 		"no release":                   {false, protocol.Failed, nil, []error{io.EOF}, false},
 		"work's own, no release":       {false, protocol.Failed, own, []error{own}, true},
-		"lost":                         {true, protocol.Kept, nil, []error{lockmigrate.ErrLost}, false},
+		"lost":                         {true, protocol.NotOurs, nil, []error{lockmigrate.ErrLost}, false},
 		"lost, no release":             {true, protocol.Failed, nil, []error{lockmigrate.ErrLost}, false},
-		"lost, work's own":             {true, protocol.Kept, own, []error{lockmigrate.ErrLost, own}, false},
+		"lost, work's own":             {true, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
 		"lost, work's own, no release": {true, protocol.Failed, own, []error{lockmigrate.ErrLost, own}, false},
-		"lost without a word":          {false, protocol.Kept, own, []error{lockmigrate.ErrLost, own}, false},
+		"lost without a word":          {false, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -434,4 +434,47 @@ func TestSectionLeavesWithItsContext(t *testing.T) {
 		<-b.Life.Context().Done()
 		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
 	}
+}
+
+// TestAFailedReleaseIsTriedAgain: until it ran, the lease is over or the Locker is closed. The observer hears of one failure.
+func TestAFailedReleaseIsTriedAgain(t *testing.T) {
+	fails := func(b *bench) {
+		b.Life.locker.Pause = time.Millisecond
+		assert.ErrorIs(b, b.release(protocol.Failed, io.EOF), io.EOF)
+		<-b.asked
+		for _, v := range []protocol.Verdict{protocol.Failed, protocol.Unsure} {
+			<-b.asked // by nobody but the Locker
+			b.answers <- outcome(v, io.EOF)
+		}
+		assert.NoError(b, b.Life.Context().Err())
+	}
+	t.Run("it ran", func(t *testing.T) {
+		b := newBench(t)
+		fails(b)
+		b.answers <- outcome(protocol.NotOurs, nil) // after one without an answer: by our own doing
+		<-b.Life.Context().Done()
+		b.group.Close()
+		assert.Equal(t, []lockmigrate.EventKind{lockmigrate.EventFailed, lockmigrate.EventReleased}, b.seen())
+		assert.NoError(t, b.Life.Release(t.Context()), "the caller was told of a failure before")
+		assert.ErrorIs(t, b.Life.Release(t.Context()), lockmigrate.ErrReleased)
+	})
+	t.Run("the lease is over", func(t *testing.T) {
+		b := newBench(t)
+		fails(b)
+		<-b.asked
+		b.pass(lease)
+		b.answers <- outcome(protocol.Failed, io.EOF)
+		time.Sleep(50 * time.Millisecond)
+		assert.Empty(t, b.asked)
+	})
+	t.Run("the Locker is closed", func(t *testing.T) {
+		b := newBench(t)
+		fails(b)
+		<-b.asked
+		b.Life.locker.Pause = 200 * time.Millisecond // before the next one
+		b.answers <- outcome(protocol.Failed, io.EOF)
+		b.group.Close()
+		time.Sleep(300 * time.Millisecond)
+		assert.Empty(t, b.asked)
+	})
 }

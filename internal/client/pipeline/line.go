@@ -221,7 +221,7 @@ func (l *Line) Batch(ctx context.Context, commands []protocol.Command, each func
 func (l *Line) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		cause := context.Cause(ctx)
-		return outcome(protocol.Failed, cause), cause
+		return driver.Ended(protocol.Failed, cause), cause
 	}
 	return l.advance(ctx, m, reply, false, nil, abandoned)
 }
@@ -231,11 +231,11 @@ func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.R
 	for {
 		step := m.Next(l.opts.Now(), reply)
 		if step.Kind != protocol.Send {
-			return driver.Outcome{Step: step, Err: last}, nil
+			return driver.Rests(step, last), nil
 		}
 		request, err := wire.RequestOf(step.Command)
 		if err != nil {
-			return outcome(protocol.Failed, err), nil
+			return driver.Ended(protocol.Failed, err), nil
 		}
 		one := newCall(request)
 		if err = l.submit(ctx, one); err != nil {
@@ -245,7 +245,7 @@ func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.R
 			if reply, left, err = l.wait(ctx, one); left == abandonedCall {
 				cause := context.Cause(ctx)
 				l.finish(ctx, m, one, abandoned)
-				return outcome(protocol.Unsure, cause), cause
+				return driver.Ended(protocol.Unsure, cause), cause
 			}
 		}
 		switch {
@@ -255,14 +255,14 @@ func (l *Line) advance(ctx context.Context, m protocol.Machine, reply protocol.R
 		case sent && ctx.Err() != nil: // an earlier command is without its end
 			cause := context.Cause(ctx)
 			l.finish(ctx, m, nil, abandoned)
-			return outcome(protocol.Unsure, cause), cause
+			return driver.Ended(protocol.Unsure, cause), cause
 		case sent:
 			last, reply = err, protocol.Reply{Kind: protocol.Silence}
 		case ctx.Err() != nil:
 			cause := context.Cause(ctx)
-			return outcome(protocol.Failed, cause), cause
+			return driver.Ended(protocol.Failed, cause), cause
 		default:
-			return outcome(protocol.Failed, err), nil
+			return driver.Ended(protocol.Failed, err), nil
 		}
 		sent = true
 	}
@@ -284,10 +284,6 @@ func (l *Line) finish(ctx context.Context, m protocol.Machine, one *call, abando
 			abandoned(out)
 		}
 	})
-}
-
-func outcome(v protocol.Verdict, err error) driver.Outcome {
-	return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
 }
 
 // resubmissions bounds how often a command is sent anew that has certainly not run: because the

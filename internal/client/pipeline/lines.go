@@ -207,7 +207,7 @@ func (l *Lines) exchange(ctx context.Context, request wire.Request) (protocol.Re
 		case errors.Is(err, ErrClosed):
 		case reply.Kind == protocol.Fault:
 			again, pause = course.Refused(reply.Text)
-		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Harmless(request.Name)) && ctx.Err() == nil:
+		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
 			again, pause = course.Unreachable()
 		}
 		if !again {
@@ -223,7 +223,7 @@ func (l *Lines) exchange(ctx context.Context, request wire.Request) (protocol.Re
 func (l *Lines) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)
-		return outcome(protocol.Failed, cause), cause
+		return driver.Ended(protocol.Failed, cause), cause
 	}
 	return l.advance(ctx, m, reply, false, nil, abandoned)
 }
@@ -233,11 +233,11 @@ func (l *Lines) advance(ctx context.Context, m protocol.Machine, reply protocol.
 	for {
 		step := m.Next(l.opts.Now(), reply)
 		if step.Kind != protocol.Send {
-			return driver.Outcome{Step: step, Err: last}, nil
+			return driver.Rests(step, last), nil
 		}
 		request, err := wire.RequestOf(step.Command)
 		if err != nil {
-			return outcome(protocol.Failed, err), nil
+			return driver.Ended(protocol.Failed, err), nil
 		}
 		var pending *underWay
 		reply, pending, err = l.exchange(ctx, request)
@@ -245,11 +245,11 @@ func (l *Lines) advance(ctx context.Context, m protocol.Machine, reply protocol.
 		switch cause := context.Cause(ctx); {
 		case pending != nil || unsent && sent && cause != nil:
 			l.finish(ctx, m, pending, abandoned)
-			return outcome(protocol.Unsure, cause), cause
+			return driver.Ended(protocol.Unsure, cause), cause
 		case unsent && !sent && cause != nil:
-			return outcome(protocol.Failed, cause), cause
+			return driver.Ended(protocol.Failed, cause), cause
 		case unsent && !sent:
-			return outcome(protocol.Failed, err), nil
+			return driver.Ended(protocol.Failed, err), nil
 		case err != nil:
 			last = err
 		}

@@ -240,8 +240,20 @@ func (r *Renewer) overdue(s *Lease, now protocol.Instant) bool {
 	return r.pop(s)
 }
 
-// Close ends the goroutine, every lease and the lines.
-func (r *Renewer) Close() {
+// Extension reads the answer of a script, or a command, that says 1 for extended.
+func Extension(reply protocol.Reply) Answer {
+	switch {
+	case reply.Kind == protocol.Integer && reply.Int == 1:
+		return Extended
+	case reply.Kind == protocol.Integer || reply.Kind == protocol.Nil:
+		return Gone
+	default:
+		return Unclear
+	}
+}
+
+// Close ends the goroutine, every lease and the lines. It returns how many leases there were.
+func (r *Renewer) Close() int {
 	r.mu.Lock()
 	r.closed = true
 	running := r.running
@@ -265,6 +277,7 @@ func (r *Renewer) Close() {
 	for _, s := range left {
 		s.Owner.Lost(Closed)
 	}
+	return len(left)
 }
 
 // rouse makes the goroutine look earlier if it would sleep past at. The caller holds mu. Leases are

@@ -7,25 +7,21 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Mode is what wakes the waiters at present.
-type Mode uint8
+type Mode = lockmigrate.Mode
 
 const (
-	Idle     Mode = iota // nobody waits, nothing is connected
-	Polling              // timers alone: the server, or the way to it, offers nothing else
-	Messages             // pub/sub: releases of this library's locks; a timer for those of others
-	Tracking             // pub/sub, and client tracking for releases by anybody
+	Idle     = lockmigrate.ModeIdle
+	Polling  = lockmigrate.ModePolling
+	Messages = lockmigrate.ModeMessages
+	Tracking = lockmigrate.ModeTracking
 )
-
-// String returns the mode's name.
-func (m Mode) String() string {
-	return [...]string{"idle", "polling", "messages", "tracking"}[m]
-}
 
 // Runner runs protocol machines: a driver.Driver over a pool, or a line.
 type Runner interface {
@@ -44,8 +40,6 @@ type Options struct {
 	Now func() protocol.Instant
 	// Channel is where grants to this process are published; unique to it. Empty: none.
 	Channel string
-	// NoTracking keeps the hub from asking for client tracking.
-	NoTracking bool
 
 	ReplyTimeout time.Duration // zero: 5 s
 	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms

@@ -65,9 +65,6 @@ func (h *Hub) dialListener(ctx context.Context, addr string, beside redis.Conn, 
 // track turns tracking on for the connection beside, where the server has it and allows it. NOLOOP keeps our own
 // writes over that, such as the taking of a key, from waking us.
 func (l *listener) track() error {
-	if l.hub.opts.NoTracking {
-		return nil
-	}
 	id, err := redis.Int64(redis.DoWithTimeout(l.conn, l.hub.opts.ReplyTimeout, "CLIENT", "ID"))
 	if err != nil {
 		l.refused = fmt.Errorf("CLIENT ID: %w", err)
@@ -222,24 +219,21 @@ func (l *listener) dispatch(kind, channel string, payload any) {
 	}
 }
 
-// parseGrant reads "<token> <ticket> <fence>", the script's message to the one who gets the key, and
-// "<token> head", to the one who stands first now.
+// parseGrant reads "<ticket> <fence> <token>", the script's message to the one who gets the key, and "head <token>", to
+// the one whose turn it may be to take it.
 func parseGrant(text string) (token string, e Event, ok bool) {
-	token, rest, ok := strings.Cut(text, " ")
-	if !ok {
-		return "", Event{}, false
+	first, rest, ok := strings.Cut(text, " ")
+	if first == "head" {
+		return rest, Event{Kind: First}, ok
 	}
-	if rest == "head" {
-		return token, Event{Kind: First}, true
-	}
-	ticket, fence, ok := strings.Cut(rest, " ")
+	second, token, ok := strings.Cut(rest, " ")
 	if !ok {
 		return "", Event{}, false
 	}
 	e.Kind = Granted
 	var err1, err2 error
-	e.Ticket, err1 = strconv.ParseInt(ticket, 10, 64)
-	e.Fence, err2 = strconv.ParseInt(fence, 10, 64)
+	e.Ticket, err1 = strconv.ParseInt(first, 10, 64)
+	e.Fence, err2 = strconv.ParseInt(second, 10, 64)
 	return token, e, err1 == nil && err2 == nil
 }
 

@@ -194,10 +194,13 @@ func (t *Turn) Forget() {
 	}
 }
 
-// Expect makes grants to a token events of this turn.
+// Expect makes grants to a token events of this turn, and no others.
 func (t *Turn) Expect(token string) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	if t.token != "" && t.hub.tokens[t.token] == t {
+		delete(t.hub.tokens, t.token)
+	}
 	t.token = token
 	t.hub.tokens[token] = t
 }

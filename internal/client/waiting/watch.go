@@ -24,6 +24,8 @@ const (
 	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
 	// the queue without trying first.
 	hotFor = time.Second
+	// Soon is how many may stand before a waiter that polls for it to look more often: it may be given the key in a moment.
+	Soon = 4
 )
 
 // Watch is whether one who waits in a queue on the server watches the key. Once it had a reason to, its

@@ -123,14 +123,9 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	if err != nil {
 		return nil, err
 	}
-	p := &patient{conn: conn, end: end, addr: addr, opts: opts, missing: map[string]bool{}, info: map[string]string{}, config: map[string]string{}}
+	p := &patient{conn: conn, end: end, addr: addr, opts: opts, missing: map[string]bool{}, config: map[string]string{}}
 	text, err := redis.String(p.do(ctx, "INFO"))
-	p.infoErr = err
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			p.info[name] = value
-		}
-	}
+	p.info, p.infoErr = endpoint.InfoOf(text), err
 	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-slaves-to-write",
 		"stop-writes-on-bgsave-error", "timeout", "maxclients", "bind", "protected-mode", "client-output-buffer-limit"} {
 		if pair, err := redis.StringMap(p.do(ctx, "CONFIG", "GET", name)); err == nil {

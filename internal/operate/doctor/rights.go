@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -309,10 +311,10 @@ func tracking(ctx context.Context, p *patient) (Verdict, string, string) {
 }
 
 func monitorRight(ctx context.Context, p *patient) (Verdict, string, string) {
-	list, _ := redis.String(p.do(ctx, "CLIENT", "LIST"))
+	list, _ := endpoint.Clients(ctx, p.conn)
 	others := 0
-	for line := range strings.Lines(list) {
-		if strings.Contains(line, " cmd=monitor ") {
+	for _, c := range list {
+		if c["cmd"] == "monitor" {
 			others++
 		}
 	}
@@ -342,17 +344,13 @@ func aclLog(ctx context.Context, p *patient) (Verdict, string, string) {
 }
 
 func users(ctx context.Context, p *patient) (Verdict, string, string) {
-	list, err := redis.String(p.do(ctx, "CLIENT", "LIST"))
+	list, err := endpoint.Clients(ctx, p.conn)
 	if err != nil {
 		return skip("CLIENT LIST is refused")
 	}
 	names := map[string]int{}
-	for line := range strings.Lines(strings.TrimSpace(list)) {
-		user := "default"
-		if _, after, found := strings.Cut(line, " user="); found {
-			user, _, _ = strings.Cut(strings.TrimSpace(after), " ")
-		}
-		names[user]++
+	for _, c := range list {
+		names[cmp.Or(c["user"], "default")]++
 	}
 	var parts []string
 	for n, c := range names {

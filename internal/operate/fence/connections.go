@@ -2,9 +2,10 @@ package fence
 
 import (
 	"context"
-	"strings"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
 // Connections counts the connections of each user of a server.
@@ -13,15 +14,14 @@ import (
 // those that are there go on. So read the rules first. A user that is off then, and has no connection afterwards,
 // cannot run anything until its rules change.
 func Connections(ctx context.Context, conn redis.Conn) (map[string]int, error) {
-	list, err := redis.String(redis.DoContext(conn, ctx, "CLIENT", "LIST"))
+	list, err := endpoint.Clients(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	users := map[string]int{}
-	for line := range strings.Lines(list) {
-		if _, after, found := strings.Cut(line, " user="); found {
-			name, _, _ := strings.Cut(after, " ")
-			users[name]++
+	for _, c := range list {
+		if user, found := c["user"]; found {
+			users[user]++
 		}
 	}
 	return users, nil

@@ -156,11 +156,8 @@ func list(ctx context.Context, conn redis.Conn) ([]string, error) {
 
 // unknownACL says why a server does not know ACL: it is too old, or the command has another name.
 func unknownACL(ctx context.Context, conn redis.Conn, cause error) error {
-	info, _ := redis.String(redis.DoContext(conn, ctx, "INFO", "server"))
-	version := ""
-	if _, after, found := strings.Cut(info, "redis_version:"); found {
-		version, _, _ = strings.Cut(after, "\r")
-	}
+	info, _ := endpoint.Info(ctx, conn, "server")
+	version := info["redis_version"]
 	major := 0
 	_, _ = fmt.Sscanf(version, "%d", &major)
 	switch {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
 // Hit is one or more commands that the server denied.
@@ -42,7 +44,7 @@ func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
 	latest := map[string]Hit{}
 	for _, r := range raw { // the newest first
 		e := entryOf(r)
-		client := fieldsOf(e["client-info"])
+		client := endpoint.Fields(e["client-info"])
 		command, key := hitOf(e, client["cmd"])
 		if command == "" {
 			continue
@@ -104,13 +106,4 @@ func entryOf(raw any) map[string]string {
 		}
 	}
 	return e
-}
-
-func fieldsOf(line string) map[string]string {
-	f := map[string]string{}
-	for word := range strings.FieldsSeq(line) {
-		name, value, _ := strings.Cut(word, "=")
-		f[name] = value
-	}
-	return f
 }

@@ -1,12 +1,10 @@
 package observe
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -96,20 +94,20 @@ func (g *guard) close() { _ = g.conn.Close() }
 
 // look returns why the watch has to end, empty if it need not.
 func (g *guard) look(ctx context.Context) string {
-	var list string
+	var list []map[string]string
 	err := errors.New("the monitor has no id")
 	if g.field == "id" {
-		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST", "ID", g.value))
+		list, err = endpoint.Clients(ctx, g.conn, "ID", g.value)
 	}
 	if err != nil && ctx.Err() == nil {
-		list, err = redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST")) // before 6.2
+		list, err = endpoint.Clients(ctx, g.conn) // before 6.2
 	}
 	now, loadErr := g.cpu(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	found := false
-	for line := range strings.Lines(list) {
-		if f := fieldsOf(line); g.field != "" && f[g.field] == g.value {
+	for _, f := range list {
+		if g.field != "" && f[g.field] == g.value {
 			held, _ := strconv.ParseInt(f["omem"], 10, 64)
 			g.peak, found = max(g.peak, held), true
 		}
@@ -147,19 +145,11 @@ func (g *guard) look(ctx context.Context) string {
 
 // cpu reads the processor time of the server's main thread.
 func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
-	info, err := redis.String(redis.DoContext(g.conn, ctx, "INFO", "cpu"))
+	info, err := endpoint.Info(ctx, g.conn, "cpu")
 	if err != nil {
 		return cpuReading{}, fmt.Errorf("INFO: %w", err)
 	}
-	values := map[string]float64{}
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		values[name], _ = strconv.ParseFloat(value, 64)
-	}
-	used := values["used_cpu_user_main_thread"] + values["used_cpu_sys_main_thread"]
-	if used == 0 { // before 6.2
-		used = values["used_cpu_user"] + values["used_cpu_sys"]
-	}
+	used := endpoint.MainCPU(info)
 	if used == 0 {
 		return cpuReading{}, errors.New("INFO tells no processor time")
 	}
@@ -168,14 +158,12 @@ func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
 
 // peers asks who is connected.
 func (g *guard) peers(ctx context.Context) map[string]Peer {
-	list, err := redis.String(redis.DoContext(g.conn, ctx, "CLIENT", "LIST"))
+	list, err := endpoint.Clients(ctx, g.conn)
 	if err != nil {
 		return nil
 	}
 	all := map[string]Peer{}
-	lines := bufio.NewScanner(strings.NewReader(list))
-	for lines.Scan() {
-		f := fieldsOf(lines.Text())
+	for _, f := range list {
 		lib := f["lib-name"]
 		if v := f["lib-ver"]; v != "" {
 			lib += " " + v

@@ -102,9 +102,6 @@ func (k *Keys) Complete() {
 // whole tells that a key which is missing here does not exist.
 func (k *Keys) whole(id keyID) bool { return k.complete && id.db == k.db }
 
-// Len returns how many keys are kept.
-func (k *Keys) Len() int { return len(k.m) }
-
 // Learn takes in a string that a read of ours found at this point of the stream. Its TTL follows by LearnTTL.
 func (k *Keys) Learn(db int, name, value string) {
 	old := k.m[keyID{db, name}]
@@ -123,6 +120,9 @@ func (k *Keys) LearnAbsent(db int, name string) { k.put(keyID{db, name}, entry{k
 // LearnThere takes in that a key of another type exists.
 func (k *Keys) LearnThere(db int, name string) { k.put(keyID{db, name}, entry{kind: there}, true) }
 
+// Forget says that a script may have done anything to a key.
+func (k *Keys) Forget(db int, name string) { k.forget(keyID{db, name}) }
+
 // LearnTTL takes in the reply of PTTL.
 func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
 	id := keyID{db, name}
@@ -138,12 +138,6 @@ func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
 		e.expires = now.Add(time.Duration(ms) * time.Millisecond)
 		k.m[id] = e
 	}
-}
-
-// Known tells whether a key's state is known.
-func (k *Keys) Known(db int, name string) bool {
-	e, ok := k.m[keyID{db, name}]
-	return ok && e.kind != unknown && e.kind != there || !ok && k.whole(keyID{db, name})
 }
 
 // Value returns the string on a key, and until when it has a TTL (0 for none).

@@ -253,9 +253,6 @@ func (o *Observer) Garbled() { o.garbled++ }
 // Commands returns how many commands were taken in.
 func (o *Observer) Commands() int64 { return o.commands }
 
-// Span returns the first and the last moment of the stream, on the server's clock.
-func (o *Observer) Span() (first, last protocol.Instant) { return o.first, o.last }
-
 // Take takes in the next command.
 func (o *Observer) Take(l *Line) {
 	if o.first == 0 {
@@ -406,10 +403,7 @@ func (o *Observer) begin(c *client, l *Line) {
 	}
 	o.script.keys, _ = strconv.Atoi(l.Words[2])
 	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
-	o.script.name = ourScripts[strings.ToLower(l.Words[1])]
-	if o.script.name == "" {
-		o.script.name = ourSources[l.Words[1]]
-	}
+	o.script.name = scripts.NameOf(l.Words[1])
 	if o.script.name == "modern_take.lua" || o.script.name == "modern_queue.lua" {
 		if args := o.script.args(); len(args) > 0 && len(o.tokens) < o.opts.MaxKeys {
 			o.tokens[strings.Clone(args[0])] = c
@@ -435,15 +429,6 @@ func (s *script) args() []string {
 	}
 	return s.words[3+s.keys:]
 }
-
-var ourScripts, ourSources = func() (digests, sources map[string]string) {
-	digests, sources = map[string]string{}, map[string]string{}
-	for _, s := range scripts.All() {
-		digests[s.Digest] = s.Name
-		sources[s.Source] = s.Name
-	}
-	return digests, sources
-}()
 
 // same tells whether two connections are one party under the grouping.
 func (o *Observer) same(a, b *client) bool {

@@ -66,12 +66,12 @@ func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
 			return "", endpoint.Explain(err)
 		}
 	}
-	list, err := redis.String(redis.DoContext(conn, ctx, "CLIENT", "LIST"))
+	list, err := endpoint.Clients(ctx, conn)
 	if err != nil {
 		return "", endpoint.Explain(err)
 	}
-	for line := range strings.Lines(list) {
-		if f := fieldsOf(line); f[field] == mark {
+	for _, f := range list {
+		if f[field] == mark {
 			return f["addr"], nil
 		}
 	}
@@ -80,16 +80,6 @@ func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
 
 // ownName is a connection's name that no other connection has.
 func ownName() string { return "lockmigrate-" + rand.Text() }
-
-// fieldsOf reads a line of CLIENT LIST.
-func fieldsOf(line string) map[string]string {
-	f := map[string]string{}
-	for word := range strings.FieldsSeq(line) {
-		name, value, _ := strings.Cut(word, "=")
-		f[name] = value
-	}
-	return f
-}
 
 func (p *prober) close() { _ = p.conn.Close() }
 

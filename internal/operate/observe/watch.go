@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +43,7 @@ type Watch struct {
 	limits Limits
 	ctx    context.Context // of the window; what ends it is its cause
 	cancel context.CancelCauseFunc
-	raw    net.Conn
+	stream *Stream
 	probe  *prober
 	guard  *guard
 	group  sync.WaitGroup
@@ -109,49 +108,19 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	return w, nil
 }
 
-// listen opens the connection that MONITOR runs on.
-func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) error {
-	raw, err := end.DialRaw(ctx, w.Addr)
-	if err != nil {
-		return err
-	}
-	in := bufio.NewReaderSize(raw, 64<<10)
-	ask := func(words ...string) (string, error) {
-		_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
-		command := fmt.Sprintf("*%d\r\n", len(words))
-		for _, word := range words {
-			command += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+// listen begins MONITOR, and tells the guard how to know its connection.
+func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
+	w.stream, err = OpenStream(ctx, end, w.Addr, func(ask func(...string) (string, error)) {
+		if id, err := ask("CLIENT", "ID"); err == nil {
+			w.guard.watches("id", strings.TrimPrefix(id, ":"))
+		} else { // before 5.0
+			name := ownName()
+			if _, err := ask("CLIENT", "SETNAME", name); err == nil {
+				w.guard.watches("name", name)
+			}
 		}
-		if _, err := io.WriteString(raw, command); err != nil {
-			return "", err
-		}
-		line, err := in.ReadString('\n')
-		if err == nil && line[0] == '-' {
-			return "", redisError(strings.TrimSpace(line[1:]))
-		}
-		return strings.TrimSpace(line), err
-	}
-	if id, err := ask("CLIENT", "ID"); err == nil {
-		w.guard.watches("id", strings.TrimPrefix(id, ":"))
-	} else { // before 5.0
-		name := ownName()
-		if _, err := ask("CLIENT", "SETNAME", name); err == nil {
-			w.guard.watches("name", name)
-		}
-	}
-	if _, err := ask("MONITOR"); err != nil {
-		_ = raw.Close()
-		return endpoint.Explain(err)
-	}
-	_ = raw.SetDeadline(time.Time{})
-	w.raw = &monitorConn{raw, in}
-	return nil
-}
-
-// monitorConn is a connection whose first bytes have been read into a buffer.
-type monitorConn struct {
-	net.Conn
-	in *bufio.Reader
+	})
+	return endpoint.Explain(err)
 }
 
 // Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or what
@@ -209,14 +178,14 @@ func (w *Watch) Cost() Cost {
 
 // read takes in the stream.
 func (w *Watch) read(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() { _ = w.raw.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = w.stream.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	defer w.raw.Close()
+	defer w.stream.Close()
 	if w.limits.For > 0 {
 		timer := time.AfterFunc(w.limits.For, func() { w.cancel(errOver) })
 		defer timer.Stop()
 	}
-	in := w.raw.(*monitorConn).in
+	in := w.stream.in
 	var err error
 	for err == nil {
 		if _, err = in.Peek(1); err != nil { // waits for more, unlocked
@@ -224,7 +193,7 @@ func (w *Watch) read(ctx context.Context) {
 		}
 		w.mu.Lock()
 		for n := 0; err == nil && n < 1000 && (in.Buffered() > 0 || n == 0); n++ {
-			err = w.next(ctx, in)
+			err = w.next(ctx)
 		}
 		if w.limits.Commands > 0 && w.cost.Commands >= w.limits.Commands && err == nil {
 			err = &Stopped{fmt.Sprintf("the limit of %d commands is reached", w.limits.Commands)}
@@ -256,30 +225,15 @@ func (w *Watch) finish(ctx context.Context, err error) {
 	w.cancel(errOver)
 }
 
-// longest is how much of a line is read; a lock's command is far shorter.
-const longest = 32 << 10
-
 // next takes in one line.
-func (w *Watch) next(ctx context.Context, in *bufio.Reader) error {
-	slice, err := in.ReadSlice('\n')
-	w.cost.Bytes += int64(len(slice))
-	text := string(slice)
-	cut := errors.Is(err, bufio.ErrBufferFull)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		slice, err = in.ReadSlice('\n')
-		w.cost.Bytes += int64(len(slice))
-	}
+func (w *Watch) next(ctx context.Context) error {
+	text, cut, err := w.stream.Line()
+	w.cost.Bytes = w.stream.Bytes
 	if err != nil {
 		return err
 	}
 	w.cost.Commands++
-	if cut {
-		text = text[:longest]
-	}
-	err = w.line.Parse(text)
-	for end := longest; cut && err != nil && end > longest-5; end-- { // an escape may have been cut
-		err = w.line.Parse(text[:end] + `"`)
-	}
+	err = w.line.ParseCut(text, cut)
 	if err != nil {
 		w.obs.Garbled()
 		return nil

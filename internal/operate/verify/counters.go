@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
@@ -39,12 +40,8 @@ var totals = map[string]bool{
 // readInfo reads the reply of INFO.
 func readInfo(text string) reading {
 	r := reading{stats: map[string]calls{}, totals: map[string]int64{}, errors: map[string]int64{}, at: time.Now()}
-	field := map[string]string{}
-	for line := range strings.Lines(text) {
-		name, value, found := strings.Cut(strings.TrimSpace(line), ":")
-		if !found {
-			continue
-		}
+	field := endpoint.InfoOf(text)
+	for name, value := range field {
 		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok {
 			c, rejects := callsOf(value)
 			r.stats[strings.ToLower(command)] = c
@@ -59,7 +56,6 @@ func readInfo(text string) reading {
 		if totals[name] {
 			r.totals[name], _ = strconv.ParseInt(value, 10, 64)
 		}
-		field[name] = value
 	}
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
 	r.is = servers.Of(field).String()
@@ -68,16 +64,7 @@ func readInfo(text string) reading {
 	r.refuses = refusal(field)
 	_, r.limited = field["maxmemory"]
 	r.used, _ = strconv.ParseInt(field["used_memory"], 10, 64)
-	for _, name := range []string{"used_cpu_user_main_thread", "used_cpu_sys_main_thread"} {
-		seconds, _ := strconv.ParseFloat(field[name], 64)
-		r.cpu += seconds
-	}
-	if r.cpu == 0 { // before 6.2
-		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-			seconds, _ := strconv.ParseFloat(field[name], 64)
-			r.cpu += seconds
-		}
-	}
+	r.cpu = endpoint.MainCPU(field)
 	return r
 }
 

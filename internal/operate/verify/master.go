@@ -413,18 +413,13 @@ func (m *master) name(ctx context.Context) {
 }
 
 func (m *master) rename(ctx context.Context) {
-	list, err := redis.String(redis.DoContext(m.conn, ctx, "CLIENT", "LIST"))
+	list, err := endpoint.Clients(ctx, m.conn)
 	if err != nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for line := range strings.Lines(list) {
-		field := map[string]string{}
-		for word := range strings.FieldsSeq(line) {
-			name, value, _ := strings.Cut(word, "=")
-			field[name] = value
-		}
+	for _, field := range list {
 		if t := m.traces[field["addr"]]; t != nil {
 			t.name, t.user = field["name"], field["user"]
 		}

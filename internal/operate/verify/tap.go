@@ -1,22 +1,21 @@
 package verify
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 )
 
 // tap is one MONITOR of one server. It reads until it is closed, or until the connection breaks.
 type tap struct {
-	conn  net.Conn
+	conn  *observe.Stream
 	began time.Time
 	done  chan struct{}
 
@@ -29,54 +28,33 @@ type tap struct {
 
 // openTap begins to read what a server runs. Prefix begins the marks of its looks. Saw is told of each command of a legacy client, one call at a time.
 func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, matches func(string) bool, saw func(sighting)) (*tap, error) {
-	conn, err := end.DialRaw(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	in := bufio.NewReaderSize(conn, longest)
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-	line := ""
-	if _, err = io.WriteString(conn, "*1\r\n$7\r\nMONITOR\r\n"); err == nil {
-		line, err = in.ReadString('\n')
-	}
-	if err == nil && !strings.HasPrefix(line, "+OK") {
-		err = fmt.Errorf("MONITOR is refused: %s", strings.TrimSpace(strings.TrimLeft(line, "-")))
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
+	conn, err := observe.OpenStream(ctx, end, addr, nil)
+	var refused redis.Error
+	if errors.As(err, &refused) {
+		err = fmt.Errorf("MONITOR is refused: %w", err)
 	}
 	if err != nil {
-		_ = conn.Close()
 		return nil, err
 	}
 	t := &tap{
 		conn: conn, began: time.Now(), done: make(chan struct{}),
 		traffic: traffic{matches: matches, saw: saw, prefix: prefix}, marks: map[string]counts{}, moved: make(chan struct{}),
 	}
-	go t.read(in)
+	go t.read()
 	return t, nil
 }
 
-// longest is how much of a line is read. A lock's command is far shorter.
-const longest = 32 << 10
-
 var errClosed = errors.New("closed")
 
-func (t *tap) read(in *bufio.Reader) {
+func (t *tap) read() {
 	defer close(t.done)
 	var err error
 	for err == nil {
-		var slice []byte
-		slice, err = in.ReadSlice('\n')
-		text := string(slice)
-		cut := errors.Is(err, bufio.ErrBufferFull)
-		for errors.Is(err, bufio.ErrBufferFull) {
-			_, err = in.ReadSlice('\n')
+		var text string
+		var cut bool
+		if text, cut, err = t.conn.Line(); err == nil {
+			err = t.take(text, cut)
 		}
-		if err != nil {
-			break
-		}
-		err = t.take(text, cut)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -50,11 +50,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 	if at < 0 && !interesting[name] {
 		return ""
 	}
-	err := t.line.Parse(text)
-	for end := len(text); cut && err != nil && end > max(0, len(text)-5); end-- { // an escape may have been cut
-		err = t.line.Parse(text[:end] + `"`)
-	}
-	if err != nil {
+	if t.line.ParseCut(text, cut) != nil {
 		t.garbled++
 		return ""
 	}
@@ -71,7 +67,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 		}
 		return mark
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro":
-		t.caller, t.ours = strings.Clone(l.Addr), len(l.Words) > 1 && harmless[scriptOf(l.Words[1])]
+		t.caller, t.ours = strings.Clone(l.Addr), len(l.Words) > 1 && harmless(l.Words[1])
 		return ""
 	}
 	if at >= 0 {
@@ -228,29 +224,8 @@ func dialectOf(f census.Finding) string {
 	return f.Dialects[0]
 }
 
-// harmless are the server scripts of the bridge and of modern clients, by name.
-var harmless = func() map[string]bool {
-	all := map[string]bool{}
-	for _, s := range scripts.All() {
-		if strings.HasPrefix(s.Name, "bridge_") || strings.HasPrefix(s.Name, "modern_") {
-			all[s.Name] = true
-		}
-	}
-	return all
-}()
-
-// scriptOf returns the name of a server script of ours by its text or digest.
-func scriptOf(text string) string {
-	if len(text) == 40 {
-		text = strings.ToLower(text) // a digest
-	}
-	return scriptNames[text]
+// harmless tells a server script of the bridge or of modern clients, by its text or digest.
+func harmless(text string) bool {
+	name := scripts.NameOf(text)
+	return strings.HasPrefix(name, "bridge_") || strings.HasPrefix(name, "modern_")
 }
-
-var scriptNames = func() map[string]string {
-	all := map[string]string{}
-	for _, s := range scripts.All() {
-		all[s.Digest], all[s.Source] = s.Name, s.Name
-	}
-	return all
-}()

@@ -53,7 +53,7 @@ class BridgeLock:
         self.ttl, self.settle = ttl_ms, settle_ms
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
-            "rules": "%d %s %s %d 0" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "put_back": 0,
+            "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
         }
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
@@ -62,11 +62,15 @@ class BridgeLock:
             known = {"KEYS": set(SUFFIXES), "ARGV": set(self.values) | {"value", "held"}}
             names = {"KEYS": [], "ARGV": []}
             for kind, optional, word in re.findall(r"^-- (KEYS|ARGV) (\[?)(\w+)", text, re.M):
+                if None in names[kind]:  # behind one that is left out
+                    continue
                 if word in known[kind]:
                     names[kind].append(word)
-                elif not optional:  # what may be left out is, and so are all that follow it
+                elif optional:  # it may be left out, and so may all that follow it
+                    names[kind].append(None)
+                else:
                     raise ValueError("bridge_%s.lua needs %s: take script and module from one version" % (name, word))
-            self.scripts[name] = text, names["KEYS"], names["ARGV"]
+            self.scripts[name] = text, [n for n in names["KEYS"] if n], [n for n in names["ARGV"] if n]
 
     def try_acquire(self, key):
         """One attempt; None when another holds the key."""

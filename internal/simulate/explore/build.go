@@ -61,6 +61,9 @@ func yields(n Ticks) option    { return func(c *Client) { c.Yield = ticks(n) } }
 func asksIn(n Ticks) option    { return func(c *Client) { c.MaxSleep = ticks(n) } }
 func stepBy(n Ticks) option    { return func(c *Client) { c.StepBy = n } }
 
+// member gives the client a lease in its namespace, until the end of a tick.
+func member(n Ticks) option { return func(c *Client) { c.NotAfter = Epoch.Add(ticks(n)) } }
+
 func delayOf(op protocol.Op, n Ticks) option {
 	return func(c *Client) { c.DelayOf = append(c.DelayOf, Delay{op, n}) }
 }
@@ -83,6 +86,7 @@ func truthful(c *Client)   { c.Truthful = true }
 func plain(c *Client)      { c.Plain = true }
 func redisson(c *Client)   { c.Redisson = true }
 func queue(c *Client)      { c.Queue = true }
+func polls(c *Client)      { c.Polls = true }
 func fenced(c *Client)     { c.Member.Fence = protocol.FenceKey(key) }
 func goLegacy(c *Client)   { c.Scheme = session.GoLegacy }
 func fromReply(c *Client)  { c.FromReply = true }
@@ -127,6 +131,12 @@ func (m *Model) messages() *Model {
 
 func (m *Model) overheard() *Model {
 	m.Messages, m.Overheard = true, true
+	return m
+}
+
+// gone demands that a member's locks end with its lease.
+func (m *Model) gone() *Model {
+	m.Property.Gone = true
 	return m
 }
 

@@ -8,7 +8,7 @@ import (
 // Claims is the whole table: what an exhaustive study of the protocol showed, and more.
 func Claims() []Claim {
 	var all []Claim
-	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), yieldClaims(), grantClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
+	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), yieldClaims(), grantClaims(), bridgeGrantClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
 		all = append(all, group...)
 	}
 	return all
@@ -116,25 +116,25 @@ func queueClaims() []Claim {
 	L, B, M := legacyClient, bridgeClient, modernClient
 	return []Claim{
 		{"BB-queue", "B B", "waiting in the queue; renewal every tick, commands 1 late, crash", Exclusive, 0,
-			world(10, B("x", queue, crash, delay(1), renew(1)), B("y", queue, crash, delay(1), renew(1)))},
+			world(10, B("x", queue, polls, crash, delay(1), renew(1)), B("y", queue, polls, crash, delay(1), renew(1)))},
 		{"BBB-queue", "B B B", "waiting in the queue, crash", Exclusive, 0,
-			world(7, B("x", queue, crash), B("y", queue, crash), B("z", queue))},
+			world(7, B("x", queue, polls, crash), B("y", queue, polls, crash), B("z", queue, polls))},
 		{"BB-queue-mixed", "B B", "one waits in the queue, the other knows none; crash, commands 1 late", Exclusive, 0,
-			world(9, B("x", queue, crash, delay(1)), B("y", crash, delay(1)))},
+			world(9, B("x", queue, polls, crash, delay(1)), B("y", crash, delay(1)))},
 		{"BB-queue-fence", "B B", "fencing numbers grow from holder to holder through the queue", Exclusive, 0,
-			world(10, B("x", queue, fenced, crash, turns(2)), B("y", queue, fenced, crash)).fencing()},
+			world(10, B("x", queue, polls, fenced, crash, turns(2)), B("y", queue, polls, fenced, crash)).fencing()},
 		{"BB-queue-silent", "B B", "waiting in the queue; one reply never comes, its command runs late or never", Exclusive, 0,
-			world(8, B("x", queue, delay(1)), B("y", queue, delay(1))).silences(1)},
+			world(8, B("x", queue, polls, delay(1)), B("y", queue, polls, delay(1))).silences(1)},
 		{"BM-queue", "B M", "a bridge client in its queue beside a token client; crash", Exclusive, 0,
-			world(10, B("x", queue, crash, turns(2)), M("m", crash, turns(2)))},
+			world(10, B("x", queue, polls, crash, turns(2)), M("m", crash, turns(2)))},
 		{"LB-queue-ahead", "L B", "legacy clock ahead by more than the lease, the bridge waits in the queue", Exclusive, 0,
-			world(12, L("a", ahead(5), turns(2)), B("x", queue, settle(2), turns(2)))},
+			world(12, L("a", ahead(5), turns(2)), B("x", queue, polls, settle(2), turns(2)))},
 		{"LBB-queue-stale-del", "L B B", "stale DEL, guard, both bridge clients wait in the queue", Exclusive, 0,
-			world(8, L("a", staleDel), B("x", queue, settle(2)), B("y", queue, settle(2))).only(bridgeBridge)},
+			world(8, L("a", staleDel), B("x", queue, polls, settle(2)), B("y", queue, polls, settle(2))).only(bridgeBridge)},
 		{"LBB-queue-stale-del-no-guard", "L B B", "the same without the guard: the queue excludes nobody", Violated, 0,
-			world(12, L("a", staleDel), B("x", queue, settle(2), noGuard), B("y", queue, settle(2), noGuard)).only(bridgeBridge)},
+			world(12, L("a", staleDel), B("x", queue, polls, settle(2), noGuard), B("y", queue, polls, settle(2), noGuard)).only(bridgeBridge)},
 		{"LBB-queue-takeover", "L B B", "value left by a crashed holder, taken over in turn; GETSET <= 1 late, grace 1, settle 2, renewal every tick", Exclusive, 0,
-			world(7, L("a", early(1), delayOf(protocol.GetSet, 1)), B("x", queue, grace(1), settle(2), renew(1), punctual), B("y", queue, grace(1), settle(2), renew(1), punctual)).leftBehind(2)},
+			world(7, L("a", early(1), delayOf(protocol.GetSet, 1)), B("x", queue, polls, grace(1), settle(2), renew(1), punctual), B("y", queue, polls, grace(1), settle(2), renew(1), punctual)).leftBehind(2)},
 		{"MM-queue", "M M", "token clients in their queue; renewal every tick, commands 1 late, crash", Exclusive, 0,
 			world(9, M("m", queue, crash, delay(1), renew(1)), M("n", queue, crash, delay(1), renew(1)))},
 		{"MM-queue-silent", "M M", "the same without crash and renewal; one reply never comes, its command runs late or never", Exclusive, 0,

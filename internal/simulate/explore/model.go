@@ -97,6 +97,9 @@ type Property struct {
 	Intruder session.Scheme
 	// Fencing demands that fencing numbers grow from holder to holder, of those that ask for them.
 	Fencing bool
+	// Gone demands that nothing of a client stands on the server any more when its NotAfter is over by more than a
+	// Lease: what a change of the stage relies on.
+	Gone bool
 	// Idle is for how many ticks nobody may be inside although somebody waits; 0 does not ask.
 	Idle Ticks
 }

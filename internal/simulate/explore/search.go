@@ -182,6 +182,9 @@ func (s *search) enter(before, next node, from origin) {
 	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) {
 		s.culprit = len(s.nodes)
 	}
+	if s.model.Property.Gone && s.remains(&next) {
+		s.culprit = len(s.nodes)
+	}
 	if s.model.Property.Tolerate > 0 {
 		next.over = s.intrusion(&before, &next, i)
 	}
@@ -228,6 +231,18 @@ func (s *search) pass(at int, n node) {
 		}
 	}
 	s.visit(next, origin{parent: uint32(at), act: tickPasses})
+}
+
+// remains tells whether something of a client stands on the server longer than its last command may leave it there.
+func (s *search) remains(n *node) bool {
+	for i := range s.model.Clients {
+		c := &s.model.Clients[i]
+		last := c.NotAfter.Add(c.Lease)
+		if c.NotAfter != 0 && s.model.serverClock(Ticks(n.tick)) > last && s.tables.owners[n.server]>>i&1 == 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // idles tells whether somebody waits and nobody is inside.

@@ -20,6 +20,7 @@ type tables struct {
 
 	servers  []server
 	serverID map[string]uint32
+	owners   []uint8 // of each server: a bit for each client whose token or bridge value stands on a key
 
 	commands  []protocol.Command
 	commandID map[string]uint32
@@ -163,6 +164,13 @@ func (t *tables) server(s *server, tick Ticks) uint32 {
 	id := uint32(len(t.servers))
 	t.serverID[string(t.scratch)] = id
 	t.servers = append(t.servers, *s)
+	owners := uint8(0)
+	for _, e := range s.store.Entries() {
+		if id, ok := session.ClientOf(e.Value); ok {
+			owners |= 1 << id
+		}
+	}
+	t.owners = append(t.owners, owners)
 	return id
 }
 

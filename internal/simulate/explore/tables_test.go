@@ -27,7 +27,7 @@ func TestCommandsAreToldApart(t *testing.T) {
 	tables := newTables(world(10, bridgeClient("x")))
 	seen := map[uint32]bool{}
 	for _, c := range []protocol.Command{
-		{Op: protocol.BridgeTake}, {Op: protocol.BridgeTake, Passed: "y"}, {Op: protocol.BridgeTake, Entry: "x"},
+		{Op: protocol.BridgeTake}, {Op: protocol.BridgeTake, Stood: "y"}, {Op: protocol.BridgeTake, Entry: "x"},
 		{Op: protocol.BridgeSettle}, {Op: protocol.BridgeSettle, PutBack: true},
 		{Op: protocol.QueueRelease}, {Op: protocol.QueueRelease, Channel: "m"}, {Op: protocol.QueueRelease, Channel: "m", Claim: 1},
 	} {

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -24,11 +23,6 @@ func (c *call) guarded() bool {
 // bridgeTake is bridge_acquire.lua.
 func bridgeTake(c *call) protocol.Reply {
 	cmd := c.command
-	if cmd.Patience < time.Millisecond { // an attempt that does not wait
-		bare := *cmd
-		bare.Queue = ""
-		c.command, cmd = &bare, &bare
-	}
 	if c.late() {
 		return fault(refusal)
 	}
@@ -60,17 +54,14 @@ func bridgeTake(c *call) protocol.Reply {
 			return c.held(protocol.TakeHeld, left, "")
 		}
 	}
-	if first, theirs := c.anothersTurn(code); theirs {
+	if code == protocol.TakeFree && c.othersTurn() {
 		if guarded {
 			c.remove(cmd.Guard)
 		}
-		reply := c.held(protocol.TakeHeld, cmd.Patience.Milliseconds(), first)
-		reply.Int2 = 2
-		return reply
+		seen, _ := c.text(cmd.Key)
+		return c.held(protocol.TakeHeld, c.pttl(cmd.Key), seen)
 	}
-	if cmd.Queue != "" && cmd.Entry != "" {
-		c.unqueue(cmd.Entry)
-	}
+	c.leave(cmd.Entry, cmd.Stood)
 	c.claim()
 	reply := integers(code, c.nextFence(), 0)
 	if code == protocol.TakeOver {
@@ -107,57 +98,42 @@ func (c *call) judge(seen string, state *gaps) (reply protocol.Reply, over bool)
 	return protocol.Reply{}, true
 }
 
-// held is the reply to one who may not take the key: it gets a place in the queue, and is told whether
-// somebody stands before it.
+// held is the reply to one who may not take the key: it gets a place in the queue, and is told its ticket and how many
+// stand before it.
 func (c *call) held(code, wait int64, seen string) protocol.Reply {
 	reply := answer(code, wait, seen)
 	if cmd := c.command; cmd.Queue != "" && cmd.Entry != "" {
-		if c.place(cmd.Entry) < 0 {
-			c.enter(cmd.Entry)
-		}
-		c.expire(cmd.Queue, cmd.QueueTTL)
-		if c.head() != cmd.Entry {
-			reply.Int2 = 1
-		}
+		reply.Int4 = c.lineUp()
+		reply.Int2 = int64(c.place(cmd.Entry))
 	}
 	return reply
 }
 
-// anothersTurn tells that somebody else is first in the queue, and who. One who has been left the key for a
-// while already loses its place.
-func (c *call) anothersTurn(code int64) (entry string, yes bool) {
+// lineUp gives us a place in the queue, or has Entry take the place of the one that stood there; it returns the ticket.
+func (c *call) lineUp() int64 {
 	cmd := c.command
-	for cmd.Queue != "" && code != protocol.TakeMine && cmd.Patience >= time.Millisecond {
-		waiters := c.waiters()
-		if len(waiters) == 0 || waiters[0].Name == cmd.Entry {
-			return "", false
-		}
-		first := waiters[0].Name
-		if first == cmd.Passed {
-			c.unqueue(first)
-			continue
-		}
-		c.callOne(first)
-		return first, true
+	if cmd.Stood != "" && c.place(cmd.Stood) >= 0 {
+		c.rename(cmd.Stood, cmd.Entry)
 	}
-	return "", false
+	if c.place(cmd.Entry) < 0 {
+		c.enter(cmd.Entry)
+	}
+	c.expire(cmd.Queue, cmd.QueueTTL)
+	return c.waiters()[c.place(cmd.Entry)].N
 }
 
-// callFirst tells the first in the queue who hears it that it is its turn.
-func (c *call) callFirst() {
-	for i, w := range c.waiters() {
-		if i == 10 || c.callOne(w.Name) > 0 {
-			return
-		}
+// othersTurn gives a free key to the first who waits, if that is not us, and tells whether there was one.
+func (c *call) othersTurn() bool {
+	cmd := c.command
+	head := c.head()
+	if cmd.Queue == "" || head == "" || head == cmd.Entry || head == cmd.Stood {
+		return false
 	}
-}
-
-func (c *call) callOne(entry string) int {
-	name, channel, ok := strings.Cut(entry, " ")
-	if !ok {
-		return 0
+	if cmd.Entry != "" {
+		c.lineUp()
 	}
-	return c.publish(channel, name+" head")
+	given, _ := c.grant(cmd.Value, true)
+	return given
 }
 
 // bridgeSettle is bridge_settle.lua.
@@ -240,6 +216,16 @@ func bridgeDrop(c *call) protocol.Reply {
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
+	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
+	c.leave(cmd.Entry, cmd.Stood)
+	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
+		if given, withGuard := c.grant("", false); given {
+			if !withGuard {
+				c.remove(cmd.Guard)
+			}
+			return integers(protocol.DropHanded, 0, 0)
+		}
+	}
 	if mine {
 		if onKey && cmd.Breath >= time.Millisecond {
 			c.expire(cmd.Guard, cmd.Breath)
@@ -249,13 +235,6 @@ func bridgeDrop(c *call) protocol.Reply {
 	}
 	if onKey {
 		c.remove(cmd.Key)
-	}
-	yields := mine && onKey && c.yieldsOn() && (cmd.Held >= time.Millisecond || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
-	if cmd.Queue != "" && cmd.Entry != "" {
-		c.unqueue(cmd.Entry)
-	}
-	if yields {
-		c.yields(c.queued())
 	}
 	if cmd.Queue != "" {
 		c.callFirst()

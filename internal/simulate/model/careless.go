@@ -22,8 +22,8 @@ func GrantAndDelete(c *call) protocol.Reply {
 // TakeForGone is modern_release.lua that passes the first waiter over although the message has reached it: what PUBLISH
 // counts are the listeners of one server, and others hear as well.
 func TakeForGone(c *call) protocol.Reply {
-	if token, _, channel, ok := parseEntry(c.head()); ok && c.holds(c.command.Key, c.command.Value) {
-		c.publish(channel, grantMessage(token, c.waiters()[0].N, 0))
+	if e, ok := protocol.ParseEntry(c.head()); ok && c.holds(c.command.Key, c.command.Value) {
+		c.publish(e.Channel, grantMessage(e.Token, c.waiters()[0].N, 0))
 		c.unqueue(c.head())
 	}
 	return queueRelease(c)

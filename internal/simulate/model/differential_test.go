@@ -97,10 +97,10 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 	t.Logf("%d sequences, %d commands, %.0f commands/s", count, commands, float64(commands)/time.Since(start).Seconds())
 }
 
-// question is a command, or one of three things that only the test does.
+// question is a command, or one of the things that only the test does.
 type question struct {
 	command protocol.Command
-	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts
+	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts, 'q' asks how many wait, 'g' reads the guard
 }
 
 func agreeBatch(t *testing.T, conn redis.Conn, first, n int, noStats bool, known func([]question) []question, seen coverage) int {
@@ -155,7 +155,7 @@ func (c coverage) require(t *testing.T) {
 		protocol.BridgeTake:   {protocol.TakeFree, protocol.TakeOver, protocol.TakeMine, protocol.TakeHeld, protocol.TakeForeign, protocol.TakeRefused},
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
-		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing},
+		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing, protocol.DropHanded},
 		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
 		protocol.CompareDel: {0, 1}, protocol.CompareSet: {0, 1}, protocol.SetNX: {0, 1}, protocol.Del: {0, 1},
 	}
@@ -180,6 +180,10 @@ func ask(conn redis.Conn, q *question) error {
 	switch q.special {
 	case 'p':
 		return conn.Send("PTTL", q.command.Key)
+	case 'q':
+		return conn.Send("ZCARD", q.command.Key+":q")
+	case 'g':
+		return conn.Send("GET", q.command.Key+":g")
 	case 'r':
 		return conn.Send("CONFIG", "RESETSTAT")
 	case 'x':
@@ -239,6 +243,14 @@ func answer(store *model.Store, now protocol.Instant, q *question) protocol.Repl
 			return protocol.Reply{Kind: protocol.Integer, Int: -1}
 		}
 		return protocol.Reply{Kind: protocol.Integer, Int: e.ExpireMS - int64(now)/1e6}
+	case 'q':
+		e, _ := store.Look(now, q.command.Key+":q")
+		return protocol.Reply{Kind: protocol.Integer, Int: int64(len(e.Fields))}
+	case 'g':
+		if e, ok := store.Look(now, q.command.Key+":g"); ok {
+			return protocol.Reply{Kind: protocol.Text, Text: e.Value}
+		}
+		return protocol.Reply{Kind: protocol.Nil}
 	case 'r':
 		return protocol.Reply{Kind: protocol.Text, Text: "OK"} // of a store that has counted nothing yet
 	case 'x':
@@ -262,7 +274,7 @@ func random(g *rand.Rand, key string) []question {
 	for range 3 + g.IntN(9) {
 		q := question{command: protocol.Command{
 			Op: family[g.IntN(len(family))], Key: key, Value: pick(values[:2+g.IntN(3)]...), Old: pick(values[:2]...),
-			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, "unheard"), Queue: key + ":q",
+			TTL: ttl(), Claim: ttl(), QueueTTL: ttl(), FenceTTL: ttl(), Channel: pick(heard, heard, "unheard", protocol.Polls), Queue: key + ":q",
 		}}
 		if g.IntN(2) == 0 {
 			q.command.Fence = key + ":f"
@@ -278,12 +290,15 @@ func random(g *rand.Rand, key string) []question {
 			q.special = 'p'
 		case 1:
 			q.special = 'x'
+		case 2:
+			q.special = 'q'
 		}
 
 		sequence = append(sequence, q)
 	}
 	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
-		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'})
+		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'},
+		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'})
 }
 
 // families are commands that meet on a key.
@@ -296,6 +311,8 @@ var families = [][]protocol.Op{
 	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.RedissonCount, protocol.Get, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.SetNX, protocol.GetSet, protocol.Del, protocol.SetToken},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.BridgeDrop, protocol.Del},
+	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.Del},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
 	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
@@ -321,9 +338,17 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		c.Share = 1000 * time.Second
 	}
 	if (c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop) && g.IntN(2) == 0 {
-		c.Entry = []string{"", "a " + heard, "b " + heard, "c unheard"}[g.IntN(4)]
-		c.Passed = []string{"", "a " + heard, "c unheard"}[g.IntN(3)]
-		c.Patience = []time.Duration{0, 1000 * time.Second}[g.IntN(2)]
+		entry := func(token string) string {
+			until := []protocol.Instant{0, protocol.InstantOf(time.Now().Add(-time.Hour)), protocol.InstantOf(time.Now().Add(24 * time.Hour))}[g.IntN(3)]
+			return protocol.Entry{Claim: c.Claim, Until: until / 1e10 * 1e10, Guarded: true, Channel: c.Channel, Token: token}.String()
+		}
+		if g.IntN(3) > 0 {
+			c.Entry = entry(c.Value)
+		}
+		if c.Entry != "" && g.IntN(3) == 0 {
+			c.Stood = entry(c.Value)
+		}
+		c.Hand = g.IntN(3) > 0
 	} else if c.Op == protocol.BridgeTake || c.Op == protocol.BridgeDrop {
 		c.Queue = ""
 	}
@@ -418,7 +443,7 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		if r.Int > 0 || q.command.Op == protocol.BridgeSettle {
 			r.Int2 = past.rank(r.Int2)
 		}
-		r.Int3 = whichTTL(r.Int3 / 1000 * 1000)
+		r.Int3, r.Int4 = whichTTL(r.Int3/1000*1000), min(r.Int4, 1)
 	}
 	return r
 }

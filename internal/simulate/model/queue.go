@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -17,7 +16,7 @@ func enqueue(c *call) protocol.Reply {
 	if value.Kind == protocol.Fault {
 		return value
 	}
-	me := entry(cmd)
+	me := cmd.TokenEntry()
 	if value.Kind == protocol.Text && value.Text == cmd.Value {
 		c.expire(cmd.Key, cmd.TTL)
 		c.unqueue(me)
@@ -37,9 +36,12 @@ func enqueue(c *call) protocol.Reply {
 		c.enter(me)
 	}
 	c.expire(cmd.Queue, cmd.QueueTTL)
-	if free && !c.grant(cmd.Value) {
-		c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
-		return integers(1, c.nextFence(), 0)
+	if free {
+		if given, _ := c.grant(cmd.Value, true); !given {
+			c.unqueue(me)
+			c.write(cmd.Key, cmd.Value, cmd.TTL.Milliseconds())
+			return integers(1, c.nextFence(), 0)
+		}
 	}
 	at := c.place(me)
 	if left == 0 {
@@ -94,21 +96,19 @@ func (c *call) shareKey() string { return protocol.ShareKey(c.command.Key) }
 func queueRelease(c *call) protocol.Reply {
 	cmd := c.command
 	if cmd.Channel != "" {
-		c.leaveQueue(entry(cmd))
+		c.leaveQueue(cmd.TokenEntry())
 	}
-	switch {
-	case !c.holds(cmd.Key, cmd.Value):
+	if !c.holds(cmd.Key, cmd.Value) {
 		return integer(0)
-	case c.pause():
-		c.remove(cmd.Key)
-		c.tellFirst()
-		return integer(1)
-	case c.grant(""):
-		return integer(2)
-	default:
-		c.remove(cmd.Key)
-		return integer(1)
 	}
+	if !c.pause() {
+		if given, _ := c.grant("", false); given {
+			return integer(2)
+		}
+	}
+	c.remove(cmd.Key)
+	c.callFirst()
+	return integer(1)
 }
 
 // leaveQueue takes a waiter out, and tells the one who is first now.
@@ -116,42 +116,61 @@ func (c *call) leaveQueue(me string) {
 	wasHead := c.head() == me
 	c.unqueue(me)
 	if wasHead {
-		c.tellFirst()
+		c.callFirst()
 	}
 }
 
-// tellFirst tells the first waiter that it is.
-func (c *call) tellFirst() {
-	if token, _, channel, ok := parseEntry(c.head()); ok {
-		c.publish(channel, token+" head")
+// callFirst tells the first waiter who hears it that it is.
+func (c *call) callFirst() {
+	for i, w := range c.waiters() {
+		e, ok := protocol.ParseEntry(w.Name)
+		if i == 10 || ok && c.publish(e.Channel, "head "+e.Token) > 0 {
+			return
+		}
 	}
 }
 
-// grant gives the key to the first waiter that still listens, and tells whether there was one. Own is the
-// token of a caller that stands in the queue: it is not passed over, and is given nothing.
-func (c *call) grant(own string) bool {
+// grant gives the key to the first waiter that still listens and still may have it, and tells whether there was one.
+// Own is the token of a caller that stands in the queue: it is not passed over, and is given nothing. Free tells that
+// nobody has the key: a bridge client may have to settle then, so it is told to look.
+func (c *call) grant(own string, free bool) (given, withGuard bool) {
+	cmd := c.command
 	for {
 		waiters := c.waiters()
 		if len(waiters) == 0 {
-			return false
+			return false, false
 		}
 		head := waiters[0]
-		c.unqueue(head.Name)
-		token, claim, channel, ok := parseEntry(head.Name)
-		if ok && token == own {
-			return false
+		e, ok := protocol.ParseEntry(head.Name)
+		if ok && own != "" && e.Token == own {
+			c.unqueue(head.Name)
+			return false, false
 		}
-		if !ok || channel != protocol.Polls && (c.Listening == nil || c.Listening(channel) == 0) {
+		late := e.Until != 0 && c.ms > int64(e.Until)/int64(time.Millisecond)
+		if !ok || late || e.Channel != protocol.Polls && (c.Listening == nil || c.Listening(e.Channel) == 0) {
+			c.unqueue(head.Name)
 			continue
 		}
-		c.publish(channel, grantMessage(token, head.N, c.nextFence()))
-		c.write(c.command.Key, token, claim.Milliseconds())
-		return true
+		owner, guarded := c.text(cmd.Guard)
+		if e.Guarded && (cmd.Guard == "" || guarded && (cmd.Op != protocol.BridgeDrop || owner != cmd.Value)) {
+			return false, false
+		}
+		c.unqueue(head.Name)
+		if e.Guarded && free {
+			c.publish(e.Channel, "head "+e.Token)
+		} else {
+			c.publish(e.Channel, grantMessage(e.Token, head.N, c.nextFence()))
+		}
+		c.write(cmd.Key, e.Token, e.Claim.Milliseconds())
+		if e.Guarded {
+			c.write(cmd.Guard, e.Token, e.Claim.Milliseconds())
+		}
+		return true, e.Guarded
 	}
 }
 
 func grantMessage(token string, ticket, fence int64) string {
-	return fmt.Sprintf("%s %d %d", token, ticket, fence)
+	return fmt.Sprintf("%d %d %s", ticket, fence, token)
 }
 
 // publish returns how many listen at this server. Others may hear as well, at a replica.
@@ -210,16 +229,19 @@ func (c *call) unqueue(name string) {
 	}
 }
 
-// entry is a waiter's member in the queue: "<token> <claim ms> <channel>".
-func entry(cmd *protocol.Command) string {
-	return cmd.Value + " " + strconv.FormatInt(cmd.Claim.Milliseconds(), 10) + " " + cmd.Channel
+// rename has one waiter's entry take the place of another.
+func (c *call) rename(from, to string) {
+	at, i := c.place(from), c.find(c.command.Queue)
+	fields := slices.Clone(c.entries[i].Fields)
+	fields[at].Name = to
+	c.entries[i].Fields = fields
 }
 
-func parseEntry(s string) (token string, claim time.Duration, channel string, ok bool) {
-	parts := strings.SplitN(s, " ", 3)
-	if len(parts) < 3 {
-		return "", 0, "", false
+// leave removes entries of ours.
+func (c *call) leave(entries ...string) {
+	for _, entry := range entries {
+		if c.command.Queue != "" && entry != "" {
+			c.unqueue(entry)
+		}
 	}
-	ms, err := strconv.ParseInt(parts[1], 10, 64)
-	return parts[0], time.Duration(ms) * time.Millisecond, parts[2], err == nil
 }

@@ -95,12 +95,12 @@ func (g *gaps) needed() bool {
 }
 
 // yields is for a release: whether a gap begins now.
-func (c *call) yields(queued int64) {
+func (c *call) yields(queued int64) bool {
 	held := c.command.Held.Milliseconds()
 	queued += int64(c.command.Behind)
 	g := c.recall()
-	if g == nil && held == 0 && queued == 0 {
-		return
+	if g == nil && 32*held < c.command.Gap.Milliseconds() && queued == 0 {
+		return false
 	}
 	lasts := int64(keptFor)
 	if g == nil {
@@ -113,13 +113,14 @@ func (c *call) yields(queued int64) {
 			g.credit, g.waiting, g.count = gap, 100, unknown
 		}
 	}
-	g.earn(held, queued)
+	g.earn(max(held, 1), queued)
 	g.owed = min(g.owed+g.waiting/(queued+1), 300)
 	g.mode = 0
 	if c.ms >= g.due && g.needed() && 2*g.credit >= g.gap && g.owed >= 0 {
 		g.mode, g.at = 1, c.ms
 	}
 	g.remember(lasts)
+	return g.mode == 1
 }
 
 // oldTurn notes that an old client has the key.

@@ -60,9 +60,8 @@ func (s *Session) beginAcquire() {
 			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
 		}
 		if s.Member.Queue {
-			s.bridgeAcquire.Place = protocol.Place{
-				Queue: protocol.LineKey(s.Key), Entry: s.Name + " " + s.Channel(), TTL: 4*s.Poll + s.Lease, Patience: s.Poll,
-			}
+			a := &s.bridgeAcquire
+			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), 4*s.Poll+s.Lease
 		}
 	default:
 		s.Value = s.token()
@@ -103,9 +102,10 @@ func (s *Session) beginRelease() {
 	case Bridge:
 		s.running = bridgeRelease
 		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
-			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Asked()}
+			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
 		if s.Member.Queue {
-			s.bridgeRelease.Place = protocol.Place{Queue: protocol.LineKey(s.Key)}
+			r := &s.bridgeRelease
+			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.Member.Fence, fenceTTL
 		}
 	default:
 		if s.Redisson {
@@ -117,7 +117,7 @@ func (s *Session) beginRelease() {
 			Key: s.Key, Token: s.Value, Fence: s.Member.Fence, FenceTTL: fenceTTL,
 		}
 		if s.Member.Queue {
-			s.modernRelease.Queue, s.modernRelease.Share = s.queueKey(), s.Share
+			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
 		}
 		if s.stands {
 			s.modernRelease.Entry, s.modernRelease.Held = true, true
@@ -134,7 +134,7 @@ func (s *Session) won() {
 		s.Deadline = s.asked.Add(s.Lease)
 	case bridgeAcquire:
 		s.Value = s.bridgeAcquire.Value
-		s.Deadline, s.Fence = s.bridgeAcquire.Since().Add(s.Lease), s.bridgeAcquire.FenceToken()
+		s.Deadline, s.Fence = s.bridgeAcquire.Deadline(), s.bridgeAcquire.FenceToken()
 		if s.Truthful { // that machine thinks in wall time
 			s.Deadline = s.asked.Add(s.Lease)
 		}
@@ -198,7 +198,7 @@ func (s *Session) tryModern() {
 	if s.Member.Queue {
 		s.running = modernQueue
 		s.modernQueue = protocol.ModernQueue{
-			Key: s.Key, Queue: s.queueKey(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
+			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
 			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Share: s.Share,
 			MaxSleep: s.maxSleep(), Tries: 3,
 		}
@@ -249,11 +249,24 @@ func (s *Session) queueKey() string { return protocol.QueueKey(s.Key) }
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.
 func (s *Session) Listens() bool {
-	return s.Phase == Acquiring && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
+	return !s.Polls && s.Phase == Acquiring && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
 }
 
 // Channel is where the client listens for the lock to be granted to it.
-func (s *Session) Channel() string { return s.Name }
+func (s *Session) Channel() string {
+	if s.Polls {
+		return protocol.Polls
+	}
+	return s.Name
+}
+
+// ClientOf tells whose token or bridge value a value is.
+func ClientOf(value string) (id int, ok bool) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	return int((n-firstNumber)/numbersEach) - 1, err == nil && n > firstNumber
+}
+
+const firstNumber, numbersEach = 6_000_000_000_000_000_000, 1_000_000_000_000
 
 // token returns this turn's token: as random ones are, different from all others and, unless Plain, a
 // number of 19 digits that every legacy reader takes for an expiry in the far future.
@@ -266,7 +279,7 @@ func (s *Session) token() string {
 
 // number is the bridge's and the token's number of this turn.
 func (s *Session) number() int64 {
-	return 6_000_000_000_000_000_000 + int64(s.ID+1)*1_000_000_000_000 + int64(s.Turn)
+	return firstNumber + int64(s.ID+1)*numbersEach + int64(s.Turn)
 }
 
 // bridgeValue is what a bridge holder writes in this turn. Its owner's part is no legacy client's.

@@ -74,7 +74,9 @@ type Member struct {
 	Redisson bool
 	// Queue makes modern and bridge clients wait in the server's queue instead of asking again and again.
 	Queue bool
-	// Claim, of a modern client that queues, is for how long a lock is its own that is handed to it, before it
+	// Polls, with Queue, makes it listen to no message: it finds a lock that was handed to it when it asks.
+	Polls bool
+	// Claim, of a client that queues, is for how long a lock is its own that is handed to it, before it
 	// has spoken; 0 is a third of Lease. MaxSleep is the longest time between two of its questions; 0 is Lease.
 	Claim    time.Duration
 	MaxSleep time.Duration

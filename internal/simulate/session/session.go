@@ -150,6 +150,12 @@ func (s *Session) GiveUp(now Reading) protocol.Step {
 func (s *Session) giveUp(now Reading) protocol.Step {
 	s.Phase = Releasing
 	s.beginRelease()
+	if s.running == bridgeRelease {
+		s.bridgeRelease.Hand = false // what is ours may be a takeover that has not settled
+		if s.Ended == Acquiring {
+			s.bridgeRelease.Entry, s.bridgeRelease.Stood = s.bridgeAcquire.Entries()
+		}
+	}
 	if s.running == modernRelease && s.Member.Queue && s.Ended == Acquiring {
 		s.modernRelease.Entry, s.modernRelease.Channel, s.modernRelease.Claim = true, s.Channel(), s.claim()
 	}
@@ -254,7 +260,7 @@ func (s *Session) forget() {
 // the ablation asks for the reply.
 func (s *Session) extend(now Reading) {
 	switch {
-	case s.FromReply && s.running == modernQueue && s.modernQueue.Handed():
+	case s.FromReply && (s.running == modernQueue && s.modernQueue.Handed() || s.running == bridgeAcquire && s.bridgeAcquire.Handed()):
 		s.Deadline = now.Mono.Add(s.claim())
 	case s.FromReply:
 		s.Deadline = now.Mono.Add(s.Lease)

@@ -83,16 +83,6 @@ var faultNames = [...]string{"step", "slew", "pause", "crash", "wipe", "failover
 
 func (k FaultKind) String() string { return faultNames[k] }
 
-// FaultNamed finds a kind by its name.
-func FaultNamed(name string) (FaultKind, bool) {
-	for i, n := range faultNames {
-		if n == name {
-			return FaultKind(i), true
-		}
-	}
-	return 0, false
-}
-
 // Plan is every decision of a run, written down.
 type Plan struct {
 	Turns   []Turn

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 func TestLegacyWithAgreeingClocksIsExclusive(t *testing.T) {

@@ -100,8 +100,8 @@ func splitAddr(text string) (host, port string, err error) {
 // each name the other goes on for ever.
 const maxHops = 16
 
-// Course is the way of one command to its server.
-type Course struct {
+// Redirects is the way of one command to its server.
+type Redirects struct {
 	servers Servers
 	key     string
 	until   time.Time
@@ -113,12 +113,12 @@ type Course struct {
 }
 
 // Begin starts the way of a command on a key.
-func Begin(servers Servers, key string) Course {
-	return Course{servers: servers, key: key, until: time.Now().Add(servers.Patience())}
+func Begin(servers Servers, key string) Redirects {
+	return Redirects{servers: servers, key: key, until: time.Now().Add(servers.Patience())}
 }
 
 // Next returns where the command goes, and whether ASKING goes before it.
-func (c *Course) Next(ctx context.Context) (addr string, asking bool, err error) {
+func (c *Redirects) Next(ctx context.Context) (addr string, asking bool, err error) {
 	if c.next != "" {
 		c.addr, asking = c.next, c.asking
 		c.next, c.asking = "", false
@@ -130,7 +130,7 @@ func (c *Course) Next(ctx context.Context) (addr string, asking bool, err error)
 
 // Refused takes an error reply. Again tells that the command has not run and goes on its way after a
 // pause; otherwise the reply is its answer.
-func (c *Course) Refused(reply string) (again bool, pause time.Duration) {
+func (c *Redirects) Refused(reply string) (again bool, pause time.Duration) {
 	refusal, slot, addr := Read(reply)
 	switch refusal {
 	case Moved, Ask:
@@ -157,13 +157,13 @@ func (c *Course) Refused(reply string) (again bool, pause time.Duration) {
 }
 
 // Unreachable takes a failure to connect, or to learn where to.
-func (c *Course) Unreachable() (again bool, pause time.Duration) {
+func (c *Redirects) Unreachable() (again bool, pause time.Duration) {
 	c.servers.Stale(c.addr)
 	return c.later()
 }
 
 // later is a pause that doubles up to a fifth of a second, as long as there is patience.
-func (c *Course) later() (again bool, pause time.Duration) {
+func (c *Redirects) later() (again bool, pause time.Duration) {
 	c.next, c.hops = "", 0
 	c.pause = min(max(2*c.pause, 5*time.Millisecond), 200*time.Millisecond)
 	pause = c.pause - rand.N(c.pause/2)

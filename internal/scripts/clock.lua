@@ -1,5 +1,4 @@
--- bridge_clock.lua: the clock, the bound of a member, and the fencing counter. It stands before each of them.
--- The bridge's scripts need these in the usual case too.
+-- clock.lua: the clock, the bound of a member, and fencing tokens. It stands before each of them that need one.
 --
 -- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
 -- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
@@ -20,14 +19,20 @@ local function late(bound)
   return now > tonumber(bound)
 end
 
+-- after(last) is a number above the last one, and never less than the clock in microseconds.
+local function after(last)
+  look()
+  return math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+end
+
 -- next_fence(counter, ttl): the next fencing token. It is above the clock's microseconds and above the last one, which
--- the counter holds for ttl. It is 0 when ttl is '0' or nil: then no counter is wanted. A counter that is no whole number up to 9e15 is not one of ours: it counts as none.
+-- the counter holds for ttl. It is 0 when ttl is '0' or nil: then no counter is wanted. A counter that is no whole number up
+-- to 9e15 is not one of ours: it counts as none. One that this user may not read raises an error: a token without it could be
+-- lower than the last one.
 local function next_fence(counter, ttl)
   if not ttl or ttl == '0' then return 0 end
-  look()
   local last = tonumber(string.match(redis.call('MGET', counter)[1] or '', '^%d+$') or 0) -- MGET: nil for what is no string
-  if last > 9e15 then last = 0 end
-  local n = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local n = after(last <= 9e15 and last or 0)
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)
   return n
 end

@@ -68,7 +68,7 @@ func (t *Table) at(slot int) string {
 	}
 }
 
-// Options of a Fleet; Find and Dial are required.
+// Options of a Router; Find and Dial are required.
 type Options struct {
 	// Find asks for a new table. Known are the servers of the last one, the stale one last.
 	Find func(ctx context.Context, known []string) (*Table, error)
@@ -125,8 +125,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Fleet is a pool of connections to Servers. It is safe for concurrent use.
-type Fleet struct {
+// Router is a pool of connections to Servers. It is safe for concurrent use.
+type Router struct {
 	opts Options
 
 	mu      sync.Mutex
@@ -145,75 +145,75 @@ type Fleet struct {
 	background sync.WaitGroup
 }
 
-// NewFleet returns a fleet that asks for its table when it is used.
-func NewFleet(opts Options) *Fleet {
-	return &Fleet{opts: opts.withDefaults(), wanted: true, pools: make(map[string]*redis.Pool)}
+// NewRouter returns a router that asks for its table when it is used.
+func NewRouter(opts Options) *Router {
+	return &Router{opts: opts.withDefaults(), wanted: true, pools: make(map[string]*redis.Pool)}
 }
 
 // ErrClosed is what a closed pool answers.
 var ErrClosed = errors.New("the pool is closed")
 
 // Close closes the idle connections, and those in use when they come back.
-func (f *Fleet) Close() error {
-	f.mu.Lock()
-	f.closed = true
-	pools := f.pools
-	f.pools = make(map[string]*redis.Pool)
-	f.mu.Unlock()
+func (r *Router) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	pools := r.pools
+	r.pools = make(map[string]*redis.Pool)
+	r.mu.Unlock()
 	var errs []error
 	for _, p := range pools {
 		errs = append(errs, p.Close())
 	}
-	f.background.Wait()
+	r.background.Wait()
 	return errors.Join(errs...)
 }
 
 // Address implements Servers.
-func (f *Fleet) Address(told string) string {
-	if f.opts.Map == nil {
+func (r *Router) Address(told string) string {
+	if r.opts.Map == nil {
 		return told
 	}
-	return f.opts.Map(told)
+	return r.opts.Map(told)
 }
 
 // Patience implements Servers.
-func (f *Fleet) Patience() time.Duration { return max(f.opts.Patience, 0) }
+func (r *Router) Patience() time.Duration { return max(r.opts.Patience, 0) }
 
 // DialAddr implements Servers.
-func (f *Fleet) DialAddr(ctx context.Context, addr string) (redis.Conn, error) {
-	conn, err := f.opts.Dial(ctx, addr)
+func (r *Router) DialAddr(ctx context.Context, addr string) (redis.Conn, error) {
+	conn, err := r.opts.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &watched{Conn: conn, fleet: f, addr: addr}, nil
+	return &watched{Conn: conn, router: r, addr: addr}, nil
 }
 
 // Masters returns the addresses of all masters.
-func (f *Fleet) Masters(ctx context.Context) ([]string, error) {
-	table, err := f.current(ctx)
+func (r *Router) Masters(ctx context.Context) ([]string, error) {
+	table, err := r.current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock() // Moved writes to it
-	defer f.mu.Unlock()
+	r.mu.Lock() // Moved writes to it
+	defer r.mu.Unlock()
 	return slices.Clone(table.Masters), nil
 }
 
 // Locate implements Servers.
-func (f *Fleet) Locate(ctx context.Context, key string) (string, error) {
-	table, err := f.current(ctx)
+func (r *Router) Locate(ctx context.Context, key string) (string, error) {
+	table, err := r.current(ctx)
 	if err != nil {
 		return "", err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if key == "" {
-		return f.anyOf(table), nil
+		return r.anyOf(table), nil
 	}
 	if addr := table.at(protocol.Slot(key)); addr != "" {
 		return addr, nil
 	}
-	f.wanted = true
+	r.wanted = true
 	return "", notServed(key)
 }
 
@@ -222,14 +222,14 @@ const suspectFor = 10 * time.Second
 
 // anyOf returns the first master that has not led nowhere lately, or else the one that did so longest ago. The
 // caller holds mu.
-func (f *Fleet) anyOf(table *Table) string {
+func (r *Router) anyOf(table *Table) string {
 	best := table.Masters[0]
 	for _, addr := range table.Masters {
-		failed, suspected := f.suspect[addr]
+		failed, suspected := r.suspect[addr]
 		if !suspected || time.Since(failed) > suspectFor {
 			return addr
 		}
-		if failed.Before(f.suspect[best]) {
+		if failed.Before(r.suspect[best]) {
 			best = addr
 		}
 	}
@@ -237,70 +237,70 @@ func (f *Fleet) anyOf(table *Table) string {
 }
 
 // Moved implements Servers.
-func (f *Fleet) Moved(slot int, addr string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.table != nil && f.table.owner != nil && slot >= 0 && slot < slots {
-		f.table.Assign(slot, slot, addr)
+func (r *Router) Moved(slot int, addr string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.table != nil && r.table.owner != nil && slot >= 0 && slot < slots {
+		r.table.Assign(slot, slot, addr)
 	}
 }
 
 // Stale implements Servers.
-func (f *Fleet) Stale(addr string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stale, f.wanted = addr, true
-	if f.suspect == nil {
-		f.suspect = make(map[string]time.Time)
+func (r *Router) Stale(addr string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stale, r.wanted = addr, true
+	if r.suspect == nil {
+		r.suspect = make(map[string]time.Time)
 	}
-	f.suspect[addr] = time.Now()
+	r.suspect[addr] = time.Now()
 }
 
 // Refresh has the table asked for anew now, whether or not anybody waits for an address: connections to
 // servers that are in it no more are dropped then.
-func (f *Fleet) Refresh() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (r *Router) Refresh() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
-	case f.closed:
-	case f.finding != nil:
-		f.again = true
+	case r.closed:
+	case r.finding != nil:
+		r.again = true
 	default:
-		f.ask()
+		r.ask()
 	}
 }
 
 // ask starts an attempt to get a table. The caller holds mu, and there is none.
-func (f *Fleet) ask() {
-	f.finding = make(chan struct{})
-	f.wanted, f.again = false, false
-	f.background.Go(f.find)
+func (r *Router) ask() {
+	r.finding = make(chan struct{})
+	r.wanted, r.again = false, false
+	r.background.Go(r.find)
 }
 
 // findEvery is the least time between two tables.
 const findEvery = 20 * time.Millisecond
 
 // current returns a table; callers share the asking for it.
-func (f *Fleet) current(ctx context.Context) (*Table, error) {
+func (r *Router) current(ctx context.Context) (*Table, error) {
 	for asked := false; ; asked = true {
-		f.mu.Lock()
+		r.mu.Lock()
 		switch {
-		case f.closed:
-			f.mu.Unlock()
+		case r.closed:
+			r.mu.Unlock()
 			return nil, ErrClosed
-		case f.table != nil && (!f.wanted || time.Since(f.found) < findEvery):
-			table := f.table
-			f.mu.Unlock()
+		case r.table != nil && (!r.wanted || time.Since(r.found) < findEvery):
+			table := r.table
+			r.mu.Unlock()
 			return table, nil
-		case asked && f.finding == nil && f.findErr != nil:
-			err := f.findErr
-			f.mu.Unlock()
+		case asked && r.finding == nil && r.findErr != nil:
+			err := r.findErr
+			r.mu.Unlock()
 			return nil, err
-		case f.finding == nil:
-			f.ask()
+		case r.finding == nil:
+			r.ask()
 		}
-		finding := f.finding
-		f.mu.Unlock()
+		finding := r.finding
+		r.mu.Unlock()
 		select {
 		case <-finding:
 		case <-ctx.Done():
@@ -309,37 +309,37 @@ func (f *Fleet) current(ctx context.Context) (*Table, error) {
 	}
 }
 
-func (f *Fleet) find() {
-	ctx, cancel := context.WithTimeout(context.Background(), f.opts.FindTimeout)
+func (r *Router) find() {
+	ctx, cancel := context.WithTimeout(context.Background(), r.opts.FindTimeout)
 	defer cancel()
-	table, err := f.opts.Find(ctx, f.known())
+	table, err := r.opts.Find(ctx, r.known())
 	if err == nil && len(table.Masters) == 0 {
 		err = errors.New("no server serves anything")
 	}
-	f.mu.Lock()
-	f.findErr = err
+	r.mu.Lock()
+	r.findErr = err
 	var gone []string
 	if err != nil {
-		f.findErr = fmt.Errorf("find the servers: %w", err)
-		f.wanted = true
+		r.findErr = fmt.Errorf("find the servers: %w", err)
+		r.wanted = true
 	} else {
-		if f.table != nil {
-			for _, addr := range f.table.Masters {
+		if r.table != nil {
+			for _, addr := range r.table.Masters {
 				if !slices.Contains(table.Masters, addr) {
 					gone = append(gone, addr)
 				}
 			}
 		}
-		f.table, f.found = table, time.Now()
-		f.forget()
+		r.table, r.found = table, time.Now()
+		r.forget()
 	}
-	told := slices.Collect(maps.Keys(f.told))
-	close(f.finding)
-	f.finding = nil
-	if f.again && !f.closed {
-		f.ask()
+	told := slices.Collect(maps.Keys(r.told))
+	close(r.finding)
+	r.finding = nil
+	if r.again && !r.closed {
+		r.ask()
 	}
-	f.mu.Unlock()
+	r.mu.Unlock()
 	for _, addr := range gone {
 		for _, tell := range told {
 			(*tell)(addr)
@@ -348,66 +348,66 @@ func (f *Fleet) find() {
 }
 
 // Gone implements Servers.
-func (f *Fleet) Gone(tell func(addr string)) (stop func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.told == nil {
-		f.told = make(map[*func(addr string)]bool)
+func (r *Router) Gone(tell func(addr string)) (stop func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told == nil {
+		r.told = make(map[*func(addr string)]bool)
 	}
-	f.told[&tell] = true
+	r.told[&tell] = true
 	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.told, &tell)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.told, &tell)
 	}
 }
 
-func (f *Fleet) known() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.table == nil {
+func (r *Router) known() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.table == nil {
 		return nil
 	}
-	known := slices.Clone(f.table.Nodes)
+	known := slices.Clone(r.table.Nodes)
 	slices.Sort(known)
 	known = slices.Compact(known)
 	// In another order each time: several that do not answer must not stand before the others for ever.
 	rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
-	if i := slices.Index(known, f.stale); i >= 0 {
-		known = append(slices.Delete(known, i, i+1), f.stale)
+	if i := slices.Index(known, r.stale); i >= 0 {
+		known = append(slices.Delete(known, i, i+1), r.stale)
 	}
 	return known
 }
 
 // forget closes the pools of servers that serve nothing any more. The caller holds mu.
-func (f *Fleet) forget() {
-	for addr := range f.suspect {
-		if !slices.Contains(f.table.Masters, addr) {
-			delete(f.suspect, addr)
+func (r *Router) forget() {
+	for addr := range r.suspect {
+		if !slices.Contains(r.table.Masters, addr) {
+			delete(r.suspect, addr)
 		}
 	}
-	for addr, p := range f.pools {
-		if !slices.Contains(f.table.Masters, addr) {
-			delete(f.pools, addr)
-			f.background.Go(func() { _ = p.Close() })
+	for addr, p := range r.pools {
+		if !slices.Contains(r.table.Masters, addr) {
+			delete(r.pools, addr)
+			r.background.Go(func() { _ = p.Close() })
 		}
 	}
 }
 
 // pool returns the pool of one server.
-func (f *Fleet) pool(addr string) (*redis.Pool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
+func (r *Router) pool(addr string) (*redis.Pool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
 		return nil, ErrClosed
 	}
-	p := f.pools[addr]
+	p := r.pools[addr]
 	if p == nil {
 		p = &redis.Pool{
-			MaxIdle: f.opts.MaxIdle, MaxActive: f.opts.MaxActive, IdleTimeout: f.opts.IdleTimeout, Wait: f.opts.MaxActive > 0,
-			DialContext: func(ctx context.Context) (redis.Conn, error) { return f.DialAddr(ctx, addr) },
+			MaxIdle: r.opts.MaxIdle, MaxActive: r.opts.MaxActive, IdleTimeout: r.opts.IdleTimeout, Wait: r.opts.MaxActive > 0,
+			DialContext: func(ctx context.Context) (redis.Conn, error) { return r.DialAddr(ctx, addr) },
 		}
-		f.pools[addr] = p
+		r.pools[addr] = p
 	}
 	return p, nil
 }
@@ -416,7 +416,7 @@ func (f *Fleet) pool(addr string) (*redis.Pool, error) {
 // more: pools and lines then drop it.
 type watched struct {
 	redis.Conn
-	fleet   *Fleet
+	router  *Router
 	addr    string
 	mu      sync.Mutex
 	demoted error
@@ -428,7 +428,7 @@ func (w *watched) look(reply any, err error) (any, error) {
 			w.mu.Lock()
 			w.demoted = refused
 			w.mu.Unlock()
-			w.fleet.Stale(w.addr)
+			w.router.Stale(w.addr)
 		}
 	}
 	return reply, err

@@ -1,0 +1,35 @@
+-- modern_share.lua: the part that the scripts of package modern share about clients who only poll. It stands before each of them, or
+-- further down. Such clients would never find a key
+-- free that waiters hand on to each other; so, where a share is wanted, the hand-overs stop after 4 shares for the length of
+-- one, and nobody of the queue takes the key meanwhile. The state is the time, on the server's clock in ms, when the present
+-- run of hand-overs began, or will begin after the pause; it expires when there is no contention.
+--
+-- shared(state, ms) tells for how many more ms the key is left to others; pause(queue, state, ms), for a release, whether it
+-- is to be left to them now. A release calls them with pcall: whatever has become of the state, it must still free the key.
+-- run(state): what the state says; nil also for what is no number of ours.
+local function run(state)
+  local began = redis.pcall('GET', state)
+  return type(began) == 'string' and #began < 16 and string.match(began, '^%d+$') and tonumber(began) or nil
+end
+
+local function shared(state, ms)
+  if ms == '0' then return 0 end
+  local began = run(state)
+  if not began then return 0 end
+  local now = redis.call('TIME')
+  return math.max(0, began - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))
+end
+
+local function pause(queue, state, ms)
+  if ms == '0' or redis.pcall('EXISTS', queue) ~= 1 then return false end
+  local share, time = tonumber(ms), redis.pcall('TIME')
+  if time.err then return false end
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local began = run(state)
+  if began and now - began >= 4 * share then
+    redis.pcall('SET', state, string.format('%.0f', now + share), 'PX', 7 * share)
+    return true
+  end
+  if not began then redis.pcall('SET', state, string.format('%.0f', now), 'PX', 7 * share) end
+  return false
+end
