@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,4 +116,86 @@ func TestSidecar(t *testing.T) {
 	r := <-next
 	assert.Equal(t, exitDone, r.code, r.stderr)
 	assert.Contains(t, r.stderr, fmt.Sprintf("address=%s", addr))
+}
+
+// TestSidecarLeastRights runs a sidecar and its service with the rights that docs/sidecar.md prints, and no more, at every stage.
+func TestSidecarLeastRights(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sidecar.md"))
+	require.NoError(t, err)
+	for _, stage := range []string{"legacy", "bridge", "modern"} {
+		t.Run(stage, func(t *testing.T) {
+			s := redistest.Real(t)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			lines := [][]string{{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"}}
+			for _, to := range map[string][]string{"bridge": {"bridge"}, "modern": {"bridge", "modern"}}[stage] {
+				line := []string{"stage", "advance", "--namespace", "orders", "--to", to, "--execute"}
+				if to == "modern" {
+					line = append(line, "--force", "a test")
+				}
+				lines = append(lines, line)
+			}
+			for _, args := range lines {
+				code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+				require.Equal(t, exitDone, code, stderr)
+			}
+			s.Do("ACL", "SETUSER", "billing", "on", ">pw", "~lock.order.*", "+setnx", "+get", "+getset", "+del", "+expire")
+			for line := range strings.Lines(string(text)) {
+				if words := strings.Fields(line); strings.HasPrefix(line, "    ACL SETUSER ") {
+					var args []any
+					for _, w := range words[1:] {
+						args = append(args, w)
+					}
+					s.Do("ACL", args...)
+				}
+			}
+			addr, status := freePort(t), freePort(t)
+			ended := make(chan string, 1)
+			go func() {
+				_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", "redis://sidecar:secret@"+s.Addr+"/0", "--listen", addr, "--status", status,
+					"--namespace", "orders", "--name", "billing", "--drain", "0s")
+				ended <- stderr
+			}()
+			require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+			s.Do("ACL", "LOG", "RESET")
+			expiry := func() string { return strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10) }
+			turn := func() {
+				old, err := redis.Dial("tcp", addr, redis.DialUsername("billing"), redis.DialPassword("pw"))
+				require.NoError(t, err)
+				defer old.Close()
+				require.Eventually(t, func() bool {
+					taken, err := redis.Int(old.Do("SETNX", "lock.order.1", expiry()))
+					require.NoError(t, err)
+					return taken == 1
+				}, 20*time.Second, 20*time.Millisecond)
+				_, err = old.Do("GET", "lock.order.1")
+				require.NoError(t, err)
+				_, err = old.Do("EXPIRE", "lock.order.1", 2)
+				require.NoError(t, err)
+				time.Sleep(30 * time.Millisecond)
+				_, err = old.Do("DEL", "lock.order.1")
+				require.NoError(t, err)
+			}
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() {
+					for range 5 {
+						turn()
+					}
+				})
+			}
+			both.Wait()
+			if stage == "bridge" {
+				s.Do("SETNX", "lock.order.1", expiry()) // an old client without a sidecar, which dies
+				turn()
+			}
+			denied, _ := redis.Values(s.Do("ACL", "LOG"), nil)
+			for _, entry := range denied {
+				fields, _ := redis.Values(entry, nil)
+				assert.Fail(t, "denied", "%s", fields)
+			}
+			cancel()
+			assert.NotContains(t, <-ended, "NOPERM")
+		})
+	}
 }

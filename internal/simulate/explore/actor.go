@@ -287,7 +287,7 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 	if c.Sidecar != nil {
 		b = fmt.Append(b, *c.Sidecar)
 	}
-	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
+	return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim)), int64(c.Held))
 }
 
 func flag(b bool, shift uint) byte {
