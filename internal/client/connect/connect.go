@@ -181,7 +181,7 @@ func StillHeld(name string, locks int) error {
 	if locks == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: closed while %d locks were held: release them first; they stay on the server until their leases end", name, locks)
+	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
 }
 
 // Check refuses the empty key, and every key of a closed Locker.
