@@ -8,7 +8,8 @@
 //	-- ARGV [entry]  what may be left out at the end, in brackets
 //	-- ARGV pairs... any number of values
 //
-// The script uses these names; load binds them. A caller gives the values by the same names: [Script.Call] for a
+// A line "-- include FILE" puts a shared part in its place. The script uses the names of its header; load binds each before the
+// first part that uses it. A caller gives the values by the same names: [Script.Call] for a
 // map, package wire for a command.
 //
 // # A new argument
