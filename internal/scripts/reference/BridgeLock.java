@@ -105,7 +105,7 @@ public final class BridgeLock {
         values.put("not_after", "0");
         values.put("gap", text(options.yieldMs));
         values.put("behind", "0");
-        values.put("patience", "0");
+        values.put("breath", "0");
         values.put("put_back", "0");
         this.acquire = new Script(acquire);
         this.settle = new Script(settle);

@@ -53,7 +53,7 @@ class BridgeLock:
         self.ttl, self.settle = ttl_ms, settle_ms
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
-            "gap": yield_ms, "behind": 0, "patience": 0, "put_back": 0,
+            "gap": yield_ms, "behind": 0, "breath": 0, "put_back": 0,
         }
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
