@@ -161,10 +161,9 @@ func (w *worker) leftOver() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// A fencing counter, and the note on how long bridge holders have followed one another, outlive their
-		// locks on purpose.
+		// A fencing counter, and the state of the gaps for old clients, outlive their locks on purpose, for a minute at most.
 		keys = slices.DeleteFunc(keys, func(k string) bool {
-			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":streak")
+			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":yield")
 		})
 		if last = keys; len(keys) == 0 {
 			return "", nil
