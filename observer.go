@@ -2,6 +2,7 @@ package lockmigrate
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 )
@@ -37,8 +38,8 @@ const (
 	EventRenewed                       // the lease was extended; Took: the round trip
 	EventLost                          // Held: for how long; Err: an error that matches ErrLost
 	EventFailed                        // a command failed, or its outcome is unknown; Op and Err say which and why
-	EventMode                          // what wakes this process's waiters has changed; Note names it; Err: why it is not better
-	EventStage                         // package compat: the stage that this process runs; Note names it; Err: why it runs none
+	EventMode                          // what wakes this process's waiters has changed; Mode; Err: why it is not better
+	EventStage                         // package compat: Stage and Epoch that this process runs; Err: why it runs none
 )
 
 // String returns the kind's name.
@@ -48,6 +49,51 @@ func (k EventKind) String() string {
 		return names[k]
 	}
 	return "unknown"
+}
+
+// Mode is what wakes those who wait in this process.
+type Mode uint8
+
+const (
+	ModeIdle     Mode = iota // nobody waits, nothing is connected for it
+	ModePolling              // timers alone: the server, or the way to it, offers nothing else
+	ModeMessages             // pub/sub: releases of this library's locks; a timer for those of others
+	ModeTracking             // pub/sub, and client tracking for releases by anybody
+)
+
+// String returns the mode's name.
+func (m Mode) String() string {
+	names := [...]string{"idle", "polling", "messages", "tracking"}
+	if int(m) < len(names) {
+		return names[m]
+	}
+	return "unknown"
+}
+
+// Stage is a way to hold a key that a fleet goes through. Neighbours exclude each other; legacy and modern are never both in
+// use in one namespace.
+type Stage int
+
+const (
+	// StageLegacy is the old SETNX/GETSET lock of package legacy.
+	StageLegacy Stage = iota
+
+	// StageBridge holds a key so that old and new clients both respect it: a value that is a far-future expiry
+	// to the old ones and a token to the new ones, a TTL, and a guard beside it.
+	StageBridge
+
+	// StageModern is a token with a TTL. It takes nothing over from legacy clients, and keeps the guard, so
+	// that a stale DEL costs nothing until the bridge is gone too.
+	StageModern
+)
+
+// String returns the stage's name.
+func (s Stage) String() string {
+	names := [...]string{"legacy", "bridge", "modern"}
+	if s >= 0 && int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("stage(%d)", int(s))
 }
 
 // Event is one thing that happened to a lock.
@@ -60,6 +106,9 @@ type Event struct {
 	Handed bool          // EventAcquired: handed over by its holder; EventReleased: handed to a waiter
 	Took   time.Duration // how long the operation took
 	Held   time.Duration // EventReleased, EventLost: how long the lock was ours
+	Mode   Mode          // EventMode
+	Stage  Stage         // EventStage
+	Epoch  int64         // EventStage: how often the stage has changed
 	Err    error
 	Note   string
 }
@@ -100,6 +149,12 @@ func (o logObserver) Observe(e Event) {
 	}
 	if e.Held != 0 {
 		attrs = append(attrs, slog.Duration("held", e.Held))
+	}
+	switch {
+	case e.Kind == EventMode:
+		attrs = append(attrs, slog.String("mode", e.Mode.String()))
+	case e.Kind == EventStage && e.Err == nil:
+		attrs = append(attrs, slog.String("stage", e.Stage.String()), slog.Int64("epoch", e.Epoch))
 	}
 	if e.Note != "" {
 		attrs = append(attrs, slog.String("note", e.Note))

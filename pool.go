@@ -17,3 +17,11 @@ import (
 type Pool interface {
 	GetContext(ctx context.Context) (redis.Conn, error)
 }
+
+// Dialer is what a Pool may implement to let locks make connections of their own beside those of the pool: one for commands and
+// renewals, two for waiting on each server. They must be ordinary connections in RESP2. A *redis.Pool is treated as one, by its
+// Dial or DialContext. Over a Pool that is no Dialer, such as one that is wrapped for tracing, each attempt and each batch of
+// renewals takes a connection from the pool, and those who wait look at the key once in a while.
+type Dialer interface {
+	Dial(ctx context.Context) (redis.Conn, error)
+}

@@ -26,7 +26,7 @@ func TestSmoke(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("left out: needs redis-server")
 	}
-	plan := Plan{Rounds: 1, Stretch: 20 * time.Millisecond, Contended: 400 * time.Millisecond, Idle: 500 * time.Millisecond, Held: 500}
+	plan := Plan{Rounds: 1, Stretch: 20 * time.Millisecond, Contended: 400 * time.Millisecond, Idle: 500 * time.Millisecond, Held: 500, Waiters: 50, After: time.Millisecond}
 	results, err := measure(plan, func(line string) { t.Log(line) })
 	if err != nil {
 		t.Fatal(err)

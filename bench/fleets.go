@@ -60,12 +60,16 @@ func fleets(args []string) error {
 		return err
 	}
 	defer server.stop()
-	h := &harness{server: server, deaf: *deaf, blind: *blind}
+	h := &harness{server: server, user: "go", blind: *blind}
+	rights := []any{"SETUSER", h.user, "on", "nopass", "~*", "&*", "+@all"}
 	if *mute {
-		if _, err := server.conn.Do("ACL", "SETUSER", "go", "on", "nopass", "~*", "&*", "+@all", "-info"); err != nil {
-			return err
-		}
-		h.user = "go"
+		rights = append(rights, "-info")
+	}
+	if *deaf {
+		rights = append(rights, "-client|tracking")
+	}
+	if _, err := server.conn.Do("ACL", rights...); err != nil {
+		return err
 	}
 	if *noise > 0 {
 		defer h.makeNoise(*noise)()
@@ -99,10 +103,10 @@ func fleets(args []string) error {
 }
 
 type harness struct {
-	server      *server
-	user        string
-	deaf, blind bool
-	keys        int
+	server *server
+	user   string
+	blind  bool
+	keys   int
 }
 
 // had is what one kind of clients got.
@@ -190,14 +194,11 @@ func (h *harness) member(old bool) (member, error) {
 		conn, err := redis.Dial("tcp", h.server.addr)
 		return &oldMember{conn, h.blind}, err
 	}
-	var options []redis.DialOption
-	if h.user != "" {
-		options = append(options, redis.DialUsername(h.user), redis.DialPassword("any"))
-	}
+	options := []redis.DialOption{redis.DialUsername(h.user), redis.DialPassword("any")}
 	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", h.server.addr, options...)
 	}}
-	locker, err := compat.New(pool, compat.Options{ShortestLease: oldLease, NoTracking: h.deaf})
+	locker, err := compat.New(pool, compat.Options{ShortestLease: oldLease})
 	return &goMember{compatClient{pool, locker}}, err
 }
 

@@ -28,6 +28,7 @@ type scenario struct {
 	name  string
 	fits  func(c contestant) bool
 	once  bool // in the first round only
+	apart bool // each contestant has a server of its own, and all run at once: what counts is no time
 	aside bool // only where it is asked for by name
 	specs func(p Plan) []Spec
 }
@@ -38,6 +39,9 @@ var scenarios = []scenario{
 	}},
 	{name: "crowd", fits: func(c contestant) bool { return c.solo && c.name != "legacy" }, specs: func(p Plan) []Spec {
 		return []Spec{{Scenario: "crowd", Goroutines: 64, For: p.Stretch, Slices: p.slices()}}
+	}},
+	{name: "fresh", fits: func(c contestant) bool { return c.solo && c.name != "legacy" }, specs: func(p Plan) []Spec {
+		return []Spec{{Scenario: "crowd", Goroutines: 64, Fresh: true, For: p.Stretch, Slices: p.slices()}}
 	}},
 	{name: "handoff", fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		return times(2, Spec{Scenario: "handoff", Section: 3 * time.Millisecond, For: p.Contended})
@@ -51,16 +55,50 @@ var scenarios = []scenario{
 	{name: "turns-1x16", fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		return times(1, Spec{Scenario: "turns", Goroutines: 16, Section: time.Millisecond, For: p.Contended})
 	}},
-	{name: "turns-16x1", aside: true, fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
-		return times(16, Spec{Scenario: "turns", Goroutines: 1, Section: time.Millisecond, For: p.Contended})
+	{name: "turns-32x1", fits: told, specs: func(p Plan) []Spec {
+		return times(32, Spec{Scenario: "turns", Goroutines: 1, Section: time.Millisecond, For: p.Contended})
 	}},
-	{name: "idle", once: true, fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
+	{name: "lockers-4", fits: told, specs: lockers(4)},
+	{name: "lockers-400", fits: told, specs: lockers(400)},
+	{name: "waiters", once: true, apart: true, fits: told, specs: func(p Plan) []Spec {
+		return []Spec{{Scenario: "hold", For: p.Idle}, {Scenario: "wait", Goroutines: p.Waiters, For: p.Idle / 2}}
+	}},
+	{name: "left", once: true, apart: true, fits: func(c contestant) bool { return c.solo }, specs: func(p Plan) []Spec {
+		return []Spec{{Scenario: "left", Held: p.Held / 10, For: p.After}}
+	}},
+	{name: "idle", once: true, apart: true, fits: func(c contestant) bool { return c.waits }, specs: func(p Plan) []Spec {
 		holder := Spec{Scenario: "hold", For: p.Idle + 4*time.Second}
 		return append([]Spec{holder}, times(4, Spec{Scenario: "wait", Goroutines: 2, For: p.Idle + 3*time.Second})...)
 	}},
 	{name: "held", once: true, fits: func(c contestant) bool { return c.held }, specs: func(p Plan) []Spec {
 		return []Spec{{Scenario: "held", Held: p.Held, For: p.Idle}}
 	}},
+}
+
+// widths are the numbers of goroutines that a shared connection is measured with.
+var widths = []int{1, 2, 4, 8, 16, 32, 64, 256}
+
+func init() {
+	for _, n := range widths {
+		scenarios = append(scenarios, scenario{
+			name: width(n), fits: func(c contestant) bool { return c.shares || c.name == "raw" },
+			specs: func(p Plan) []Spec {
+				return []Spec{{Scenario: "crowd", Goroutines: n, For: p.Stretch, Slices: p.slices()}}
+			},
+		})
+	}
+}
+
+func width(n int) string { return fmt.Sprint("width-", n) }
+
+// told are the locks to choose from whose waiters are woken, and the ideal.
+func told(c contestant) bool { return c.name == "modern" || c.name == "compat" || c.list }
+
+// lockers is one process in which everybody has a client to itself, which costs what a process each would cost the server.
+func lockers(n int) func(p Plan) []Spec {
+	return func(p Plan) []Spec {
+		return []Spec{{Scenario: "turns", Goroutines: n, Lockers: true, Section: time.Millisecond, Settle: 20 * time.Second, For: p.Contended}}
+	}
 }
 
 func times(n int, s Spec) []Spec {
@@ -125,8 +163,8 @@ func measureRound(p Plan, s *server, sc scenario, round int, results Results) er
 	if results[sc.name] == nil {
 		results[sc.name] = map[string][]Sample{}
 	}
-	if sc.name == "idle" {
-		return idleTogether(p, sc, field, results)
+	if sc.apart {
+		return together(p, sc, field, results)
 	}
 	if spec := sc.specs(p)[0]; spec.Slices > 0 {
 		samples, err := measureSlices(s, spec, field, fmt.Sprintf("%s-%d-", sc.name, round))
@@ -163,9 +201,9 @@ func (r Results) put(scenario, contestant string, s Sample) error {
 	return nil
 }
 
-// idleTogether watches waiters that wait: each contestant has a server of its own, because what counts
-// is the number of round trips and not the time, so that they need not wait for one another.
-func idleTogether(p Plan, sc scenario, field []contestant, results Results) error {
+// together lets each contestant have a server of its own, so that they need not wait for one another: what counts is a number
+// of round trips or bytes.
+func together(p Plan, sc scenario, field []contestant, results Results) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var first error
@@ -177,7 +215,11 @@ func idleTogether(p Plan, sc scenario, field []contestant, results Results) erro
 					return Sample{}, err
 				}
 				defer s.stop()
-				return measureOne(s, sc.specs(p), c, "idle-"+c.name, p.Idle)
+				watch := time.Duration(0)
+				if sc.name == "idle" {
+					watch = p.Idle
+				}
+				return measureOne(s, sc.specs(p), c, sc.name+"-"+c.name, watch)
 			}()
 			mu.Lock()
 			defer mu.Unlock()
@@ -281,6 +323,7 @@ func (s *Sample) add(r Result) {
 	s.Server += r.Server
 	s.Clients += r.Clients
 	s.Mallocs = max(s.Mallocs, r.Mallocs)
+	s.Memory = max(s.Memory, r.Memory)
 	s.Waits = append(s.Waits, r.Waits...)
 	s.Handoffs = append(s.Handoffs, r.Handoffs...)
 	s.Turns = append(s.Turns, r.Turns...)
@@ -303,7 +346,7 @@ func startProcess(spec Spec) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: spec.Scenario + ", " + spec.Contestant, cmd: command(clientCore, self, "worker")}
+	p := &process{name: spec.Scenario + ", " + spec.Contestant, cmd: command(placement.clients, self, "worker")}
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -16,8 +17,10 @@ import (
 // figure is what is read off the samples of a contestant.
 type figure struct {
 	what   string
+	in     string // the scenario, if it is not the table's
 	of     func(s Sample) float64
 	base   string // a ratio to this contestant's of the same round; empty for the plain value
+	beside string // a ratio to the same contestant's in this scenario
 	digits int
 }
 
@@ -30,13 +33,16 @@ type value struct {
 // over reads a figure off the samples of one scenario.
 func (r Results) over(scenario, contestant string, f figure) value {
 	samples, base := r[scenario][contestant], r[scenario][f.base]
+	if f.beside != "" {
+		base = r[f.beside][contestant]
+	}
 	var all []float64
 	for i, s := range samples {
 		if s.Problem != "" {
 			continue
 		}
 		v := f.of(s)
-		if f.base != "" {
+		if f.base != "" || f.beside != "" {
 			if i >= len(base) {
 				continue
 			}
@@ -96,11 +102,13 @@ func perOp(d time.Duration, s Sample) float64 { return float64(d) / float64(max(
 func wholeCPU(s Sample) float64   { return perOp(s.CPU+s.Server, s) }
 func clientCPU(s Sample) float64  { return perOp(s.CPU, s) / 1e3 }
 func serverCPU(s Sample) float64  { return perOp(s.Server, s) / 1e3 }
+func mebibytes(s Sample) float64  { return s.Memory / (1 << 20) }
 func allocs(s Sample) float64     { return s.Mallocs }
 func rate(s Sample) float64       { return float64(s.Ops) / s.Took.Seconds() }
 func handoff50(s Sample) float64  { return quantile(s.Handoffs, 0.5) }
 func handoff99(s Sample) float64  { return quantile(s.Handoffs, 0.99) }
 func wait99(s Sample) float64     { return quantile(s.Waits, 0.99) }
+func slowest(s Sample) float64    { return s.Wait99 }
 func roundTrips(s Sample) float64 { return float64(s.Spent.reads) / float64(max(s.Ops, 1)) }
 func tripRate(s Sample) float64   { return float64(s.Spent.reads) / s.Took.Seconds() }
 func cores(s Sample) float64      { return float64(s.CPU) / float64(s.Took) }
@@ -152,6 +160,25 @@ var tables = []table{
 		},
 	},
 	{
+		title: "The same, a goroutine for each acquisition", scenario: "fresh",
+		text: "64 at a time, each on a stack that is still to grow.",
+		figures: []figure{
+			{what: "locks/s / raw", of: rate, base: "raw", digits: 2},
+			{what: "locks/s", of: rate, digits: 0},
+			{what: "locks/s / 64 goroutines that last", of: rate, beside: "crowd", digits: 2},
+		},
+	},
+	{
+		title: "Free locks, 1 to 256 goroutines, a key each", scenario: width(widths[0]),
+		text:    "Locks taken and given back per second / raw, by the number of goroutines. They share one connection, where raw has one for each.",
+		figures: eachWidth(figure{of: rate, base: "raw", digits: 2}),
+	},
+	{
+		title: "The same, the slowest in a hundred", scenario: width(widths[0]),
+		text:    "p99 of the time that a lock is taken and given back in / raw.",
+		figures: eachWidth(figure{of: slowest, base: "raw", digits: 2}),
+	},
+	{
 		title: "Handing over to another process", scenario: "handoff", chart: 1, log: true,
 		text: "Two processes pass one lock to and fro; from the moment before the release to the moment when the other has it.",
 		figures: []figure{
@@ -180,8 +207,26 @@ var tables = []table{
 		text: "The same within one process.", figures: turnFigures,
 	},
 	{
-		title: "Everybody wants it: 16 processes with 1 goroutine", scenario: "turns-16x1",
+		title: "Everybody wants it: 32 processes with 1 goroutine", scenario: "turns-32x1",
 		text: "The same, each in a process of its own.", figures: turnFigures,
+	},
+	{
+		title: "400 Lockers want it", scenario: "lockers-400",
+		text: "One process with 400 Lockers, each with its own connections as 400 processes have them, beside one with 4. Each holds the lock for 1 ms.",
+		figures: []figure{
+			{what: "turns/s / 4 Lockers", of: rate, beside: "lockers-4", digits: 2},
+			{what: "turns/s", of: rate, digits: 0},
+		},
+	},
+	{
+		title: "Memory of waiters", scenario: "waiters",
+		text:    "Many goroutines of one process wait for one lock (5,000 unless -waiters says otherwise): what the Go runtime takes from the system for them.",
+		figures: []figure{{what: "MiB from the system", of: mebibytes, digits: 1}},
+	},
+	{
+		title: "What is left on the server", scenario: "left",
+		text:    "Distinct locks are taken and given back once. A minute later (-after) the remaining keys are added up by MEMORY USAGE.",
+		figures: []figure{{what: "bytes a lock", of: func(s Sample) float64 { return s.Memory }, digits: 1}},
 	},
 	{
 		title: "Waiting", scenario: "idle", chart: 1, log: true,
@@ -200,6 +245,15 @@ var tables = []table{
 	},
 }
 
+// eachWidth repeats a figure for each number of goroutines.
+func eachWidth(f figure) (all []figure) {
+	for _, n := range widths {
+		f.what, f.in = fmt.Sprint(n), width(n)
+		all = append(all, f)
+	}
+	return all
+}
+
 var turnFigures = []figure{
 	{what: "handoffs/s / blpop", of: rate, base: "blpop", digits: 2},
 	{what: "handoffs/s", of: rate, digits: 0},
@@ -207,6 +261,12 @@ var turnFigures = []figure{
 	{what: "p99 wait / blpop", of: wait99, base: "blpop", digits: 2},
 	{what: "p99 wait ms", of: millis(wait99), digits: 0},
 	{what: "round trips each", of: roundTrips, digits: 1},
+}
+
+// shown is a figure of a scenario's table.
+func shown(scenario string, n int) figure {
+	i := slices.IndexFunc(tables, func(t table) bool { return t.scenario == scenario })
+	return tables[i].figures[n]
 }
 
 // goal is a line of what this project set out to reach.
@@ -220,22 +280,37 @@ type goal struct {
 }
 
 var goals = []goal{
-	{"acquire + release, one goroutine, whole CPU / raw", "solo", "modern", tables[0].figures[0], false, 1.05, "1.13", "Over redigo's own connections (modern-plain) the same code is dearer than raw by what it does in this process: 4 to 6 µs in a loop against a connection in memory (`go test ./modern -run - -bench InMemory`), of which the shared line is 1.5; with the kernel's work in between, whose code and data push ours out of the caches, it is about twice that. On the server the release takes 2.0 µs where a plain compare-and-delete takes 1.6 (pipelined, warm): it asks for waiters."},
-	{"allocations per acquire + release", "solo", "modern", tables[0].figures[3], false, 12, "30", ""},
-	{"locks/s, 64 goroutines, distinct keys / raw", "crowd", "modern", tables[1].figures[0], true, 1.3, "0.68", ""},
+	{"acquire + release, one goroutine, whole CPU / raw", "solo", "modern", shown("solo", 0), false, 1.05, "1.13", "Over redigo's own connections (modern-plain) the same code is dearer than raw by what it does in this process: 4 to 6 µs in a loop against a connection in memory (`go test ./modern -run - -bench InMemory`), of which the shared line is 1.5; with the kernel's work in between, whose code and data push ours out of the caches, it is about twice that. On the server the release takes 2.0 µs where a plain compare-and-delete takes 1.6 (pipelined, warm): it asks for waiters."},
+	{"allocations per acquire + release", "solo", "modern", shown("solo", 3), false, 12, "30", ""},
 	{"bridge, whole CPU / modern", "solo", "compat", figure{of: wholeCPU, base: "modern", digits: 2}, false, 1.25, "-", "The bridge keeps two keys, draws a fencing token, keeps count for its courtesy to polling clients and looks for waiters: nine commands inside its two scripts where modern has four, each of half a microsecond to two, most for a SET with a TTL. A key that is locked without a pause is left free for 120 ms after 600, and where no old client uses that, after 4.8 s in the end."},
-	{"handoff between processes, p50 / blpop", "handoff", "modern", tables[2].figures[0], false, 1.4, "1.79", "The script. After 3 ms of pause nothing of it is in the server's caches: from the read of the release to the write of the grant pass 34 to 56 µs, for LPUSH 19 to 28 (traces of system calls, one after the other on a busy machine). By INFO commandstats with the same pauses, LPUSH takes 11 µs, EVALSHA of `return 1` 16, a compare-and-delete 41, and the release to a waiter 81, which looks at the key, takes the waiter, tells it and writes its token. The rest of the way is BLPOP's: the same wake-ups, and a message that is longer by 80 bytes."},
-	{"handoff between processes, p99 / blpop", "handoff", "modern", tables[2].figures[1], false, 1.6, "1.6", "As p50."},
-	{"the same after an old client's DEL, p50 / blpop", "old-del", "modern", tables[3].figures[0], false, 1.6, "none can", "`bare`, in that table, does nothing but sleep in a read of the socket that tells of the DEL, write SET NX PX and read the answer, with the system calls of a C program: two ways one after the other, of which BLPOP has one. The answer to DEL cannot contain the lock, and nothing on the server acts on a deletion for us. What modern takes longer than that is Go code that is cold after each pause. Of its time (stamps taken within it, medians, after pauses of 20 ms) the invalidation is read 170 to 190 µs after the DEL, the question is begun 22 later and written after 20 more, the answer is read after another 55 to 75, and the caller has the lock after 20. The server writes the invalidation after its answer to the old client, which shares a core with the waiter here; but tracking by BCAST, whose messages it writes first, was read no earlier: 169 µs after the DEL instead of 174, and the lock came after 274 instead of 272 (`bare`, seven runs of each)."},
+	{"handoff between processes, p50 / blpop", "handoff", "modern", shown("handoff", 0), false, 1.4, "1.79", "The script. After 3 ms of pause nothing of it is in the server's caches: from the read of the release to the write of the grant pass 34 to 56 µs, for LPUSH 19 to 28 (traces of system calls, one after the other on a busy machine). By INFO commandstats with the same pauses, LPUSH takes 11 µs, EVALSHA of `return 1` 16, a compare-and-delete 41, and the release to a waiter 81, which looks at the key, takes the waiter, tells it and writes its token. The rest of the way is BLPOP's: the same wake-ups, and a message that is longer by 80 bytes."},
+	{"handoff between processes, p99 / blpop", "handoff", "modern", shown("handoff", 1), false, 1.6, "1.6", "As p50."},
+	{"the same after an old client's DEL, p50 / blpop", "old-del", "modern", shown("old-del", 0), false, 1.6, "none can", "`bare`, in that table, does nothing but sleep in a read of the socket that tells of the DEL, write SET NX PX and read the answer, with the system calls of a C program: two ways one after the other, of which BLPOP has one. The answer to DEL cannot contain the lock, and nothing on the server acts on a deletion for us. What modern takes longer than that is Go code that is cold after each pause. Of its time (stamps taken within it, medians, after pauses of 20 ms) the invalidation is read 170 to 190 µs after the DEL, the question is begun 22 later and written after 20 more, the answer is read after another 55 to 75, and the caller has the lock after 20. The server writes the invalidation after its answer to the old client, which shares a core with the waiter here; but tracking by BCAST, whose messages it writes first, was read no earlier: 169 µs after the DEL instead of 174, and the lock came after 274 instead of 272 (`bare`, seven runs of each)."},
 	{"handoffs/s, 4 x 4 / blpop", "turns-4x4", "modern", turnFigures[0], true, 0.92, "0.88", "A turn is 1 ms of section and the handoff, and meanwhile the next waiter of the same process takes its place in line."},
 	{"handoffs/s, 1 x 16 / blpop", "turns-1x16", "modern", turnFigures[0], true, 0.92, "0.0 to 0.88", ""},
 	{"most / fewest turns, 4 x 4", "turns-4x4", "modern", turnFigures[2], false, 1.3, "2.7 to ∞", ""},
 	{"most / fewest turns, 1 x 16", "turns-1x16", "modern", turnFigures[2], false, 1.3, "2.7 to ∞", ""},
 	{"p99 wait, 4 x 4 / blpop", "turns-4x4", "modern", turnFigures[3], false, 1.5, "7.5", ""},
 	{"round trips per contended acquisition, 4 x 4", "turns-4x4", "modern", turnFigures[5], false, 3, "5.5", ""},
-	{"round trips/s for a held lock with 8 waiters", "idle", "modern", tables[7].figures[0], false, 1, "1.5", ""},
-	{"100,000 held locks, share of one core", "held", "modern", tables[8].figures[1], false, 1, "-", ""},
-	{"100,000 held locks, connections", "held", "modern", tables[8].figures[3], false, 1, "-", ""},
+	{"400 Lockers / 4, turns/s", "lockers-400", "modern", shown("lockers-400", 0), true, 0.85, "-", ""},
+	{"400 Lockers / 4, turns/s, bridge", "lockers-400", "compat", shown("lockers-400", 0), true, 0.85, "-", ""},
+	{"memory of 5,000 waiters of one process, MiB", "waiters", "modern", shown("waiters", 0), false, 100, "-", ""},
+	{"memory of 5,000 waiters of one process, MiB, bridge", "waiters", "compat", shown("waiters", 0), false, 100, "-", ""},
+	{"bytes left on the server for each lock after a minute, bridge", "left", "compat", shown("left", 0), false, 0, "-", ""},
+	{"round trips/s for a held lock with 8 waiters", "idle", "modern", shown("idle", 0), false, 1, "1.5", ""},
+	{"100,000 held locks, share of one core", "held", "modern", shown("held", 1), false, 1, "-", ""},
+	{"100,000 held locks, connections", "held", "modern", shown("held", 3), false, 1, "-", ""},
+}
+
+func init() {
+	for _, n := range widths[1:] {
+		bound := 1.1
+		if n >= 8 {
+			bound = 1.3
+		}
+		goals = append(goals, goal{fmt.Sprintf("locks/s, %d goroutines, distinct keys / raw", n), width(n), "modern", figure{of: rate, base: "raw", digits: 2}, true, bound, "-", ""})
+	}
+	goals = append(goals, goal{"bridge, locks/s, 64 goroutines, distinct keys / raw", width(64), "compat", figure{of: rate, base: "raw", digits: 2}, true, 1.3, "-", ""})
 }
 
 // judge compares what the table shows with the goal.
@@ -332,7 +407,7 @@ func (t table) write(b *strings.Builder, r Results, charts map[string]string) {
 		}
 		fmt.Fprintf(b, "| %s |", c.name)
 		for _, f := range t.figures {
-			fmt.Fprintf(b, " %s |", r.over(t.scenario, c.name, f).text(f.digits))
+			fmt.Fprintf(b, " %s |", r.over(cmp.Or(f.in, t.scenario), c.name, f).text(f.digits))
 		}
 		b.WriteString("\n")
 	}

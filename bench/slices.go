@@ -27,6 +27,13 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
+// fromSystem is the memory that the Go runtime has of the system: stacks, heap and its own.
+func fromSystem() float64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.Sys)
+}
+
 func (w *worker) begin() (meter, error) {
 	u, err := info(w.admin)
 	return meter{server: u, mallocs: mallocs(), cpu: cpuTime(), start: time.Now()}, err
@@ -67,6 +74,9 @@ func (w *worker) inSlices(work func(end time.Time) (int, error)) (Result, error)
 		r, err := w.end(m, ops)
 		if err != nil {
 			return Result{}, err
+		}
+		if len(w.waits) > 0 {
+			r.Wait99 = quantile(w.waits, 0.99)
 		}
 		mallocs += r.Mallocs * float64(ops)
 		all.addSlice(r)

@@ -49,14 +49,14 @@ func work(in *bufio.Reader, out io.Writer) error {
 	defer w.section.close()
 
 	// Nothing here may take for ever: a lost wake-up of a library is a finding, not the end of the run.
-	stuck := time.AfterFunc(w.spec.For+15*time.Second+time.Duration(w.spec.Held)*time.Millisecond, func() {
+	stuck := time.AfterFunc(w.spec.Settle+w.spec.For+15*time.Second+time.Duration(w.spec.Held)*time.Millisecond, func() {
 		_, _ = fmt.Fprintln(out, Result{Problem: "stuck"})
 		os.Exit(0)
 	})
 	defer stuck.Stop()
 	do := map[string]func() (Result, error){
 		"solo": w.solo, "crowd": w.crowd, "handoff": w.handoff, "old-del": w.oldDel,
-		"turns": w.turns, "hold": w.hold, "wait": w.wait, "held": w.held,
+		"turns": w.turns, "hold": w.hold, "wait": w.wait, "held": w.held, "left": w.left,
 	}[w.spec.Scenario]
 	w.ready = func() error {
 		if _, err := fmt.Fprintln(out, "ready"); err != nil {
@@ -83,6 +83,7 @@ type worker struct {
 	referee *referee
 	section section
 	ready   func() error
+	waits   []int64 // of the last slice
 }
 
 // solo takes one lock again and again.
@@ -177,24 +178,31 @@ func (w *worker) leftOver() (string, error) {
 func (w *worker) crowd() (Result, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	took := make([][]int64, w.spec.Goroutines)
 	pairs := func(end time.Time) (int, error) {
-		counts, failures := make([]int, w.spec.Goroutines), make([]error, w.spec.Goroutines)
+		failures := make([]error, w.spec.Goroutines)
 		var all sync.WaitGroup
 		for g := range w.spec.Goroutines {
 			key := fmt.Sprintf("%s-%d", w.spec.Key, g)
 			all.Go(func() {
-				for time.Now().Before(end) && failures[g] == nil {
-					failures[g] = w.client.Pair(ctx, key)
-					counts[g]++
+				took[g] = took[g][:0]
+				for now := time.Now(); now.Before(end) && failures[g] == nil; {
+					if w.spec.Fresh {
+						paired := make(chan error)
+						go func() { paired <- w.client.Pair(ctx, key) }()
+						failures[g] = <-paired
+					} else {
+						failures[g] = w.client.Pair(ctx, key)
+					}
+					began := now
+					now = time.Now()
+					took[g] = append(took[g], int64(now.Sub(began)))
 				}
 			})
 		}
 		all.Wait()
-		total := 0
-		for _, n := range counts {
-			total += n
-		}
-		return total, errors.Join(failures...)
+		w.waits = slices.Concat(took...)
+		return len(w.waits), errors.Join(failures...)
 	}
 	if _, err := pairs(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return Result{}, err
@@ -285,7 +293,7 @@ func (w *worker) start() (context.Context, context.CancelFunc, error) {
 	if err := w.ready(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), w.spec.For)
+	ctx, cancel := context.WithTimeout(context.Background(), w.spec.Settle+w.spec.For)
 	return ctx, cancel, nil
 }
 
@@ -330,7 +338,29 @@ func (w *worker) turns() (Result, error) {
 	defer cancel()
 	r := Result{Turns: make([]int, w.spec.Goroutines)}
 	waits, failures := make([][]int64, w.spec.Goroutines), make([]error, w.spec.Goroutines)
-	cpu, start := cpuTime(), time.Now()
+	cpu, start, end := cpuTime(), time.Now(), time.Time{}
+	var mu sync.Mutex
+	late := 0 // how many have not had a turn yet, where that is waited for
+	if w.spec.Lockers {
+		late = w.spec.Goroutines
+	}
+	counts := func(first bool) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !first || late == 0 {
+			return late == 0
+		}
+		if late--; late == 0 {
+			start = time.Now()
+			time.AfterFunc(w.spec.For, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				end = time.Now()
+				cancel()
+			})
+		}
+		return false
+	}
 	var all sync.WaitGroup
 	for g := range w.spec.Goroutines {
 		all.Go(func() {
@@ -340,19 +370,33 @@ func (w *worker) turns() (Result, error) {
 				return
 			}
 			defer inside.close()
-			for ctx.Err() == nil {
+			client := w.client
+			if w.spec.Lockers {
+				c, _ := contestantNamed(w.spec.Contestant)
+				if client, err = c.open(w.spec.Addr); err != nil {
+					failures[g] = err
+					return
+				}
+				defer client.Close()
+			}
+			for first := true; ctx.Err() == nil; first = false {
 				asked := time.Now()
-				release, err := w.client.Acquire(ctx, w.spec.Key)
+				release, err := client.Acquire(ctx, w.spec.Key)
 				if err != nil {
 					failures[g] = unlessOver(ctx, err)
 					return
 				}
-				waits[g] = append(waits[g], int64(time.Since(asked)))
+				counted := counts(first)
+				if counted {
+					waits[g] = append(waits[g], int64(time.Since(asked)))
+				}
 				w.referee.enter()
 				if failures[g] = inside.stay(w.spec.Section); failures[g] != nil {
 					return
 				}
-				r.Turns[g]++
+				if counted {
+					r.Turns[g]++
+				}
 				w.referee.leave()
 				if failures[g] = release(); failures[g] != nil {
 					return
@@ -361,7 +405,12 @@ func (w *worker) turns() (Result, error) {
 		})
 	}
 	all.Wait()
-	r.CPU, r.Took = cpuTime()-cpu, time.Since(start)
+	if !w.spec.Lockers {
+		end = time.Now()
+	} else if end.IsZero() {
+		r.Problem = "not everybody had a turn"
+	}
+	r.CPU, r.Took = cpuTime()-cpu, end.Sub(start)
 	for g := range r.Turns {
 		r.Waits = append(r.Waits, waits[g]...)
 		r.Ops += r.Turns[g]
@@ -393,6 +442,12 @@ func (w *worker) wait() (Result, error) {
 	defer cancel()
 	r := Result{}
 	var mu sync.Mutex
+	before := fromSystem()
+	time.AfterFunc(w.spec.For*3/4, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		r.Memory = fromSystem() - before
+	})
 	var all sync.WaitGroup
 	for range w.spec.Goroutines {
 		all.Go(func() {
@@ -408,23 +463,48 @@ func (w *worker) wait() (Result, error) {
 	return r, nil
 }
 
+// each does something for every one of the locks that the process is to hold, 64 at a time.
+func (w *worker) each(do func(i int, key string) error) error {
+	failures := make([]error, 64)
+	var all sync.WaitGroup
+	for g := range failures {
+		all.Go(func() {
+			for i := g; i < w.spec.Held && failures[g] == nil; i += len(failures) {
+				failures[g] = do(i, fmt.Sprintf("%s-%d", w.spec.Key, i))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failures...)
+}
+
+// left takes many locks, gives them back, and looks later at what is left of them on the server.
+func (w *worker) left() (Result, error) {
+	if err := w.ready(); err != nil {
+		return Result{}, err
+	}
+	err := w.each(func(_ int, key string) error { return w.client.Pair(context.Background(), key) })
+	if err != nil {
+		return Result{}, err
+	}
+	time.Sleep(w.spec.For)
+	keys, err := redis.Strings(w.admin.Do("KEYS", "*"))
+	r := Result{Ops: w.spec.Held}
+	for _, key := range keys {
+		n, err := redis.Int(w.admin.Do("MEMORY", "USAGE", key))
+		if err != nil && err != redis.ErrNil { // it has run out
+			return r, err
+		}
+		r.Memory += float64(n) / float64(r.Ops)
+	}
+	return r, err
+}
+
 // held takes many locks and keeps them.
 func (w *worker) held() (Result, error) {
-	releases, failures := make([]func() error, w.spec.Held), make([]error, 64)
-	each := func(do func(i int) error) error {
-		var all sync.WaitGroup
-		for g := range failures {
-			all.Go(func() {
-				for i := g; i < w.spec.Held && failures[g] == nil; i += len(failures) {
-					failures[g] = do(i)
-				}
-			})
-		}
-		all.Wait()
-		return errors.Join(failures...)
-	}
-	err := each(func(i int) (err error) {
-		releases[i], err = w.client.Acquire(context.Background(), fmt.Sprintf("%s-%d", w.spec.Key, i))
+	releases := make([]func() error, w.spec.Held)
+	err := w.each(func(i int, key string) (err error) {
+		releases[i], err = w.client.Acquire(context.Background(), key)
 		return err
 	})
 	if err != nil {
@@ -442,7 +522,7 @@ func (w *worker) held() (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	if err := each(func(i int) error { return releases[i]() }); err != nil {
+	if err := w.each(func(i int, _ string) error { return releases[i]() }); err != nil {
 		r.Problem = "lost: " + err.Error()
 	}
 	return r, nil

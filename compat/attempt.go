@@ -9,6 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -24,7 +25,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 		l.prepare(k)
 	}
 	for {
-		began := l.mono.Now()
+		began := l.conns.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
@@ -37,7 +38,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 			return next, err
 		}
 		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
-			l.background.Fork(func() { l.giveBack(k, began) })
+			l.conns.Background.Fork(func() { l.giveBack(k, began) })
 			return look{}, notAcquired(k.key, err)
 		}
 		reply, settled = protocol.Reply{Kind: protocol.Woke}, true
@@ -52,19 +53,19 @@ func (l *Locker) prepare(k *Lock) {
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
 		Dialect: rules, Key: k.key, Guard: names.Guard, Value: newValue(&l.random, rules),
-		TTL: o.TTL, Grace: o.Grace, Settle: o.Settle, PutBacks: o.PutBacks, NotAfter: k.permit.notAfter,
+		TTL: o.TTL, Grace: o.ClockLag + o.CommandDelay, Settle: o.CommandDelay, NotAfter: k.permit.notAfter,
 	}
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
 	} else if o.Yield > 0 {
 		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
 	}
-	if !o.NoFence {
+	if o.FenceTTL > 0 {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
 	}
 	m.Queue, m.QueueTTL, m.Passes = names.Queue, queueTTL+o.TTL, !k.patient
 	if w := k.wait; w != nil {
-		m.Channel, m.Claim = l.channel, min(longestClaim, o.TTL/3)
+		m.Channel, m.Claim = l.channel, o.claim
 		if w.turn.Mode() == waiting.Polling {
 			m.Channel = protocol.Polls
 		}
@@ -73,8 +74,8 @@ func (l *Locker) prepare(k *Lock) {
 }
 
 const (
-	// longestClaim is for how long a lock that was handed over may be held by a waiter that has not spoken yet. It is
-	// no more than the time between two renewals: what a renewal must notice may have happened since the grant.
+	// longestClaim is for how long a lock that was handed over may be held by a waiter that has not spoken yet. What its
+	// first renewal must notice may have happened since the grant.
 	longestClaim = 3 * time.Second
 	queueTTL     = 90 * time.Second // of the queue's key, as for package modern's waiters
 )
@@ -82,7 +83,7 @@ const (
 // concluded turns the verdict of an attempt into a lock or an error.
 func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (look, error) {
 	m, p := &k.bridge.acquire, &k.permit
-	if now := l.mono.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
+	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
 		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
 		return look{}, nil
 	}
@@ -98,7 +99,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 	switch o.Step.Verdict {
 	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
 		failure.Note = "the reply came after the TTL"
-		l.background.Fork(func() { l.giveBack(k, began) })
+		l.conns.Background.Fork(func() { l.giveBack(k, began) })
 	case protocol.Busy:
 		busy()
 		if seen == "" && wait > 0 { // as look.gap
@@ -120,10 +121,10 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.mono.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
+		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
 		return look{left: l.giveBackLater(k, began)}, failure
 	default:
-		failure, wait = failed(m.Key, o.Err), p.opts.Poll
+		failure, wait = failed(m.Key, o.Err), p.opts.poll
 		if m.Holds() {
 			return look{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
@@ -153,12 +154,12 @@ func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error()
 // giveBackLater is giveBack in the background.
 func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
-	l.background.Fork(func() {
+	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &leftover{until: l.mono.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
+	return &leftover{until: l.conns.Clock.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
@@ -173,13 +174,13 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 	}
 	release := k.bridge.giveBack()
 	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
-	out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), release, protocol.Reply{})
+	out := l.finish(context.Background(), l.runner(m.Dialect), release, protocol.Reply{})
 	switch out.Step.Verdict {
 	case protocol.Released, protocol.NotOurs, protocol.Displaced:
 		p.leave()
 		return true
 	default:
-		until := l.mono.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+		until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
 		if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
 			until = given // the last moment of a lock that is handed to the place
 		}
@@ -194,7 +195,7 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
 func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
-	l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
+	l.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
 		Op: "acquire", Key: key, Kind: ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
 	}})
 }
@@ -215,15 +216,15 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 		return look{}, &Error{Op: "acquire", Key: key, Kind: ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules(), Key: key, Owner: newUUID(), Lease: o.Lease, Poll: o.Poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules(), Key: key, Owner: random.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
-		m.Owner = newUUID()[:8] + "-lockmigrate"
+		m.Owner = random.UUID()[:8] + "-lockmigrate"
 	}
-	began := l.mono.Now()
+	began := l.conns.Clock.Now()
 	var done driver.Outcome
 	outcome, err := l.advance(ctx, over, l.timed(&recorded{m, &done}), protocol.Reply{}, func(driver.Outcome) {
-		defer l.background.End()
+		defer l.conns.Background.End()
 		l.giveBackLegacy(m, p, done.Step.Verdict, began)
 	})
 	if err != nil {
@@ -233,9 +234,9 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	seen, _ := m.Seen()
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
-		if l.mono.Now().Sub(began) >= o.Lease {
+		if l.conns.Clock.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
-			l.background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
+			l.conns.Background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
 			break
 		}
 		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
@@ -248,7 +249,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		p.leaveAt(l.mono.At(began.Add(o.longest())))
+		p.leaveAt(l.conns.Clock.At(began.Add(o.longest())))
 		return look{left: &leftover{until: failure.Until}}, failure
 	case protocol.Busy:
 		p.leave()
@@ -258,7 +259,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 			failure = failed(key, outcome.Err)
 		}
 	}
-	return look{after: o.Poll, deaf: true}, failure
+	return look{after: o.poll, deaf: true}, failure
 }
 
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
@@ -270,13 +271,13 @@ func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	}
 	if v == protocol.Acquired {
 		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-		out := l.finish(context.Background(), l.runner(l.commands, m.Dialect), l.timed(release), protocol.Reply{})
+		out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(release), protocol.Reply{})
 		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.NotOurs {
 			p.leave()
 			return
 		}
 	}
-	p.leaveAt(l.mono.At(began.Add(p.opts.longest())))
+	p.leaveAt(l.conns.Clock.At(began.Add(p.opts.longest())))
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
@@ -288,6 +289,6 @@ type recorded struct {
 
 func (r *recorded) Next(now protocol.Instant, reply protocol.Reply) protocol.Step {
 	step := r.Machine.Next(now, reply)
-	r.last.Step = step
+	*r.last = driver.Rests(step, nil)
 	return step
 }

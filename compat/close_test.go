@@ -30,9 +30,7 @@ func TestCloseBesideCallers(t *testing.T) {
 			for range rounds {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
-				l := newLocker(t, s, quick(func(o *compat.Options) {
-					o.Stage, o.Observer, o.Yield = stage, seen, -1
-				}))
+				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) { o.Observer, o.Yield = seen, -1 }))
 				var all sync.WaitGroup
 				var over atomic.Bool
 				for range callers {
@@ -73,18 +71,19 @@ func TestCloseBesideCallers(t *testing.T) {
 
 // Close ends every wait at once, and no waiter leaves its place in the queue behind.
 func TestCloseEndsWaits(t *testing.T) {
-	for name, o := range map[string]func(*compat.Options){
-		"legacy":    func(o *compat.Options) { o.Stage = compat.Legacy },
-		"bridge":    func(*compat.Options) {},
-		"modern":    func(o *compat.Options) { o.Stage = compat.Modern },
-		"untracked": func(o *compat.Options) { o.NoTracking = true },
+	for name, stage := range map[string]compat.Stage{
+		"legacy": compat.Legacy, "bridge": compat.Bridge, "modern": compat.Modern, "untracked": compat.Bridge,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const key, waiters = "k", 3
 			s := redistest.Real(t)
-			k := acquire(t, newLocker(t, s, quick(o)), key)
-			l := newLocker(t, s, quick(o))
+			k := acquire(t, newLocker(t, s, quick(inStage(t, s, stage))), key)
+			pool := s.Pool()
+			if name == "untracked" {
+				pool = s.Untracked()
+			}
+			l := opened(t, pool, quick(inStage(t, s, stage)))
 			ended := make(chan error, waiters)
 			for range waiters {
 				go func() {

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // quick are options for tests: everything that takes time takes little.
 func quick(change ...func(*compat.Options)) compat.Options {
 	o := compat.Options{
-		TTL: time.Second, Lease: 5 * time.Second, ShortestLease: time.Second, RenewEvery: 100 * time.Millisecond,
-		ClockLag: 50 * time.Millisecond, CommandDelay: 50 * time.Millisecond, MemberLease: 600 * time.Millisecond,
+		TTL: time.Second, Lease: 5 * time.Second, ShortestLease: time.Second,
+		ClockLag: 50 * time.Millisecond, CommandDelay: 50 * time.Millisecond, FenceTTL: time.Hour,
 	}
 	for _, f := range change {
 		f(&o)
@@ -37,13 +37,37 @@ func quick(change ...func(*compat.Options)) compat.Options {
 	return o
 }
 
+// inStage changes options to those of a stage: bridge needs no namespace.
+func inStage(t testing.TB, s *redistest.Server, stage compat.Stage) func(*compat.Options) {
+	t.Helper()
+	if stage == compat.Bridge {
+		return func(*compat.Options) {}
+	}
+	return func(o *compat.Options) {
+		dialect := ""
+		if o.Dialect != nil {
+			dialect = o.Dialect.String()
+		}
+		name, err := redistest.InStage(s.Pool(), stage, dialect, o.ShortestLease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Namespace = name
+	}
+}
+
 func newLocker(t testing.TB, s *redistest.Server, o compat.Options) *compat.Locker {
 	t.Helper()
-	l, err := compat.New(s.Pool(), o)
+	return opened(t, s.Pool(), o)
+}
+
+func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) *compat.Locker {
+	t.Helper()
+	l, err := compat.New(pool, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
@@ -89,8 +113,8 @@ func TestOneHolderInEveryStage(t *testing.T) {
 			for _, b := range stagesOf {
 				t.Run(fmt.Sprint(a, " then ", b), func(t *testing.T) {
 					key := fmt.Sprint("orders:", a, b)
-					first := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = a }))
-					second := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = b }))
+					first := newLocker(t, s, quick(inStage(t, s, a)))
+					second := newLocker(t, s, quick(inStage(t, s, b)))
 					k := acquire(t, first, key)
 					if k.Stage() != a || k.Key() != key || s.Value(key) != k.Token() {
 						t.Errorf("stage %v, key %q, the key holds %q, the token is %q", k.Stage(), k.Key(), s.Value(key), k.Token())
@@ -126,7 +150,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 		var all sync.WaitGroup
 		var last atomic.Int64
 		for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Bridge, compat.Bridge} {
-			l := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = stage; o.Poll = 5 * time.Millisecond }))
+			l := newLocker(t, s, quick(inStage(t, s, stage))).Tune(0, 5*time.Millisecond)
 			for range 4 {
 				all.Go(func() {
 					for range 5 {
@@ -169,7 +193,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 func TestForeignValuesAreHeld(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
-		modern := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = compat.Modern }))
+		modern := newLocker(t, s, quick(inStage(t, s, compat.Modern)))
 		cases := map[string]struct {
 			locker *compat.Locker
 			note   string
@@ -276,9 +300,10 @@ func TestEveryDialect(t *testing.T) {
 		for _, d := range legacy.Dialects() {
 			t.Run(d.String(), func(t *testing.T) {
 				key := "orders:" + d.String()
+				rules, _ := protocol.Rules(d)
 				o := quick(func(o *compat.Options) { o.Dialect = d; o.Lease = 5 * time.Second })
 				bridge := newLocker(t, s, o)
-				o.Stage = compat.Legacy
+				inStage(t, s, compat.Legacy)(&o)
 				old := newLocker(t, s, o)
 				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: d, Lease: 5 * time.Second})
 				if err != nil {
@@ -296,7 +321,7 @@ func TestEveryDialect(t *testing.T) {
 				release(t, k)
 				breathe := func() {
 					if s.Mini != nil {
-						s.Mini.FastForward(d.Rules().Breath()) // its TTLs do not pass by themselves
+						s.Mini.FastForward(rules.Breath()) // its TTLs do not pass by themselves
 					}
 				}
 				breathe()
@@ -308,8 +333,8 @@ func TestEveryDialect(t *testing.T) {
 					t.Errorf("renew: %v", err)
 				}
 				release(t, k)
-				dead, _ := d.Rules().Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
-					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[d.Rules().Layout])
+				dead, _ := rules.Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
+					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[rules.Layout])
 				s.Do("SET", key, dead) // of a client that has crashed
 				release(t, acquire(t, bridge, key))
 				breathe()
@@ -320,12 +345,14 @@ func TestEveryDialect(t *testing.T) {
 	})
 }
 
+// unknown is a dialect that somebody else has made.
+type unknown struct{}
+
+func (unknown) String() string                   { return "unknown" }
+func (unknown) Expires(string) (time.Time, bool) { return time.Time{}, false }
+
 func TestOptionsRefuseTheUnsafe(t *testing.T) {
 	second := time.Second
-	custom, err := legacy.Custom{Name: "mine", Format: func(n, _ string) string { return "x" + n }, Parse: func(v string) (string, bool) { return strings.CutPrefix(v, "x") }}.Dialect()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cases := []struct {
 		o    compat.Options
 		want string
@@ -334,27 +361,22 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{Namespace: "orders"}, ""},
 		{compat.Options{ShortestLease: 2 * second}, ""},
 		{compat.Options{TTL: -1}, "must not be negative"},
-		{compat.Options{RenewEvery: 10 * second}, "RenewEvery 10s is not shorter than TTL"},
-		{compat.Options{TTL: 30 * second, RenewEvery: 10 * second}, "CommandDelay 250ms is not shorter than ShortestLease 10s"},
-		{compat.Options{Grace: second}, "Grace 1s is less than ClockLag 1s + CommandDelay 250ms"},
-		{compat.Options{Settle: second / 10}, "Settle 100ms is less than CommandDelay 250ms"},
-		{compat.Options{Settle: 9800 * time.Millisecond, TTL: 20 * second}, "is not less than ShortestLease 10s"},
-		{compat.Options{Settle: 5 * second, TTL: 5 * second}, "Settle 5s is not shorter than TTL 5s"},
-		{compat.Options{ShortestLease: second / 2}, "is not less than ShortestLease 500ms"},
+		{compat.Options{TTL: second + 1}, "TTL 1.000000001s: whole milliseconds"},
+		{compat.Options{ReplyTimeout: 30 * second}, "ReplyTimeout 30s: not less than TTL 30s"},
+		{compat.Options{CommandDelay: 5 * second}, "CommandDelay 5s is not less than half of ShortestLease 10s"},
+		{compat.Options{CommandDelay: 3 * second, TTL: 3 * second}, "CommandDelay 3s is not shorter than TTL 3s"},
+		{compat.Options{ShortestLease: 2 * time.Millisecond, CommandDelay: 999 * time.Microsecond}, ""},
+		{compat.Options{ShortestLease: time.Millisecond, CommandDelay: 400 * time.Microsecond}, "too short to renew within it"},
+		{compat.Options{ShortestLease: second / 2}, "is not less than half of ShortestLease 500ms"},
 		{compat.Options{Lease: 5 * second}, "ours counts too"},
-		{compat.Options{PutBacks: 6}, "PutBacks 6"},
-		{compat.Options{PutBacks: 1, Dialect: legacy.JedisUUID}, "makes two holders"},
-		{compat.Options{Dialect: custom}, "cannot read a format"},
-		{compat.Options{Stage: 7}, "no such stage"},
-		{compat.Options{Stage: compat.Legacy, Namespace: "orders"}, "the stage is the record's"},
+		{compat.Options{Dialect: unknown{}}, "not one of package legacy"},
 		{compat.Options{Namespace: "a b"}, "a namespace's name"},
 		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},
 		{compat.Options{Yield: math.MaxInt64}, "ten years"},
 		{compat.Options{Yield: -1}, ""},
 		{compat.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
-		{compat.Options{FenceTTL: time.Millisecond}, "FenceTTL 1ms: must be whole milliseconds, at least twice TTL 10s"},
-		{compat.Options{FenceTTL: time.Millisecond, NoFence: true}, ""},
-		{compat.Options{Stage: compat.Modern, TTL: 20 * 24 * time.Hour}, ""},
+		{compat.Options{FenceTTL: time.Millisecond}, "FenceTTL 1ms: must be whole milliseconds, at least twice TTL 30s"},
+		{compat.Options{TTL: 20 * 24 * time.Hour}, ""},
 	}
 	for want, pool := range map[string]lockmigrate.Pool{
 		"needs a pool": nil, "the *redis.Pool is nil": (*redis.Pool)(nil), "neither Dial nor DialContext": &redis.Pool{},
@@ -376,11 +398,11 @@ func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
 		"T": "GETSET on every failure", "ms|uuid": "GETSET on every failure", "E2": `write "1"`, "empty": "says nothing",
 		"nobody": "no dialect is named",
 	} {
-		if _, err := compat.ParseDialect(name); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := legacy.ParseDialect(name); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if d, err := compat.ParseDialect("jedis-uuid"); err != nil || d != legacy.JedisUUID {
+	if d, err := legacy.ParseDialect("jedis-uuid"); err != nil || d != legacy.JedisUUID {
 		t.Errorf("jedis-uuid: %v, %v", d, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -28,7 +27,7 @@ type bridgeHold struct {
 
 func (h *bridgeHold) value() string            { return h.acquire.Value }
 func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
-func (h *bridgeHold) every() time.Duration     { return h.opts.RenewEvery }
+func (h *bridgeHold) every() time.Duration     { return h.opts.renewEvery }
 func (h *bridgeHold) alone() bool              { return false }
 func (h *bridgeHold) renewed(protocol.Machine) {}
 
@@ -96,6 +95,3 @@ func (h *legacyHold) release() protocol.Machine {
 		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}
 }
-
-// shown makes a stored value fit for a message.
-func shown(value string) string { return lockmigrate.Quote(value) }

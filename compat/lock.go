@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,7 @@ var _ lockmigrate.Held = (*Lock)(nil)
 // newLock prepares an attempt.
 func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 	k := &Lock{locker: l, key: key}
-	k.life.Init(&l.lives, (*kept)(k), ctx)
+	k.life.Init(&l.conns.Lives, (*kept)(k), ctx)
 	return k
 }
 
@@ -70,11 +71,11 @@ func (k *Lock) Token() string {
 // Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
 // Modern, so that a store can refuse the writes of a holder that was overtaken. That holds while the server
 // keeps the counter; docs/guarantees.md says what holds when it has lost it. 0 in stage Legacy, whose
-// other clients draw none, and with Options.NoFence.
+// other clients draw none, and without Options.FenceTTL.
 func (k *Lock) Fence() int64 { return k.fence }
 
 // Stage returns the stage in which the lock was taken.
-func (k *Lock) Stage() Stage { return stageOf(k.permit.stage) }
+func (k *Lock) Stage() Stage { return k.permit.stage }
 
 // Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
 // deadline of this process's monotonic clock, counted from before the last successful command was sent.
@@ -92,8 +93,10 @@ func (k *Lock) Context() context.Context { return k.life.Context() }
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard
-// of a displaced holder, is given back nevertheless. After another error the release may be tried again;
-// what cannot be released ends with the TTL, or with the lease, and so does the holder's context.
+// of a displaced holder, is given back nevertheless. After another error the Locker tries the release
+// again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call after the
+// lock was given back returns nil. What cannot be released ends with the TTL, or with the lease, and so does the holder's
+// context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
@@ -108,7 +111,7 @@ func seenBy(m protocol.Machine) string {
 
 // leaveAtDeadline lets the permit last until the deadline or the release: a displaced holder keeps its
 // guard for as long as it may still be at work.
-func (k *Lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.mono.At(k.life.Lease.Until())) }
+func (k *Lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.life.Lease.Until())) }
 
 // kept is what the life of a lock and the renewer see of a Lock.
 type kept Lock
@@ -118,8 +121,8 @@ func (k *kept) Key() string { return k.key }
 
 // Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
 func (k *kept) Acquired(driver.Outcome) {
-	defer k.locker.background.End()
-	k.locker.giveBack((*Lock)(k), k.locker.mono.Now())
+	defer k.locker.conns.Background.End()
+	k.locker.giveBack((*Lock)(k), k.locker.conns.Clock.Now())
 }
 
 // Renew implements lifetime.Kind.
@@ -129,7 +132,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 		(*Lock)(k).hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
-	outcome, err := l.runner(l.renewals, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
+	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
 		settle(o)
 		abandoned(o)
 	})
@@ -142,10 +145,10 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, m := k.locker, (*Lock)(k).hold().release()
-	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.mono.Now().Sub(r.Taken) >= time.Millisecond {
-		r.Behind = max(l.hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
+		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
-	outcome, err := l.runner(l.commands, k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
+	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 	if err == nil && outcome.Step.Verdict == protocol.Displaced {
 		k.hear(protocol.Displaced, m)
 	}
@@ -174,7 +177,7 @@ func (k *kept) Explain(e *Error) {
 			e.Value = heard.seen
 		}
 		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.
-		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + shown(e.Value)
+		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + fmt.Sprintf("%.120q", e.Value)
 	case e.Kind == nil && isLate(e.Cause):
 		e.Kind = ErrStage
 	}

@@ -4,45 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/clock"
+	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 // Locker takes locks in the stage that stands, whatever it is at the moment.
 type Locker struct {
-	opts     Options // as given, with defaults; what a record changes is in the gate
-	gate     *gate
-	member   *member // nil without a Namespace
-	clock    *legacy.ServerClock
-	pool     *driver.Driver
-	commands pipeline.Way // nil when every attempt takes a connection from the pool
-	renewals pipeline.Way // the same; the renewer's to close
-	renewer  *renewal.Renewer
-	mono     renewal.Clock // of the deadlines
-	random   random.Source
-	hub      *waiting.Hub
-	hot      *waiting.Heat
-	channel  string // where this Locker hears that a lock was handed to it
-	seen     lockmigrate.Observer
-	lives    lifetime.Locker
-
-	stop       context.CancelFunc
-	background background.Group
-	closing    sync.Once
+	opts    Options // as given, with defaults; what a record changes is in the gate
+	gate    *gate
+	member  *member // nil without a Namespace
+	clock   *clock.Server
+	conns   *connect.Client
+	random  random.Source
+	hot     *waiting.Heat
+	channel string // where this Locker hears that a lock was handed to it
+	stop    context.CancelFunc
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -52,69 +38,38 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), mono: renewal.NewClock()}
-	l.hot = waiting.NewHeat()
-	l.channel = "lockmigrate:wake:" + newUUID()
-	if l.seen = opts.Observer; l.seen == nil {
-		l.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
-	}
-	dial := opts.dialer(pool)
-	servers, _ := pool.(topology.Servers)
-	pool = topology.Leaving(pool)
+	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + random.UUID()}
+	l.conns = connect.New(connect.Options{
+		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
+		Waits: true, Channel: l.channel, Poll: l.opts.poll,
+	}, pool)
+	pool = l.conns.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
-	l.clock = legacy.NewServerClock(pool, legacy.ServerClockOptions{ReplyTimeout: l.opts.ReplyTimeout})
-	l.pool = &driver.Driver{Pool: pool, Now: l.mono.Time, ReplyTimeout: l.opts.ReplyTimeout}
-	patience := min(l.opts.ReplyTimeout, l.opts.TTL/4) // so that there is time for another try
-	var renewals renewal.Batcher = &renewal.Pooled{Pool: pool, Timeout: patience}
-	if dial != nil || servers != nil {
-		l.commands = pipeline.Over(servers, pipeline.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: l.opts.ReplyTimeout})
-		l.renewals = pipeline.Over(servers, pipeline.Options{Dial: dial, Now: l.mono.Now, ReplyTimeout: patience})
-		renewals = l.renewals
-	}
-	l.renewer = renewal.New(renewal.Options{Now: l.mono.Now, Lines: []renewal.Batcher{renewals}, ReplyTimeout: l.opts.ReplyTimeout})
-	l.lives = lifetime.Locker{
-		Now: l.mono.Now, At: l.mono.At, Seen: l.seen, Watch: l.renewer, Background: &l.background, ReplyTimeout: l.opts.ReplyTimeout,
-	}
-	l.hub = waiting.New(waiting.Options{
-		Dial: dial, Servers: servers, Runner: l.runner(l.commands, l.opts.rules()), Now: l.mono.Now, Channel: l.channel,
-		NoTracking: l.opts.NoTracking, ReplyTimeout: l.opts.ReplyTimeout, Poll: l.opts.Poll,
-		Changed: func(m waiting.Mode, why error) {
-			l.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Note: m.String(), Err: why})
-		},
-	})
-
+	l.clock = clock.NewServer(pool, l.opts.ReplyTimeout)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
-		l.gate.fix(opts.Stage.internal())
+		l.gate.fix(Bridge)
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
-	l.member = newMember(store, l.gate, opts, l.seen)
-	l.background.Go(func() { l.member.run(ctx) })
+	l.member = newMember(store, l.gate, opts, l.conns.Seen)
+	l.conns.Background.Go(func() { l.member.run(ctx) })
 	return l, nil
 }
 
 // Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any
 // more. Release locks first: those that are held are lost to their holders and stay on the server until
-// their TTL or lease is over, and a stage change has to wait for that. Nobody should be waiting by then: an attempt
+// their TTL or lease is over, a stage change has to wait for that, and the error says how many they are. An attempt
 // that is under way is finished, or undone, and every other one is an error. A caller who waits gets it at once.
-func (l *Locker) Close() {
-	l.closing.Do(func() {
-		l.stop()
-		l.gate.close()
-		l.background.Close() // before the renewer: a lock whose release is under way is not lost
-		l.renewer.Close()
-		if l.member != nil {
-			l.member.leave()
-		}
-		l.hub.Close()
-		if l.commands != nil {
-			l.commands.Close()
-			l.commands.Wait()
-		}
-		l.pool.Close()
-	})
+func (l *Locker) Close() error {
+	l.stop()
+	l.gate.close()
+	err := l.conns.Close()
+	if l.member != nil {
+		l.member.leave()
+	}
+	return err
 }
 
 // Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It
@@ -149,16 +104,16 @@ func (l *Locker) Stage() (Stage, int64, error) {
 	if err != nil {
 		err = &Error{Op: "stage", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
 	}
-	return stageOf(stage), epoch, err
+	return stage, epoch, err
 }
 
-// Waiting returns what wakes this process's waiters at present: idle, polling, messages or tracking.
-func (l *Locker) Waiting() string { return l.hub.Mode().String() }
+// Waiting returns what wakes this process's waiters at present.
+func (l *Locker) Waiting() lockmigrate.Mode { return l.conns.Hub.Mode() }
 
 // TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
 // Bridge and Modern; after a takeover it includes the time to settle.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
-	began := time.Now()
+	began := l.conns.Clock.Now()
 	lock, err := l.tryAcquire(ctx, key)
 	l.acquired(key, lock, began, false, err)
 	return lock, err
@@ -172,7 +127,7 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	if _, err := l.attempt(ctx, k, l.runner(l.commands, k.permit.opts.rules())); err != nil {
+	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules())); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -182,7 +137,7 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 // stage that stands at the time. A connection that breaks under a waiter, or a server that is away for a
 // while, does not end its wait; one that the first attempt meets is its error.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
-	began := time.Now()
+	began := l.conns.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
 	l.acquired(key, lock, began, queued, err)
 	return lock, err
@@ -193,20 +148,20 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 		return nil, false, failed(key, lifetime.ErrEmptyKey)
 	}
 	if l.opts.Wait > 0 {
-		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, errWaitOver)
+		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, lifetime.ErrWaitOver)
 		defer cancel()
 		ctx = bounded
 	}
-	if l.hub.Waiting(key) == 0 && !l.hot.Hot(key, l.mono.Now) { // else the key is hardly free
+	if l.conns.Hub.Waiting(key) == 0 && !l.hot.Hot(key, l.conns.Clock.Now) { // else the key is hardly free
 		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
 			return lock, false, err
 		}
 	}
-	if !l.background.Begin() { // to the end of the wait: Close finds it over, and its place given up
+	if !l.conns.Background.Begin() { // to the end of the wait: Close finds it over, and its place given up
 		return nil, true, failed(key, errClosed)
 	}
-	defer l.background.End()
-	turn, err := l.hub.Enter(ctx, key)
+	defer l.conns.Background.End()
+	turn, err := l.conns.Hub.Enter(ctx, key)
 	if err != nil {
 		return nil, true, notAcquired(key, err)
 	}
@@ -226,7 +181,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.contended {
-			l.hot.Mark(key, l.mono.Now())
+			l.hot.Mark(key, l.conns.Clock.Now())
 		}
 		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
 			w.watch.Listen() // to the old client that takes the key, and gives it back
@@ -251,27 +206,22 @@ type wait struct {
 func (l *Locker) leaveQueue(w *wait) {
 	if k := w.lock; k != nil {
 		w.lock = nil
-		l.background.Fork(func() { l.giveBack(k, l.mono.Now()) })
+		l.conns.Background.Fork(func() { l.giveBack(k, l.conns.Clock.Now()) })
 	}
 }
 
 // acquired tells the observer how an acquisition ended.
-func (l *Locker) acquired(key string, lock *Lock, began time.Time, queued bool, err error) {
-	e := lockmigrate.Event{Op: "acquire", Key: key, Queued: queued, Took: time.Since(began), Err: err}
-	switch {
-	case err == nil:
-		e.Kind, e.Fence = lockmigrate.EventAcquired, lock.fence
+func (l *Locker) acquired(key string, lock *Lock, began protocol.Instant, queued bool, err error) {
+	e := lockmigrate.Event{Key: key, Queued: queued, Err: err}
+	if err == nil {
+		e.Fence = lock.fence
 		if lock.tookOver {
 			e.Note = "taken over: the legacy value on the key had expired"
 		}
-	case errors.Is(err, ErrNotAcquired):
-		e.Kind = lockmigrate.EventWaited
-	default:
-		e.Kind = lockmigrate.EventFailed
 	}
-	l.seen.Observe(e)
+	l.conns.Concluded(e, began)
 	if err == nil {
-		l.renewer.Add(&lock.life.Lease)
+		l.conns.Renewer.Add(&lock.life.Lease)
 	}
 }
 
@@ -288,10 +238,7 @@ func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
 }
 
-var (
-	errWaitOver = errors.New("Options.Wait is over")
-	errClosed   = lifetime.ErrClosed
-)
+var errClosed = lifetime.ErrClosed
 
 // longestWait bounds the time between two looks at a key: the last resort when a message got lost.
 const longestWait = 5 * time.Second
@@ -313,7 +260,7 @@ func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look,
 			return nil, look{}, l.refused(ctx, key, err)
 		}
 	}
-	runner := l.runner(l.commands, k.permit.opts.rules())
+	runner := l.runner(k.permit.opts.rules())
 	if w != nil && k.permit.stage != stages.Legacy {
 		runner = w.watch.Over(runner, w.turn)
 	}
@@ -382,9 +329,9 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 		err = lifetime.Sleep(either, d)
 	} else {
 		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls && next.before < waiting.Soon {
-			d = min(d, l.opts.Poll/10) // it may be given the key in a moment, and keeps the others waiting until it looks
+			d = min(d, l.opts.poll/10) // it may be given the key in a moment, and keeps the others waiting until it looks
 		} else if next.old && next.before > 0 {
-			d += l.opts.Poll / 2 // the first in the queue is to be the first to find it expired
+			d += l.opts.poll / 2 // the first in the queue is to be the first to find it expired
 		}
 		var event waiting.Event
 		event, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
@@ -401,11 +348,11 @@ var errChanged = errors.New("the stage has changed")
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
 func (l *Locker) attempt(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
-	if !l.background.Begin() {
+	if !l.conns.Background.Begin() {
 		k.permit.leave()
 		return look{}, failed(k.key, errClosed)
 	}
-	defer l.background.End()
+	defer l.conns.Background.End()
 	if k.permit.stage == stages.Legacy {
 		return l.attemptLegacy(ctx, k, over)
 	}
@@ -449,12 +396,12 @@ func withCause(err, cause error) error {
 	return &Error{Op: known.Op, Key: known.Key, Kind: ErrNotAcquired, Cause: errors.Join(cause, known)}
 }
 
-// runner is a line, or the pool where there is none or the dialect needs a connection to itself.
-func (l *Locker) runner(over pipeline.Way, d *protocol.Dialect) waiting.Runner {
-	if over == nil || d.Transaction {
-		return l.pool
+// runner is the pipelined connection, or the pool where there is none or the dialect needs a connection to itself.
+func (l *Locker) runner(d *protocol.Dialect) waiting.Runner {
+	if d.Transaction {
+		return l.conns.Servers[0].Driver
 	}
-	return over
+	return l.conns.Servers[0].Commands
 }
 
 // timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
@@ -470,7 +417,7 @@ func (l *Locker) timed(m protocol.Machine) protocol.Machine {
 
 type onServerTime struct {
 	protocol.Machine
-	clock *legacy.ServerClock
+	clock *clock.Server
 }
 
 func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
@@ -481,11 +428,11 @@ func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.St
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
 // once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
 func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.background.Extend()
+	l.conns.Background.Extend()
 	out, err := over.Advance(ctx, m, reply, abandoned)
 	switch {
 	case err == nil:
-		l.background.End()
+		l.conns.Background.End()
 		return out, nil
 	case out.Step.Verdict == protocol.Failed: // nothing is under way
 		go abandoned(out)
@@ -500,7 +447,7 @@ func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Mac
 	defer cancel()
 	out, err := over.Advance(bounded, m, reply, func(driver.Outcome) {})
 	if err != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: err}
+		return driver.Ended(protocol.Unsure, err)
 	}
 	return out
 }

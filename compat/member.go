@@ -11,6 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -45,9 +46,9 @@ func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Obse
 	// A member is a process, not a name: the process that follows a crashed one is another member, and what the
 	// crashed one may still hold goes on counting until it has run out.
 	if name := opts.Member; name != "" {
-		m.id = name + "/" + newUUID()[:8]
+		m.id = name + "/" + random.UUID()[:8]
 	} else {
-		m.id = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), newUUID()[:8])
+		m.id = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), random.UUID()[:8])
 	}
 	return m
 }
@@ -55,7 +56,7 @@ func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Obse
 // run reports until ctx ends: three times in each lease, at once after a change, and soon after a
 // failure. It is the only goroutine that touches m.
 func (m *member) run(ctx context.Context) {
-	lease := m.gate.opts.MemberLease
+	lease := m.gate.opts.memberLease
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	closed := false // that nothing may be acquired has been told
@@ -77,7 +78,7 @@ func (m *member) run(ctx context.Context) {
 		} else if news || closed {
 			stage, epoch, _ := m.gate.stage()
 			closed = false
-			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Note: fmt.Sprintf("%v, epoch %d", stage, epoch)})
+			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Stage: stage, Epoch: epoch})
 		}
 		if news {
 			next = 0
@@ -93,7 +94,7 @@ func (m *member) run(ctx context.Context) {
 // later, on its own, and has the last word. Each report carries a bound on the server's clock: one that arrives
 // later, perhaps after this member has left, does not count.
 func (m *member) report(ctx context.Context) (news bool, err error) {
-	lease := m.gate.opts.MemberLease
+	lease := m.gate.opts.memberLease
 	bounded, cancel := context.WithTimeout(ctx, min(m.gate.opts.ReplyTimeout, lease/2))
 	defer cancel()
 	if m.now.IsZero() {
@@ -115,7 +116,7 @@ func (m *member) report(ctx context.Context) (news bool, err error) {
 	m.seq++
 	report := stages.Report{
 		ID: m.id, Seq: m.seq, Lease: lease, Longest: m.longest, Skew: m.skew, Misfit: m.why,
-		Info:  stages.Info{Host: m.host, Process: os.Getpid(), Version: m.opts.Version, User: m.user},
+		Info:  stages.Info{Host: m.host, Process: os.Getpid(), User: m.user},
 		Bound: m.now.Add(sent.Sub(m.heard) + lease),
 	}
 	if report.Bound.After(m.bound) {

@@ -16,6 +16,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // held is what the locks of all packages have in common.
@@ -40,28 +41,34 @@ func modernOf(opts modern.Options) func(t *testing.T, pool lockmigrate.Pool) acq
 	return func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
 		l, err := modern.New(pool, opts)
 		require.NoError(t, err)
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { _ = l.Close() })
 		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
 	}
+}
+
+func redissonOf(t *testing.T, pool lockmigrate.Pool) acquireFunc {
+	l, err := redisson.New(pool, redisson.Options{TTL: 3 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
 }
 
 // kinds opens a Locker of each kind, which the end of the test closes.
 var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
 	"modern":          modernOf(modern.Options{}),
-	"modern fenced":   modernOf(modern.Options{Fencing: true}),
+	"modern fenced":   modernOf(modern.Options{FenceTTL: time.Minute}),
 	"modern unfair":   modernOf(modern.Options{Unfair: true}),
-	"modern redisson": modernOf(modern.Options{Layout: modern.Redisson}),
-	"modern pooled":   modernOf(modern.Options{Pooled: true}),
+	"modern redisson": redissonOf,
 	"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
 		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
 		require.NoError(t, err)
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { _ = l.Close() })
 		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
 	},
 	"legacy": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
 		l, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
 		require.NoError(t, err)
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { _ = l.Close() })
 		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
 	},
 }

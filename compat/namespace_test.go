@@ -357,7 +357,7 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 			reports <- told{epoch, longest}
 		}
 	})
-	l, err := compat.New(poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", MemberLease: 300 * time.Millisecond})
+	l, err := compat.New(poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", TTL: 200 * time.Millisecond, CommandDelay: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +391,6 @@ func TestAClockOfTheLastCentury(t *testing.T) {
 	namespace(t, s)
 	for name, l := range map[string]*compat.Locker{
 		"namespace": newLocker(t, s, quick(ofOrders)),
-		"alone":     newLocker(t, s, quick(func(o *compat.Options) { o.Stage = compat.Legacy })),
 	} {
 		_, err := l.Acquire(within(t, 10*time.Second), "orders:1")
 		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "clock stands before 2001-09-09") {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -27,7 +28,7 @@ func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-ch
 		}
 		locks <- k
 	}()
-	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return l.Waiting() != "idle" })
+	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return l.Waiting() != lockmigrate.ModeIdle })
 	return locks, errs
 }
 
@@ -43,7 +44,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			s := redistest.Real(t)
-			holder := newLocker(t, s, quick(func(o *compat.Options) { o.Stage = stage }))
+			holder := newLocker(t, s, quick(inStage(t, s, stage)))
 			var refused atomic.Int64
 			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
 				conn, err := redis.DialContext(ctx, "tcp", s.Addr)
@@ -53,11 +54,11 @@ func TestWaitersOutliveARestart(t *testing.T) {
 				return conn, err
 			}}
 			t.Cleanup(func() { _ = pool.Close() })
-			l, err := compat.New(pool, quick(func(o *compat.Options) { o.Stage = stage }))
+			l, err := compat.New(pool, quick(inStage(t, s, stage)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(l.Close)
+			t.Cleanup(func() { _ = l.Close() })
 			acquire(t, holder, "orders")
 			locks, errs := wait(t, patiently(t), l, "orders")
 			s.Kill()
@@ -91,7 +92,7 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { _ = l.Close() })
 	locks, errs := wait(t, patiently(t), l, "orders")
 	// Armed while it waits: whichever of its attempts finds the key free loses every reply.
 	armed.Store(true)
@@ -130,7 +131,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { _ = l.Close() })
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)

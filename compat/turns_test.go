@@ -25,7 +25,6 @@ import (
 func eager(change ...func(*compat.Options)) compat.Options {
 	return quick(append([]func(*compat.Options){func(o *compat.Options) {
 		o.TTL, o.Yield = 20*time.Second, -1
-		o.RenewEvery = 500 * time.Millisecond
 	}}, change...)...)
 }
 
@@ -91,13 +90,13 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 			defer cancel()
 			var acquires []func() (lockmigrate.Held, error)
 			for range 2 {
-				c := newLocker(t, s, eager(func(o *compat.Options) { o.Stage = stage }))
+				c := newLocker(t, s, eager(inStage(t, s, stage)))
 				acquires = append(acquires, func() (lockmigrate.Held, error) { return c.Acquire(ctx, "orders") })
-				m, err := modern.New(s.Pool(), modern.Options{Fencing: true})
+				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(m.Close)
+				t.Cleanup(func() { _ = m.Close() })
 				acquires = append(acquires, func() (lockmigrate.Held, error) { return m.Acquire(ctx, "orders") })
 			}
 			var all sync.WaitGroup
@@ -155,7 +154,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		for n := range waiters {
-			l := newLocker(t, s, eager(func(o *compat.Options) { o.Poll = 2 * time.Second })) // nobody is passed over on a busy machine
+			l := newLocker(t, s, eager()).Tune(0, 2*time.Second) // nobody is passed over on a busy machine
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -234,13 +233,13 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 	s := redistest.Real(t)
 	var renewed atomic.Int64
 	l := newLocker(t, s, quick(func(o *compat.Options) {
-		o.TTL, o.RenewEvery, o.ShortestLease, o.Lease = time.Minute, time.Second, time.Minute, time.Minute
+		o.TTL, o.ShortestLease, o.Lease = time.Minute, time.Minute, time.Minute
 		o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventRenewed {
 				renewed.Add(1)
 			}
 		})
-	}))
+	})).Tune(time.Second, 0)
 	goroutines := runtime.NumGoroutine()
 	var held []*compat.Lock
 	for n := range locks {
@@ -311,7 +310,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		moveTo(t, store, stages.Bridge)
 		var lockers []*compat.Locker
 		for range 2 {
-			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 20 * time.Second; o.MemberLease = 3 * time.Second }))
+			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
 			runs(t, l, compat.Bridge)
 			lockers = append(lockers, l)
 		}

@@ -1,33 +1,20 @@
 package compat
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // newValue returns a fresh bridge value of a dialect.
-func newValue(random *random.Source, d *protocol.Dialect) string {
+func newValue(source *random.Source, d *protocol.Dialect) string {
 	owner := ""
 	switch d.Layout {
 	case protocol.UUIDColonNumber:
-		owner = newUUID()
+		owner = random.UUID()
 	case protocol.NumberDashOwner:
 		owner = "0-0" // a pid and a thread that no client has
 	case protocol.NumberColonOwner:
 		owner = "0"
 	}
-	return d.BridgeValue(random.Between(protocol.BridgeLow, protocol.BridgeHigh), owner)
-}
-
-// newUUID returns a random UUID, version 4.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	h := hex.EncodeToString(b[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+	return d.BridgeValue(source.Between(protocol.BridgeLow, protocol.BridgeHigh), owner)
 }

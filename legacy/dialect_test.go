@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +15,7 @@ import (
 func predis() legacy.Custom {
 	return legacy.Custom{
 		Name: "predis", Unit: legacy.Seconds, Extra: 1, Win: legacy.WinIfOldIsExpired, TakesMissing: true,
-		Format: func(number, owner string) string { return number + ":" + owner },
-		Parse: func(value string) (string, bool) {
-			number, _, found := strings.Cut(value, ":")
-			return number, found
-		},
+		Layout: legacy.NumberColonOwner,
 	}
 }
 
@@ -47,10 +42,9 @@ func TestCustomDialect(t *testing.T) {
 
 func TestCustomDialectIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*legacy.Custom){
-		"Name":          func(c *legacy.Custom) { c.Name = "" },
-		"set together":  func(c *legacy.Custom) { c.Parse = nil },
-		"must be":       func(c *legacy.Custom) { c.Extra = -1 },
-		"does not read": func(c *legacy.Custom) { c.Parse = func(string) (string, bool) { return "", false } },
+		"Name":         func(c *legacy.Custom) { c.Name = "" },
+		"must be":      func(c *legacy.Custom) { c.Extra = -1 },
+		"no such Unit": func(c *legacy.Custom) { c.Layout = 9 },
 	} {
 		c := predis()
 		change(&c)
@@ -63,7 +57,6 @@ func TestParseDialect(t *testing.T) {
 	d, err := legacy.ParseDialect("redispy-float")
 	require.NoError(t, err)
 	assert.Equal(t, legacy.RedisPyFloat, d)
-	assert.Equal(t, "jedis-ms", legacy.Dialect{}.String(), "the zero value")
 	_, err = legacy.ParseDialect("nope")
 	assert.ErrorContains(t, err, "known are jedis-ms")
 	at, ok := legacy.JedisMS.Expires("1795262400123")

@@ -58,8 +58,8 @@
 //
 // # Time and failure
 //
-// The holder's clock decides what is written, every reader's clock decides what it means. Options.Clock
-// may be a ServerClock, which follows the server's TIME, for hosts whose clock is not trusted; then this
+// The holder's clock decides what is written, every reader's clock decides what it means. With
+// Options.FollowServer it is the server's TIME, for hosts whose clock is not trusted; then this
 // member is no further off than the round trip, but the others still are as far off as they are.
 //
 // A lock whose process crashes stays until its lease ends: the key has no TTL.

@@ -37,7 +37,7 @@ func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began pr
 	s.Owner, s.Span = (*kept)(k), l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
-	left := m.Expiry().Time().Sub(l.opts.Clock.Now())
+	left := m.Expiry().Time().Sub(l.now())
 	s.Begin(began, min(began.Add(l.opts.Lease), l.mono.Now().Add(left)))
 	return k
 }
@@ -70,8 +70,10 @@ func (k *Lock) Context() context.Context { return k.life.Context() }
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the
-// lease was over or the key not ours any more. After another error the release may be tried again;
-// what cannot be released ends with the lease, and so does the holder's context.
+// lease was over or the key not ours any more. After another error the Locker tries the
+// release again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call
+// after the lock was given back returns nil. Where an earlier DEL may have run, the next one is sent only while the key holds
+// our value. What cannot be released ends with the lease, and so does the holder's context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
@@ -88,13 +90,13 @@ func (k *kept) Acquired(driver.Outcome) {}
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
-	if err := l.syncClock(ctx); err != nil {
-		failed := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Failed}, Err: err}
+	if err := l.sync(ctx); err != nil {
+		failed := driver.Ended(protocol.Failed, err)
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	k.mu.Lock()
 	m := &protocol.LegacyRenew{
-		Dialect: l.opts.Dialect.Rules(), Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
+		Dialect: l.rules, Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
 		Value: k.value, ValueExpiry: k.valueExpiry, Pending: k.pending, PendingExpiry: k.pendingExpiry,
 	}
 	k.mu.Unlock()
@@ -117,15 +119,16 @@ func (k *kept) keep(m *protocol.LegacyRenew) {
 
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, rules := k.locker, k.locker.opts.Dialect.Rules()
+	l, rules := k.locker, k.locker.rules
 	var lost *Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.NotOurs}}, nil
+		return driver.Ended(protocol.NotOurs, nil), nil
 	}
+	again := k.life.Unconfirmed()
 	k.mu.Lock()
 	m := &protocol.LegacyRelease{
 		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
-		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry,
+		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry, Again: again,
 	}
 	k.mu.Unlock()
 	never := m.Policy == protocol.ReleaseNever

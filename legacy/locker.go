@@ -11,9 +11,12 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/background"
+	"github.com/lockmigrate/lockmigrate/internal/client/clock"
+	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
@@ -22,8 +25,12 @@ import (
 // Locker takes locks on the keys of one fleet.
 type Locker struct {
 	opts   Options
+	rules  *protocol.Dialect
+	now    func() time.Time                // of every value written and judged
+	sync   func(ctx context.Context) error // corrects that clock
 	driver *driver.Driver
 	mono   renewal.Clock // of the deadlines
+	watch  *renewal.Timers
 	lives  lifetime.Locker
 
 	background background.Group
@@ -36,13 +43,18 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &Locker{
-		opts:   opts,
-		driver: &driver.Driver{Pool: topology.Leaving(pool), Now: opts.Clock.Now, ReplyTimeout: opts.ReplyTimeout},
-		mono:   renewal.NewClock(),
+	l := &Locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: renewal.NewClock()}
+	l.rules, _ = protocol.Rules(opts.Dialect)
+	l.opts.Observer = connect.Observer(opts.Observer)
+	pool = topology.Leaving(pool)
+	if opts.FollowServer {
+		server := clock.NewServer(pool, opts.ReplyTimeout)
+		l.now, l.sync = server.Now, server.Sync
 	}
+	l.driver = &driver.Driver{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
+	l.watch = renewal.NewTimers(l.mono.Now)
 	l.lives = lifetime.Locker{
-		Now: l.mono.Now, At: l.mono.At, Seen: opts.Observer, Watch: renewal.NewTimers(l.mono.Now),
+		Now: l.mono.Now, At: l.mono.At, Seen: l.opts.Observer, Watch: l.watch,
 		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
 	}
 	return l, nil
@@ -50,11 +62,13 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 
 // Close returns when nothing of this Locker runs in the background any more: commands whose callers
 // left before the reply. Nothing is sent after that. Release locks first: those that are held stay on the
-// server until their leases end, and so do their contexts.
-func (l *Locker) Close() {
+// server until their leases end, and so do their contexts, and the error says how many they are.
+func (l *Locker) Close() error {
+	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
 	l.closed.Store(true)
 	l.background.Close()
 	l.driver.Close()
+	return connect.StillHeld("legacy", l.watch.Len())
 }
 
 // TryAcquire makes one attempt: at most SETNX, GET and GETSET.
@@ -69,12 +83,10 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 		return l.observed(ctx, key, math.MaxInt64)
 	}
 	// A server that does not answer must not make it longer: the old code's count of sleeps ends it in any other case.
-	bounded, cancel := context.WithTimeoutCause(ctx, patience+l.opts.Poll, errWaitOver)
+	bounded, cancel := context.WithTimeoutCause(ctx, patience+l.opts.Poll, lifetime.ErrWaitOver)
 	defer cancel()
 	return l.observed(bounded, key, patience)
 }
-
-var errWaitOver = errors.New("Options.Wait is over")
 
 // Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
 // lock back on every way out of it, panics included. The error is work's own; without one, it is that of
@@ -93,17 +105,9 @@ func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 func (l *Locker) observed(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
-	event := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Took: time.Since(start), Err: err}
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrNotAcquired):
-		event.Kind = lockmigrate.EventWaited
-	default:
-		event.Kind = lockmigrate.EventFailed
-	}
-	l.opts.Observer.Observe(event)
+	l.opts.Observer.Observe(lockmigrate.Event{Kind: connect.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
 	if err == nil {
-		l.lives.Watch.Add(&lock.life.Lease)
+		l.watch.Add(&lock.life.Lease)
 	}
 	return lock, err
 }
@@ -112,11 +116,11 @@ func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration
 	if key == "" {
 		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
-	if err := l.syncClock(ctx); err != nil {
+	if err := l.sync(ctx); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
 	}
 	machine := &protocol.LegacyAcquire{
-		Dialect: l.opts.Dialect.Rules(), Key: key, Owner: newOwner(),
+		Dialect: l.rules, Key: key, Owner: random.UUID(),
 		Lease: l.opts.Lease, Poll: l.opts.Poll, Patience: patience,
 	}
 	start := time.Now()
@@ -182,7 +186,7 @@ func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o dri
 // notAcquired says that another holds the key, or that what is on it is not of our dialect; cause is
 // set when the wait was cancelled.
 func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
-	if errors.Is(cause, errWaitOver) { // as when the sleeps end it
+	if errors.Is(cause, lifetime.ErrWaitOver) { // as when the sleeps end it
 		cause = nil
 	}
 	foreign := &Error{

@@ -28,7 +28,7 @@ func newLocker(t *testing.T, pool lockmigrate.Pool, opts legacy.Options) *legacy
 	t.Helper()
 	locker, err := legacy.New(pool, opts)
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
+	t.Cleanup(func() { _ = locker.Close() })
 	return locker
 }
 
@@ -476,4 +476,31 @@ func TestWaitBoundsASilentServer(t *testing.T) {
 	assert.Less(t, time.Since(start), 10*time.Second)
 	thaw()
 	l.Close()
+}
+
+// TestFollowServer: a member whose host is ten minutes behind the server writes the expiry that the server would, and takes no
+// lock by a clock that it cannot read.
+func TestFollowServer(t *testing.T) {
+	s := redistest.Mini(t)
+	const ahead = 10 * time.Minute
+	s.Mini.SetTime(time.Now().Add(ahead))
+	pool := s.Pool()
+	locker := newLocker(t, pool, legacy.Options{Lease: time.Minute, FollowServer: true})
+	lock, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	written, err := strconv.ParseInt(s.Value(key), 10, 64)
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now().Add(ahead+time.Minute), time.UnixMilli(written), time.Second)
+	assert.NoError(t, lock.Context().Err())
+	assert.NoError(t, lock.Release(t.Context()))
+
+	fresh := newLocker(t, pool, legacy.Options{FollowServer: true})
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = fresh.TryAcquire(cancelled, key)
+	assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+	assert.ErrorIs(t, err, context.Canceled)
+	s.Mini.Close()
+	_, err = fresh.TryAcquire(t.Context(), key)
+	assert.ErrorContains(t, err, "read the server's clock")
 }

@@ -10,11 +10,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Defaults of Options.
-const (
-	DefaultLease        = 5 * time.Minute
-	DefaultReplyTimeout = 5 * time.Second
-)
+// DefaultLease is how long a lock is held at most.
+const DefaultLease = 5 * time.Minute
 
 // Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes, waits for
 // as long as the context allows, and deletes only while its lease lasts. No duration may be longer than ten years.
@@ -43,14 +40,16 @@ type Options struct {
 	// Release says how a lock is given back. Zero: ReleaseUnexpired.
 	Release ReleasePolicy
 
-	// Clock is read for every value written and every value judged. Zero: the host's wall clock.
-	Clock Clock
+	// FollowServer lives by the server's TIME instead of the host's wall clock, for hosts whose clock is not trusted: each value
+	// is written and judged by it. The offset is measured every 30 s, to within half a round trip, and carried on by the
+	// monotonic clock. When no measurement comes through for 5 minutes, nothing is acquired or renewed.
+	FollowServer bool
 
 	// Observer is told of acquisitions, waits, renewals, losses, releases and failures. Nil: nobody is.
 	Observer lockmigrate.Observer
 
 	// ReplyTimeout bounds the wait for each reply of the server, whatever the context says. A reply that
-	// has not come by then counts as lost. Zero: 5 seconds.
+	// has not come by then counts as lost. Zero: 5 s, or a quarter of Lease if that is shorter.
 	ReplyTimeout time.Duration
 }
 
@@ -86,7 +85,7 @@ func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
 
 // Validate tells what is wrong with the options, without changing them.
 func (o Options) Validate() error {
-	d := o.Dialect.Rules()
+	d, known := protocol.Rules(o.Dialect)
 	wrong := []error{
 		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),
 		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}, limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
@@ -96,31 +95,22 @@ func (o Options) Validate() error {
 			wrong = append(wrong, fmt.Errorf(format, args...))
 		}
 	}
+	refuse(!known, "Dialect %v: not one of this package; see Custom", o.Dialect)
 	refuse(o.lease()%d.Unit.Resolution() != 0, "Lease %v: dialect %s writes whole units of %v", o.lease(), d.Name, d.Unit.Resolution())
 	refuse(o.Release > ReleaseCompare, "Release %d: no such policy", o.Release)
 	return errors.Join(wrong...)
 }
 
 func (o Options) lease() time.Duration {
-	if o.Lease == 0 {
-		return DefaultLease
-	}
+	limits.Default(&o.Lease, DefaultLease)
 	return o.Lease
 }
 
 func (o Options) withDefaults() Options {
 	o.Lease = o.lease()
-	if o.Poll == 0 {
-		o.Poll = o.Dialect.Rules().Poll
-	}
-	if o.Clock == nil {
-		o.Clock = SystemClock{}
-	}
-	if o.Observer == nil {
-		o.Observer = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
-	}
-	if o.ReplyTimeout == 0 {
-		o.ReplyTimeout = DefaultReplyTimeout
-	}
+	rules, _ := protocol.Rules(o.Dialect)
+	o.Dialect = rules
+	limits.Default(&o.Poll, rules.Poll)
+	limits.Default(&o.ReplyTimeout, limits.ReplyTimeout(o.Lease))
 	return o
 }

@@ -13,6 +13,6 @@
 //   - legacy ServiceStack. Keys: KEY. Channels: none.
 //     Commands: setnx watch unwatch multi exec del get set pttl [persist] [type] [pexpire] eval evalsha.
 //
-//   - legacy ServerClock. Keys: KEY. Channels: none.
+//   - legacy FollowServer. Keys: KEY. Channels: none.
 //     Commands: setnx getset time del get set pttl [persist] [type] [pexpire] eval evalsha.
 package legacy

@@ -21,11 +21,11 @@ import (
 // BenchmarkAcquireRelease is the cost of a lock that nobody else wants, beside the same commands sent by
 // hand over a pool.
 func BenchmarkAcquireRelease(b *testing.B) {
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "unfair": {Unfair: true}, "fenced": {Fencing: true}, "pooled": {Pooled: true},
+	for name, opts := range map[string]kind{
+		"queue": {}, "unfair": {Unfair: true}, "fenced": {FenceTTL: time.Minute}, "pooled": {Pooled: true},
 	} {
 		b.Run(name, func(b *testing.B) {
-			locker := newLocker(b, redistest.Real(b).Pool(), opts)
+			locker := open(b, redistest.Real(b), opts)
 			ctx := context.Background()
 			b.ReportAllocs()
 			for b.Loop() {

@@ -25,8 +25,8 @@ import (
 // key that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
 	const rounds, callers, keys = 15, 8, 4
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Layout: modern.Redisson},
+	for name, opts := range map[string]kind{
+		"queue": {}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,7 +34,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
 				opts.Observer = seen
-				locker := newLocker(t, s.Pool(), opts)
+				locker := open(t, s, opts)
 				var all sync.WaitGroup
 				var over atomic.Bool
 				for range callers {
@@ -57,7 +57,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				locker.Close()
 				over.Store(true)
 				all.Wait()
-				if opts.Unfair || opts.Layout == modern.Redisson {
+				if opts.Unfair || opts.Redisson {
 					continue // their waiters ask over a connection of their own, whose last command may come after its give-back
 				}
 				for n := range keys {
@@ -67,38 +67,6 @@ func TestCloseBesideCallers(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestCloseOfAQuorumBesideCallers(t *testing.T) {
-	const rounds, callers = 15, 6
-	for range rounds {
-		var pools []lockmigrate.Pool
-		for range 3 {
-			pools = append(pools, redistest.Mini(t).Pool())
-		}
-		q, err := modern.NewQuorum(pools, modern.QuorumOptions{Poll: time.Millisecond})
-		require.NoError(t, err)
-		var all sync.WaitGroup
-		var over atomic.Bool
-		for n := range callers {
-			all.Go(func() {
-				for !over.Load() {
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
-					if lock, err := q.Acquire(ctx, strconv.Itoa(n%2)); err == nil {
-						_ = lock.Renew(ctx)
-						_ = lock.Release(ctx)
-					}
-					cancel()
-				}
-			})
-		}
-		time.Sleep(rand.N(5 * time.Millisecond)) // the subject
-		q.Close()
-		over.Store(true)
-		all.Wait()
-		_, err = q.TryAcquire(t.Context(), "closed")
-		assert.ErrorContains(t, err, "the Locker is closed")
 	}
 }
 
@@ -123,7 +91,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return locker.Waiting() == "tracking" })
+		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return locker.Waiting() == lockmigrate.ModeTracking })
 		link.Slow(delay, 0)
 		s.Do("PEXPIRE", key, 60_000)  // wakes the waiter: it asks again, and has its reply after two delays
 		time.Sleep(rand.N(3 * delay)) // the subject
@@ -158,7 +126,7 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return locker.Waiting() == "polling" })
+		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return locker.Waiting() == lockmigrate.ModePolling })
 		losing.Store(true)
 		redistest.Await(t, "a lost answer", time.Minute, func() bool { return lost.Load() > 0 })
 		s.Do("DEL", key)
@@ -174,17 +142,17 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 
 // Close ends every wait at once, and no waiter leaves its place in the queue behind.
 func TestCloseEndsWaits(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "fenced": {Fencing: true}, "unfair": {Unfair: true}, "pooled": {Pooled: true},
-		"redisson": {Layout: modern.Redisson}, "untracked": {NoTracking: true},
+	for name, opts := range map[string]kind{
+		"queue": {}, "fenced": {FenceTTL: time.Minute}, "unfair": {Unfair: true}, "pooled": {Pooled: true},
+		"redisson": {Redisson: true}, "untracked": {Untracked: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const key, waiters = "k", 3
 			s := redistest.Real(t)
-			lock, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+			lock, err := open(t, s, opts).Acquire(t.Context(), key)
 			require.NoError(t, err)
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			ended := make(chan error, waiters)
 			for range waiters {
 				go func() {
@@ -193,7 +161,7 @@ func TestCloseEndsWaits(t *testing.T) {
 				}()
 			}
 			queue := protocol.QueueKey(key)
-			if opts.Unfair || opts.Layout == modern.Redisson {
+			if opts.Unfair || opts.Redisson {
 				time.Sleep(300 * time.Millisecond) // the subject
 			} else {
 				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
@@ -212,28 +180,4 @@ func TestCloseEndsWaits(t *testing.T) {
 			require.NoError(t, lock.Release(t.Context()))
 		})
 	}
-}
-
-// Renewals to a server that does not answer do not pile up: the release and Close wait for none of them.
-func TestRenewalsOfAQuorumDoNotPileUp(t *testing.T) {
-	const renewals, patience = 50, 100 * time.Millisecond
-	var pools []lockmigrate.Pool
-	var silent *redistest.Server
-	for range 3 {
-		silent = redistest.Real(t)
-		pools = append(pools, silent.Pool())
-	}
-	q, err := modern.NewQuorum(pools, modern.QuorumOptions{TTL: time.Minute, ReplyTimeout: patience})
-	require.NoError(t, err)
-	lock, err := q.Acquire(t.Context(), "k")
-	require.NoError(t, err)
-	thaw := silent.Freeze()
-	defer thaw()
-	for range renewals {
-		require.NoError(t, lock.Renew(t.Context()))
-	}
-	require.NoError(t, lock.Release(t.Context()))
-	began := time.Now()
-	q.Close()
-	assert.Less(t, time.Since(began), renewals*patience/2)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -96,7 +95,7 @@ func ExampleLock_Fence() {
 	pool, stop := server()
 	defer stop()
 	ctx := context.Background()
-	locker, err := modern.New(pool, modern.Options{Fencing: true})
+	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 	if err != nil {
 		panic(err)
 	}
@@ -150,28 +149,5 @@ func ExampleWithOwner() {
 	fmt.Println(err)
 	// Output:
 	// held 2 times
-	// <nil>
-}
-
-func ExampleQuorum() {
-	var pools []lockmigrate.Pool
-	for range 3 {
-		pool, stop := server()
-		defer stop()
-		pools = append(pools, pool)
-	}
-	quorum, err := modern.NewQuorum(pools, modern.QuorumOptions{TTL: 10 * time.Second})
-	if err != nil {
-		panic(err)
-	}
-	defer quorum.Close()
-
-	err = quorum.Do(context.Background(), "orders", func(ctx context.Context) error {
-		fmt.Println("on a majority")
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// on a majority
 	// <nil>
 }

@@ -30,7 +30,7 @@ import (
 // Here the server's clock is ten seconds off, either way, and the lease is three seconds: nothing of it
 // is lost or won by that, and fencing tokens still rise.
 func TestFault01ServersClockDiffers(t *testing.T) {
-	opts := modern.Options{TTL: 3 * time.Second, Fencing: true}
+	opts := modern.Options{TTL: 3 * time.Second, FenceTTL: time.Minute}
 	for _, off := range []time.Duration{10 * time.Second, -10 * time.Second} {
 		s := redistest.Mini(t)
 		s.Mini.SetTime(time.Now().Add(off))
@@ -51,18 +51,18 @@ func TestFault01ServersClockDiffers(t *testing.T) {
 
 // And on the wire there is no absolute time at all, in none of the layouts and ways of waiting.
 func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"fenced": {Fencing: true}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson},
+	for name, opts := range map[string]kind{
+		"fenced": {FenceTTL: time.Minute}, "unfair": {Unfair: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			monitor := s.Monitor()
-			a, b := newLocker(t, s.Pool(), opts), newLocker(t, s.Pool(), opts)
+			a, b := open(t, s, opts), open(t, s, opts)
 			lock, err := a.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			second := make(chan error, 1)
 			go func() { second <- b.Do(t.Context(), key, func(context.Context) error { return nil }) }()
-			require.Eventually(t, func() bool { return b.Waiting() == "tracking" }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return b.Waiting() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
 			require.NoError(t, lock.Renew(t.Context()))
 			require.NoError(t, lock.Release(t.Context()))
 			require.NoError(t, <-second)
@@ -80,11 +80,11 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 // Fault 2: a command that does not know the context. TryAcquire with 200 ms comes back after 200 ms
 // though the server is paused for three seconds, says so, and leaves nothing behind.
 func TestFault02ContextIsHonoured(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"line": {}, "pool": {Pooled: true}, "redisson": {Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"line": {}, "pool": {Pooled: true}, "redisson": {Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			warm, err := locker.Acquire(t.Context(), "another")
 			require.NoError(t, err)
 			s.Do("CLIENT", "PAUSE", 3000)
@@ -112,14 +112,14 @@ func TestFault02ContextIsHonoured(t *testing.T) {
 
 // Fault 3: a release script on every failed try. Ten tries are ten commands.
 func TestFault03FailedTryIsOneCommand(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"token": {}, "fenced": {Fencing: true}, "pool": {Pooled: true}, "redisson": {Layout: modern.Redisson},
+	for name, opts := range map[string]kind{
+		"token": {}, "fenced": {FenceTTL: time.Minute}, "pool": {Pooled: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
-			_, err := newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+			_, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			_, err = locker.TryAcquire(t.Context(), key) // connects
 			require.ErrorIs(t, err, modern.ErrNotAcquired)
 			monitor := s.Monitor()
@@ -159,14 +159,15 @@ func (w *wire) next(f ...fate) {
 	w.fates = f
 }
 
-func (w *wire) options(o modern.Options) modern.Options {
-	o.Dial = func(ctx context.Context) (redis.Conn, error) {
+func (w *wire) pool(t *testing.T) *redis.Pool {
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", w.s.Addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return &wiredConn{Conn: conn, wire: w}, err
 		}))
-	}
-	return o
+	}}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
 }
 
 type wiredConn struct {
@@ -206,12 +207,12 @@ func (c *wiredConn) Read(p []byte) (int, error) {
 // caller still wants the lock, cleaned up by token when it does not, and reported as unknown, with the
 // time, when neither can be confirmed.
 func TestFault04LostReplies(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"token": {}, "fenced": {Fencing: true}, "redisson": {Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"token": {}, "fenced": {FenceTTL: time.Minute}, "redisson": {Redisson: true}} {
 		for what, loses := range map[string]redistest.Fate{"reply": redistest.LosesReply, "command": redistest.LosesCommand} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				s := redistest.Real(t)
 				w := &wire{s: s}
-				locker := newLocker(t, s.Pool(), w.options(opts))
+				locker := openOver(t, w.pool(t), opts)
 
 				w.next(fate{key, loses})
 				lock, err := locker.TryAcquire(t.Context(), key)
@@ -264,7 +265,7 @@ func TestFault04LostReplies(t *testing.T) {
 // Fault 5: a renewal that fails only logs, or dies silently. Here the holder's context ends at a local
 // deadline that counts from before the last successful renewal was sent, though no reply ever comes.
 func TestFault05LossWithoutAReply(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"token": {}, "pool": {Pooled: true}, "redisson": {Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"token": {}, "pool": {Pooled: true}, "redisson": {Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
@@ -273,23 +274,21 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			var failures []error
 			var renewed time.Time // the end of a renewal: its command was sent before
 			opts.TTL, opts.ReplyTimeout = ttl, 150*time.Millisecond
-			opts.RenewalFailed = func(lock *modern.Lock, err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				assert.Equal(t, key, lock.Key())
-				failures = append(failures, err)
-			}
 			first := make(chan struct{})
 			var once sync.Once
 			opts.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
-				if e.Kind == lockmigrate.EventRenewed {
-					mu.Lock()
+				mu.Lock()
+				defer mu.Unlock()
+				switch e.Kind {
+				case lockmigrate.EventRenewed:
 					renewed = time.Now()
-					mu.Unlock()
 					once.Do(func() { close(first) })
+				case lockmigrate.EventFailed, lockmigrate.EventLost:
+					assert.Equal(t, key, e.Key)
+					failures = append(failures, e.Err)
 				}
 			})
-			lock, err := newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			<-first
 			s.Signal(syscall.SIGSTOP)
@@ -297,7 +296,7 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			ended := time.Now()
 			s.Signal(syscall.SIGCONT)
 			assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
-			require.Eventually(t, func() bool { // the hook is told after the holder
+			require.Eventually(t, func() bool { // the observer is told after the holder
 				mu.Lock()
 				defer mu.Unlock()
 				return len(failures) > 0 && errors.Is(failures[len(failures)-1], modern.ErrLost)
@@ -306,8 +305,12 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			defer mu.Unlock()
 			assert.LessOrEqual(t, ended.Sub(renewed), ttl+50*time.Millisecond, "no later than the deadline")
 			assert.GreaterOrEqual(t, ended.Sub(renewed), ttl/2, "and not at the first failure")
-			require.GreaterOrEqual(t, len(failures), 2, "the hook heard of each")
+			require.GreaterOrEqual(t, len(failures), 2, "the observer heard of each")
 			assert.NotErrorIs(t, failures[0], modern.ErrLost)
+			var lost *modern.Error
+			require.ErrorAs(t, context.Cause(lock.Context()), &lost)
+			assert.Equal(t, lockmigrate.ReasonDeadline, lost.Reason)
+			assert.Error(t, lost.Cause, "the I/O error behind it")
 			assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
 		})
 	}
@@ -316,7 +319,7 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 // An answer that is read after the TTL, as by a process that was stopped meanwhile, is no lock: the caller is told
 // instead of being handed one that is over.
 func TestAnswerReadAfterTheTTL(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"token": {Pooled: true}, "redisson": {Pooled: true, Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"token": {Pooled: true}, "redisson": {Pooled: true, Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
@@ -329,7 +332,7 @@ func TestAnswerReadAfterTheTTL(t *testing.T) {
 			}}
 			t.Cleanup(func() { _ = pool.Close() })
 			opts.TTL, opts.ReplyTimeout = 500*time.Millisecond, 400*time.Millisecond
-			locker := newLocker(t, pool, opts)
+			locker := openOver(t, pool, opts)
 			late.Store(true)
 			_, err := locker.TryAcquire(t.Context(), key)
 			late.Store(false)
@@ -372,7 +375,7 @@ func TestFault05LossByTheServersWord(t *testing.T) {
 // Fault 6: an extension after the expiry reports "taken", and a cancelled wait a bare failure.
 func TestFault06SaysWhatHappened(t *testing.T) {
 	s := redistest.Real(t)
-	locker := newLocker(t, s.Pool(), modern.Options{TTL: 50 * time.Millisecond, NoRenewal: true})
+	locker := newLocker(t, s.Pool(), modern.Options{TTL: 50 * time.Millisecond, RenewEvery: -1})
 	lock, err := locker.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
 	<-lock.Context().Done()
@@ -381,7 +384,7 @@ func TestFault06SaysWhatHappened(t *testing.T) {
 	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
 
 	// The same when the server is the first to know.
-	long := newLocker(t, s.Pool(), modern.Options{NoRenewal: true})
+	long := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
 	lock, err = long.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	s.Do("DEL", key)
@@ -422,7 +425,7 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
 	clients := strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
 	assert.LessOrEqual(t, clients, 10, "connections")
-	require.Eventually(t, func() bool { return waiter.Waiting() == "tracking" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waiter.Waiting() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
 	time.Sleep(100 * time.Millisecond) // until the watch is set
 	monitor := s.Monitor()
 	time.Sleep(300 * time.Millisecond) // the subject is that nothing happens
@@ -436,20 +439,20 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 // Fault 8: a wake-up that is lost hangs the waiter. Whatever happens to the messages, the TTL's timer
 // wakes it; here the holder has crashed, and then the waiter's connections break as well.
 func TestFault08LostWakeUp(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "untracked": {NoTracking: true, Poll: time.Hour}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson},
+	for name, opts := range map[string]kind{
+		"queue": {}, "untracked": {Untracked: true, Poll: time.Hour}, "unfair": {Unfair: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			if opts.Layout == modern.Redisson {
+			if opts.Redisson {
 				s.Do("HSET", key, "crashed:1", 1)
 				s.Do("PEXPIRE", key, 700)
 			} else {
 				s.Do("SET", key, "crashed", "PX", 700)
 			}
 			start := time.Now()
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			time.AfterFunc(200*time.Millisecond, func() { s.Do("CLIENT", "KILL", "TYPE", "pubsub") })
 			lock, err := locker.Acquire(t.Context(), key)
 			require.NoError(t, err)
@@ -480,10 +483,10 @@ func TestFault09MaxHold(t *testing.T) {
 
 // Fault 10: an unlock that is a bare DEL removes another's lock.
 func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"queue": {}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"queue": {}, "unfair": {Unfair: true}, "redisson": {Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
-			a, b := newLocker(t, s.Pool(), opts), newLocker(t, s.Pool(), opts)
+			a, b := open(t, s, opts), open(t, s, opts)
 			lock, err := a.TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			s.Do("DEL", key) // its lease is over, it does not know yet
@@ -500,16 +503,16 @@ func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
 // A server that restarts ends no wait, for any kind of waiter: the connections are made again, and the first waiter then
 // gets the lock.
 func TestWaitersOutliveARestart(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true}, "polling": {NoTracking: true},
+	for name, opts := range map[string]kind{
+		"queue": {}, "unfair": {Unfair: true}, "redisson": {Redisson: true}, "pooled": {Pooled: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			holder := newLocker(t, s.Pool(), opts)
+			holder := open(t, s, opts)
 			_, err := holder.Acquire(t.Context(), key)
 			require.NoError(t, err)
-			waiter := newLocker(t, s.Pool(), opts)
+			waiter := open(t, s, opts)
 			const n = 3
 			done := make(chan error, n)
 			for range n {
@@ -523,7 +526,8 @@ func TestWaitersOutliveARestart(t *testing.T) {
 					done <- err
 				}()
 			}
-			redistest.Await(t, "they wait", 10*time.Second, func() bool { return waiter.Waiting() != "idle" })
+			redistest.Await(t, "they wait", 10*time.Second, func() bool { return waiter.Waiting() != lockmigrate.ModeIdle })
+			time.Sleep(500 * time.Millisecond) // a first attempt that is under way may end in an error
 			s.Kill()
 			time.Sleep(500 * time.Millisecond) // it is away for so long
 			s.Start()
@@ -536,15 +540,15 @@ func TestWaitersOutliveARestart(t *testing.T) {
 
 // Options.Wait bounds all of an Acquire, also the first attempt, and what follows an acquisition.
 func TestWaitBoundsTheWholeAcquire(t *testing.T) {
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "unfair": {Unfair: true}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true},
-		"replicas": {Replicas: 1, ReplicaTimeout: 9 * time.Second},
+	for name, opts := range map[string]kind{
+		"queue": {}, "unfair": {Unfair: true}, "redisson": {Redisson: true}, "pooled": {Pooled: true},
+		"replicas": {Replicas: 1, TTL: 27 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			opts.Wait, opts.ReplyTimeout = 200*time.Millisecond, 10*time.Second
 			s := redistest.Real(t)
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			if opts.Replicas == 0 {
 				k, err := locker.Acquire(t.Context(), "other")
 				require.NoError(t, err)
@@ -586,13 +590,13 @@ func TestADialThatHangsHoldsUpNoWaiter(t *testing.T) {
 	s := redistest.Real(t)
 	pool := s.Pool()
 	var dials atomic.Int32
-	waiter := newLocker(t, pool, modern.Options{ReplyTimeout: 10 * time.Second, Dial: func(ctx context.Context) (redis.Conn, error) {
+	waiter := newLocker(t, &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
 		if dials.Add(1) > 1 {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
 		return pool.DialContext(ctx)
-	}})
+	}}, modern.Options{ReplyTimeout: 10 * time.Second})
 	holder := newLocker(t, s.Pool(), modern.Options{})
 	held, err := holder.Acquire(t.Context(), key)
 	require.NoError(t, err)

@@ -24,16 +24,16 @@ func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) *modern
 	t.Helper()
 	locker, err := modern.New(pool, opts)
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
+	t.Cleanup(func() { _ = locker.Close() })
 	return locker
 }
 
 // ways are the ways of waiting and of sending that every behaviour must hold for.
-func ways(t *testing.T, test func(t *testing.T, s *redistest.Server, opts modern.Options)) {
+func ways(t *testing.T, test func(t *testing.T, s *redistest.Server, opts kind)) {
 	t.Helper()
-	for name, opts := range map[string]modern.Options{
-		"queue": {}, "fenced": {Fencing: true}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Layout: modern.Redisson},
-		"untracked": {NoTracking: true, Poll: 10 * time.Millisecond},
+	for name, opts := range map[string]kind{
+		"queue": {}, "fenced": {FenceTTL: time.Minute}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Redisson: true},
+		"untracked": {Untracked: true, Poll: 10 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, s, opts) })
@@ -42,12 +42,12 @@ func ways(t *testing.T, test func(t *testing.T, s *redistest.Server, opts modern
 }
 
 func TestAcquireAndRelease(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
-		locker := newLocker(t, s.Pool(), opts)
+	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
+		locker := open(t, s, opts)
 		lock, err := locker.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		assert.Equal(t, key, lock.Key())
-		if opts.Layout == modern.Token {
+		if !opts.Redisson {
 			assert.Equal(t, lock.Token(), s.Value(key))
 			n, err := strconv.ParseInt(lock.Token(), 10, 64)
 			require.NoError(t, err, "legacy-safe")
@@ -58,9 +58,9 @@ func TestAcquireAndRelease(t *testing.T) {
 		ttl := s.Do("PTTL", key).(int64)
 		assert.InDelta(t, 29_000, ttl, 1_000)
 		assert.WithinDuration(t, time.Now().Add(30*time.Second), lock.Expiry(), time.Second)
-		assert.Equal(t, opts.Fencing, lock.Fence() > 0)
+		assert.Equal(t, opts.FenceTTL > 0, lock.Fence() > 0)
 
-		_, err = newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+		_, err = open(t, s, opts).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, modern.ErrNotAcquired)
 		require.NoError(t, lock.Renew(t.Context()))
 
@@ -74,12 +74,12 @@ func TestAcquireAndRelease(t *testing.T) {
 
 // The lock excludes, in one process and across Lockers, whatever the way of waiting.
 func TestExclusion(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
 		const lockers, workers, turns = 3, 4, 15
 		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		for range lockers {
-			locker := newLocker(t, s.Pool(), opts)
+			locker := open(t, s, opts)
 			for range workers {
 				all.Go(func() {
 					var last int64
@@ -89,7 +89,7 @@ func TestExclusion(t *testing.T) {
 							return
 						}
 						referee.Turn(func() {
-							if opts.Fencing {
+							if opts.FenceTTL > 0 {
 								assert.Greater(t, lock.Fence(), last)
 								last = lock.Fence()
 							}
@@ -106,8 +106,8 @@ func TestExclusion(t *testing.T) {
 }
 
 func TestDo(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
-		locker := newLocker(t, s.Pool(), opts)
+	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
+		locker := open(t, s, opts)
 		sentinel := errors.New("the work's own")
 		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
 		assert.Panics(t, func() { _ = locker.Do(t.Context(), key, func(context.Context) error { panic("boom") }) })
@@ -122,18 +122,18 @@ func TestDo(t *testing.T) {
 }
 
 func TestWaitEnds(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts modern.Options) {
-		holder := newLocker(t, s.Pool(), opts)
+	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
+		holder := open(t, s, opts)
 		lock, err := holder.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 
 		opts.Wait = 30 * time.Millisecond
-		_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+		_, err = open(t, s, opts).Acquire(t.Context(), key)
 		assert.ErrorIs(t, err, modern.ErrNotAcquired)
 		assert.ErrorContains(t, err, "Options.Wait is over")
 
 		opts.Wait = 0
-		waiter := newLocker(t, s.Pool(), opts)
+		waiter := open(t, s, opts)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		reason := errors.New("the caller lost interest")
 		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
@@ -150,7 +150,7 @@ func TestWaitEnds(t *testing.T) {
 }
 
 func TestRenewalKeepsTheLock(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"token": {}, "redisson": {Layout: modern.Redisson}, "pooled": {Pooled: true}} {
+	for name, opts := range map[string]kind{"token": {}, "redisson": {Redisson: true}, "pooled": {Pooled: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			opts.TTL = 150 * time.Millisecond
@@ -160,9 +160,9 @@ func TestRenewalKeepsTheLock(t *testing.T) {
 					renewed.Add(1)
 				}
 			})
-			lock, err := newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
+			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
-			other := newLocker(t, s.Pool(), opts)
+			other := open(t, s, opts)
 			for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
 				_, err := other.TryAcquire(t.Context(), key)
 				require.ErrorIs(t, err, modern.ErrNotAcquired)
@@ -189,7 +189,7 @@ func TestPoolWithoutDial(t *testing.T) {
 			}
 			second <- err
 		}()
-		require.Eventually(t, func() bool { return b.Waiting() == "polling" }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Waiting() == lockmigrate.ModePolling }, 10*time.Second, time.Millisecond)
 		require.NoError(t, lock.Release(t.Context()))
 		assert.NoError(t, <-second)
 	})

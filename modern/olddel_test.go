@@ -136,7 +136,7 @@ func entry(t *testing.T, s *redistest.Server) string {
 // What goes past the script must not go past what the script keeps: fencing tokens, and the share of
 // those who only poll. A key that has a TTL is mostly renewed when it changes, and costs one question.
 func TestOldClientsDeletionByTheScript(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"fenced": {Fencing: true}, "shared": {Share: 50 * time.Millisecond}, "TTL": {}} {
+	for name, opts := range map[string]modern.Options{"fenced": {FenceTTL: time.Minute}, "shared": {Yield: 50 * time.Millisecond}, "TTL": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			oldHolder(t, s)
@@ -148,7 +148,7 @@ func TestOldClientsDeletionByTheScript(t *testing.T) {
 			s.Do("DEL", key)
 			lock := <-got
 			assert.Equal(t, []string{"EVALSHA"}, asked(monitor))
-			assert.Equal(t, opts.Fencing, lock.Fence() > 0)
+			assert.Equal(t, opts.FenceTTL > 0, lock.Fence() > 0)
 			require.NoError(t, lock.Release(t.Context()))
 		})
 	}
@@ -161,7 +161,7 @@ func TestOldClientsDeletionAndALostReply(t *testing.T) {
 			s := redistest.Real(t)
 			w := &wire{s: s}
 			oldHolder(t, s)
-			got := waits(t, s, newLocker(t, s.Pool(), w.options(modern.Options{})), 1, true)
+			got := waits(t, s, newLocker(t, w.pool(t), modern.Options{}), 1, true)
 			w.next(fate{"\r\nSET\r\n", loses})
 			s.Do("DEL", key)
 			lock := <-got
@@ -181,7 +181,7 @@ func TestOldClientsDeletionLeavesAnEntry(t *testing.T) {
 			s := redistest.Real(t)
 			w := &wire{s: s}
 			oldHolder(t, s)
-			got := waits(t, s, newLocker(t, s.Pool(), w.options(modern.Options{})), 1, true)
+			got := waits(t, s, newLocker(t, w.pool(t), modern.Options{}), 1, true)
 			w.next(fate{"ZREM", redistest.LosesCommand}, fate{"ZREM", redistest.LosesCommand})
 			s.Do("DEL", key)
 			lock := <-got

@@ -1,18 +1,14 @@
 package modern_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,36 +24,24 @@ import (
 func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
 	assert.NoError(t, modern.Options{}.Validate())
 	for want, o := range map[string]modern.Options{
-		"TTL -1s: must not":            {TTL: -time.Second},
-		"TTL 1ms: at least":            {TTL: time.Millisecond},
-		"whole milliseconds":           {TTL: time.Second + time.Microsecond},
-		"more than half of TTL":        {TTL: 10 * time.Second, RenewEvery: 6 * time.Second},
-		"RenewEvery without":           {NoRenewal: true, RenewEvery: time.Second},
-		"MaxHold 1m0s: without":        {NoRenewal: true, MaxHold: time.Minute},
-		"Claim 20s: more than TTL":     {TTL: 10 * time.Second, Claim: 20 * time.Second},
-		"not less than TTL":            {TTL: time.Second, ReplyTimeout: time.Second},
-		"less than twice TTL":          {Fencing: true, TTL: time.Minute, FenceTTL: time.Minute},
-		"FenceTTL without Fencing":     {FenceTTL: time.Hour},
-		"Token 9: no such form":        {Token: 9},
-		"Layout 9: no such layout":     {Layout: 9},
-		"RLock has none":               {Layout: modern.Redisson, Fencing: true},
-		"the holder is <uuid>":         {Layout: modern.Redisson, Token: modern.UUID},
-		"Share: only the queue":        {Unfair: true, Share: time.Second},
-		"Replicas -1":                  {Replicas: -1},
-		"more than a third of TTL":     {TTL: time.Second, Replicas: 1, ReplicaTimeout: time.Second},
-		"not less than ReplyTimeout":   {Replicas: 1, ReplicaTimeout: time.Second, ReplyTimeout: 500 * time.Millisecond},
-		"ReplicaTimeout 100µs: at":     {Replicas: 1, ReplicaTimeout: 100 * time.Microsecond},
-		"ReplicaTimeout 1.5ms: the":    {Replicas: 1, ReplicaTimeout: 1500 * time.Microsecond},
-		"ReplicaTimeout without":       {ReplicaTimeout: time.Second},
-		"ReplyTimeout 1ns: at least":   {ReplyTimeout: 1},
-		"Poll 1µs: at least":           {Poll: time.Microsecond},
-		"RenewEvery 1ns: at least":     {RenewEvery: 1},
-		"MaxHold 2562047h47m16.8":      {MaxHold: math.MaxInt64},
-		"TTL 1752000h0m0s: at most":    {TTL: 200 * 365 * 24 * time.Hour},
-		"Wait 2562047h47m16.8":         {Wait: math.MaxInt64},
-		"shorter than 16 bytes":        {NewToken: func() string { return "short" }},
-		"contains a blank":             {NewToken: func() string { return "a token with blanks" }},
-		"returned \"aaaaaaaaaaaaaaaaa": {NewToken: func() string { return strings.Repeat("a", 20) }},
+		"TTL -1s: must not":          {TTL: -time.Second},
+		"TTL 1ms: whole":             {TTL: time.Millisecond},
+		"whole milliseconds":         {TTL: time.Second + time.Microsecond},
+		"more than half of TTL":      {TTL: 10 * time.Second, RenewEvery: 6 * time.Second},
+		"MaxHold 1m0s: without":      {RenewEvery: -1, MaxHold: time.Minute},
+		"not less than TTL":          {TTL: time.Second, ReplyTimeout: time.Second},
+		"at least twice TTL":         {TTL: time.Minute, FenceTTL: time.Minute},
+		"only the queue needs it":    {Unfair: true, Yield: time.Second},
+		"Yield 1.5ms: the server":    {Yield: 1500 * time.Microsecond},
+		"FenceTTL -1s: must not":     {FenceTTL: -time.Second},
+		"Replicas -1":                {Replicas: -1},
+		"too short to wait for":      {Replicas: 1, ReplyTimeout: time.Millisecond},
+		"ReplyTimeout 1ns: at least": {ReplyTimeout: 1},
+		"Poll 1µs: at least":         {Poll: time.Microsecond},
+		"RenewEvery 1ns: at least":   {RenewEvery: 1},
+		"MaxHold 2562047h47m16.8":    {MaxHold: math.MaxInt64},
+		"TTL 1752000h0m0s: at most":  {TTL: 200 * 365 * 24 * time.Hour},
+		"Wait 2562047h47m16.8":       {Wait: math.MaxInt64},
 	} {
 		assert.ErrorContains(t, o.Validate(), want)
 		_, err := modern.New(redistest.Mini(t).Pool(), o)
@@ -70,36 +54,25 @@ func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
 	_, err = modern.New(&redis.Pool{}, modern.Options{})
 	assert.ErrorContains(t, err, "neither Dial nor DialContext")
 	for _, o := range []modern.Options{ // defaults fit what they stand beside
-		{Replicas: 1, ReplyTimeout: 10 * time.Millisecond}, {Replicas: 1, TTL: 10 * time.Millisecond}, {TTL: 9 * 365 * 24 * time.Hour, Fencing: true},
+		{Replicas: 1, ReplyTimeout: 10 * time.Millisecond}, {Replicas: 1, TTL: 10 * time.Millisecond}, {TTL: 9 * 365 * 24 * time.Hour},
 	} {
 		assert.NoError(t, o.Validate())
 	}
 }
 
-func TestTokenForms(t *testing.T) {
-	s := redistest.Mini(t)
-	var n atomic.Int64
-	for form, o := range map[string]modern.Options{
-		`^[5-9]\d{18}$`: {},
-		`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`: {Token: modern.UUID},
-		`^[0-9a-f]{40}$`:     {Token: modern.Hex},
-		`^my-own-token-\d+$`: {NewToken: func() string { return fmt.Sprintf("my-own-token-%09d", n.Add(1)) }},
-	} {
-		locker := newLocker(t, s.Pool(), o)
-		seen := map[string]bool{}
-		for range 500 {
-			lock, err := locker.TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			assert.Regexp(t, form, lock.Token())
-			assert.False(t, seen[lock.Token()], "never twice")
-			seen[lock.Token()] = true
-			if o.Token == modern.LegacySafe && o.NewToken == nil {
-				n, err := strconv.ParseInt(lock.Token(), 10, 64)
-				require.NoError(t, err)
-				assert.Less(t, n, int64(9.2e18))
-			}
-			require.NoError(t, lock.Release(t.Context()))
-		}
+func TestTokens(t *testing.T) {
+	locker := newLocker(t, redistest.Mini(t).Pool(), modern.Options{})
+	seen := map[string]bool{}
+	for range 500 {
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Regexp(t, `^[5-9]\d{18}$`, lock.Token())
+		assert.False(t, seen[lock.Token()], "never twice")
+		seen[lock.Token()] = true
+		n, err := strconv.ParseInt(lock.Token(), 10, 64)
+		require.NoError(t, err)
+		assert.Less(t, n, int64(9.2e18))
+		require.NoError(t, lock.Release(t.Context()))
 	}
 }
 
@@ -107,7 +80,7 @@ func TestTokenForms(t *testing.T) {
 // expired.
 func TestFencingTokensRise(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{Fencing: true}), newLocker(t, s.Pool(), modern.Options{Fencing: true})}
+		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute}), newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})}
 		var last int64
 		var all sync.WaitGroup
 		for i := range 8 {
@@ -135,7 +108,7 @@ func TestFencingTokensRise(t *testing.T) {
 // clock alone decides, and a clock that is far behind decides wrongly: docs/guarantees.md says so.
 func TestFencingTokensWithoutTheirCounter(t *testing.T) {
 	s := redistest.NewClocked(t)
-	locker := newLocker(t, s.Pool(), modern.Options{Fencing: true})
+	locker := newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})
 	draw := func() int64 {
 		lock, err := locker.Acquire(t.Context(), key)
 		require.NoError(t, err)
@@ -157,7 +130,7 @@ func TestFencingTokensWithoutTheirCounter(t *testing.T) {
 // A waiter that wants a fencing token gets one though the holder that hands over knows of none.
 func TestFencingBesideOthers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		plain, fenced := newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{Fencing: true})
+		plain, fenced := newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})
 		lock, err := plain.Acquire(t.Context(), key)
 		require.NoError(t, err)
 		got := make(chan int64, 1)
@@ -173,10 +146,10 @@ func TestFencingBesideOthers(t *testing.T) {
 }
 
 func TestOwnerReenters(t *testing.T) {
-	for name, opts := range map[string]modern.Options{"token": {}, "redisson": {Layout: modern.Redisson}} {
+	for name, opts := range map[string]kind{"token": {}, "redisson": {Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				locker := newLocker(t, s.Pool(), opts)
+				locker := open(t, s, opts)
 				mine := modern.WithOwner(t.Context(), "me")
 				first, err := locker.Acquire(mine, key)
 				require.NoError(t, err)
@@ -258,7 +231,7 @@ func TestReplicas(t *testing.T) {
 	master := redistest.Real(t)
 	_, port, err := net.SplitHostPort(master.Addr)
 	require.NoError(t, err)
-	opts := modern.Options{TTL: 3 * time.Second, Replicas: 1, ReplicaTimeout: time.Second}
+	opts := modern.Options{TTL: 3 * time.Second, Replicas: 1}
 	locker := newLocker(t, master.Pool(), opts)
 	_, err = locker.TryAcquire(t.Context(), key)
 	assert.ErrorIs(t, err, modern.ErrNotAcquired)
@@ -287,7 +260,7 @@ func TestMissingRightsAreExplained(t *testing.T) {
 		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("app"), redis.DialPassword("pw"))
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
-	holder := newLocker(t, s.Pool(), modern.Options{TTL: 400 * time.Millisecond, NoRenewal: true})
+	holder := newLocker(t, s.Pool(), modern.Options{TTL: 400 * time.Millisecond, RenewEvery: -1})
 	_, err := holder.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	_, err = newLocker(t, pool, modern.Options{}).Acquire(t.Context(), key)
@@ -301,157 +274,10 @@ func TestMissingRightsAreExplained(t *testing.T) {
 	require.NoError(t, lock.Release(t.Context()))
 }
 
-// stub is a server that knows as much of RESP as the probe needs, and a compare-and-delete of its own.
-type stub struct {
-	addr     string
-	mu       sync.Mutex
-	commands []string
-	value    string
-	native   string // DELEX or DELIFEQ
-	deny     bool   // the command exists, but not for us
-}
-
-func newStub(t *testing.T, native string, deny bool) *stub {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &stub{addr: l.Addr().String(), native: native, deny: deny}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { defer conn.Close(); s.serve(conn) })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); all.Wait() })
-	return s
-}
-
-func (s *stub) serve(conn net.Conn) {
-	in := bufio.NewReader(conn)
-	for {
-		var n int
-		if _, err := fmt.Fscanf(in, "*%d\r\n", &n); err != nil {
-			return
-		}
-		words := make([]string, n)
-		for i := range words {
-			var size int
-			if _, err := fmt.Fscanf(in, "$%d\r\n", &size); err != nil {
-				return
-			}
-			b := make([]byte, size+2)
-			for read := 0; read < len(b); {
-				m, err := in.Read(b[read:])
-				if err != nil {
-					return
-				}
-				read += m
-			}
-			words[i] = string(b[:size])
-		}
-		if _, err := conn.Write([]byte(s.answer(words))); err != nil {
-			return
-		}
-	}
-}
-
-func (s *stub) answer(words []string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := strings.ToUpper(words[0])
-	s.commands = append(s.commands, name)
-	take := func(match bool) string {
-		if match {
-			s.value = ""
-			return ":1\r\n"
-		}
-		return ":0\r\n"
-	}
-	switch {
-	case name == "SET":
-		s.value = words[2]
-		return "+OK\r\n"
-	case name == "COMMAND" && s.native == words[2]:
-		return "*1\r\n*6\r\n$5\r\ndelex\r\n:4\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n"
-	case name == "COMMAND":
-		return "*1\r\n*-1\r\n"
-	case name == s.native && s.deny:
-		return "-NOPERM this user has no permissions to run the command\r\n"
-	case name == "DELEX" && name == s.native:
-		return take(len(words) == 4 && words[2] == "IFEQ" && words[3] == s.value)
-	case name == "DELIFEQ" && name == s.native:
-		return take(len(words) == 3 && words[2] == s.value)
-	case name == "EVALSHA":
-		return take(words[4] == s.value)
-	default:
-		return "-ERR unknown command '" + name + "'\r\n"
-	}
-}
-
-func (s *stub) seen(command string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, c := range s.commands {
-		if c == command {
-			n++
-		}
-	}
-	return n
-}
-
-// The server's own compare-and-delete is used after a probe that no lock waits for, and given up where
-// it is not allowed.
-func TestNativeCompareAndDelete(t *testing.T) {
-	for _, c := range []struct {
-		native string
-		deny   bool
-	}{{"DELEX", false}, {"DELIFEQ", false}, {"DELEX", true}, {"", false}} {
-		t.Run(fmt.Sprintf("%s denied %v", c.native, c.deny), func(t *testing.T) {
-			s := newStub(t, c.native, c.deny)
-			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.addr) }}
-			t.Cleanup(func() { _ = pool.Close() })
-			locker := newLocker(t, pool, modern.Options{Unfair: true})
-			turn := func() {
-				lock, err := locker.TryAcquire(t.Context(), key)
-				require.NoError(t, err)
-				require.NoError(t, lock.Release(t.Context()))
-			}
-			turn()
-			assert.Equal(t, 1, s.seen("EVALSHA"), "the first release does not wait for the probe")
-			probes := 2
-			if c.native == "DELEX" {
-				probes = 1
-			}
-			require.Eventually(t, func() bool { return s.seen("COMMAND") >= probes }, 10*time.Second, time.Millisecond)
-			uses := func() bool { turn(); return c.native != "" && s.seen(c.native) > 0 }
-			if c.native == "" {
-				turn()
-				assert.Equal(t, 2, s.seen("EVALSHA"))
-				return
-			}
-			require.Eventually(t, uses, 10*time.Second, time.Millisecond)
-			before, scripts := s.seen(c.native), s.seen("EVALSHA")
-			turn()
-			if c.deny {
-				assert.Equal(t, before, s.seen(c.native), "not tried again")
-				assert.Equal(t, scripts+1, s.seen("EVALSHA"))
-			} else {
-				assert.Equal(t, before+1, s.seen(c.native))
-			}
-			assert.LessOrEqual(t, s.seen("COMMAND"), 2, "one probe for each Locker")
-		})
-	}
-}
-
-// With a share, a client that only polls gets in though the waiters hand the key on to each other.
-func TestShareLetsPollersIn(t *testing.T) {
+// With Yield, a client that only polls gets in though the waiters hand the key on to each other.
+func TestYieldLetsPollersIn(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), modern.Options{Share: 20 * time.Millisecond, Poll: 5 * time.Millisecond})
+		locker := newLocker(t, s.Pool(), modern.Options{Yield: 20 * time.Millisecond, Poll: 5 * time.Millisecond})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var all sync.WaitGroup
@@ -505,7 +331,7 @@ func TestForeignTypeIsHeld(t *testing.T) {
 		_, err = locker.Acquire(t.Context(), key)
 		assert.ErrorIs(t, err, modern.ErrForeignFormat)
 		s.Do("SET", "other", "text")
-		_, err = newLocker(t, s.Pool(), modern.Options{Layout: modern.Redisson}).Acquire(t.Context(), "other")
-		assert.True(t, errors.Is(err, modern.ErrForeignFormat) || err != nil, "%v", err)
+		_, err = open(t, s, kind{Redisson: true}).Acquire(t.Context(), "other")
+		assert.ErrorIs(t, err, modern.ErrForeignFormat)
 	})
 }

@@ -7,21 +7,15 @@
 //   - modern. Keys: KEY {KEY}:guard {KEY}:queue. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
 //     Commands: set get del eval evalsha pexpire pttl time zadd zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping].
 //
-//   - modern Fencing. Keys: KEY {KEY}:guard {KEY}:queue {KEY}:fence. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: set get del eval evalsha pexpire pttl time zadd zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping] mget.
+//   - modern FenceTTL. Keys: KEY {KEY}:queue {KEY}:fence. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
+//     Commands: set get del eval evalsha pexpire pttl time zadd zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping].
 //
 //   - modern Unfair. Keys: KEY. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: set get del eval evalsha pexpire pttl [type] [command|info] [exists] [subscribe] [client|id] [client|tracking] [ping].
+//     Commands: set get del eval evalsha pexpire pttl [type] [exists] [subscribe] [client|id] [client|tracking] [ping].
 //
-//   - modern Share. Keys: KEY {KEY}:guard {KEY}:queue {KEY}:share. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
+//   - modern Yield. Keys: KEY {KEY}:queue {KEY}:share. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
 //     Commands: set get del eval evalsha pexpire pttl time zadd zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping].
 //
 //   - modern Replicas. Keys: KEY {KEY}:guard {KEY}:queue. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
 //     Commands: set get del eval evalsha pexpire pttl time zadd zrange zrank zscore [zrem] [publish] [pubsub|numsub] [info] [exists] [subscribe] [client|id] [client|tracking] [ping] wait.
-//
-//   - modern Redisson. Keys: KEY. Channels: [redisson_lock__channel:*] [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: exists hexists hincrby hget pexpire pttl del [publish] [spublish] [unsubscribe] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
-//
-//   - modern Quorum. Keys: KEY. Channels: none.
-//     Commands: set get del eval evalsha pexpire [type].
 package modern

@@ -2,81 +2,54 @@ package modern
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-const (
-	// maxSleep is the longest that a waiter goes without looking at the key, whatever it was told.
-	maxSleep = 30 * time.Second
-	// pause is the first one after a question that stayed without an answer; it grows.
-	pause, longestPause = 50 * time.Millisecond, time.Second
-)
-
-// wait stands in the process's queue, and when it is the front, waits for the key in the way that the
-// options say.
-func (l *Locker) wait(ctx context.Context, key string) (*Lock, error) {
-	if err := l.refuses(key); err != nil {
-		return nil, err
+// Wait implements leased.Kind: in the way that the options say.
+func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
+	l := h.locker
+	if !l.opts.Unfair {
+		return l.queue(ctx, turn, h)
 	}
-	if !l.background.Begin() { // to the end of the wait: Close finds it over, and its place given up
-		return nil, &Error{Op: "acquire", Key: key, Cause: errClosed}
-	}
-	defer l.background.End()
-	waits, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
-	turn, err := l.hub.Enter(waits, key)
-	if err != nil {
-		return nil, l.left(key, err)
-	}
-	// Once the lock is ours, the next one of this process takes its place in the server's queue.
-	defer turn.Leave()
-	l.hot.Mark(key, l.clock.Now())
-	k := l.newLock(ctx, key)
-	switch {
-	case l.opts.Layout == Redisson:
-		err = l.competeRedisson(waits, turn, k)
-	case l.opts.Unfair:
-		err = l.compete(waits, turn, k)
-	default:
-		err = l.queue(waits, turn, k)
-	}
-	return k, err
+	return h.Compete(ctx, turn, func() leased.Taking {
+		return &protocol.ModernAcquire{
+			Key: h.Key(), Token: h.Token, TTL: l.opts.TTL, Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
+		}
+	})
 }
 
 // queue waits in the key's queue on the server.
-func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
-	turn.Expect(k.own.token)
+func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
+	turn.Expect(h.Token)
 	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
 	// of this wait, because its place is bound to what it has said.
-	k.own.polls = turn.Mode() == waiting.Polling
+	h.polls = turn.Mode() == waiting.Polling
 	m := &protocol.ModernQueue{
-		Key: k.own.key, Queue: protocol.QueueKey(k.own.key), Guard: protocol.GuardKey(k.own.key), Token: k.own.token, Channel: l.channelOf(&k.own),
-		TTL: l.opts.TTL, Claim: l.opts.Claim, QueueTTL: 3*maxSleep + l.opts.TTL,
-		Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Share, MaxSleep: maxSleep,
-		Whole: l.opts.NoRenewal,
+		Key: h.Key(), Queue: protocol.QueueKey(h.Key()), Guard: protocol.GuardKey(h.Key()), Token: h.Token, Channel: l.channelOf(h),
+		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*leased.MaxSleep + l.opts.TTL,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: leased.MaxSleep,
+		Whole: l.opts.RenewEvery < 0,
 	}
 	reply, asked := protocol.Reply{}, false
 	unsettled := false // a question that stayed without an answer may have taken the key
 	gaveUp := func(err error) error {
 		if unsettled {
-			return l.unknown(k, err)
+			return h.Unknown(err)
 		}
-		return l.left(k.own.key, err)
+		return leased.Left(h.Key(), err)
 	}
 	var watch waiting.Watch
 	for {
 		turn.Forget()
-		outcome, err := l.ask(ctx, watch.Over(l.runner, turn), m, reply, func(driver.Outcome) { _ = l.giveBack(k, true) })
+		outcome, err := l.base.Ask(ctx, watch.Over(h.Commands(), turn), m, reply, func(driver.Outcome) { _ = h.GiveBack(true) })
 		if err != nil {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
-				l.leave(k)
+				h.Leave(true)
 			}
 			return gaveUp(err)
 		}
@@ -85,7 +58,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			asked = true
 			unsettled = m.Unanswered() && (unsettled || outcome.Err != nil)
 			sleep := step.Sleep
-			if k.own.polls {
+			if h.polls {
 				sleep = min(sleep, l.opts.Poll)
 				if m.Before() < waiting.Soon { // it may be given the key in a moment, and keeps the others waiting until it looks
 					sleep = min(sleep, max(l.opts.Poll/10, time.Millisecond))
@@ -93,15 +66,15 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			}
 			event, err := watch.Sleep(ctx, turn, m.Before(), m.Old(), sleep)
 			if err != nil {
-				l.leave(k)
+				h.Leave(true)
 				return gaveUp(err)
 			}
 			reply = event.Reply()
 		case step.Verdict == protocol.Acquired:
-			k.own.handed = m.Handed()
-			k.own.begin(m.Deadline(), m.FenceToken())
+			h.Handed, h.Fence = m.Handed(), m.FenceToken()
+			h.Begin(m.Deadline())
 			if m.Stands() {
-				l.unqueue(k)
+				l.unqueue(h)
 			}
 			return nil
 		case step.Verdict == protocol.Failed && !driver.Refused(outcome.Err), driver.Elsewhere(outcome.Err):
@@ -109,166 +82,52 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, k *Lock) error {
 			// without an answer.
 			reply = protocol.Reply{Kind: protocol.Silence}
 		default:
-			return l.waitFailed(ctx, k, outcome, asked)
+			return needsQueue(h.Failed(ctx, outcome, asked))
 		}
 	}
 }
-
-// left is the error of a waiter whose context ended, or whose Locker was closed.
-func (l *Locker) left(key string, cause error) error {
-	if errors.Is(cause, errClosed) {
-		return &Error{Op: "acquire", Key: key, Cause: errClosed}
-	}
-	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
-}
-
-// ask is over's Advance for a waiter. What goes on after it has left is counted in background, like the waiter.
-func (l *Locker) ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.background.Extend()
-	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
-		defer l.background.End()
-		abandoned(o)
-	})
-	if err == nil || outcome.Step.Verdict == protocol.Failed { // nothing goes on
-		l.background.End()
-	}
-	return outcome, err
-}
-
-// leave gives the place in the server's queue up, or the key if it has come meanwhile. The caller, a waiter, does
-// not wait for that.
-func (l *Locker) leave(k *Lock) { l.background.Fork(func() { _ = l.giveBack(k, true) }) }
 
 // unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
 // does not wait for that: until it is confirmed, a release does the same.
-func (l *Locker) unqueue(k *Lock) {
-	h := &k.own
+func (l *Locker) unqueue(h *hold) {
 	h.stands.Store(true)
-	l.background.Fork(func() {
+	l.base.Background.Fork(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
-			Key: h.key, Queue: protocol.QueueKey(h.key), Token: h.token, Channel: l.channelOf(h), Claim: l.opts.Claim,
+			Key: h.Key(), Queue: protocol.QueueKey(h.Key()), Token: h.Token, Channel: l.channelOf(h), Claim: l.opts.claim,
 		}
-		outcome, err := l.runner.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
+		outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 		if err == nil && outcome.Step.Verdict == protocol.Released {
 			h.stands.Store(false)
 		}
 	})
 }
 
-// waitFailed ends a wait that cannot go on.
-func (l *Locker) waitFailed(ctx context.Context, k *Lock, outcome driver.Outcome, queued bool) error {
-	err := k.own.fail("acquire", nil, outcome.Err)
-	switch outcome.Step.Verdict {
-	case protocol.Foreign:
-		err.Kind, err.Note = ErrForeignFormat, "the key is not a string: another layout?"
-		return err
-	case protocol.Unsure:
-		return l.cleanUp(ctx, k, outcome.Err, func() error { return l.giveBack(k, true) })
-	case protocol.Failed:
-		if queued {
-			l.leave(k)
-		}
-		if outcome.Err != nil && strings.Contains(outcome.Err.Error(), "NOPERM") {
-			err.Note = "the queue needs its key and its channel: grant them, or set Options.Unfair"
-		}
-	}
-	return err
-}
-
-// compete waits to be woken and tries again, with everybody else who was woken.
-func (l *Locker) compete(ctx context.Context, turn *waiting.Turn, k *Lock) error {
-	return l.contend(ctx, turn, k, func() (driver.Outcome, contention, error) {
-		m := &protocol.ModernAcquire{
-			Key: k.own.key, Token: k.own.token, TTL: l.opts.TTL, Fence: k.own.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
-		}
-		outcome, err := l.ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) { l.abandoned(k, o) })
-		if err != nil { // the machine may still run: hands off
-			return outcome, contention{}, err
-		}
-		return outcome, contention{left: m.Left(), until: m.Deadline(), fence: m.FenceToken()}, nil
-	})
-}
-
-// contention is what an attempt beside others says.
-type contention struct {
-	left  time.Duration    // Busy: the holder's TTL
-	until protocol.Instant // Acquired: the deadline
-	fence int64
-}
-
-// contend tries again and again, until the lock is ours, ctx ends or the server refuses. A connection that breaks, or a
-// server that is away for a while, is no reason to lose one's place: whoever has the lock may release it at any time.
-func (l *Locker) contend(ctx context.Context, turn *waiting.Turn, k *Lock, try func() (driver.Outcome, contention, error)) error {
-	unsettled := false // a question that stayed without an answer may have taken the key
-	gaveUp := func(err error) error {
-		if unsettled {
-			l.background.Fork(func() { _ = l.giveBack(k, false) })
-			return l.unknown(k, err)
-		}
-		return l.left(k.own.key, err)
-	}
-	for silent := 0; ; {
-		outcome, found, err := try()
-		if err != nil {
-			return gaveUp(err)
-		}
-		switch {
-		case outcome.Step.Verdict == protocol.Acquired:
-			k.own.begin(found.until, found.fence)
-			return nil
-		case outcome.Step.Verdict == protocol.Busy:
-			silent, unsettled = 0, false
-		case outcome.Step.Verdict != protocol.Foreign && !driver.Refused(outcome.Err):
-			silent++
-			unsettled = unsettled || outcome.Step.Verdict == protocol.Unsure && !driver.Elsewhere(outcome.Err)
-			found.left = min(time.Duration(silent)*pause, longestPause)
-		default:
-			if unsettled {
-				l.background.Fork(func() { _ = l.giveBack(k, false) })
-			}
-			return l.waitFailed(ctx, k, outcome, false)
-		}
-		if _, err := turn.Wait(ctx, untilLook(found.left)); err != nil {
-			return gaveUp(err)
-		}
-	}
-}
-
-// untilLook is how long to sleep when the holder's TTL has left to go; negative for none.
-func untilLook(left time.Duration) time.Duration {
-	if left < 0 || left > maxSleep {
-		return maxSleep
-	}
-	return left + time.Millisecond
-}
-
-// replicated lets an acquisition count only when enough replicas have it. WAIT speaks of the writes of
+// Confirm implements leased.Kind: an acquisition counts only when enough replicas have it. WAIT speaks of the writes of
 // its own connection, so the lease is extended and waited for on one.
-func (l *Locker) replicated(ctx context.Context, k *Lock) error {
-	m := &protocol.ModernConfirm{
-		Renew:    *k.own.renewalMachine(),
-		Replicas: l.opts.Replicas, Timeout: l.opts.ReplicaTimeout,
+func (h *hold) Confirm(ctx context.Context) error {
+	l := h.locker
+	if l.opts.Replicas == 0 {
+		return nil
 	}
-	outcome, err := l.pool.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = l.giveBack(k, false) })
+	m := &protocol.ModernConfirm{Renew: h.Renewing(), Replicas: l.opts.Replicas, Timeout: l.opts.replicaTimeout}
+	outcome, err := l.base.Servers[0].Driver.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = h.GiveBack(false) })
 	switch {
 	case err != nil:
 		if outcome.Step.Verdict == protocol.Failed {
-			l.giveBackLater(k, true)
+			h.GiveBackLater(true)
 		}
-		return l.gaveUp(k, err)
+		return h.Fail("acquire", ErrNotAcquired, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		k.own.life.Lease.Begin(k.own.life.Lease.Began, m.Renew.Deadline())
+		h.Life.Lease.Begin(h.Life.Lease.Began, m.Renew.Deadline())
 		return nil
+	case outcome.Step.Verdict != protocol.Busy:
+		return h.CleanUp(ctx, outcome.Err, false)
+	case h.GiveBack(false) != nil:
+		return h.Unknown(outcome.Err)
 	}
-	if outcome.Step.Verdict != protocol.Busy {
-		return l.cleanUp(ctx, k, outcome.Err, func() error { return l.giveBack(k, false) })
-	}
-	if l.giveBack(k, false) != nil {
-		return l.unknown(k, outcome.Err)
-	}
-	few := k.own.fail("acquire", ErrNotAcquired, nil)
+	few := h.Fail("acquire", ErrNotAcquired, nil)
 	few.Note = m.Says()
 	return few
 }

@@ -19,7 +19,7 @@ func TestManyWaitersAreSmall(t *testing.T) {
 	const n, most = 1000, 64 << 10 // bytes of stack for each
 	locker, err := New(redistest.Real(t).Pool(), Options{})
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
+	t.Cleanup(func() { _ = locker.Close() })
 	const key = "many"
 	held, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestManyWaitersAreSmall(t *testing.T) {
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 	}
-	redistest.Await(t, "all wait", time.Minute, func() bool { return locker.hub.Waiting(key) == n })
+	redistest.Await(t, "all wait", time.Minute, func() bool { return locker.base.Hub.Waiting(key) == n })
 	each := (stacks() - before) / n
 	t.Logf("%d bytes of stack for each of %d waiters", each, n)
 	assert.Less(t, each, uint64(most))

@@ -127,7 +127,7 @@ func standingOf(ctx context.Context, env *environment, at *place, flags stageFla
 		return nil, err
 	}
 	s.keysErr = s.keys.modernCan(view.Record.Patterns)
-	if to := view.Record.Stage + 1; to.Valid() {
+	if to := view.Record.Stage + 1; stages.Valid(to) {
 		if s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false); err != nil {
 			return nil, err
 		}

@@ -69,7 +69,7 @@ of each packet, on the server's host: skews are against the clock of the host th
 		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
   lockmigrate observe --for 10m --group host --profile fleet.json
   redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
-  tcpdump -i any -s 0 -w redis.pcap port 6379; lockmigrate observe --pcap redis.pcap`,
+  tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()

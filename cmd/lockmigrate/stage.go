@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -74,7 +75,7 @@ time.`,
 	cmd.AddCommand(newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
-		newStageListCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
+		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 
@@ -148,8 +149,18 @@ func withStore(ctx context.Context, env *environment, flags stageFlags, run func
 		return err
 	}
 	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout}
+	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
 	return explainStage(run(ctx, &place{end, store}))
+}
+
+// whoami is who runs this, and where, for the history of a record.
+func whoami(env *environment) string {
+	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"), "somebody")
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return name + "@" + host
 }
 
 // explainStage adds a hint to what a store finds.
@@ -196,7 +207,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case to == from: // reached already: a command that is run again
 		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
 		return followStage(ctx, env, store, flags)
-	case !to.Valid():
+	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
@@ -412,7 +423,6 @@ type memberJSON struct {
 	ID      string `json:"id"`
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	Version string `json:"version"`
 	Epoch   int64  `json:"epoch"` // -1: none yet
 	Stage   string `json:"stage"` // empty: none yet
 	Lowest  string `json:"lowest_stage_in_use"`
@@ -451,7 +461,7 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 	}
 	var blockers []stages.Blocker
 	next := view.Record.Stage + 1
-	if next.Valid() {
+	if stages.Valid(next) {
 		blockers, err = store.Move(ctx, view.Record.Epoch, next, false)
 		if err != nil && !errors.Is(err, stages.ErrConflict) {
 			return err
@@ -479,12 +489,12 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	}
 	for _, m := range view.Members {
 		row := memberJSON{
-			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Version: m.Info.Version, Epoch: m.Epoch,
+			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
 			User: m.Info.User, Misfit: m.Misfit,
 		}
-		if m.Stage.Valid() {
+		if stages.Valid(m.Stage) {
 			row.Stage = m.Stage.String()
 		}
 		doc.Members = append(doc.Members, row)
@@ -504,10 +514,10 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		b.WriteString("no members\n")
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tVERSION\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
+		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				terminal.Safe(orDash(m.Info.Version)), memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
+				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -544,7 +554,7 @@ func memberStage(m stages.Member) string {
 	switch {
 	case m.Misfit != "":
 		return "UNFIT"
-	case !m.Stage.Valid():
+	case !stages.Valid(m.Stage):
 		return "joining"
 	}
 	return m.Stage.String()

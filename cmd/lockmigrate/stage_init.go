@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -77,7 +78,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	if record.Dialect == "" {
 		return record, usageError(`"lockmigrate scan" and "lockmigrate observe" tell which dialect the clients speak`, "--dialect is missing: values of another dialect read as free or as held for ever")
 	}
-	dialect, err := compat.ParseDialect(record.Dialect)
+	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
 		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
@@ -88,7 +89,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	unit := dialect.Rules().Unit.Resolution()
+	unit := dialect.Unit.Resolution()
 	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
 		if d < 0 || d%time.Millisecond != 0 {
 			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
@@ -96,7 +97,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
 	if err := opts.Validate(); err != nil {
-		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v, a clock lag of %v and a command delay of %v the bridge is not safe: %w", record.Shortest, opts.ClockLag, opts.CommandDelay, err)
+		return record, unsafeError("leases this short leave no time to notice an overlap: move these clients first, or measure the delay again and give --command-delay", "the bridge is not safe beside leases of %v: %w", record.Shortest, err)
 	}
 	return record, nil
 }
@@ -314,10 +315,41 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 	return table.Flush()
 }
 
+func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history [flags]",
+		Short: "Show who changed a namespace, when, from where and why",
+		Long: `history shows the last 50 changes of a namespace's record, by the server's
+clock: who created it, moved it, or corrected it, and on which certificate, or
+for which reason, the step rests. Who is $LOCKMIGRATE_BY, or the user and host
+of the command.`,
+		Example: "  lockmigrate stage history --namespace orders",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				view, err := at.store.Show(ctx)
+				if err != nil {
+					return err
+				}
+				if env.global.json {
+					return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)})
+				}
+				var b strings.Builder
+				for _, c := range view.Record.History {
+					fmt.Fprintf(&b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
+					if c.Note != "" {
+						fmt.Fprintf(&b, "    %s\n", terminal.Safe(c.Note))
+					}
+				}
+				return env.show(b.String())
+			})
+		},
+	}
+}
+
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct what a namespace is: keys, dialect, lease, lag, delay, yield",
+		Short: "Correct its keys, dialect, lease, lag, delay, yield",
 		Long: `set corrects the record of a namespace. What is not given stays. --match gives
 all patterns, not only those that are added. Members take the change over with
 their next report, and the next stage waits until all have. Going to modern
@@ -394,6 +426,9 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	}
 	if refused != nil {
 		return refused
+	}
+	if to.Note = ""; strings.TrimSpace(flags.force) != "" {
+		to.Note = "forced: " + flags.force
 	}
 	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
 		err = unlessAlone(blockers)

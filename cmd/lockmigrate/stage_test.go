@@ -53,14 +53,14 @@ func service(t *testing.T, pool lockmigrate.Pool, change ...func(*compat.Options
 	t.Helper()
 	opts := compat.Options{
 		Namespace: "orders", TTL: time.Second, Lease: 2 * time.Second, ClockLag: 50 * time.Millisecond, CommandDelay: 100 * time.Millisecond,
-		MemberLease: 1500 * time.Millisecond, ReplyTimeout: time.Second,
+		ReplyTimeout: 900 * time.Millisecond,
 	}
 	for _, c := range change {
 		c(&opts)
 	}
 	l, err := compat.New(pool, opts)
 	require.NoError(t, err)
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { _ = l.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	require.NoError(t, l.Ready(ctx))
@@ -137,7 +137,7 @@ func TestAfterAMove(t *testing.T) {
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock.order.*")
 	slow := func(name string) func(*compat.Options) {
-		return func(c *compat.Options) { c.Member, c.MemberLease = name, 6*time.Second }
+		return func(c *compat.Options) { c.Member, c.TTL = name, 4*time.Second }
 	}
 	service(t, s.Pool(), slow("pay"))
 	service(t, s.Pool(), slow("ship"))

@@ -19,11 +19,7 @@ const (
 // that no client has, since a client of that dialect takes its own for expired; for NumberDashOwner a
 // pid and a thread; for NumberColonOwner a pid.
 func (d *Dialect) BridgeValue(n int64, owner string) string {
-	number := strconv.FormatInt(n, 10)
-	if d.Join != nil {
-		return d.Join(number, owner)
-	}
-	return d.Layout.join(number, owner)
+	return d.Layout.join(strconv.FormatInt(n, 10), owner)
 }
 
 // BridgeNumber tells that a value is a bridge value of this dialect, with the number in it.

@@ -37,9 +37,6 @@ type Dialect struct {
 
 	Forever string        // what the OLD code writes when it is given no lease; empty if it has no such mode
 	Poll    time.Duration // between two attempts
-	// Join and Split, where set, stand in for Layout in a dialect that a user defines.
-	Join  func(number, owner string) string
-	Split func(value string) (number string, ok bool)
 
 	// TakesWithTTL: its writers take a free key with SET NX and a TTL, and read a value that they find there.
 	TakesWithTTL bool
@@ -47,6 +44,26 @@ type Dialect struct {
 	// Unique tells that no two clients ever write the same value, so that a value on the key proves
 	// whose it is. Millisecond and second dialects cannot say that.
 	Unique bool
+}
+
+// Rules returns the dialect behind a legacy.Dialect. Nil is JedisMS; ok is false for what is none of this package's.
+func Rules(d any) (rules *Dialect, ok bool) {
+	if d == nil {
+		return JedisMS, true
+	}
+	if rules, ok = d.(*Dialect); rules == nil {
+		return JedisMS, false
+	}
+	return rules, ok
+}
+
+// String returns the dialect's name.
+func (d *Dialect) String() string { return d.Name }
+
+// Expires returns the instant that a value stands for, as far as an Instant can hold it.
+func (d *Dialect) Expires(value string) (at time.Time, ok bool) {
+	instant, ok := d.ExpiresAt(value)
+	return instant.Time(), ok
 }
 
 // Leftover is the value that a bridge holder deletes at its release when it stands in the place of its own; empty for most
@@ -236,9 +253,6 @@ func DialectNamed(name string) (*Dialect, error) {
 // instant that it stands for. Only dialects with an owner in the value use owner.
 func (d *Dialect) Expiry(now Instant, lease time.Duration, owner string) (string, Instant) {
 	n := d.Unit.add(now, lease, d.Extra)
-	if d.Join != nil {
-		return d.Join(d.Unit.text(n), owner), d.Unit.instant(n)
-	}
 	return d.Layout.join(d.Unit.text(n), owner), d.Unit.instant(n)
 }
 
@@ -257,11 +271,7 @@ func (d *Dialect) Read(value string) (expiry Number, ok bool) {
 	if value == "" && d.EmptyIsOne {
 		return d.Unit.one(), true
 	}
-	split := d.Layout.split
-	if d.Split != nil {
-		split = d.Split
-	}
-	text, ok := split(value)
+	text, ok := d.Layout.split(value)
 	if !ok {
 		return Number{}, false
 	}

@@ -299,6 +299,7 @@ type LegacyRelease struct {
 	Value    string  // what we wrote on the key
 	Pending  string  // what a renewal without an answer may have written over it; empty for none
 	Expiry   Instant // the end of the lease on our own clock
+	Again    bool    // an earlier release may have run: ask first whether the key still holds our value
 	Faithful bool
 
 	at      releaseState
@@ -328,6 +329,10 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 	}
 	switch r.at {
 	case releaseBegin:
+		if r.Again && r.Policy != ReleaseCompare { // which asks by itself
+			r.retried = true
+			return r.ask(releaseResolves, Command{Op: Get, Key: r.Key})
+		}
 		return r.start(now)
 	case releaseRead:
 		return r.judge(now, reply)

@@ -306,6 +306,28 @@ func TestLegacyReleaseAfterAnUnknownRenewal(t *testing.T) {
 	}
 }
 
+// TestLegacyReleaseAfterAnUnknownRelease: a second release must not send a DEL for a key that the first one has freed.
+func TestLegacyReleaseAfterAnUnknownRelease(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy  Release
+		replies []Reply
+		want    string
+	}{
+		"unexpired, it did not run":  {ReleaseUnexpired, []Reply{text(written), one}, script("GET k", "DEL k", "= released")},
+		"unexpired, it ran":          {ReleaseUnexpired, []Reply{absent}, script("GET k", "= released")},
+		"unexpired, a successor":     {ReleaseUnexpired, []Reply{text(future)}, script("GET k", "= released")},
+		"unexpired, no answer again": {ReleaseUnexpired, []Reply{silence}, script("GET k", "= unsure")},
+		"unexpired, refused":         {ReleaseUnexpired, []Reply{fault("LOADING")}, script("GET k", "= unsure")},
+		"blind, a successor":         {ReleaseBlind, []Reply{text(future)}, script("GET k", "= released")},
+		"compared, which asks alone": {ReleaseCompare, []Reply{zero}, script("compare_del k "+written, "= kept")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: written, Expiry: Instant(2_000_000 * time.Second), Again: true}
+			assert.Equal(t, c.want, play(m, c.replies...))
+		})
+	}
+}
+
 // A machine is a value: a copy runs on by itself, which the explorer relies on.
 func TestMachinesForkByCopy(t *testing.T) {
 	m := acquire(JedisMS, 0)

@@ -18,7 +18,7 @@ func (a *LegacyAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *LegacyRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.retried, r.second))
+	b = append(b, byte(r.at), flags(r.retried, r.second, r.Again))
 	b = appendTimes(b, time.Duration(r.Expiry))
 	return appendTexts(b, r.Value, r.Pending)
 }
@@ -49,7 +49,7 @@ func (q *ModernQueue) AppendState(b []byte) []byte {
 func (r *ModernRenew) AppendState(b []byte) []byte {
 	b = append(b, byte(r.at))
 	b = appendTimes(b, time.Duration(r.sent))
-	return appendTexts(b, r.Token)
+	return appendTexts(b, r.Token, r.seen)
 }
 
 // AppendState implements the explorer's view of the machine.

@@ -8,6 +8,7 @@
 -- ARGV epoch      the epoch to begin with: larger than any of a namespace of this name that was deleted
 -- ARGV not_after  the last moment at which this may act: until then the patterns are reserved
 -- ARGV note       what the record rests on, for people
+-- ARGV change     who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage} created; {0, epoch, stage} there is one already, nothing changed;
 --          {-1, ms, 0} members of a record that was lost may still hold locks for ms;
 --          {-2, ms, 0} it came ms too late
@@ -26,5 +27,5 @@ for _, member in ipairs(each_member(members)) do
 end
 if wait > 0 then return {-1, wait, 0} end
 redis.call('HMSET', record, 'epoch', epoch, 'stage', stage, 'since', string.format('%.0f', now),
-  'patterns', patterns, 'clients', clients, 'note', note)
+  'patterns', patterns, 'clients', clients, 'note', note, 'history', history_with(record, change))
 return {1, tonumber(epoch), tonumber(stage)}

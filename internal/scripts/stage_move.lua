@@ -7,6 +7,7 @@
 -- ARGV target   the stage to move to
 -- ARGV execute  1 changes the record, 0 only tells what would happen
 -- ARGV note     what the step rests on, for people: kept in the record until the next step
+-- ARGV change   who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage}                              moved, or free to move
 --          {0, epoch, stage, six elements each ...}       blocked by members; the elements are those of blocker in
 --                                                         stage_shared.lua; why: misfit, behind, silent, holds
@@ -48,5 +49,6 @@ for _, member in ipairs(counted) do
 end
 if #blocked > 3 then return blocked end
 if execute ~= '1' then return {1, epoch, stage} end
-redis.call('HMSET', record, 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', note)
+redis.call('HMSET', record, 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', note,
+  'history', history_with(record, change))
 return {1, epoch + 1, target}

@@ -8,6 +8,7 @@
 -- ARGV alone      1 only while no member counts: for what members of two minds may not see
 -- ARGV execute    1 changes the record, 0 only tells what would happen
 -- ARGV not_after  the last moment at which this may act: until then the patterns are reserved; 0 no bound
+-- ARGV change     who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage} changed, or free to; {0, epoch, stage, ...} blocked, as stage_move.lua says, why:
 --          lives, silent; {-1, epoch, stage} the epoch is another; {-2, 0, 0} there is no record;
 --          {-3, ms, 0} it came ms too late
@@ -23,5 +24,6 @@ if #blocked > 3 then return blocked end
 if execute ~= '1' then return {1, epoch, stage} end
 not_after = tonumber(not_after)
 if not_after > 0 and now > not_after then return {-3, now - not_after, 0} end
-redis.call('HMSET', record, 'epoch', epoch + 1, 'patterns', patterns, 'clients', clients)
+redis.call('HMSET', record, 'epoch', epoch + 1, 'patterns', patterns, 'clients', clients,
+  'history', history_with(record, change))
 return {1, epoch + 1, stage}

@@ -1,7 +1,7 @@
 -- stage_shared.lua: the part that the scripts of a namespace share. It stands before each of them.
 --
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
--- since, patterns, clients. The last is what is known of the old clients, a JSON object that no script reads:
+-- since, patterns, clients, note, history. Clients is what is known of the old clients, a JSON object that no script reads:
 -- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
 -- their commands come). The members are a hash from a member's id to a JSON object:
 --   seq      the number of its last report; an older one that arrives late changes nothing
@@ -65,4 +65,12 @@ local function only_if_alone(list, key)
   for _, member in ipairs(each_member(key)) do
     blocker(list, member, now <= member.ends and 'lives' or 'silent', member.stage)
   end
+end
+
+-- history_with(record, change): the record's history with one line more, "<when> <change>"; the newest 50 are kept.
+local function history_with(record, change)
+  local lines = {}
+  for line in string.gmatch(redis.call('HMGET', record, 'history')[1] or '', '[^\n]+') do lines[#lines + 1] = line end
+  lines[#lines + 1] = string.format('%.0f ', now) .. change
+  return table.concat(lines, '\n', math.max(1, #lines - 49))
 end

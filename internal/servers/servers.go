@@ -171,13 +171,12 @@ func logged(column int) Cell {
 // The rows' names, for those who look one up.
 const (
 	Legacy    = "legacy"
-	Stage0    = "compat-legacy"
 	Bridge    = "compat-bridge"
 	Namespace = "namespace"
 	Modern    = "modern"
-	Fencing   = "modern-fencing"
+	Fencing   = "modern-fencettl"
 	Unfair    = "modern-unfair"
-	Redisson  = "modern-redisson"
+	Redisson  = "redisson"
 	Doctor    = "doctor"
 	Scan      = "scan"
 	Sweep     = "sweep"
@@ -192,13 +191,12 @@ const scriptEffects = "Redis 3.2: " + clockNote + " before"
 // Features are the rows.
 var Features = []Feature{
 	{Legacy, "package legacy, every dialect and release policy", "", everywhere},
-	{Stage0, "package compat at stage legacy, without a namespace", "", listening},
 	{Bridge, "package compat at the stages bridge and modern", scriptEffects, clocked(true)},
 	{Namespace, "namespaces: members, stage init, advance, rollback", scriptEffects, clocked(false)},
-	{Modern, "package modern with its queue, Share, Replicas", scriptEffects, clocked(true)},
-	{Fencing, "package modern with Fencing", scriptEffects, clocked(true)},
-	{Unfair, "package modern with Unfair and without Fencing", "", listening},
-	{Redisson, "package modern with Redisson's layout", "", listening},
+	{Modern, "package modern with its queue, Yield, Replicas", scriptEffects, clocked(true)},
+	{Fencing, "package modern with FenceTTL", scriptEffects, clocked(true)},
+	{Unfair, "package modern with Unfair and without FenceTTL", "", listening},
+	{Redisson, "package modern/redisson", "", listening},
 	{Doctor, "lockmigrate doctor", "", everywhere},
 	{Scan, "lockmigrate scan", "", everywhere},
 	{Sweep, "lockmigrate sweep", "", everywhere},

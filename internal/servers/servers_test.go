@@ -2,7 +2,6 @@ package servers_test
 
 import (
 	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,20 +18,7 @@ var update = flag.Bool("update", false, "write README's table instead of compari
 
 // TestReadme compares README's table with the one in code.
 func TestReadme(t *testing.T) {
-	path := filepath.Join("..", "..", "README.md")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	const begin, end = "<!-- servers: made from internal/servers -->\n", "<!-- end of servers -->\n"
-	before, rest, found := strings.Cut(string(text), begin)
-	require.True(t, found)
-	_, after, found := strings.Cut(rest, end)
-	require.True(t, found)
-	want := before + begin + "\n" + servers.Markdown() + "\n" + end + after
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
-		return
-	}
-	assert.Equal(t, want, string(text), "go test ./internal/servers -run TestReadme -update")
+	redistest.Section(t, filepath.Join("..", "..", "README.md"), "servers", "internal/servers", servers.Markdown(), *update)
 }
 
 func TestServersAndTheirColumns(t *testing.T) {

@@ -19,7 +19,7 @@ func FuzzRecord(f *testing.F) {
 		s := &Store{Namespace: "n"}
 		r, err := s.record(1, stage, 0, patterns, clients)
 		if err == nil {
-			if !r.Stage.Valid() {
+			if !Valid(r.Stage) {
 				t.Fatalf("stage %d passed", r.Stage)
 			}
 			if r.Shortest < 0 || r.ClockLag < 0 || r.CommandDelay < 0 {

@@ -345,7 +345,8 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	}
 	epoch := max(r.Epoch, c.entry.Epoch+1)
 	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
-		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note})))
+		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
+		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err) // whether it ran is not known: the keys stay reserved
 	}
@@ -381,7 +382,8 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
-	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0})
+	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0,
+		"change": s.changing(epoch+1, to.Note, "set: %s, %s", patterns, clients)})
 	if !execute {
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)

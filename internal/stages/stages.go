@@ -25,35 +25,25 @@ import (
 )
 
 // Stage is one of the three ways to hold a key that a fleet goes through.
-type Stage int
+type Stage = lockmigrate.Stage
 
 const (
-	Legacy Stage = iota
-	Bridge
-	Modern
+	Legacy = lockmigrate.StageLegacy
+	Bridge = lockmigrate.StageBridge
+	Modern = lockmigrate.StageModern
 )
 
-var names = []string{"legacy", "bridge", "modern"}
-
-// String returns the stage's name.
-func (s Stage) String() string {
-	if s < 0 || int(s) >= len(names) {
-		return fmt.Sprintf("stage(%d)", int(s))
-	}
-	return names[s]
-}
-
 // Valid tells that there is such a stage.
-func (s Stage) Valid() bool { return s >= Legacy && s <= Modern }
+func Valid(s Stage) bool { return s >= Legacy && s <= Modern }
 
 // Parse finds a stage by its name.
 func Parse(name string) (Stage, error) {
-	for i, n := range names {
-		if n == name {
-			return Stage(i), nil
+	for s := Legacy; s <= Modern; s++ {
+		if s.String() == name {
+			return s, nil
 		}
 	}
-	return 0, fmt.Errorf("no stage is named %q; they are %s", name, strings.Join(names, ", "))
+	return 0, fmt.Errorf("no stage is named %q; they are legacy, bridge, modern", name)
 }
 
 // Record is what a namespace is.
@@ -69,8 +59,42 @@ type Record struct {
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
 	// Yield is for how long a contended key is left free at a time for old clients. Zero: members take their own.
-	Yield time.Duration
-	Note                   string // what the last change of stage rests on: a certificate, or why it was forced
+	Yield   time.Duration
+	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
+	History []Change // of the record, the oldest first; the newest 50
+}
+
+// Change is one line of a record's history, for people.
+type Change struct {
+	At    time.Time `json:"at"` // on the server's clock
+	Epoch int64     `json:"epoch"`
+	What  string    `json:"what"`
+	By    string    `json:"by,omitempty"`
+	Note  string    `json:"note,omitempty"`
+}
+
+// changing says who changes what, for a script to keep.
+func (s *Store) changing(epoch int64, note, format string, args ...any) string {
+	text, err := json.Marshal(Change{Epoch: epoch, What: fmt.Sprintf(format, args...), By: s.By, Note: note})
+	if err != nil { // no type in it can fail
+		return "{}"
+	}
+	return string(text)
+}
+
+// historyOf reads the lines of a history. What cannot be read is left out: it is for people.
+func historyOf(text string) (all []Change) {
+	for line := range strings.Lines(text) {
+		at, entry, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		var c Change
+		if err != nil || json.Unmarshal([]byte(entry), &c) != nil {
+			continue
+		}
+		c.At = time.UnixMilli(ms).UTC()
+		all = append(all, c)
+	}
+	return all
 }
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
@@ -126,7 +150,6 @@ func same(pattern, text string) bool {
 type Info struct {
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	Version string `json:"version"`
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 }
 
@@ -226,6 +249,7 @@ type Store struct {
 	Pool         lockmigrate.Pool
 	Namespace    string
 	ReplyTimeout time.Duration
+	By           string // who changes the record, from where: for its history
 }
 
 // CheckName tells whether a namespace can have this name.
@@ -409,7 +433,8 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
 	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
-		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note})))
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
+			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
@@ -476,7 +501,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
 		return View{}, err
 	}
-	view.Record.Note = fields["note"]
+	view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	members, err := redis.StringMap(row[2], nil)
 	if err != nil {
 		return View{}, err
@@ -521,7 +546,7 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 
 func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Record, error) {
 	r := Record{Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since)}
-	if !r.Stage.Valid() {
+	if !Valid(r.Stage) {
 		return Record{}, fmt.Errorf("namespace %s: stage %d is not known to this version", s.Namespace, stage)
 	}
 	var err error

@@ -35,7 +35,7 @@ type fake struct {
 func newFake(t *testing.T, s *Store, id string) *fake {
 	return &fake{t: t, store: s, Report: Report{
 		ID: id, Lease: time.Minute, Longest: 10 * time.Second, Epoch: -1, Stage: -1, Lowest: -1, Highest: -1,
-		Info: Info{Host: "here", Process: 7, Version: "1.2"}, Bound: never,
+		Info: Info{Host: "here", Process: 7}, Bound: never,
 	}}
 }
 
@@ -377,7 +377,7 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 					t.Fatal(err)
 				}
 				to := view.Record.Stage + Stage(1-2*rng.IntN(2))
-				if to.Valid() {
+				if Valid(to) {
 					if blockers, err := store.Move(t.Context(), view.Record.Epoch, to, true); err == nil && len(blockers) == 0 {
 						moves[to]++
 						log = append(log, fmt.Sprint("moved to ", to))

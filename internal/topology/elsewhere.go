@@ -55,16 +55,47 @@ func Leaving(pool lockmigrate.Pool) lockmigrate.Pool {
 	if _, is := pool.(*leaving); is {
 		return pool
 	}
-	return &leaving{pool: pool}
+	l := &leaving{pool: pool}
+	l.life, l.end = context.WithCancelCause(context.Background())
+	return l
+}
+
+// Leave has nobody wait any more for a connection of a pool that Leaving has returned, now or later: their error is cause.
+// Connections that were handed out are not touched. A pool of several servers bounds such waits by itself.
+func Leave(pool lockmigrate.Pool, cause error) {
+	if l, is := pool.(*leaving); is {
+		l.end(cause)
+	}
 }
 
 type leaving struct {
 	pool     lockmigrate.Pool
 	dropping atomic.Bool
+	life     context.Context // of waits for a connection
+	end      context.CancelCauseFunc
 }
 
 func (l *leaving) GetContext(ctx context.Context) (redis.Conn, error) {
-	conn, err := l.pool.GetContext(ctx)
+	if p, is := l.pool.(*redis.Pool); is && !p.Wait {
+		return l.wrap(p.GetContext(ctx)) // it waits for a dial at most
+	}
+	// The context must live as long as the connection, which may dial with it yet.
+	waits, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })
+	conn, err := l.wrap(l.pool.GetContext(waits))
+	stop()
+	if c, is := conn.(*leavingConn); is {
+		c.done = cancel
+		return c, err
+	}
+	if err != nil && context.Cause(ctx) == nil && context.Cause(waits) != nil {
+		err = context.Cause(waits)
+	}
+	cancel(nil)
+	return conn, err
+}
+
+func (l *leaving) wrap(conn redis.Conn, err error) (redis.Conn, error) {
 	if err != nil || conn == nil {
 		return conn, err
 	}
@@ -100,6 +131,7 @@ func discard(conn redis.Conn) {
 type leavingConn struct {
 	redis.Conn
 	pool   *leaving
+	done   context.CancelCauseFunc // nil where nothing waits for that
 	wrong  bool
 	closed bool
 }
@@ -112,6 +144,9 @@ func (c *leavingConn) look(reply any, err error) (any, error) {
 }
 
 func (c *leavingConn) Close() error {
+	if c.done != nil {
+		defer c.done(nil)
+	}
 	if c.wrong && !c.closed {
 		c.closed = true
 		discard(c.Conn)

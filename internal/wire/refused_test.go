@@ -13,7 +13,8 @@ import (
 
 // TestExplain names what a server's refusal leaves out: the keys, the command of a script, the channel.
 func TestExplain(t *testing.T) {
-	release := call(scripts.CompareDel, &protocol.Command{Key: "lock:a", Value: "token"})
+	var release Request
+	release.call(scripts.CompareDel, &protocol.Command{Key: "lock:a", Value: "token"})
 	get := Plain("GET", "lock:a")
 	publish := Plain("PUBLISH", "lockmigrate:wake:x", "m")
 	for _, c := range []struct {

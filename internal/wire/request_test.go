@@ -47,7 +47,8 @@ func TestArguments(t *testing.T) {
 			if s == nil {
 				continue
 			}
-			request := call(s, &c)
+			var request Request
+			request.call(s, &c)
 			args := request.Args()
 			require.Len(t, args, 2+len(s.Keys)+len(s.Args), "%s", s.Name)
 			assert.Equal(t, []any{s.Digest, len(s.Keys)}, args[:2])
@@ -67,7 +68,7 @@ func TestArguments(t *testing.T) {
 				}
 				return n
 			}
-			request = call(s, &least)
+			request.call(s, &least)
 			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args), "%s without what may be left out", s.Name)
 			assert.Equal(t, required(s.Keys), request.Args()[1], "%s", s.Name)
 		}

@@ -67,14 +67,13 @@ func script(c *protocol.Command) *scripts.Script {
 }
 
 // call fills in the keys and arguments of a script as its header names them.
-func call(s *scripts.Script, c *protocol.Command) Request {
-	r := Request{Name: "EVALSHA", Script: s, n: 2}
+func (r *Request) call(s *scripts.Script, c *protocol.Command) {
+	r.Name, r.Script, r.n = "EVALSHA", s, 2
 	var key any = c.Key // boxed once for all its places
 	r.fill(s.Keys, c, key, key)
 	r.args[0], r.args[1] = s.ByDigest, r.n-2
 	r.fill(s.Args, c, key, "")
 	r.AnswerLast = c.Wanted
-	return r
 }
 
 // fill adds values, without those at the end that may be left out and are zero or empty.

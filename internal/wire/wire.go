@@ -109,7 +109,7 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 	}
 	request := Plain("SET", c.Key, c.Value)
 	if s := script(&c); s != nil {
-		request = call(s, &c)
+		request.call(s, &c)
 		request.ByText() // inside MULTI a NOSCRIPT would come too late to send it again
 	}
 	if err := conn.Send(request.Name, request.Args()...); err != nil {
@@ -156,11 +156,12 @@ type Request struct {
 }
 
 // Plain is a command of at most 24 arguments.
-func Plain(name string, args ...any) Request {
-	r := Request{Name: name, n: len(args)}
-	copy(r.args[:r.n], args)
+func Plain(name string, args ...any) (r Request) {
+	r.plain(name, args...)
 	return r
 }
+
+func (r *Request) plain(name string, args ...any) { r.Name, r.n = name, copy(r.args[:], args) }
 
 // Args returns what follows the name; it is valid as long as the request.
 func (r *Request) Args() []any { return r.args[:r.n] }
@@ -190,40 +191,43 @@ func (r *Request) Key() string {
 // keyless are the plain commands of this module that have arguments but no key.
 var keyless = map[string]bool{"WAIT": true, "PING": true, "SCRIPT": true, "CLIENT": true, "PUBLISH": true}
 
-// RequestOf spells a command out. Commit has no such form: it is three commands.
-func RequestOf(c protocol.Command) (Request, error) {
+// RequestOf spells a command out, in place: a goroutine per acquisition pays for each stack that has to grow. Commit has no such form: it is three commands.
+func RequestOf(c protocol.Command) (r Request, err error) {
 	if s := script(&c); s != nil {
-		return call(s, &c), nil
+		r.call(s, &c)
+		return r, nil
 	}
 	switch c.Op {
 	case protocol.SetNX:
-		return Plain("SETNX", c.Key, c.Value), nil
+		r.plain("SETNX", c.Key, c.Value)
 	case protocol.Get:
-		return Plain("GET", c.Key), nil
+		r.plain("GET", c.Key)
 	case protocol.GetSet:
-		return Plain("GETSET", c.Key, c.Value), nil
+		r.plain("GETSET", c.Key, c.Value)
 	case protocol.Del:
-		return Plain("DEL", c.Key), nil
+		r.plain("DEL", c.Key)
 	case protocol.Watch:
-		return Plain("WATCH", c.Key), nil
+		r.plain("WATCH", c.Key)
 	case protocol.Unwatch:
-		return Plain("UNWATCH"), nil
+		r.plain("UNWATCH")
 	case protocol.SetToken:
-		return Plain("SET", c.Key, c.Value, "NX", "PX", milliseconds(c.TTL)), nil
+		r.plain("SET", c.Key, c.Value, "NX", "PX", milliseconds(c.TTL))
 	case protocol.NativeDel:
 		if c.Old == "DELIFEQ" {
-			return Plain("DELIFEQ", c.Key, c.Value), nil
+			r.plain("DELIFEQ", c.Key, c.Value)
+			break
 		}
-		return Plain("DELEX", c.Key, "IFEQ", c.Value), nil
+		r.plain("DELEX", c.Key, "IFEQ", c.Value)
 	case protocol.RedissonCount:
-		return Plain("HGET", c.Key, c.Value), nil
+		r.plain("HGET", c.Key, c.Value)
 	case protocol.Unqueue:
-		return Plain("ZREM", c.Queue, c.TokenEntry()), nil
+		r.plain("ZREM", c.Queue, c.TokenEntry())
 	case protocol.WaitReplicas:
-		return Plain("WAIT", c.Count, milliseconds(c.TTL)), nil
+		r.plain("WAIT", c.Count, milliseconds(c.TTL))
 	default:
-		return Request{}, fmt.Errorf("wire: no command for op %d", c.Op)
+		err = fmt.Errorf("wire: no command for op %d", c.Op)
 	}
+	return r, err
 }
 
 // Eval runs a script by its digest, and by its text when the server does not know it.

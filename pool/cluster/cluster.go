@@ -2,7 +2,7 @@
 //
 //	pool, err := cluster.New(cluster.Options{Addrs: []string{"10.0.0.1:6379", "10.0.0.2:6379"}})
 //	...
-//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
 // A Pool is a lockmigrate.Pool for legacy, modern and compat alike. Each lock's keys lie in one slot (the
 // names of guards, queues and counters are made so), and each command goes to the master of that slot.

@@ -34,7 +34,7 @@ func newPool(t *testing.T, c *redistest.Cluster) *Pool {
 // locker is what legacy and modern have in common, for tests of both.
 type locker interface {
 	acquire(ctx context.Context, key string) (lock, error)
-	Close()
+	Close() error
 }
 
 type lock interface {
@@ -67,20 +67,18 @@ func lockers(t *testing.T, pool *Pool) map[string]locker {
 	require.NoError(t, err)
 	byRelease, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond, Dialect: legacy.JedisUUID, Release: legacy.ReleaseAsDialect})
 	require.NoError(t, err)
-	queued, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Fencing: true})
+	queued, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, FenceTTL: time.Minute})
 	require.NoError(t, err)
 	unfair, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Unfair: true})
-	require.NoError(t, err)
-	pooled, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, Pooled: true, NoTracking: true})
 	require.NoError(t, err)
 	bridge, err := compat.New(pool, compat.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
 	all := map[string]locker{
 		"legacy": legacyLocker{old}, "legacy by transaction": legacyLocker{byRelease},
-		"modern": modernLocker{queued}, "bridge": compatLocker{bridge}, "modern unfair": modernLocker{unfair}, "modern pooled": modernLocker{pooled},
+		"modern": modernLocker{queued}, "bridge": compatLocker{bridge}, "modern unfair": modernLocker{unfair},
 	}
 	for _, l := range all {
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { _ = l.Close() })
 	}
 	return all
 }

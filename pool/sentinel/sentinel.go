@@ -2,7 +2,7 @@
 //
 //	pool, err := sentinel.New(sentinel.Options{Addrs: []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"}, Master: "locks"})
 //	...
-//	locker, err := modern.New(pool, modern.Options{Fencing: true})
+//	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
 // All sentinels are asked at once, and the newest of their answers counts (the highest configuration
 // epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -38,7 +39,7 @@ func TestFailover(t *testing.T) {
 	pool := newPool(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a sentinel in tilt takes its time
 	defer cancel()
-	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, Fencing: true})
+	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Hour})
 	require.NoError(t, err)
 	defer m.Close()
 	l, err := legacy.New(pool, legacy.Options{Lease: 5 * time.Minute, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
@@ -65,7 +66,7 @@ func TestFailover(t *testing.T) {
 		waiting <- err
 	}()
 	before := g.Master()
-	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return m.Waiting() == "tracking" })
+	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return m.Waiting() == lockmigrate.ModeTracking })
 	conn := before.Conn()
 	_, err = conn.Do("SET", "marker", 1)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -245,7 +246,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	newLocker := func() *modern.Locker {
 		l, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute})
 		require.NoError(t, err)
-		t.Cleanup(l.Close)
+		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
 	holder, waiter := newLocker(), newLocker()
@@ -262,7 +263,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	}()
 	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
 		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
-		return n == 1 && waiter.Waiting() == "tracking"
+		return n == 1 && waiter.Waiting() == lockmigrate.ModeTracking
 	})
 	acknowledged, err := redis.Int(before.Conn().Do("WAIT", 1, 30_000))
 	require.NoError(t, err)

@@ -41,8 +41,26 @@ type Driver struct {
 
 // Outcome is how a stretch of a machine's run ended.
 type Outcome struct {
-	Step protocol.Step // a Sleep or a Done
-	Err  error         // the last refusal or I/O error behind a Failed or Unsure verdict
+	Step End
+	Err  error // the last refusal or I/O error behind a Failed or Unsure verdict
+}
+
+// End is a protocol.Step that is a Sleep or a Done. It has no Command: that is 400 bytes, and outcomes are handed by value
+// through all the frames of an acquisition.
+type End struct {
+	Kind    protocol.StepKind
+	Verdict protocol.Verdict
+	Sleep   time.Duration
+}
+
+// Ended is the outcome of a run that is over.
+func Ended(v protocol.Verdict, err error) Outcome {
+	return Outcome{End{Kind: protocol.Done, Verdict: v}, err}
+}
+
+// Rests is the outcome of a run whose machine sends nothing next.
+func Rests(step protocol.Step, last error) Outcome {
+	return Outcome{End{step.Kind, step.Verdict, step.Sleep}, last}
 }
 
 // Advance runs a machine from its last reply until it wants to sleep or is done.
@@ -52,7 +70,7 @@ type Outcome struct {
 // caller, and abandoned is called with what came out.
 func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
-		return outcomeOf(protocol.Failed, err), err
+		return Ended(protocol.Failed, err), err
 	}
 	if ctx.Done() == nil {
 		return d.advance(ctx, m, reply), nil
@@ -74,7 +92,7 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 		return outcome, nil
 	case <-ctx.Done():
 		err := context.Cause(ctx)
-		return outcomeOf(protocol.Unsure, err), err
+		return Ended(protocol.Unsure, err), err
 	}
 }
 
@@ -82,59 +100,47 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 // afterwards, but Advance then keeps its callers until the exchange is over, whatever becomes of their contexts.
 func (d *Driver) Close() { d.background.Close() }
 
-func outcomeOf(v protocol.Verdict, err error) Outcome {
-	return Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: v}, Err: err}
-}
-
 func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
-	var last error
-	sent := false
-	elsewhere := 0 // how often the first command was sent to the wrong server
-	defer func() { closeConn(conn) }()
-	for {
-		step := m.Next(protocol.InstantOf(d.Now()), reply)
-		if step.Kind != protocol.Send {
-			return Outcome{Step: step, Err: last}
+	ends, begun, elsewhere := []context.CancelFunc(nil), false, 0 // elsewhere: how often the first command was sent to the wrong server
+	defer func() {
+		closeConn(conn)
+		for _, end := range ends {
+			end()
 		}
+	}()
+	r := Run{Machine: m, Now: func() protocol.Instant { return protocol.InstantOf(d.Now()) }}
+	outcome, _ := r.Advance(context.WithoutCancel(ctx), reply, func(c protocol.Command) (reply protocol.Reply, err error) {
 		if conn == nil {
-			if sent {
+			if begun {
 				// Once a command is without its reply, the question what became of it outlives the caller by the
 				// time of one reply, and of a failover where there can be one. The context must live as long as the connection, which may dial with it yet.
-				bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.ReplyTimeout+d.patience())
-				defer cancel()
-				ctx = bounded
+				bounded, end := context.WithTimeout(context.WithoutCancel(ctx), d.ReplyTimeout+d.patience())
+				ctx, ends = bounded, append(ends, end)
 			}
-			var err error
 			if conn, err = d.connect(ctx); err != nil {
-				if !sent { // the command has certainly not run
-					return outcomeOf(protocol.Failed, err)
-				}
-				last, reply = err, protocol.Reply{Kind: protocol.Silence}
-				continue
+				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
 			}
 		}
-		var err error
-		for first := !sent; ; {
-			sent = true
-			if reply, err = wire.Do(conn, d.ReplyTimeout, step.Command); err == nil {
-				break
-			}
-			last = err
-			if !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
+		for first := !begun; ; {
+			begun = true
+			reply, err = wire.Do(conn, d.ReplyTimeout, c)
+			if err == nil || !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
 				break
 			}
 			elsewhere++
 			closeConn(conn)
 			if conn, err = d.connect(ctx); err != nil {
-				return outcomeOf(protocol.Failed, err)
+				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
 			}
 		}
 		if reply.Kind == protocol.Silence {
 			closeConn(conn)
 			conn = nil
 		}
-	}
+		return reply, err
+	})
+	return outcome
 }
 
 // sendAgain is how often a first command goes out once more that the wrong server has refused. Of a pool that is

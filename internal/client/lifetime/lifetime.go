@@ -31,6 +31,7 @@ import (
 // The causes of refusals that all Lockers share.
 var (
 	ErrClosed   = errors.New("the Locker is closed")
+	ErrWaitOver = errors.New("Options.Wait is over")
 	ErrEmptyKey = errors.New("the key is empty")
 )
 
@@ -51,6 +52,7 @@ type Locker struct {
 	Background   *background.Group
 	ReplyTimeout time.Duration
 	Drift        time.Duration // taken off every deadline
+	Pause        time.Duration // before a release that failed is tried again; it doubles up to 20 times that; zero: 50 ms
 }
 
 // Kind is what differs between kinds of lock. Renew and Release run one command each, as driver.Driver's Advance does: with
@@ -86,16 +88,19 @@ type Life struct {
 	asked  protocol.Instant     // when the renewal under way began; the turn's
 	left   func(driver.Outcome) // outcome, once it is needed: one allocation for all commands
 
-	mu     sync.Mutex
-	turn   turn
-	sent   uint16 // releases that may have run
-	rests  bool   // a release was asked for: nothing renews the lock any more
-	behind bool   // a release goes on behind its caller
-	gone   bool   // nothing of ours is on the server any more
-	ended  error  // why the holder's context has ended; nil while it has not
-	failed error  // how the last command failed; nil after one that did not
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	mu      sync.Mutex
+	turn    turn
+	sent    uint16        // releases that may have run
+	rests   bool          // a release was asked for: nothing renews the lock any more
+	behind  bool          // a release goes on behind its caller
+	waits   bool          // a release is going to be tried again
+	failing bool          // the last caller of Release got an error and may ask again
+	pause   time.Duration // before the last release that was tried again
+	gone    bool          // nothing of ours is on the server any more
+	ended   error         // why the holder's context has ended; nil while it has not
+	failed  error         // how the last command failed; nil after one that did not
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 }
 
 // Init prepares a lock on a key for the acquiring context. The Lease's terms are the owner's to set.
@@ -142,6 +147,7 @@ const (
 	nobody whose = iota
 	renewing
 	releasing
+	retrying // a release that nobody has asked for again
 )
 
 func (l *Life) lock(ctx context.Context, of whose) error {
@@ -306,15 +312,29 @@ func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict
 }
 
 // Release gives the lock back. The renewals end with the call. When ctx ends before the reply, or has ended before, the
-// release goes on in the background. It may be called again after an error.
+// release goes on in the background. One that failed is tried again there until the lease is over: a server that refuses now,
+// as a replica or one without memory does, may run it later. It may be called again after an error; the first call
+// after the lock was given back returns nil.
 func (l *Life) Release(ctx context.Context) error {
 	l.mu.Lock()
 	l.rests = true
 	gone, over := l.gone, l.why()
+	if gone && l.failing && l.ended == error(errGivenBack) {
+		l.failing, over = false, nil
+	}
 	l.mu.Unlock()
 	if gone {
 		return over
 	}
+	err := l.ask(ctx)
+	l.mu.Lock()
+	l.failing = err != nil
+	l.mu.Unlock()
+	return err
+}
+
+// ask is Release for a lock that is not known to be gone.
+func (l *Life) ask(ctx context.Context) error {
 	l.locker.Watch.Rest(&l.Lease)
 	if cause := context.Cause(ctx); cause != nil {
 		return l.releaseBehind(ctx, cause)
@@ -327,6 +347,13 @@ func (l *Life) Release(ctx context.Context) error {
 		return l.orLost(l.Fail("release", nil, ErrClosed))
 	}
 	return l.release(ctx, false)
+}
+
+// Unconfirmed tells that an earlier release may have run. It is for Kind.Release.
+func (l *Life) Unconfirmed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent > 1
 }
 
 // release runs one release, behind its caller or not. It has the turn, and is counted in background.
@@ -370,37 +397,67 @@ func (l *Life) release(ctx context.Context, behind bool) error {
 func (l *Life) releaseBehind(ctx context.Context, cause error) error {
 	e := l.Fail("release", nil, cause)
 	e.Note = "the release goes on in the background"
-	l.mu.Lock()
-	behind := l.behind
-	l.behind = true
-	l.mu.Unlock()
-	if behind {
+	if l.goBehind(ctx, releasing) == nil {
 		return l.orLost(e)
 	}
-	if !l.locker.Background.Go(func() {
+	return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
+}
+
+// goBehind runs one release in the background, unless one is under way there. ErrClosed: nothing runs there any more.
+func (l *Life) goBehind(ctx context.Context, of whose) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.behind {
+		return nil
+	}
+	l.behind = l.locker.Background.Go(func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.locker.ReplyTimeout)
 		defer cancel()
-		err := l.lock(bounded, releasing)
+		err := l.lock(bounded, of)
 		l.mu.Lock()
 		l.behind = false
 		l.mu.Unlock()
-		if err == nil {
-			l.locker.Background.Extend()
-			_ = l.release(bounded, true)
+		if err != nil {
+			l.tryAgain()
+			return
 		}
-	}) {
-		l.mu.Lock()
-		l.behind = false
-		l.mu.Unlock()
-		return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
+		l.locker.Background.Extend()
+		_ = l.release(bounded, true)
+	})
+	if !l.behind {
+		return ErrClosed
 	}
-	return l.orLost(e)
+	return nil
+}
+
+// tryAgain sets when a release that failed is tried again. Nobody may wait for that: it is counted in background only while it
+// runs.
+func (l *Life) tryAgain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := l.locker.Pause
+	if first == 0 {
+		first = 50 * time.Millisecond
+	}
+	l.pause = min(max(2*l.pause, first), 20*first)
+	if left := l.Lease.Until().Sub(l.locker.Now()); l.pause < left && !l.waits {
+		l.waits = true
+		time.AfterFunc(l.pause, func() {
+			l.mu.Lock()
+			l.waits = false
+			gone := l.gone
+			l.mu.Unlock()
+			if !gone {
+				_ = l.goBehind(context.Background(), retrying)
+			}
+		})
+	}
 }
 
 // released ends the lock as far as the verdict allows.
 func (l *Life) released(outcome driver.Outcome) error {
 	l.mu.Lock()
-	v, again := outcome.Step.Verdict, l.sent > 1
+	v, again, retry := outcome.Step.Verdict, l.sent > 1, l.turn.of == retrying
 	if v == protocol.Failed {
 		l.sent--
 	}
@@ -434,8 +491,12 @@ func (l *Life) released(outcome driver.Outcome) error {
 	if v != protocol.Failed {
 		e.Kind, e.Until = lockmigrate.ErrUnknownOutcome, l.Expiry()
 	}
+	e.Note = "it is tried again until the lease is over"
 	l.kind.Explain(e)
-	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: e})
+	if !retry { // a server that refuses for long is told of once
+		l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: e})
+	}
+	l.tryAgain()
 	return l.orLost(e)
 }
 
@@ -496,6 +557,7 @@ func (l *Life) Lost(why renewal.Loss) {
 	case renewal.Taken:
 		e.Reason = lockmigrate.ReasonTaken
 		e.Note = "the key is not ours any more"
+		l.kind.Explain(e)
 	default:
 		e.Reason = lockmigrate.ReasonClosed
 		e.Note = "the Locker was closed; the key stays until its TTL or lease is over"
@@ -549,7 +611,7 @@ func (l *Life) RenewalFailed(cause error) { l.NotRenewed(cause) }
 // NotRenewed tells of a renewal of the watch's that failed, and returns its error.
 func (l *Life) NotRenewed(cause error) *lockmigrate.Error {
 	l.note(cause)
-	e := l.notRenewed(driver.Outcome{Step: protocol.Step{Verdict: protocol.Failed}, Err: cause})
+	e := l.notRenewed(driver.Ended(protocol.Failed, cause))
 	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Err: e})
 	return e
 }

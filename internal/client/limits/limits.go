@@ -70,3 +70,52 @@ func Same(a, b lockmigrate.Pool) bool {
 	v, w := reflect.ValueOf(a), reflect.ValueOf(b)
 	return v.Kind() == reflect.Pointer && v.Type() == w.Type() && v.Pointer() == w.Pointer()
 }
+
+// Default sets a value that is zero.
+func Default(value *time.Duration, otherwise time.Duration) {
+	if *value == 0 {
+		*value = otherwise
+	}
+}
+
+// DefaultTTL is how long a lock outlives its last renewal, in every package.
+const DefaultTTL = 30 * time.Second
+
+// Terms are the options that all locks with a TTL share.
+type Terms struct {
+	TTL          time.Duration
+	RenewEvery   time.Duration // negative: never
+	MaxHold      time.Duration
+	ReplyTimeout time.Duration
+}
+
+// WithDefaults fills in the zero values.
+func (t Terms) WithDefaults() Terms {
+	Default(&t.TTL, DefaultTTL)
+	Default(&t.RenewEvery, t.TTL/3)
+	Default(&t.ReplyTimeout, ReplyTimeout(t.TTL))
+	return t
+}
+
+// ReplyTimeout is the default wait for a reply where locks last for ttl: 5 s, or a quarter of ttl, which leaves time for
+// another try.
+func ReplyTimeout(ttl time.Duration) time.Duration { return max(min(5*time.Second, ttl/4), Shortest) }
+
+// Validate refuses what no lock with a TTL can work with.
+func (t Terms) Validate() error {
+	d := t.WithDefaults()
+	wrong := []error{
+		Durations(Option{"TTL", t.TTL}, Option{"MaxHold", t.MaxHold}),
+		Periods(Option{"RenewEvery", max(t.RenewEvery, 0)}, Option{"ReplyTimeout", t.ReplyTimeout}),
+	}
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(d.TTL < 10*time.Millisecond || d.TTL%time.Millisecond != 0, "TTL %v: whole milliseconds, at least 10; a lease must outlast a few round trips", d.TTL)
+	refuse(d.RenewEvery > d.TTL/2, "RenewEvery %v: more than half of TTL %v; one lost reply would lose the lock", d.RenewEvery, d.TTL)
+	refuse(t.RenewEvery < 0 && t.MaxHold > d.TTL, "MaxHold %v: without renewal a lock is held for TTL %v", t.MaxHold, d.TTL)
+	refuse(d.ReplyTimeout >= d.TTL, "ReplyTimeout %v: not less than TTL %v; a lease would end before its acquisition is known", d.ReplyTimeout, d.TTL)
+	return errors.Join(wrong...)
+}

@@ -4,6 +4,7 @@ package random
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"sync"
 )
 
@@ -37,4 +38,12 @@ func (s *Source) Between(low, high int64) int64 {
 			return n
 		}
 	}
+}
+
+// UUID returns a random UUID, version 4.
+func UUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

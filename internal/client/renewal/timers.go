@@ -28,6 +28,13 @@ func (w *Timers) Add(s *Lease) {
 	w.all[s] = time.AfterFunc(s.Until().Sub(w.now()), func() { w.ring(s) })
 }
 
+// Len returns how many leases there are.
+func (w *Timers) Len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.all)
+}
+
 // Extend is as Renewer.Extend.
 func (w *Timers) Extend(s *Lease, until protocol.Instant) (why Loss, ok bool) {
 	w.mu.Lock()

@@ -7,27 +7,23 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Mode is what wakes the waiters at present.
-type Mode uint8
+type Mode = lockmigrate.Mode
 
 const (
-	Idle     Mode = iota // nobody waits, nothing is connected
-	Polling              // timers alone: the server, or the way to it, offers nothing else
-	Messages             // pub/sub: releases of this library's locks; a timer for those of others
-	Tracking             // pub/sub, and client tracking for releases by anybody
+	Idle     = lockmigrate.ModeIdle
+	Polling  = lockmigrate.ModePolling
+	Messages = lockmigrate.ModeMessages
+	Tracking = lockmigrate.ModeTracking
 )
 
-// String returns the mode's name.
-func (m Mode) String() string {
-	return [...]string{"idle", "polling", "messages", "tracking"}[m]
-}
-
-// Runner runs protocol machines: a driver.Driver over a pool, or a line.
+// Runner runs protocol machines: a driver.Driver over a pool, or a pipeline.Conn.
 type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }
@@ -38,14 +34,12 @@ type Options struct {
 	Dial func(ctx context.Context) (redis.Conn, error)
 	// Servers, where the keys are on several, takes Dial's place.
 	Servers topology.Servers
-	// Runner runs the fronts' machines while there is no line.
+	// Runner runs the fronts' machines while there is no tracked connection.
 	Runner Runner
 	// Now is the clock of the machines.
 	Now func() protocol.Instant
 	// Channel is where grants to this process are published; unique to it. Empty: none.
 	Channel string
-	// NoTracking keeps the hub from asking for client tracking.
-	NoTracking bool
 
 	ReplyTimeout time.Duration // zero: 5 s
 	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms
@@ -145,7 +139,7 @@ func (h *Hub) stop() {
 	}
 	if t := h.tracked; t != nil {
 		h.tracked = nil
-		h.background.Go(func() { t.way.Close(); t.way.Wait() })
+		h.background.Go(func() { t.conn.Close(); t.conn.Wait() })
 	}
 	h.setMode(Idle, nil)
 }

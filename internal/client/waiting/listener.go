@@ -65,9 +65,6 @@ func (h *Hub) dialListener(ctx context.Context, addr string, beside redis.Conn, 
 // track turns tracking on for the connection beside, where the server has it and allows it. NOLOOP keeps our own
 // writes over that, such as the taking of a key, from waking us.
 func (l *listener) track() error {
-	if l.hub.opts.NoTracking {
-		return nil
-	}
 	id, err := redis.Int64(redis.DoWithTimeout(l.conn, l.hub.opts.ReplyTimeout, "CLIENT", "ID"))
 	if err != nil {
 		l.refused = fmt.Errorf("CLIENT ID: %w", err)
@@ -241,7 +238,7 @@ func parseGrant(text string) (token string, e Event, ok bool) {
 }
 
 // look pings the server when nothing has been heard since the last look, and gives the listener up when
-// that stays without an answer. The connection beside it is pinged by its line.
+// that stays without an answer. The connection beside it is pinged by itself.
 func (l *listener) look(heard int64) {
 	if now := l.heard.Load(); now != heard {
 		l.lookAgain(l.hub.opts.Ping, func() { l.look(now) })

@@ -1,17 +1,23 @@
 package redistest
 
 import (
+	"bufio"
+	"fmt"
+	"io"
 	"net"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// Link is a network path that can fail in the ways that networks do. It forwards bytes and knows
-// nothing of Redis; Proxy is for what happens between two commands.
+// Link is a network path that can fail in the ways that networks do. It forwards bytes and knows nothing of Redis, but for
+// one that NewProxy made: that sees every command before the server does.
 type Link struct {
 	Addr string
 
+	commands bool // they are forwarded one at a time
 	target   string
 	listener net.Listener
 	running  sync.WaitGroup
@@ -20,6 +26,7 @@ type Link struct {
 	conns   map[net.Conn]bool
 	state   linkState
 	changed chan struct{} // closed when the state changes
+	before  func(words []string)
 }
 
 type linkState struct {
@@ -31,11 +38,22 @@ type linkState struct {
 // NewLink starts a link to an address and ends it with the test.
 func NewLink(t testing.TB, target string) *Link {
 	t.Helper()
+	return newLink(t, target, false)
+}
+
+// NewProxy is NewLink for a test that puts something between two commands of a client that nobody can change.
+func NewProxy(t testing.TB, s *Server) *Link {
+	t.Helper()
+	return newLink(t, s.Addr, true)
+}
+
+func newLink(t testing.TB, target string, commands bool) *Link {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("start a link: %v", err)
 	}
-	l := &Link{Addr: listener.Addr().String(), target: target, listener: listener, conns: map[net.Conn]bool{}, changed: make(chan struct{})}
+	l := &Link{Addr: listener.Addr().String(), target: target, commands: commands, listener: listener, conns: map[net.Conn]bool{}, changed: make(chan struct{})}
 	l.running.Go(l.accept)
 	t.Cleanup(func() {
 		_ = l.listener.Close()
@@ -44,6 +62,17 @@ func NewLink(t testing.TB, target string) *Link {
 		l.running.Wait()
 	})
 	return l
+}
+
+// URL names the link as lockmigrate's --redis does.
+func (l *Link) URL() string { return "redis://" + l.Addr + "/0" }
+
+// Before sets a function that is called with each command, its name in capitals, before the server gets it. The client waits
+// meanwhile. It is for links that NewProxy made.
+func (l *Link) Before(f func(words []string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.before = f
 }
 
 // Retarget sends new connections elsewhere, as a name that now stands for another server does.
@@ -112,7 +141,11 @@ func (l *Link) accept() {
 			_ = server.Close()
 			continue
 		}
-		l.running.Go(func() { l.forward(client, server, true) })
+		if l.commands {
+			l.running.Go(func() { l.requests(client, server) })
+		} else {
+			l.running.Go(func() { l.forward(client, server, true) })
+		}
 		l.running.Go(func() { l.forward(server, client, false) })
 	}
 }
@@ -172,4 +205,59 @@ func (l *Link) drop(conns ...net.Conn) {
 		_ = c.Close()
 		delete(l.conns, c)
 	}
+}
+
+// requests forwards whole commands, one at a time.
+func (l *Link) requests(client, server net.Conn) {
+	defer l.drop(client, server)
+	in := bufio.NewReader(client)
+	for {
+		raw, words, err := readCommand(in)
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		before := l.before
+		l.mu.Unlock()
+		if before != nil && len(words) > 0 {
+			words[0] = strings.ToUpper(words[0])
+			before(words)
+		}
+		l.pass(len(raw), true)
+		if _, err := server.Write(raw); err != nil {
+			return
+		}
+	}
+}
+
+// readCommand reads one RESP array of bulk strings, and keeps its bytes.
+func readCommand(in *bufio.Reader) (raw []byte, words []string, err error) {
+	number := func(prefix byte) (int, error) {
+		line, err := in.ReadBytes('\n')
+		raw = append(raw, line...)
+		if err != nil {
+			return 0, err
+		}
+		if line[0] != prefix {
+			return 0, fmt.Errorf("not a RESP command: %q", line)
+		}
+		return strconv.Atoi(strings.TrimSpace(string(line[1:])))
+	}
+	n, err := number('*')
+	for range n {
+		if err != nil {
+			break
+		}
+		var length int
+		if length, err = number('$'); err != nil {
+			break
+		}
+		word := make([]byte, length+2)
+		if _, err = io.ReadFull(in, word); err != nil {
+			break
+		}
+		raw = append(raw, word...)
+		words = append(words, string(word[:length]))
+	}
+	return raw, words, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
@@ -285,6 +286,32 @@ func (s *Server) Pool() *redis.Pool {
 	pool := &redis.Pool{MaxIdle: 16, DialContext: s.dial}
 	s.t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// Untracked returns a pool of a user without the right to client tracking. Miniredis has no tracking anyway.
+func (s *Server) Untracked() *redis.Pool {
+	if s.Mini != nil {
+		return s.Pool()
+	}
+	s.Do("ACL", "SETUSER", "untracked", "on", ">pw", "~*", "&*", "+@all", "-client|tracking")
+	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("untracked"), redis.DialPassword("pw"))
+	}}
+	s.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// InStage makes a namespace of all keys for old clients of a dialect (empty: jedis-ms), and returns its name. It is named after
+// the stage that it is in. It writes the record itself: `stage init` compares the namespace with every other one.
+func InStage(pool *redis.Pool, stage lockmigrate.Stage, dialect string, shortest time.Duration) (name string, err error) {
+	if dialect == "" {
+		dialect = "jedis-ms"
+	}
+	conn := pool.Get()
+	defer conn.Close()
+	_, err = conn.Do("HMSET", "lockmigrate:{"+stage.String()+"}:stage", "epoch", 1, "stage", int(stage), "since", time.Now().UnixMilli(),
+		"patterns", `["*"]`, "clients", fmt.Sprintf(`{"dialect":%q,"shortest_ms":%d}`, dialect, shortest.Milliseconds()))
+	return stage.String(), err
 }
 
 // Conn returns a connection of the test's own, closed with the test.

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // Components that a suite may need.
@@ -63,4 +65,17 @@ func Main(m interface{ Run() int }, components ...string) {
 		}
 	}
 	os.Exit(m.Run())
+}
+
+// Leakless is a package's tests, for Main: they fail where goroutines are left behind.
+type Leakless struct{ *testing.M }
+
+// Run runs them.
+func (m Leakless) Run() int {
+	code := m.M.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return code
 }

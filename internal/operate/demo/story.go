@@ -17,7 +17,6 @@ import (
 const (
 	lease       = 2 * time.Second
 	ttl         = time.Second
-	memberLease = 900 * time.Millisecond
 	work        = 12 * time.Millisecond
 	rest        = 60 * time.Millisecond
 	javaMembers = 5
@@ -120,7 +119,7 @@ func (s *stage) javaMember(name string) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, locker.Close)
+	s.closers = append(s.closers, func() { _ = locker.Close() })
 	return s.member(name, "java", acquire(locker.Acquire)), nil
 }
 
@@ -136,12 +135,12 @@ func (s *stage) joinGo(ctx context.Context) error {
 		name := fmt.Sprintf("go-%d", i+1)
 		locker, err := compat.New(s.opts.Pool, compat.Options{
 			Namespace: s.store.Namespace, Member: name, TTL: ttl, Lease: lease, ShortestLease: lease,
-			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, MemberLease: memberLease, ReplyTimeout: replyTimeout,
+			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, ReplyTimeout: ttl * 9 / 10,
 		})
 		if err != nil {
 			return err
 		}
-		s.closers = append(s.closers, locker.Close)
+		s.closers = append(s.closers, func() { _ = locker.Close() })
 		s.fleet.Join(s.member(name, "go", acquire(locker.Acquire)))
 	}
 	return nil

@@ -100,8 +100,8 @@ func TestMisconfiguredServers(t *testing.T) {
 		{"no right to the counter, of another user", func(t *testing.T) (string, doctor.Options) {
 			s := redistest.Real(t)
 			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "~{lock:*}:queue", "&*", "+@all")
-			return s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern Fencing"}}
-		}, "rights-modern-Fencing", doctor.Fail, "{lock:lockmigrate-doctor}:fence"},
+			return s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern FenceTTL"}}
+		}, "rights-modern-FenceTTL", doctor.Fail, "{lock:lockmigrate-doctor}:fence"},
 		{"EVALSHA renamed away", func(t *testing.T) (string, doctor.Options) {
 			return redistest.Real(t, "--rename-command", "EVALSHA", "").URL(), doctor.Options{}
 		}, "scripting", doctor.Fail, "EVALSHA"},
@@ -185,7 +185,7 @@ func TestEachRightIsTried(t *testing.T) {
 		t.Run(fmt.Sprintf("dryrun %v", dryrun), func(t *testing.T) {
 			s := redistest.Real(t)
 			s.Do("SET", "lock:other", "x")
-			for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Share", "modern Redisson", "modern Quorum", "compat Namespace bridge"} {
+			for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Yield", "redisson", "quorum", "compat Namespace bridge"} {
 				use, ok := rights.Find(name)
 				require.True(t, ok)
 				id := "rights-" + strings.ReplaceAll(name, " ", "-")

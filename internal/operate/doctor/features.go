@@ -54,13 +54,12 @@ func (p *patient) features(ctx context.Context) Server {
 // usesOf are the rows of the table of rights behind those features that are refused when a command is missing.
 var usesOf = map[string][]string{
 	servers.Legacy:    {"legacy"},
-	servers.Stage0:    {"compat legacy"},
-	servers.Bridge:    {"compat bridge", "compat modern"},
+	servers.Bridge:    {"compat"},
 	servers.Namespace: {"compat Namespace legacy", "compat Namespace bridge", "lockmigrate stage init"},
 	servers.Modern:    {"modern"},
-	servers.Fencing:   {"modern Fencing"},
+	servers.Fencing:   {"modern FenceTTL"},
 	servers.Unfair:    {"modern Unfair"},
-	servers.Redisson:  {"modern Redisson"},
+	servers.Redisson:  {"redisson"},
 	servers.Scan:      {"lockmigrate scan"},
 	servers.Sweep:     {"lockmigrate sweep", "lockmigrate sweep --execute"},
 	servers.Observe:   {"lockmigrate observe"},
@@ -98,7 +97,7 @@ func (p *patient) lacks(ctx context.Context, feature string) (servers.Cell, bool
 
 // waits are the features whose waiters listen.
 var waits = map[string]bool{
-	servers.Stage0: true, servers.Bridge: true, servers.Modern: true, servers.Fencing: true, servers.Unfair: true, servers.Redisson: true,
+	servers.Bridge: true, servers.Modern: true, servers.Fencing: true, servers.Unfair: true, servers.Redisson: true,
 }
 
 func (p *patient) deaf(ctx context.Context) bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -24,7 +25,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	defer pool.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	m, err := modern.New(pool, modern.Options{Fencing: true})
+	m, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 	require.NoError(t, err)
 	defer m.Close()
 	l, err := legacy.New(pool, legacy.Options{})
@@ -39,7 +40,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	require.NoError(t, err)
 	waiting := make(chan error, 1)
 	go func() { waiting <- m.Do(ctx, "modern:a", func(context.Context) error { return nil }) }()
-	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return m.Waiting() == "tracking" })
+	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return m.Waiting() == lockmigrate.ModeTracking })
 	require.NoError(t, k.Release(ctx))
 	require.NoError(t, <-waiting)
 }

@@ -36,7 +36,7 @@ func TestOwnKinds(t *testing.T) {
 		require.NoError(t, err)
 		defer bridge.Close()
 		add("lock:bridge", func(ctx context.Context, k string) (lock, error) { return bridge.Acquire(ctx, k) })
-		token, err := modern.New(s.Pool(), modern.Options{Fencing: true})
+		token, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 		require.NoError(t, err)
 		defer token.Close()
 		add("lock:modern", func(ctx context.Context, k string) (lock, error) { return token.Acquire(ctx, k) })

@@ -4,9 +4,7 @@ import (
 	"context"
 	"flag"
 	"go/format"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,33 +24,13 @@ var update = flag.Bool("update", false, "write the documents instead of comparin
 // TestDocuments compares what the documents say with the table.
 func TestDocuments(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	for _, pkg := range []string{"legacy", "modern", "compat", "pool/cluster", "pool/sentinel"} {
+	for _, pkg := range []string{"legacy", "modern", "modern/redisson", "modern/quorum", "compat", "pool/cluster", "pool/sentinel"} {
 		want, err := format.Source([]byte(rights.PackageDoc(filepath.Base(pkg))))
 		require.NoError(t, err)
-		compare(t, filepath.Join(root, pkg, "rights.go"), string(want))
+		redistest.Document(t, filepath.Join(root, pkg, "rights.go"), string(want), *update)
 	}
-	path := filepath.Join(root, "SECURITY.md")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	const begin, end = "<!-- rights: made from internal/operate/rights -->\n", "<!-- end of rights -->\n"
-	before, rest, found := strings.Cut(string(text), begin)
-	require.True(t, found)
-	_, after, found := strings.Cut(rest, end)
-	require.True(t, found)
-	compare(t, path, before+begin+"\n"+rights.Markdown()+"\nWithout a right in brackets:\n\n"+rights.Losses()+"\n"+end+after)
-}
-
-func compare(t *testing.T, path, want string) {
-	t.Helper()
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
-		return
-	}
-	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	if string(got) != want {
-		t.Errorf("%s differs from the table: go test ./internal/operate/rights -run TestDocuments -update", path)
-	}
+	redistest.Section(t, filepath.Join(root, "SECURITY.md"), "rights", "internal/operate/rights",
+		rights.Markdown()+"\nWithout a right in brackets:\n\n"+rights.Losses(), *update)
 }
 
 // TestEveryRoleHasAPattern wants the pattern of every role to match the key that the locks use.

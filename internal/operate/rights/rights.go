@@ -48,7 +48,7 @@ type Right struct {
 
 // Use is one way to use a package, or one command of lockmigrate.
 type Use struct {
-	Name   string // legacy, modern Fencing, lockmigrate scan
+	Name   string // legacy, modern FenceTTL, lockmigrate scan
 	Rights []Right
 }
 
@@ -127,14 +127,13 @@ func kindOf(word string) Kind {
 }
 
 const (
-	run     = "eval evalsha "
-	wakes   = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
-	renews  = "get set pttl ?persist ?type ?pexpire " // of a legacy value
-	token   = Lock + " set !get !del !eval !evalsha pexpire "
-	fair    = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
-	bridge  = Lock + " " + Guard + " " + Queue + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
-	member  = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
-	changes = Lock + " setnx getset !get !del !eval !evalsha time " + renews
+	run    = "eval evalsha "
+	wakes  = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
+	renews = "get set pttl ?persist ?type ?pexpire " // of a legacy value
+	token  = Lock + " set !get !del !eval !evalsha pexpire "
+	fair   = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	bridge = Lock + " " + Guard + " " + Queue + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
+	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 )
 
 // Packages are the uses of the lock packages.
@@ -142,21 +141,19 @@ var Packages = []Use{
 	use("legacy", Lock+" setnx getset !del", renews, run),
 	use("legacy ReleaseCompare", Lock+" setnx getset !get !del !eval !evalsha", renews),
 	use("legacy ServiceStack", Lock+" setnx watch unwatch multi exec !del", renews, run),
-	use("legacy ServerClock", Lock+" setnx getset time !del", renews, run),
+	use("legacy FollowServer", Lock+" setnx getset time !del", renews, run),
 	use("modern", fair),
-	use("modern Fencing", fair, Fence, "mget"),
-	use("modern Unfair", token, "pttl ?type ?command|info", wakes),
-	use("modern Share", fair, Share),
+	use("modern FenceTTL", fair, Fence, "mget"),
+	use("modern Unfair", token, "pttl ?type", wakes),
+	use("modern Yield", fair, Share),
 	use("modern Replicas", fair, "wait"),
-	use("modern Redisson", Lock+" exists !hexists hincrby !hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
-	use("modern Quorum", token, "?type"),
-	use("compat legacy", changes, wakes),
-	use("compat bridge", bridge, Fence, Yield),
-	use("compat bridge NoFence", bridge, Yield),
-	use("compat modern", bridge, Fence),
+	use("redisson", Lock+" exists !hexists hincrby !hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
+	use("quorum", token, "?type"),
+	use("compat", bridge, Yield),
+	use("compat FenceTTL", bridge, Fence, Yield),
 	use("compat Namespace legacy", member, Lock+" "+Guard+" setnx getset !get set !del ?pttl ?persist ?type ?pexpire", run, wakes),
-	use("compat Namespace bridge", bridge, member, Fence, Yield),
-	use("compat Namespace modern", bridge, member, Fence),
+	use("compat Namespace bridge", bridge, member, Yield),
+	use("compat Namespace modern", bridge, member),
 }
 
 const (

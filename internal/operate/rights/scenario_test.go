@@ -9,6 +9,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // stand is what a scenario runs on: the pool of the user with few rights, and the server's own user.
@@ -66,7 +68,7 @@ func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool
 	return func(s *stand) error {
 		opts := legacy.Options{Dialect: dialect, Release: policy, Lease: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second}
 		if clock {
-			opts.Clock = legacy.NewServerClock(s.pool, legacy.ServerClockOptions{})
+			opts.FollowServer = true
 		}
 		l, err := legacy.New(s.pool, opts)
 		if err != nil {
@@ -83,7 +85,7 @@ func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool
 
 func modernTurns(opts modern.Options) func(s *stand) error {
 	return func(s *stand) error {
-		opts.TTL, opts.Poll, opts.ReplyTimeout, opts.Claim = 2*time.Second, 20*time.Millisecond, time.Second, 500*time.Millisecond
+		opts.TTL, opts.Poll, opts.ReplyTimeout = 2*time.Second, 20*time.Millisecond, time.Second
 		var lockers [2]*modern.Locker
 		for i := range lockers {
 			l, err := modern.New(s.pool, opts)
@@ -97,8 +99,21 @@ func modernTurns(opts modern.Options) func(s *stand) error {
 	}
 }
 
+func redissonTurns(s *stand) error {
+	var lockers [2]*redisson.Locker
+	for i := range lockers {
+		l, err := redisson.New(s.pool, redisson.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		lockers[i] = l
+	}
+	return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+}
+
 func quorumTurns(s *stand) error {
-	q, err := modern.NewQuorum(s.pools, modern.QuorumOptions{TTL: 2 * time.Second, ReplyTimeout: time.Second})
+	q, err := quorum.New(s.pools, quorum.Options{TTL: 2 * time.Second, ReplyTimeout: time.Second})
 	if err != nil {
 		return err
 	}
@@ -108,8 +123,8 @@ func quorumTurns(s *stand) error {
 
 // compatTurns also takes over from a dead legacy holder, but at stage modern, where nobody does.
 func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
-	opts.TTL, opts.Lease, opts.ShortestLease, opts.MemberLease = 2*time.Second, 2*time.Second, 2*time.Second, 3*time.Second
-	opts.CommandDelay, opts.ClockLag, opts.Poll, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond, time.Second
+	opts.TTL, opts.Lease, opts.ShortestLease = 2*time.Second, 2*time.Second, 2*time.Second
+	opts.CommandDelay, opts.ClockLag, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, time.Second
 	return func(s *stand) error {
 		var lockers [2]*compat.Locker
 		for i := range lockers {
@@ -131,7 +146,7 @@ func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 // memberTurns runs members of a namespace at one stage. The record is the operator's.
 func memberTurns(stage compat.Stage) func(s *stand) error {
 	return func(s *stand) error {
-		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", map[compat.Stage]int{compat.Legacy: 0, compat.Bridge: 1, compat.Modern: 2}[stage],
+		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", int(stage),
 			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "clients", `{"dialect":"jedis-ms","shortest_ms":2000}`)
 		defer s.admin("DEL", "lockmigrate:{orders}:stage", "lockmigrate:{orders}:members")
 		return compatTurns(compat.Options{Namespace: "orders"}, stage == compat.Modern)(s)
@@ -143,18 +158,16 @@ var scenarios = map[string]func(s *stand) error{
 	"legacy":                  legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, false),
 	"legacy ReleaseCompare":   legacyTurns(legacy.JedisMS, legacy.ReleaseCompare, false),
 	"legacy ServiceStack":     legacyTurns(legacy.ServiceStack, legacy.ReleaseUnexpired, false),
-	"legacy ServerClock":      legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, true),
+	"legacy FollowServer":     legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, true),
 	"modern":                  modernTurns(modern.Options{}),
-	"modern Fencing":          modernTurns(modern.Options{Fencing: true}),
+	"modern FenceTTL":         modernTurns(modern.Options{FenceTTL: time.Minute}),
 	"modern Unfair":           modernTurns(modern.Options{Unfair: true}),
-	"modern Share":            modernTurns(modern.Options{Share: 50 * time.Millisecond}),
-	"modern Replicas":         modernTurns(modern.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}),
-	"modern Redisson":         modernTurns(modern.Options{Layout: modern.Redisson}),
-	"modern Quorum":           quorumTurns,
-	"compat legacy":           compatTurns(compat.Options{Stage: compat.Legacy}, false),
-	"compat bridge":           compatTurns(compat.Options{Stage: compat.Bridge}, false),
-	"compat bridge NoFence":   compatTurns(compat.Options{Stage: compat.Bridge, NoFence: true}, false),
-	"compat modern":           compatTurns(compat.Options{Stage: compat.Modern}, true),
+	"modern Yield":            modernTurns(modern.Options{Yield: 50 * time.Millisecond}),
+	"modern Replicas":         modernTurns(modern.Options{Replicas: 1}),
+	"redisson":                redissonTurns,
+	"quorum":                  quorumTurns,
+	"compat":                  compatTurns(compat.Options{}, false),
+	"compat FenceTTL":         compatTurns(compat.Options{FenceTTL: time.Minute}, false),
 	"compat Namespace legacy": memberTurns(compat.Legacy),
 	"compat Namespace bridge": memberTurns(compat.Bridge),
 	"compat Namespace modern": memberTurns(compat.Modern),

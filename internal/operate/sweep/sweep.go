@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
@@ -271,12 +272,5 @@ func (s *Sweeper) pace(ctx context.Context) error {
 	if wait < time.Millisecond {
 		return nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return lifetime.Sleep(ctx, wait)
 }

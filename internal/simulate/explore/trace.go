@@ -55,7 +55,7 @@ func (s *search) describe(before, at int) Step {
 		step.Ran = true
 		step.Command = t.commands[command]
 		step.Reply = t.replies[t.executed(was.server, command, int(from.client), f.turn, from.heard, Ticks(n.tick)).reply]
-		step.What = Say(&step.Command) + " -> " + SayReply(&step.Reply)
+		step.What = Say(&step.Command) + " -> " + model.SayReply(&step.Reply)
 	}
 	for i := range s.model.Clients {
 		if s.inside(n, i) {
@@ -111,20 +111,4 @@ var opNames = map[protocol.Op]string{
 // Say writes a command as a person would.
 func Say(c *protocol.Command) string {
 	return strings.TrimRight(opNames[c.Op]+" "+c.Key+" "+c.Value, " ")
-}
-
-// SayReply writes a reply as a person would.
-func SayReply(r *protocol.Reply) string {
-	switch r.Kind {
-	case protocol.Nil:
-		return "nothing"
-	case protocol.Integer:
-		return fmt.Sprint(r.Int)
-	case protocol.Fault:
-		return "error " + r.Text
-	case protocol.Silence:
-		return "no reply"
-	default:
-		return r.Text
-	}
 }

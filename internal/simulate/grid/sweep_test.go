@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // TestBoundary finds where each scheme breaks without being told, and compares it with the closed
 // form: it must lie within one step of the grid.
 func TestBoundary(t *testing.T) {
+	redistest.Need(t, redistest.Proofs)
 	g := StandardGrid()
 	const step = time.Second
 	p := Plan{Cells: g.Cells(Standard()), Runs: 5, Seed: 1}

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
@@ -33,6 +35,9 @@ var (
 func makeSample(t testing.TB) []byte {
 	t.Helper()
 	table := grid.StandardGrid()
+	if !redistest.Wanted(redistest.Proofs) {
+		table.Skews = grid.Range(-12*time.Second, 12*time.Second, 6*time.Second)
+	}
 	plan := grid.Plan{Cells: table.Cells(grid.Standard()), Runs: 2, Seed: 1}
 	outcomes, err := plan.Run(context.Background())
 	require.NoError(t, err)

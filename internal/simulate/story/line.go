@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -130,21 +131,10 @@ var codes = map[protocol.Op]map[int64]string{
 
 // Reply writes the reply to a command as a person would.
 func Reply(c *protocol.Command, r *protocol.Reply) string {
-	switch r.Kind {
-	case protocol.Nil:
-		return "nothing"
-	case protocol.Integer:
-		if said := codes[c.Op][r.Int]; said != "" {
-			return strings.TrimRight(said+" "+r.Text, " ")
-		}
-		return fmt.Sprint(r.Int)
-	case protocol.Fault:
-		return "error " + r.Text
-	case protocol.Silence:
-		return "no reply"
-	default:
-		return r.Text
+	if said := codes[c.Op][r.Int]; r.Kind == protocol.Integer && said != "" {
+		return strings.TrimRight(said+" "+r.Text, " ")
 	}
+	return model.SayReply(r)
 }
 
 var verdicts = [...]string{

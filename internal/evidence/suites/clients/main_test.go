@@ -12,6 +12,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 			return holders.TakerOf(locker.Acquire), nil
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := modern.New(pool, modern.Options{TTL: goTTL, Fencing: true})
+			locker, err := modern.New(pool, modern.Options{TTL: goTTL, FenceTTL: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -47,12 +48,13 @@ func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*com
 	o := compat.Options{
 		TTL: ttl, Lease: lease, ShortestLease: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond,
 	}
+	var err error
 	if stage == "modern" {
-		o.Stage = compat.Modern
-	}
-	if dialect != "" {
-		var err error
-		if o.Dialect, err = compat.ParseDialect(dialect); err != nil {
+		if o.Namespace, err = redistest.InStage(pool, compat.Modern, dialect, lease); err != nil {
+			return nil, err
+		}
+	} else if dialect != "" {
+		if o.Dialect, err = legacy.ParseDialect(dialect); err != nil {
 			return nil, err
 		}
 	}

@@ -41,7 +41,7 @@ type kind struct {
 func fromModern(opts modern.Options) func(lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
 	return func(pool lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
 		opts := opts // tests in parallel open the same kind
-		opts.TTL, opts.Fencing, opts.ReplyTimeout, opts.Claim = ttl, true, ttl/3, ttl
+		opts.TTL, opts.FenceTTL, opts.ReplyTimeout = ttl, time.Minute, ttl/3
 		l, err := modern.New(pool, opts)
 		if err != nil {
 			return nil, nil, err
@@ -52,7 +52,7 @@ func fromModern(opts modern.Options) func(lockmigrate.Pool) (func(context.Contex
 				return nil, 0, err
 			}
 			return k, k.Fence(), nil
-		}, l.Close, nil
+		}, func() { _ = l.Close() }, nil
 	}
 }
 
@@ -68,7 +68,7 @@ var kinds = []kind{
 				return nil, 0, err
 			}
 			return k, 0, nil
-		}, l.Close, nil
+		}, func() { _ = l.Close() }, nil
 	}, false},
 	{"bridge", func(pool lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
 		l, err := compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: ttl / 3})
@@ -81,7 +81,7 @@ var kinds = []kind{
 				return nil, 0, err
 			}
 			return k, k.Fence(), nil
-		}, l.Close, nil
+		}, func() { _ = l.Close() }, nil
 	}, true},
 	{"modern", fromModern(modern.Options{}), true},
 	{"unfair", fromModern(modern.Options{Unfair: true}), true},

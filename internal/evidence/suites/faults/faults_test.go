@@ -13,7 +13,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -503,21 +502,7 @@ func connections(t *testing.T, s *site) (n int) {
 	}
 }
 
-// leakless fails a run that leaves goroutines behind.
-type leakless struct{ *testing.M }
-
-func (m leakless) Run() int {
-	code := m.M.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Println(err)
-			return 1
-		}
-	}
-	return code
-}
-
 func TestMain(m *testing.M) {
 	holdersServe()
-	redistest.Main(leakless{m}, redistest.Redis)
+	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }

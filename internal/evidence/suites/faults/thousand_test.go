@@ -25,14 +25,14 @@ func TestRestartUnderAThousandHoldersAndAThousandWaiters(t *testing.T) {
 	const long = 4 * time.Second // TTL: two thousand locks on two processors
 	for name, open := range map[string]func(lockmigrate.Pool) (func(context.Context, string) (lock, error), func()){
 		"modern": func(p lockmigrate.Pool) (func(context.Context, string) (lock, error), func()) {
-			l, err := modern.New(p, modern.Options{TTL: long, Claim: time.Second})
+			l, err := modern.New(p, modern.Options{TTL: long})
 			require.NoError(t, err)
-			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, l.Close
+			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, func() { _ = l.Close() }
 		},
 		"bridge": func(p lockmigrate.Pool) (func(context.Context, string) (lock, error), func()) {
 			l, err := compat.New(p, compat.Options{TTL: long})
 			require.NoError(t, err)
-			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, l.Close
+			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, func() { _ = l.Close() }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,14 +13,16 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			o, err := options(args)
+			o, err := options(pool, args)
 			if err != nil {
 				return nil, err
 			}
@@ -41,10 +43,16 @@ func TestMain(m *testing.M) {
 			}
 			return holders.TakerOf(locker.Acquire), nil
 		},
-		"modern":   ofModern(modern.Options{TTL: ttl, Fencing: true}),
-		"queue":    ofModern(modern.Options{TTL: lease, Share: 20 * time.Millisecond}), // longer than the interval of those who poll
-		"unfair":   ofModern(modern.Options{TTL: lease, Unfair: true}),
-		"redisson": ofModern(modern.Options{TTL: lease, Layout: modern.Redisson}),
+		"modern": ofModern(modern.Options{TTL: ttl, FenceTTL: time.Minute}),
+		"queue":  ofModern(modern.Options{TTL: lease, Yield: 20 * time.Millisecond}), // longer than the interval of those who poll
+		"unfair": ofModern(modern.Options{TTL: lease, Unfair: true}),
+		"redisson": func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+			locker, err := redisson.New(pool, redisson.Options{TTL: lease})
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
 	})
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
 }
@@ -67,24 +75,23 @@ const (
 )
 
 // options are those of every Go member; a holder's arguments choose the rest.
-func options(args map[string]string) (compat.Options, error) {
+func options(pool *redis.Pool, args map[string]string) (compat.Options, error) {
 	o := compat.Options{
 		Namespace: args["namespace"], Member: args["id"], TTL: ttl, Lease: lease, ShortestLease: lease,
-		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond, MemberLease: holders.Millis(args, "member", 2*time.Second),
+		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
 	}
 	o.Yield = holders.Millis(args, "yield", 0)
-	switch args["stage"] {
-	case "legacy":
-		o.Stage = compat.Legacy
-	case "modern":
-		o.Stage = compat.Modern
-	}
 	if o.Namespace != "" {
 		return o, nil
 	}
 	var err error
+	if name := args["stage"]; name == "legacy" || name == "modern" {
+		stage, _ := stages.Parse(name)
+		o.Namespace, err = redistest.InStage(pool, stage, args["dialect"], lease)
+		return o, err
+	}
 	if name := args["dialect"]; name != "" {
-		o.Dialect, err = compat.ParseDialect(name)
+		o.Dialect, err = legacy.ParseDialect(name)
 	}
 	if o.Dialect == legacy.JedisUUID { // every acquisition settles: the delay is what it costs
 		o.CommandDelay = 60 * time.Millisecond

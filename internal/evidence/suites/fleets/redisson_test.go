@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
@@ -42,9 +43,9 @@ func TestRedissonWakesAndIsWoken(t *testing.T) {
 }
 
 func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
-	locker, err := modern.New(pool, modern.Options{Layout: modern.Redisson, NoTracking: true, Poll: time.Hour})
+	locker, err := redisson.New(pool, redisson.Options{Poll: time.Hour})
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
+	t.Cleanup(func() { _ = locker.Close() })
 	subscribed := func() bool {
 		for _, s := range servers {
 			for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
@@ -103,10 +104,10 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 func TestRedissonCountsOurHolds(t *testing.T) {
 	const key = "orders"
 	server := redistest.Real(t)
-	locker, err := modern.New(server.Pool(), modern.Options{Layout: modern.Redisson})
+	locker, err := redisson.New(server.Pool(), redisson.Options{})
 	require.NoError(t, err)
-	t.Cleanup(locker.Close)
-	ctx := modern.WithOwner(t.Context(), "worker 1")
+	t.Cleanup(func() { _ = locker.Close() })
+	ctx := redisson.WithOwner(t.Context(), "worker 1")
 	first, err := locker.Acquire(ctx, key)
 	require.NoError(t, err)
 	second, err := locker.Acquire(ctx, key)

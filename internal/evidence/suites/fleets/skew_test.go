@@ -19,8 +19,18 @@ func locker(t *testing.T, s *redistest.Server, o compat.Options) *compat.Locker 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+// inStage returns a namespace in a stage.
+func inStage(t *testing.T, s *redistest.Server, stage compat.Stage) string {
+	t.Helper()
+	name, err := redistest.InStage(s.Pool(), stage, "", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 func hold(t *testing.T, l *compat.Locker, key string) *compat.Lock {
@@ -43,7 +53,7 @@ func TestJavaClockAhead(t *testing.T) {
 		"article, clock hook":     holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
 	}
 	bridge := locker(t, server, compat.Options{TTL: 2 * time.Second})
-	old := locker(t, server, compat.Options{Stage: compat.Legacy, Lease: time.Minute})
+	old := locker(t, server, compat.Options{Namespace: inStage(t, server, compat.Legacy), Lease: time.Minute})
 	for name, java := range skewed {
 		key := "lock.bridge." + java.Kind.Name
 		lock := hold(t, bridge, key)

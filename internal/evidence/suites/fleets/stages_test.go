@@ -2,10 +2,8 @@ package fleets
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,75 +19,15 @@ import (
 
 // crew is members at work on one key, and what they said so far.
 type crew struct {
+	*holders.Crew
 	t      *testing.T
 	server *redistest.Server
 	store  *stages.Store
-
-	mu     sync.Mutex
-	turns  map[*holders.Holder]int
-	inside int
-	errors []holders.Event
-	ended  sync.WaitGroup
-}
-
-const (
-	crewKey  = "lock.crew"
-	crewBook = crewKey + ":referee"
-)
-
-func (c *crew) enlist(h *holders.Holder) *holders.Holder {
-	h.Send("turns %s %s %d %d", crewKey, crewBook, 1_000_000, 2)
-	c.ended.Go(func() {
-		for e := range h.Events() {
-			c.mu.Lock()
-			switch e.Event {
-			case "turn":
-				c.turns[h]++
-				c.inside = max(c.inside, e.Inside)
-			case "error", "garbage":
-				c.errors = append(c.errors, e)
-			}
-			c.mu.Unlock()
-			if e.Event == "done" {
-				return
-			}
-		}
-	})
-	return h
-}
-
-func (c *crew) count(of ...*holders.Holder) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for h, turns := range c.turns {
-		for _, o := range of {
-			if o == h {
-				n += turns
-			}
-		}
-		if len(of) == 0 {
-			n += turns
-		}
-	}
-	return n
-}
-
-// progress waits until each of the members has taken n more turns.
-func (c *crew) progress(n int, members ...*holders.Holder) {
-	c.t.Helper()
-	for _, h := range members {
-		want := c.count(h) + n
-		c.await(fmt.Sprintf("%d more turns of %v", n, h), func() bool { return c.count(h) >= want })
-	}
 }
 
 func (c *crew) await(what string, condition func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("never came: %s", what)
-		}
-	}
+	redistest.Await(c.t, what, 30*time.Second, condition)
 }
 
 // stopOutside stops a member's progress while it neither holds the lock nor is in the book: a holder
@@ -98,14 +36,14 @@ func (c *crew) stopOutside(h *holders.Holder, stop, resume func(), others ...*ho
 	c.t.Helper()
 	for range 200 {
 		stop()
-		before := c.count(others...)
+		before := c.Count(others...)
 		// If it held the lock, nobody else takes a turn until its TTL is over.
-		for end := time.Now().Add(ttl / 2); time.Now().Before(end) && c.count(others...) < before+2; {
+		for end := time.Now().Add(ttl / 2); time.Now().Before(end) && c.Count(others...) < before+2; {
 			time.Sleep(time.Millisecond)
 		}
-		in, err := redis.Int(c.server.Do("HEXISTS", crewBook, h.ID), nil)
+		in, err := redis.Int(c.server.Do("HEXISTS", c.Referee(), h.ID), nil)
 		require.NoError(c.t, err)
-		if c.count(others...) >= before+2 && in == 0 {
+		if c.Count(others...) >= before+2 && in == 0 {
 			return
 		}
 		resume()
@@ -151,18 +89,18 @@ func TestStageChangesUnderLoad(t *testing.T) {
 	server := redistest.Real(t)
 	proxy := redistest.NewProxy(t, server)
 	c := &crew{
-		t: t, server: server, turns: map[*holders.Holder]int{},
+		Crew: &holders.Crew{T: t, Key: "lock.crew"}, t: t, server: server,
 		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
 	}
 	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: lease}))
 	member := func(id, url string) *holders.Holder {
-		return c.enlist(holders.StartGo(t, "compat", url, holders.Arg("id", id), holders.Arg("namespace", "crew"),
+		return c.Enlist(holders.StartGo(t, "compat", url, holders.Arg("id", id), holders.Arg("namespace", "crew"),
 			holders.Arg("member", time.Second), holders.Arg("book", server.URL())))
 	}
 	paused, cut := member("paused", server.URL()), member("cut", proxy.URL())
 	a, b := member("a", server.URL()), member("b", server.URL())
-	java := c.enlist(holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second)))
-	c.progress(1, paused, cut, a, b, java)
+	java := c.Enlist(holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second)))
+	c.Progress(1, paused, cut, a, b, java)
 
 	// Forward, with a member that is stopped: its lease, its longest lock and the slack must pass.
 	c.stopOutside(paused, func() { paused.Signal(syscall.SIGSTOP) }, func() { paused.Signal(syscall.SIGCONT) }, a, b, cut, java)
@@ -171,25 +109,20 @@ func TestStageChangesUnderLoad(t *testing.T) {
 	t.Logf("legacy -> bridge in %v, waited for %v", took.Round(time.Millisecond), waited)
 	assert.True(t, waited["paused silent"], "the stopped member was waited for")
 	assert.GreaterOrEqual(t, took, lease-100*time.Millisecond, "and for its longest lock")
-	c.progress(3, a, b, java)
+	c.Progress(3, a, b, java)
 	paused.Signal(syscall.SIGCONT)
-	c.progress(1, paused, cut)
+	c.Progress(1, paused, cut)
 
 	// Back and forward again, at once and complete.
 	took, _ = c.move(stages.Legacy)
 	t.Logf("bridge -> legacy in %v", took.Round(time.Millisecond))
 	assert.Less(t, took, 3*time.Second)
-	c.progress(1, paused, cut, a, b, java)
+	c.Progress(1, paused, cut, a, b, java)
 	c.move(stages.Bridge)
-	c.progress(1, paused, cut, a, b, java)
+	c.Progress(1, paused, cut, a, b, java)
 
 	// Java leaves; forward with a member that is cut off. Its commands arrive all the same, but late.
-	java.Send("stop")
-	c.await("the end of java", func() bool {
-		n := c.count(java)
-		time.Sleep(200 * time.Millisecond)
-		return n == c.count(java)
-	})
+	c.Stop(java)
 	heal := make(chan struct{})
 	block := func() {
 		gate := make(chan struct{})
@@ -205,23 +138,21 @@ func TestStageChangesUnderLoad(t *testing.T) {
 	took, waited = c.move(stages.Modern)
 	t.Logf("bridge -> modern in %v, waited for %v", took.Round(time.Millisecond), waited)
 	assert.True(t, waited["cut silent"], "the member that was cut off was waited for")
-	c.progress(3, a, b, paused)
+	c.Progress(3, a, b, paused)
 	unblock()
-	c.progress(1, cut)
+	c.Progress(1, cut)
 
 	// All the way back and forward once more.
 	for _, to := range []stages.Stage{stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern} {
 		took, _ := c.move(to)
 		t.Logf("to %v in %v", to, took.Round(time.Millisecond))
-		c.progress(1, paused, cut, a, b)
+		c.Progress(1, paused, cut, a, b)
 	}
-	for _, h := range []*holders.Holder{paused, cut, a, b} {
-		h.Send("stop")
-	}
-	c.ended.Wait()
-	t.Logf("%d turns, most inside %d, errors %d", c.count(), c.inside, len(c.errors))
-	assert.Equal(t, 1, c.inside, redistest.Violated)
-	for _, e := range c.errors {
+	c.Stop(paused, cut, a, b)
+	most, errors := c.Found()
+	t.Logf("%d turns, most inside %d, errors %d", c.Count(), most, len(errors))
+	assert.Equal(t, 1, most, redistest.Violated)
+	for _, e := range errors {
 		known := slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) })
 		assert.True(t, known, "%+v", e)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -41,7 +42,7 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			lock, err := l.Acquire(t.Context(), "orders")
 			done <- result{lock, err, time.Now()}
 		}()
-		for deadline := time.Now().Add(5 * time.Second); l.Waiting() != "tracking"; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Second); l.Waiting() != lockmigrate.ModeTracking; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the waiter is woken by %s", l.Waiting())
 			}

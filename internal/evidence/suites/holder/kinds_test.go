@@ -20,6 +20,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 func TestMain(m *testing.M) {
@@ -61,11 +63,13 @@ type locker struct {
 
 // terms are what a test wants of the options.
 type terms struct {
-	fixed   bool          // nothing renews the lock by itself
+	fixed   bool          // nothing renews the lock by itself; compat has no such option
 	maxHold time.Duration // legacy locks have none
 	counted *counts
 	reply   time.Duration // of the replies; zero: half of ttl
 	ttl     time.Duration // zero: ttl
+	args    []string      // words on the server's command line
+	server  *redistest.Server
 }
 
 // kind is a way to lock.
@@ -83,10 +87,10 @@ var kinds = []kind{
 	{"compat at stage bridge", false, openCompat(compat.Bridge)},
 	{"compat at stage modern", false, openCompat(compat.Modern)},
 	{"modern", false, openModern(modern.Options{})},
-	{"modern, fenced", false, openModern(modern.Options{Fencing: true})},
+	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Hour})},
 	{"modern, unfair", false, openModern(modern.Options{Unfair: true})},
-	{"modern, pooled", false, openModern(modern.Options{Pooled: true})},
-	{"modern, Redisson's layout", false, openModern(modern.Options{Layout: modern.Redisson})},
+	{"modern, pooled", false, openPooled},
+	{"redisson", false, openRedisson},
 	{"modern, an owner's", false, openOwned},
 	{"quorum", false, openQuorum},
 }
@@ -102,14 +106,17 @@ func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Poo
 func openCompat(stage compat.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := compat.Options{
-			Stage: stage, TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), RenewEvery: c.lease() / 5, ClockLag: 50 * time.Millisecond,
+			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
 			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer(),
 		}
-		if c.fixed {
-			o.RenewEvery = c.lease() * 9 / 10
+		if stage != compat.Bridge {
+			var err error
+			o.Namespace, err = redistest.InStage(c.server.Pool(), stage, "", c.lease())
+			require.NoError(t, err)
 		}
 		l, err := compat.New(pools[0], o)
 		require.NoError(t, err)
+		require.NoError(t, l.Ready(t.Context()))
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 	}
 }
@@ -117,17 +124,29 @@ func openCompat(stage compat.Stage) func(*testing.T, []lockmigrate.Pool, terms) 
 func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := o
-		o.TTL, o.MaxHold, o.NoRenewal, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.fixed, c.timeout(), c.observer()
+		o.TTL, o.MaxHold, o.RenewEvery, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.every(), c.timeout(), c.observer()
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 	}
 }
 
+func openPooled(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	return openModern(modern.Options{})(t, []lockmigrate.Pool{struct{ lockmigrate.Pool }{pools[0]}}, c)
+}
+
+func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	l, err := redisson.New(pools[0], redisson.Options{
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
+	})
+	require.NoError(t, err)
+	return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+}
+
 // openOwned gives the second Lock of an owner's hold: the first is released before.
 func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 	l, err := modern.New(pools[0], modern.Options{
-		TTL: c.lease(), MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
 	inner := func(ctx context.Context, key string) (*modern.Lock, error) {
@@ -159,8 +178,8 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 }
 
 func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	q, err := modern.NewQuorum(pools, modern.QuorumOptions{
-		TTL: c.lease(), MaxHold: c.maxHold, NoRenewal: c.fixed, ReplyTimeout: c.timeout(), Observer: c.observer(),
+	q, err := quorum.New(pools, quorum.Options{
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
 	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
@@ -168,7 +187,7 @@ func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 
 func lockerOf[L lock](
 	try, acquire func(context.Context, string) (L, error),
-	do func(context.Context, string, func(context.Context) error) error, end func(),
+	do func(context.Context, string, func(context.Context) error) error, end func() error,
 ) locker {
 	plain := func(k L, err error) (lock, error) {
 		if err != nil {
@@ -180,7 +199,7 @@ func lockerOf[L lock](
 		try:     func(ctx context.Context) (lock, error) { return plain(try(ctx, key)) },
 		acquire: func(ctx context.Context, key string) (lock, error) { return plain(acquire(ctx, key)) },
 		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
-		close:   end,
+		close:   func() { _ = end() },
 	}
 }
 
@@ -189,6 +208,14 @@ func (c terms) lease() time.Duration {
 		return c.ttl
 	}
 	return ttl
+}
+
+// every is how often locks are renewed, where there is an option for it.
+func (c terms) every() time.Duration {
+	if c.fixed {
+		return -1
+	}
+	return 0
 }
 
 func (c terms) timeout() time.Duration {
@@ -266,10 +293,10 @@ func each(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
 
 func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 	t.Helper()
-	s := &scene{T: t, kind: k, server: redistest.Real(t), counts: &counts{}}
+	s := &scene{T: t, kind: k, server: redistest.Real(t, c.args...), counts: &counts{}}
 	s.server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
 	s.link = redistest.NewLink(t, s.server.Addr)
-	c.counted = s.counts
+	c.counted, c.server = s.counts, s.server
 	var pools []lockmigrate.Pool
 	for db := range 3 { // as good as three servers to a quorum
 		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {

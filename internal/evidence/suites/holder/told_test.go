@@ -3,10 +3,13 @@ package holder
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +76,71 @@ func TestAFailedReleaseTellsTheHolder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestARefusedReleaseIsTriedAgain: a server that refuses a release for a while gets the key free soon after, not at the end of the
+// lease, and its holder is told of the release.
+func TestARefusedReleaseIsTriedAgain(t *testing.T) {
+	for _, fault := range []struct {
+		name   string
+		inject func(s *scene)
+		mend   func(s *scene)
+	}{
+		{"NOPERM", func(s *scene) { s.server.Do("ACL", "SETUSER", user, "-@all") }, func(s *scene) { s.server.Do("ACL", "SETUSER", user, "+@all") }},
+		{"OOM", func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "1") }, func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "0") }},
+		{"READONLY", func(s *scene) { s.server.Do("REPLICAOF", "127.0.0.1", "1") }, func(s *scene) { s.server.Do("REPLICAOF", "NO", "ONE") }},
+		{"LOADING", (*scene).reload, func(*scene) {}},
+		{"no reply", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, args: slowLoading}, func(s *scene) {
+				k := s.hold()
+				held := k.Context()
+				fault.inject(s)
+				err := k.Release(s.Context())
+				if fault.name != "OOM" { // most releases need no memory
+					require.Error(s, err)
+				}
+				require.NotErrorIs(s, err, lockmigrate.ErrLost)
+				if err != nil {
+					assert.NoError(s, held.Err(), "nobody knows that the lock is over")
+				}
+				fault.mend(s)
+				redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+				assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
+				s.leavesNothing(s.T)
+				s.balanced()
+				if err != nil {
+					assert.NoError(s, k.Release(s.Context()), "the caller asks again, and it is released")
+				}
+				assert.ErrorIs(s, k.Release(s.Context()), lockmigrate.ErrReleased)
+			})
+		})
+	}
+}
+
+// slowLoading are a server's options that keep its data, and have it load four thousand keys for two seconds.
+var slowLoading = []string{
+	"--user", user, "on", ">secret", "~*", "&*", "+@all", // a restart forgets what ACL SETUSER has set
+	"--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "500",
+}
+
+// reload restarts the server and returns while it loads its data.
+func (s *scene) reload() {
+	s.server.Do("EVAL", "for i = 1, 4000 do redis.call('SET', 'ballast:' .. i, 'x') end", 0)
+	s.server.Kill()
+	var started sync.WaitGroup
+	started.Go(s.server.Start)
+	s.Cleanup(started.Wait)
+	redistest.Await(s.T, "the server loads", late, func() bool {
+		conn, err := redis.Dial("tcp", s.server.Addr)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = conn.Do("GET", "any")
+		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
+	})
 }
 
 // TestALeavingCallerTellsTheHolder: a release whose caller leaves, before or while it is under way, goes on; and where it
@@ -328,4 +396,54 @@ func TestWhatACallerLeavesIsTold(t *testing.T) {
 			return s.counts.failed > 0 || s.free()
 		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
 	})
+}
+
+// TestCloseEndsTheWaitForAConnection: all connections of a pool are in use, for longer than the Locker lives. Close returns
+// after a reply timeout, and the caller with it.
+func TestCloseEndsTheWaitForAConnection(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			var pools []lockmigrate.Pool
+			var all []*redis.Pool
+			for range 3 {
+				pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
+					return redis.DialContext(ctx, "tcp", s.Addr)
+				}}
+				t.Cleanup(func() { _ = pool.Close() })
+				pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
+			}
+			l := k.open(t, pools, terms{server: s})
+			for _, pool := range all {
+				taken := pool.Get()
+				t.Cleanup(func() { _ = taken.Close() })
+			}
+			ended := make(chan error, 2)
+			for _, acquire := range []func(context.Context, string) (lock, error){
+				l.acquire, func(ctx context.Context, _ string) (lock, error) { return l.try(ctx) },
+			} {
+				go func() {
+					_, err := acquire(context.Background(), key)
+					ended <- err
+				}()
+			}
+			time.Sleep(50 * time.Millisecond) // they wait
+			closed := make(chan struct{})
+			go func() { defer close(closed); l.close() }()
+			for range 2 {
+				select {
+				case err := <-ended:
+					assert.Error(t, err)
+				case <-time.After(ttl/2 + late):
+					t.Fatal("a caller waits on after Close")
+				}
+			}
+			select {
+			case <-closed:
+			case <-time.After(late):
+				t.Fatal("Close does not return")
+			}
+		})
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // names are keys that somebody chose in order to hurt.
@@ -55,16 +56,16 @@ func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context
 	require.NoError(t, err)
 	bridge, err := compat.New(s.Pool(), compat.Options{TTL: 10 * time.Second})
 	require.NoError(t, err)
-	queue, err := modern.New(s.Pool(), modern.Options{Fencing: true})
+	queue, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 	require.NoError(t, err)
-	redisson, err := modern.New(s.Pool(), modern.Options{Layout: modern.Redisson})
+	rlock, err := redisson.New(s.Pool(), redisson.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { old.Close(); bridge.Close(); queue.Close(); redisson.Close() })
+	t.Cleanup(func() { old.Close(); bridge.Close(); queue.Close(); rlock.Close() })
 	return map[string]func(ctx context.Context, key string) (lock, error){
 		"legacy":   func(ctx context.Context, key string) (lock, error) { return old.TryAcquire(ctx, key) },
 		"bridge":   func(ctx context.Context, key string) (lock, error) { return bridge.TryAcquire(ctx, key) },
 		"modern":   func(ctx context.Context, key string) (lock, error) { return queue.TryAcquire(ctx, key) },
-		"redisson": func(ctx context.Context, key string) (lock, error) { return redisson.TryAcquire(ctx, key) },
+		"redisson": func(ctx context.Context, key string) (lock, error) { return rlock.TryAcquire(ctx, key) },
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // lock is what all locks have in common.
@@ -28,7 +30,7 @@ type locker interface {
 	TryAcquire(ctx context.Context, key string) (lock, error)
 	Acquire(ctx context.Context, key string) (lock, error)
 	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-	Close()
+	Close() error
 }
 
 // of makes a locker of any Locker.
@@ -37,7 +39,7 @@ type of[L lock] struct {
 		TryAcquire(ctx context.Context, key string) (L, error)
 		Acquire(ctx context.Context, key string) (L, error)
 		Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-		Close()
+		Close() error
 	}
 }
 
@@ -52,7 +54,7 @@ func (o of[L]) Acquire(ctx context.Context, key string) (lock, error) {
 func (o of[L]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	return o.inner.Do(ctx, key, work)
 }
-func (o of[L]) Close() { o.inner.Close() }
+func (o of[L]) Close() error { return o.inner.Close() }
 
 func either[L lock](k L, err error) (lock, error) {
 	if err != nil {
@@ -72,8 +74,9 @@ type kind struct {
 	renews    bool // by itself, while the lock is held
 	owners    bool // acquisitions are reentrant
 	namespace bool
-	counts    bool // draws fencing tokens
-	old       bool // leaves a value without a TTL, which is over when its time is
+	stage     stages.Stage // of the namespace; anyStage: a random one
+	counts    bool         // draws fencing tokens
+	old       bool         // leaves a value without a TTL, which is over when its time is
 }
 
 // terms are what a sequence wants of its locks.
@@ -88,7 +91,7 @@ const poll = 20 * time.Millisecond
 
 func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (locker, error) {
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
-		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Claim: min(t.ttl, 200*time.Millisecond), Observer: t.observer}
+		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
 		change(&o)
 		l, err := modern.New(pools[0], o)
 		return of[*modern.Lock]{l}, err
@@ -99,7 +102,7 @@ func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, term
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
 		o := compat.Options{
 			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
-			Poll: poll, Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, MemberLease: 400 * time.Millisecond,
+			Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl,
 			ReplyTimeout: t.reply, Observer: t.observer,
 		}
 		change(&o, t)
@@ -115,9 +118,7 @@ func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (lock
 	}
 }
 
-func stage(s compat.Stage) func(*compat.Options, terms) {
-	return func(o *compat.Options, _ terms) { o.Stage = s }
-}
+func member(o *compat.Options, t terms) { o.Namespace = t.name }
 
 // kinds are all of them.
 func kinds() []kind {
@@ -125,20 +126,23 @@ func kinds() []kind {
 		{name: "legacy-unexpired", open: ofLegacy(legacy.ReleaseUnexpired), old: true},
 		{name: "legacy-dialect", open: ofLegacy(legacy.ReleaseAsDialect), old: true},
 		{name: "legacy-compare", open: ofLegacy(legacy.ReleaseCompare), old: true},
-		{name: "compat-legacy", open: ofCompat(stage(compat.Legacy)), old: true, renews: true},
-		{name: "compat-bridge", open: ofCompat(stage(compat.Bridge)), excludes: true, fair: true, renews: true, counts: true},
-		{name: "compat-modern", open: ofCompat(stage(compat.Modern)), excludes: true, fair: true, renews: true, counts: true},
-		{name: "compat-member", open: ofCompat(func(o *compat.Options, t terms) { o.Namespace = t.name }), namespace: true, renews: true, counts: true, old: true},
+		{name: "compat-legacy", open: ofCompat(member), namespace: true, stage: stages.Legacy, old: true, renews: true},
+		{name: "compat-bridge", open: ofCompat(func(*compat.Options, terms) {}), excludes: true, fair: true, renews: true, counts: true},
+		{name: "compat-modern", open: ofCompat(member), namespace: true, stage: stages.Modern, excludes: true, fair: true, renews: true, counts: true},
+		{name: "compat-member", open: ofCompat(member), namespace: true, stage: anyStage, renews: true, counts: true, old: true},
 		{name: "modern", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true},
-		{name: "modern-fenced", open: ofModern(func(o *modern.Options) { o.Fencing, o.FenceTTL = true, 3*o.TTL }), excludes: true, fair: true, renews: true, counts: true},
+		{name: "modern-fenced", open: ofModern(func(o *modern.Options) { o.FenceTTL = 3 * o.TTL }), excludes: true, fair: true, renews: true, counts: true},
 		{name: "modern-unfair", open: ofModern(func(o *modern.Options) { o.Unfair = true }), excludes: true, renews: true},
-		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.NoRenewal = true }), excludes: true, fair: true},
-		{name: "modern-share", open: ofModern(func(o *modern.Options) { o.Share = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
+		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.RenewEvery = -1 }), excludes: true, fair: true},
+		{name: "modern-yield", open: ofModern(func(o *modern.Options) { o.Yield = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
 		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
-		{name: "redisson", open: ofModern(func(o *modern.Options) { o.Layout = modern.Redisson }), excludes: true, renews: true, owners: true},
+		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
+			l, err := redisson.New(pools[0], redisson.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
+			return of[*redisson.Lock]{l}, err
+		}},
 		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
-			q, err := modern.NewQuorum(pools, modern.QuorumOptions{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-			return of[*modern.QuorumLock]{q}, err
+			q, err := quorum.New(pools, quorum.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
+			return of[*quorum.Lock]{q}, err
 		}},
 	}
 }
@@ -151,7 +155,9 @@ func (k kind) locks(key string) []string {
 	return []string{key}
 }
 
-// prepare makes the record of a sequence's namespace, in a random stage. It writes the hash itself: `stage init` compares the
+const anyStage = stages.Stage(-1)
+
+// prepare makes the record of a sequence's namespace. It writes the hash itself: `stage init` compares the
 // namespace with every other one, and here are thousands.
 func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
 	conn, err := pool.GetContext(ctx)
@@ -159,7 +165,11 @@ func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
 		return err
 	}
 	defer conn.Close()
-	_, err = redis.DoContext(conn, ctx, "HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", rand.New(rand.NewPCG(p.seed, 3)).IntN(3),
+	stage := p.kind.stage
+	if stage == anyStage {
+		stage = stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3))
+	}
+	_, err = redis.DoContext(conn, ctx, "HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(stage),
 		"since", time.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
 		fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds()))
 	if err != nil {

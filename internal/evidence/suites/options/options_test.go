@@ -19,6 +19,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 var (
@@ -39,7 +41,7 @@ var edges = []time.Duration{
 func fill(options reflect.Value, r *rand.Rand) {
 	for i := range options.NumField() {
 		field := options.Field(i)
-		if r.IntN(5) != 0 {
+		if !field.CanSet() || r.IntN(5) != 0 {
 			continue
 		}
 		switch v := field.Addr().Interface().(type) {
@@ -61,7 +63,7 @@ func fill(options reflect.Value, r *rand.Rand) {
 
 // locker is what the Lockers of all packages can do.
 type locker interface {
-	Close()
+	Close() error
 }
 
 // try checks one combination: what Validate accepts, New does; and what New accepts, locks.
@@ -105,6 +107,9 @@ func try[O any](t *testing.T, r *rand.Rand, validate func(O) error, open func(O)
 func short(o any) bool {
 	v := reflect.ValueOf(o)
 	for i := range v.NumField() {
+		if f := v.Type().Field(i); !f.IsExported() {
+			continue
+		}
 		if d, ok := v.Field(i).Interface().(time.Duration); ok && d > 0 && d <= time.Second {
 			return true
 		}
@@ -137,10 +142,18 @@ func TestEveryCombinationIsRefusedOrWorks(t *testing.T) {
 		},
 		"quorum": func(t *testing.T, r *rand.Rand) bool {
 			pools := []lockmigrate.Pool{redistest.Mini(t).Pool(), redistest.Mini(t).Pool(), redistest.Mini(t).Pool()}
-			return try(t, r, modern.QuorumOptions.Validate,
-				func(o modern.QuorumOptions) (locker, error) { return opened(modern.NewQuorum(pools, o)) },
+			return try(t, r, quorum.Options.Validate,
+				func(o quorum.Options) (locker, error) { return opened(quorum.New(pools, o)) },
 				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*modern.Quorum).TryAcquire(ctx, key)) // Acquire would try for ever where every reply is too late
+					return held(l.(*quorum.Locker).TryAcquire(ctx, key)) // Acquire would try for ever where every reply is too late
+				})
+		},
+		"redisson": func(t *testing.T, r *rand.Rand) bool {
+			pool := redistest.Mini(t).Pool()
+			return try(t, r, redisson.Options.Validate,
+				func(o redisson.Options) (locker, error) { return opened(redisson.New(pool, o)) },
+				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
+					return held(l.(*redisson.Locker).Acquire(ctx, key))
 				})
 		},
 		"compat": func(t *testing.T, r *rand.Rand) bool {

@@ -20,6 +20,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
@@ -87,13 +88,13 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 	}
 	switch p.Kind {
 	case follower:
-		dialect, err := compat.ParseDialect(p.Dialect)
+		dialect, err := legacy.ParseDialect(p.Dialect)
 		if err != nil {
 			return nil, nil, err
 		}
 		l, err := compat.New(pool, compat.Options{
 			Namespace: p.Namespace, Member: p.ID, Dialect: dialect, TTL: ttl, Lease: lease, ShortestLease: lease,
-			ClockLag: 100 * time.Millisecond, CommandDelay: delay, MemberLease: 2 * time.Second, ReplyTimeout: ttl / 2,
+			ClockLag: 100 * time.Millisecond, CommandDelay: delay, ReplyTimeout: ttl / 2,
 		})
 		if err != nil {
 			return nil, nil, err
@@ -107,12 +108,20 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 		}, func() { l.Close(); closePool() }, nil
 	case planted:
 		return p.bug(pool), closePool, nil
-	default:
-		opts := modern.Options{TTL: ttl, ReplyTimeout: ttl / 2, Fencing: true, Claim: ttl, Share: 20 * time.Millisecond}
-		if p.Kind == redissons {
-			opts = modern.Options{TTL: ttl, ReplyTimeout: ttl / 2, Layout: modern.Redisson}
+	case redissons:
+		l, err := redisson.New(pool, redisson.Options{TTL: ttl, ReplyTimeout: ttl / 2})
+		if err != nil {
+			return nil, nil, err
 		}
-		l, err := modern.New(pool, opts)
+		return func(ctx context.Context, key string) (held, error) {
+			k, err := l.Acquire(ctx, key)
+			if err != nil {
+				return held{}, err
+			}
+			return held{k.Context(), p.Kind, 0, k.Release}, nil
+		}, func() { l.Close(); closePool() }, nil
+	default:
+		l, err := modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2, FenceTTL: time.Minute, Yield: 20 * time.Millisecond})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -41,20 +40,7 @@ var lasting = map[string]time.Duration{onSingle: 6 * time.Second, onSentinel: 25
 
 func TestMain(m *testing.M) {
 	holders.RunIfAsked(memberProcess)
-	redistest.Main(leakless{m}, redistest.Redis)
-}
-
-type leakless struct{ *testing.M }
-
-func (m leakless) Run() int {
-	code := m.M.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Println(err)
-			return 1
-		}
-	}
-	return code
+	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }
 
 func TestSoak(t *testing.T) {

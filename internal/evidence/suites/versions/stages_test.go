@@ -26,7 +26,7 @@ const namespace = "orders"
 var initStage = []string{"stage", "init", "--namespace", namespace, "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s"}
 
 func memberOptions(d legacy.Dialect) compat.Options {
-	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl, MemberLease: ttl}
+	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl}
 }
 
 func memberOf(server *redistest.Server) (*compat.Locker, error) {
@@ -35,7 +35,7 @@ func memberOf(server *redistest.Server) (*compat.Locker, error) {
 
 // member is a holder that joins the namespace; its dialect is an argument.
 func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-	dialect, err := compat.ParseDialect(args["dialect"])
+	dialect, err := legacy.ParseDialect(args["dialect"])
 	if err != nil {
 		return nil, err
 	}
@@ -49,67 +49,6 @@ func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 	return taker[*compat.Lock]{locker}, nil
 }
 
-// crew is holders at work on one key.
-type crew struct {
-	t     *testing.T
-	mu    sync.Mutex
-	turns map[*holders.Holder]int
-	ended map[*holders.Holder]bool
-	most  int // that were inside together
-	said  []holders.Event
-}
-
-func newCrew(t *testing.T) *crew {
-	return &crew{t: t, turns: map[*holders.Holder]int{}, ended: map[*holders.Holder]bool{}}
-}
-
-func (c *crew) enlist(h *holders.Holder) *holders.Holder {
-	h.Send("turns %s %s %d %d", key, key+":referee", 1_000_000, 1)
-	go func() {
-		for e := range h.Events() {
-			c.mu.Lock()
-			switch e.Event {
-			case "turn":
-				c.turns[h]++
-				c.most = max(c.most, e.Inside)
-			case "error", "garbage":
-				c.said = append(c.said, e)
-			case "done":
-				c.ended[h] = true
-			}
-			c.mu.Unlock()
-		}
-	}()
-	return h
-}
-
-// progress waits until each has taken n more turns.
-func (c *crew) progress(n int, all ...*holders.Holder) {
-	c.t.Helper()
-	for _, h := range all {
-		c.mu.Lock()
-		want := c.turns[h] + n
-		c.mu.Unlock()
-		redistest.Await(c.t, fmt.Sprintf("%d more turns of %v", n, h), time.Minute, func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.turns[h] >= want
-		})
-	}
-}
-
-func (c *crew) stop(all ...*holders.Holder) {
-	c.t.Helper()
-	for _, h := range all {
-		h.Send("stop")
-		redistest.Await(c.t, "the end of a holder", time.Minute, func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.ended[h]
-		})
-	}
-}
-
 // roundTrip takes a namespace from legacy to modern and back, under load, beside an old client wherever one may be.
 func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func() *holders.Holder) {
 	store := &stages.Store{Pool: server.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second}
@@ -120,26 +59,27 @@ func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func(
 		require.NoError(t, (&stages.Mover{Store: store, Look: 20 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 	}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: ttl}))
-	c := newCrew(t)
+	c := &holders.Crew{T: t, Key: key}
 	join := func() *holders.Holder {
-		return c.enlist(holders.StartGo(t, "member", server.URL(), holders.Arg("dialect", dialect)))
+		return c.Enlist(holders.StartGo(t, "member", server.URL(), holders.Arg("dialect", dialect)))
 	}
 	a, b := join(), join()
-	client := c.enlist(old())
-	c.progress(2, a, b, client)
+	client := c.Enlist(old())
+	c.Progress(2, a, b, client)
 	move(stages.Bridge)
-	c.progress(2, a, b, client)
-	c.stop(client)
+	c.Progress(2, a, b, client)
+	c.Stop(client)
 	move(stages.Modern)
-	c.progress(5, a, b)
+	c.Progress(5, a, b)
 	move(stages.Bridge)
-	client = c.enlist(old())
-	c.progress(2, a, b, client)
+	client = c.Enlist(old())
+	c.Progress(2, a, b, client)
 	move(stages.Legacy)
-	c.progress(2, a, b, client)
-	c.stop(client, a, b)
-	assert.Equal(t, 1, c.most, redistest.Violated)
-	for _, e := range c.said {
+	c.Progress(2, a, b, client)
+	c.Stop(client, a, b)
+	most, said := c.Found()
+	assert.Equal(t, 1, most, redistest.Violated)
+	for _, e := range said {
 		// Old clients that both find an expired value clobber each other: the loser of a takeover is told.
 		assert.Contains(t, e.Message, "lock lost", e.Op)
 	}

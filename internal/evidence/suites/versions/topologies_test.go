@@ -27,13 +27,13 @@ func over(t *testing.T, pool lockmigrate.Pool) map[string]func(ctx context.Conte
 	t.Helper()
 	old, err := legacy.New(pool, legacy.Options{Lease: 10 * time.Second, Poll: 10 * time.Millisecond})
 	require.NoError(t, err)
-	t.Cleanup(old.Close)
+	t.Cleanup(func() { _ = old.Close() })
 	bridge, err := compat.New(pool, compat.Options{TTL: 10 * time.Second})
 	require.NoError(t, err)
-	t.Cleanup(bridge.Close)
-	queued, err := modern.New(pool, modern.Options{TTL: 10 * time.Second, Fencing: true})
+	t.Cleanup(func() { _ = bridge.Close() })
+	queued, err := modern.New(pool, modern.Options{TTL: 10 * time.Second, FenceTTL: time.Minute})
 	require.NoError(t, err)
-	t.Cleanup(queued.Close)
+	t.Cleanup(func() { _ = queued.Close() })
 	return map[string]func(ctx context.Context, key string) (func(context.Context) error, error){
 		"legacy": taker[*legacy.Lock]{old}.Acquire,
 		"bridge": taker[*compat.Lock]{bridge}.Acquire,

@@ -16,12 +16,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 const (
@@ -40,15 +42,19 @@ var locks = []lock{
 	{"legacy-as-dialect", servers.Legacy, old(legacy.ReleaseAsDialect)},
 	{"legacy-unexpired", servers.Legacy, old(legacy.ReleaseUnexpired)},
 	{"legacy-compare", servers.Legacy, old(legacy.ReleaseCompare)},
-	{"stage-legacy", servers.Stage0, bridged(compat.Options{Stage: compat.Legacy})},
 	{"bridge", servers.Bridge, bridged(compat.Options{})},
-	{"stage-modern", servers.Bridge, bridged(compat.Options{Stage: compat.Modern})},
 	{"modern", servers.Modern, token(modern.Options{})},
-	{"modern-share", servers.Modern, token(modern.Options{Share: 20 * time.Millisecond})},
-	{"modern-fencing", servers.Fencing, token(modern.Options{Fencing: true})},
-	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, Fencing: true})},
+	{"modern-yield", servers.Modern, token(modern.Options{Yield: 20 * time.Millisecond})},
+	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
+	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
-	{"redisson", servers.Redisson, token(modern.Options{Layout: modern.Redisson})},
+	{"redisson", servers.Redisson, func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+		locker, err := redisson.New(pool, redisson.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		return heard[*redisson.Lock]{taker[*redisson.Lock]{locker}, locker.Waiting}, nil
+	}},
 }
 
 func TestMain(m *testing.M) {
@@ -109,10 +115,10 @@ func (t taker[L]) Acquire(ctx context.Context, key string) (func(context.Context
 // heard is a taker whose waiters can hear of a release.
 type heard[L interface{ Release(context.Context) error }] struct {
 	taker[L]
-	waiting func() string
+	waiting func() lockmigrate.Mode
 }
 
-func (h heard[L]) Waiting() string { return h.waiting() }
+func (h heard[L]) Waiting() string { return h.waiting().String() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {

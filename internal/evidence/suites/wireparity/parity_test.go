@@ -42,7 +42,7 @@ type client interface {
 type stage struct {
 	t       *testing.T
 	server  *redistest.Server
-	proxy   *redistest.Proxy
+	proxy   *redistest.Link
 	monitor *redistest.Monitor
 	form    func(value string, at time.Time) string
 }

@@ -1,4 +1,4 @@
-package modern_test
+package quorum_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
 // TestAQuorumTellsWhatItCouldNotUndo: whoever left before the replies is told that the lock was not acquired; that its
@@ -29,7 +29,7 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	}
 	var told atomic.Int64
 	seen := &redistest.Told{}
-	q, err := modern.NewQuorum(pools, modern.QuorumOptions{
+	q, err := quorum.New(pools, quorum.Options{
 		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen, lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			if e.Op == "give back" {
 				told.Add(1)
@@ -47,7 +47,7 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err = q.TryAcquire(ctx, "orders")
-	require.ErrorIs(t, err, modern.ErrNotAcquired)
+	require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	require.Eventually(t, func() bool { return told.Load() == 1 && seen.Of("orders") }, 10*time.Second, time.Millisecond)
 	for _, r := range routes {
 		r.Heal()

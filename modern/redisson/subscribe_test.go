@@ -1,4 +1,4 @@
-package modern_test
+package redisson_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // TestALostSubscriptionKeepsNobodyFromAFreeKey: the connection that listens is dead and nobody knows. In Redisson's layout
@@ -31,13 +31,8 @@ func TestALostSubscriptionKeepsNobodyFromAFreeKey(t *testing.T) {
 		return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(route.Dial))
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
-	open := func(p *redis.Pool) *modern.Locker {
-		l, err := modern.New(p, modern.Options{Layout: modern.Redisson, TTL: time.Minute, ReplyTimeout: 200 * time.Millisecond})
-		require.NoError(t, err)
-		t.Cleanup(l.Close)
-		return l
-	}
-	holder, waiter := open(s.Pool()), open(pool)
+	opts := redisson.Options{TTL: time.Minute, ReplyTimeout: 200 * time.Millisecond}
+	holder, waiter := newLocker(t, s.Pool(), opts), newLocker(t, pool, opts)
 	held, err := holder.Acquire(t.Context(), "orders")
 	require.NoError(t, err)
 	got := make(chan error, 1)

@@ -1,37 +1,17 @@
-package modern
-
-import (
-	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
-	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-)
-
-// Quorum takes locks on a majority of independent servers: the algorithm called RedLock.
+// Package quorum is a lock on a majority of independent servers: the algorithm called RedLock.
 //
-// # What it gives
+//	locker, err := quorum.New(pools, quorum.Options{})
 //
-// A lock survives the loss of a minority of the servers, with their data. An acquisition asks all of
+// # Guarantees
+//
+// Q1. A lock survives the loss of a minority of the servers, with their data. An acquisition asks all of
 // them at once, with one token, and counts when a majority has set the key and the time that has passed,
 // the allowance for drifting clocks included, leaves something of the TTL. Everything else is undone
 // everywhere, also on servers that did not answer. Renewals need a majority too.
 //
-// # What it does not promise
+// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
+//
+// # Not guaranteed
 //
 //   - It is no consensus. Its safety rests on time: the servers' clocks must run at nearly the same speed
 //     (DriftFactor), and must not jump while keys expire. A holder that is paused past its deadline
@@ -43,44 +23,47 @@ import (
 //
 // If the work must never run twice at the same time, use a system with consensus, or fencing tokens on
 // one server. A quorum is for work that is expensive to do twice, on servers that may fail.
-type Quorum struct {
-	opts    QuorumOptions
-	clock   renewal.Clock
-	tokens  random.Source
-	single  Options // what each lock is on one server
-	members []*member
-	renewer *renewal.Renewer
-	seen    lockmigrate.Observer
-	lives   lifetime.Locker
+package quorum
 
-	background background.Group
-	closing    sync.Once
-	closed     atomic.Bool
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/connect"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Locker takes locks on a majority of servers. It is safe for concurrent use.
+type Locker struct {
+	conns  *connect.Client
+	opts   Options
+	tokens random.Source
 }
 
-// member is one of the servers.
-type member struct {
-	runner waiting.Runner
-	line   pipeline.Way
-	pool   *driver.Driver
-}
+// Options of a Locker; the zero value is sensible. No duration may be longer than ten years.
+type Options struct {
+	TTL        time.Duration        // as long as a server keeps a lock that nobody renews. Whole milliseconds, at least 10 ms. Zero: 30 s
+	Wait       time.Duration        // Acquire lasts at most. Zero: as long as its context lasts
+	RenewEvery time.Duration        // between two renewals. At most TTL/2. Zero: TTL/3. Negative: never
+	MaxHold    time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
+	Observer   lockmigrate.Observer // is told what happens. Nil: nobody is
 
-// QuorumOptions of a Quorum; the zero value is sensible.
-type QuorumOptions struct {
-	// TTL, RenewEvery, NoRenewal, MaxHold, Wait, ReplyTimeout, Token, NewToken and
-	// Observer are those of Options. ReplyTimeout is zero: a tenth of TTL, at most 1 s, so that one server
+	// ReplyTimeout bounds the wait for each reply. Zero: a tenth of TTL, at most 1 s, so that one server
 	// that does not answer does not use the lease up.
-	TTL          time.Duration
-	RenewEvery   time.Duration
-	NoRenewal    bool
-	MaxHold      time.Duration
-	Wait         time.Duration
 	ReplyTimeout time.Duration
-	Token        TokenForm
-	NewToken     func() string
-	Observer     lockmigrate.Observer
 
-	// DriftFactor is how much faster one clock may run than another. It is taken off every lease, with
+	// DriftFactor is how much faster one clock may run than another, at most 0.5. It is taken off every lease, with
 	// 2 ms for the servers' rounding. Zero: 0.01.
 	DriftFactor float64
 
@@ -88,119 +71,77 @@ type QuorumOptions struct {
 	Poll time.Duration
 }
 
-// single returns the options as those of one server, for defaults and checks.
-func (o QuorumOptions) single() Options {
-	s := Options{
-		TTL: o.TTL, RenewEvery: o.RenewEvery, NoRenewal: o.NoRenewal, MaxHold: o.MaxHold, Wait: o.Wait,
-		ReplyTimeout: o.ReplyTimeout, Token: o.Token, NewToken: o.NewToken, Poll: o.Poll, Unfair: true,
-	}
-	if s.ReplyTimeout == 0 {
-		s.ReplyTimeout = min(time.Second, s.withDefaults().TTL/10)
-	}
-	if s.Poll == 0 {
-		s.Poll = 200 * time.Millisecond
-	}
-	return s
+func (o Options) terms() limits.Terms {
+	t := limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+	limits.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), limits.Shortest))
+	return t
 }
 
 // Validate tells what is wrong with the options, without changing them.
-func (o QuorumOptions) Validate() error {
-	err := o.single().Validate()
+func (o Options) Validate() error {
+	err := errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
 	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
 	}
 	return err
 }
 
-// NewQuorum returns a Quorum over servers that must be independent of each other: no replicas. Three or
-// five are usual; an even number tolerates no more failures than one less.
-func NewQuorum(pools []lockmigrate.Pool, opts QuorumOptions) (*Quorum, error) {
+// New returns a Locker over servers that must be independent of each other: no replicas. Three or
+// five are usual; an even number tolerates no more failures than one less. It sends nothing yet.
+func New(pools []lockmigrate.Pool, opts Options) (*Locker, error) {
 	if len(pools) == 0 {
-		return nil, errors.New("modern: a Quorum needs pools")
+		return nil, errors.New("quorum: a Locker needs pools")
 	}
 	if err := opts.Validate(); err != nil {
-		return nil, fmt.Errorf("modern: %w", err)
+		return nil, fmt.Errorf("quorum: %w", err)
 	}
 	for i, pool := range pools {
 		if err := limits.Pool(pool); err != nil {
-			return nil, fmt.Errorf("modern: pool %d of the Quorum: %w", i, err)
+			return nil, fmt.Errorf("quorum: pool %d: %w", i, err)
 		}
 		for j := range i {
 			if limits.Same(pools[j], pool) {
-				return nil, fmt.Errorf("modern: pools %d and %d of the Quorum are one and the same: its servers must be independent", j, i)
+				return nil, fmt.Errorf("quorum: pools %d and %d are one and the same: the servers must be independent", j, i)
 			}
 		}
 	}
-	single := opts.single().withDefaults()
-	opts.TTL, opts.ReplyTimeout, opts.Poll = single.TTL, single.ReplyTimeout, single.Poll
+	t := opts.terms().WithDefaults()
+	opts.TTL, opts.RenewEvery, opts.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
+	limits.Default(&opts.Poll, 200*time.Millisecond)
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
-	q := &Quorum{opts: opts, clock: renewal.NewClock(), seen: opts.Observer}
-	if q.seen == nil {
-		q.seen = lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
-	}
-	var renewals []renewal.Batcher
-	for _, pool := range pools {
-		leaving := topology.Leaving(pool)
-		m := &member{pool: &driver.Driver{Pool: leaving, Now: q.clock.Time, ReplyTimeout: opts.ReplyTimeout}}
-		m.runner = m.pool
-		var own renewal.Batcher = &renewal.Pooled{Pool: leaving, Timeout: opts.ReplyTimeout}
-		servers, _ := pool.(topology.Servers)
-		if dial := single.dialer(pool); dial != nil || servers != nil {
-			o := pipeline.Options{Dial: dial, Now: q.clock.Now, ReplyTimeout: opts.ReplyTimeout}
-			m.line = pipeline.Over(servers, o)
-			m.runner, own = m.line, pipeline.Over(servers, o)
-		}
-		q.members = append(q.members, m)
-		renewals = append(renewals, own)
-	}
-	q.single = single
-	q.renewer = renewal.New(renewal.Options{
-		Now: q.clock.Now, Lines: renewals, Quorum: q.majority(), Drift: q.drift(), ReplyTimeout: single.ReplyTimeout,
-	})
-	q.lives = lifetime.Locker{
-		Now: q.clock.Now, At: q.clock.At, Seen: q.seen, Watch: q.renewer, Background: &q.background,
-		ReplyTimeout: single.ReplyTimeout, Drift: q.drift(),
-	}
+	q := &Locker{opts: opts}
+	q.conns = connect.New(connect.Options{
+		Package: "quorum", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
+	}, pools...)
 	return q, nil
 }
 
-func (q *Quorum) majority() int { return len(q.members)/2 + 1 }
+func (q *Locker) majority() int { return len(q.conns.Servers)/2 + 1 }
 
-func (q *Quorum) drift() time.Duration {
+func (q *Locker) drift() time.Duration {
 	return time.Duration(float64(q.opts.TTL)*q.opts.DriftFactor) + 2*time.Millisecond
 }
 
-// Close is as Locker.Close.
-func (q *Quorum) Close() {
-	q.closing.Do(func() {
-		q.closed.Store(true)
-		q.background.Close() // as in Locker.Close
-		q.renewer.Close()
-		for _, m := range q.members {
-			if m.line != nil {
-				m.line.Close()
-				m.line.Wait()
-			}
-			m.pool.Close()
-		}
-	})
-}
+// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks
+// first: those that are still held end with ErrLost and stay on the servers until their TTL is over, and the error says how
+// many they are.
+func (q *Locker) Close() error { return q.conns.Close() }
 
 // TryAcquire makes one attempt on all servers at once.
-func (q *Quorum) TryAcquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.Now()
+func (q *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
-	q.concluded(k, err, start)
+	q.concluded(key, k, err, start)
 	return k, err
 }
 
-// Acquire tries until a majority is ours, QuorumOptions.Wait is over or ctx ends.
-func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
-	start := q.clock.Now()
+// Acquire tries until a majority is ours, Options.Wait is over or ctx ends.
+func (q *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+	start := q.conns.Clock.Now()
 	if q.opts.Wait > 0 {
-		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, errWaitOver)
+		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, lifetime.ErrWaitOver)
 		defer cancel()
 		ctx = bounded
 	}
@@ -209,14 +150,14 @@ func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
 		k, err := q.attempt(ctx, key)
 		switch {
 		case err == nil, !q.worthAnother(err):
-			q.concluded(k, err, start)
+			q.concluded(key, k, err, start)
 			return k, err
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
 		if lifetime.Sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
 			err = notInTime(key, last, context.Cause(ctx))
-			q.concluded(nil, err, start)
+			q.concluded(key, nil, err, start)
 			return nil, err
 		}
 	}
@@ -224,8 +165,8 @@ func (q *Quorum) Acquire(ctx context.Context, key string) (*QuorumLock, error) {
 
 // worthAnother tells whether a wait goes on after an attempt: while another has the lock, and while too few servers answer.
 // What the servers refuse, they will refuse again.
-func (q *Quorum) worthAnother(err error) bool {
-	return !q.closed.Load() && !errors.Is(err, lifetime.ErrEmptyKey) && !errors.Is(err, errRefused)
+func (q *Locker) worthAnother(err error) bool {
+	return !q.conns.Closed() && !errors.Is(err, lifetime.ErrEmptyKey) && !errors.Is(err, errRefused)
 }
 
 // errRefused is matched by the error of an attempt that so many servers refused that there can be no majority.
@@ -233,19 +174,19 @@ var errRefused = errors.New("refused by the servers")
 
 // notInTime is the error of a wait that ended: why it did, and where that is known why it lasted.
 func notInTime(key string, last, cause error) error {
-	var known *Error
+	var known *lockmigrate.Error
 	if errors.As(last, &known) && !errors.Is(known.Cause, cause) {
-		e := &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause, Note: known.Note}
+		e := &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause, Note: known.Note}
 		if known.Cause != nil {
 			e.Cause = errors.Join(cause, known.Cause)
 		}
 		return e
 	}
-	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
 // Do is as Locker.Do.
-func (q *Quorum) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+func (q *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := q.Acquire(ctx, key)
 	if err != nil {
 		return err
@@ -254,19 +195,10 @@ func (q *Quorum) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 // concluded is the last step of every acquisition.
-func (q *Quorum) concluded(k *QuorumLock, err error, start protocol.Instant) {
-	e := lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Took: q.clock.Now().Sub(start), Err: err}
-	switch {
-	case err == nil:
-		e.Key = k.key
-	case errors.Is(err, ErrNotAcquired):
-		e.Kind, e.Key = lockmigrate.EventWaited, keyOf(err)
-	default:
-		e.Kind, e.Key = lockmigrate.EventFailed, keyOf(err)
-	}
-	q.seen.Observe(e)
+func (q *Locker) concluded(key string, k *Lock, err error, start protocol.Instant) {
+	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
 	if err == nil {
-		q.renewer.Add(&k.life.Lease)
+		q.conns.Renewer.Add(&k.life.Lease)
 	}
 }
 
@@ -277,52 +209,53 @@ type ballot struct {
 }
 
 // attempt asks every server, counts, and undoes what is not a majority.
-func (q *Quorum) attempt(ctx context.Context, key string) (*QuorumLock, error) {
+func (q *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 	if key == "" {
-		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: err}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: err}
 	}
-	if !q.background.Begin() {
-		return nil, &Error{Op: "acquire", Key: key, Cause: errClosed}
+	if !q.conns.Background.Begin() {
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
-	defer q.background.End()
-	k := &QuorumLock{quorum: q, key: key, token: q.newToken(), turns: make([]<-chan struct{}, len(q.members))}
+	defer q.conns.Background.End()
+	k := &Lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
 	for i := range k.turns {
 		k.turns[i] = begun
 	}
-	k.life.Init(&q.lives, (*kept)(k), ctx)
-	q.single.terms(&k.life.Lease, (*kept)(k))
-	sent := q.clock.Now()
+	k.life.Init(&q.conns.Lives, (*kept)(k), ctx)
+	s := &k.life.Lease
+	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), q.opts.TTL, max(q.opts.RenewEvery, 0), q.opts.MaxHold
+	sent := q.conns.Clock.Now()
 	v, cause := q.poll(ctx, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
 	}, protocol.Acquired, k.turn, nil)
 
 	until := sent.Add(q.opts.TTL - q.drift())
-	closed := q.closed.Load()
-	if cause == nil && v.yes >= q.majority() && q.clock.Now() < until && !closed {
-		k.life.Lease.Begin(q.clock.Now(), until)
+	closed := q.conns.Closed()
+	if cause == nil && v.yes >= q.majority() && q.conns.Clock.Now() < until && !closed {
+		k.life.Lease.Begin(q.conns.Clock.Now(), until)
 		return k, nil
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
 	// may hold the token for one TTL, as in every RedLock.
-	q.background.Fork(func() { q.undo(k) })
-	err := &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+	q.conns.Background.Fork(func() { q.undo(k) })
+	err := &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 	switch {
 	case cause != nil:
 	case closed:
-		err.Kind, err.Cause = nil, errClosed
+		err.Kind, err.Cause = nil, lifetime.ErrClosed
 	case v.yes >= q.majority():
 		err.Note = "the majority came too late"
 	case v.yes+v.no < q.majority():
 		err.Kind, err.Cause = nil, errors.Join(v.causes...)
-		if v.refused > len(q.members)-q.majority() {
+		if v.refused > len(q.conns.Servers)-q.majority() {
 			err.Cause = errors.Join(append(v.causes, errRefused)...)
 		}
-		err.Note = fmt.Sprintf("%d of %d servers answered", v.yes+v.no, len(q.members))
+		err.Note = fmt.Sprintf("%d of %d servers answered", v.yes+v.no, len(q.conns.Servers))
 	default:
-		err.Note = fmt.Sprintf("%d of %d servers", v.yes, len(q.members))
+		err.Note = fmt.Sprintf("%d of %d servers", v.yes, len(q.conns.Servers))
 	}
 	return nil, err
 }
@@ -354,26 +287,26 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
 // set, is told the count in the background. On each server the machine waits for its turn. The caller is counted in background.
-func (q *Quorum) poll(
+func (q *Locker) poll(
 	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn func(server int) (<-chan struct{}, func()), behind func(votes),
 ) (votes, error) {
-	ballots := make(chan ballot, len(q.members))
-	for i, m := range q.members {
+	ballots := make(chan ballot, len(q.conns.Servers))
+	for i, m := range q.conns.Servers {
 		before, done := turn(i)
-		q.background.Fork(func() {
+		q.conns.Background.Fork(func() {
 			defer done()
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.opts.ReplyTimeout)
 			defer cancel()
-			outcome, _ := m.runner.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
+			outcome, _ := m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
 			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
 		})
 	}
 	var v votes
-	open := len(q.members)
+	open := len(q.conns.Servers)
 	decided := func() bool {
-		return open == 0 || v.yes >= q.majority() || v.no > len(q.members)-q.majority()
+		return open == 0 || v.yes >= q.majority() || v.no > len(q.conns.Servers)-q.majority()
 	}
 	for !decided() {
 		select {
@@ -382,7 +315,7 @@ func (q *Quorum) poll(
 			v.count(b, good)
 		case <-ctx.Done():
 			if behind != nil {
-				q.background.Fork(func() {
+				q.conns.Background.Fork(func() {
 					for !decided() {
 						open--
 						v.count(<-ballots, good)
@@ -398,17 +331,17 @@ func (q *Quorum) poll(
 
 // undo removes the token from every server, also from those that seemed not to have it. Where it cannot confirm that on so
 // many that they may keep others out, the observer is told.
-func (q *Quorum) undo(k *QuorumLock) {
+func (q *Locker) undo(k *Lock) {
 	var all sync.WaitGroup
-	outcomes := make([]driver.Outcome, len(q.members))
-	for i, m := range q.members {
+	outcomes := make([]driver.Outcome, len(q.conns.Servers))
+	for i, m := range q.conns.Servers {
 		before, done := k.turn(i)
 		all.Go(func() {
 			defer done()
 			<-before
 			ctx, cancel := context.WithTimeout(context.Background(), 2*q.opts.ReplyTimeout)
 			defer cancel()
-			outcomes[i], _ = m.runner.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+			outcomes[i], _ = m.Commands.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
 		})
 	}
 	all.Wait()
@@ -418,26 +351,19 @@ func (q *Quorum) undo(k *QuorumLock) {
 			causes = append(causes, o.Err)
 		}
 	}
-	if len(causes) <= len(q.members)-q.majority() {
+	if len(causes) <= len(q.conns.Servers)-q.majority() {
 		return
 	}
-	q.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &Error{
-		Op: "acquire", Key: k.key, Kind: ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
-		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.members)),
+	q.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{
+		Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
+		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.conns.Servers)),
 	}})
 }
 
-func (q *Quorum) newToken() string {
-	if q.opts.NewToken != nil {
-		return q.opts.NewToken()
-	}
-	return token(&q.tokens, q.opts.Token)
-}
-
-// QuorumLock is a lock that a majority of the servers gave us.
-type QuorumLock struct {
+// Lock is a lock that a majority of the servers gave us.
+type Lock struct {
 	life   lifetime.Life
-	quorum *Quorum
+	quorum *Locker
 	key    string
 	token  string
 
@@ -445,11 +371,11 @@ type QuorumLock struct {
 	turns []<-chan struct{} // of each server: closed when what was asked last is over
 }
 
-var _ lockmigrate.Held = (*QuorumLock)(nil)
+var _ lockmigrate.Held = (*Lock)(nil)
 
 // turn returns when to begin with a server, and what to call at the end. A release must not overtake an acquisition whose
 // vote was not needed any more.
-func (k *QuorumLock) turn(server int) (before <-chan struct{}, done func()) {
+func (k *Lock) turn(server int) (before <-chan struct{}, done func()) {
 	k.order.Lock()
 	defer k.order.Unlock()
 	before, next := k.turns[server], make(chan struct{})
@@ -464,31 +390,31 @@ func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {}
 var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Key returns the lock's key.
-func (k *QuorumLock) Key() string { return k.key }
+func (k *Lock) Key() string { return k.key }
 
 // Token returns the value on the key, the same on every server.
-func (k *QuorumLock) Token() string { return k.token }
+func (k *Lock) Token() string { return k.token }
 
 // Fence returns 0: a quorum draws no fencing tokens.
-func (k *QuorumLock) Fence() int64 { return 0 }
+func (k *Lock) Fence() int64 { return 0 }
 
 // Expiry is as Lock.Expiry: TTL - elapsed - drift.
-func (k *QuorumLock) Expiry() time.Time { return k.life.Expiry() }
+func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
 
 // Context is as Lock.Context.
-func (k *QuorumLock) Context() context.Context { return k.life.Context() }
+func (k *Lock) Context() context.Context { return k.life.Context() }
 
 // Renew extends the lease on a majority. ErrLost means that a majority does not have our token any more, or
 // that the majority answered after Expiry. After any other error the lock is held as before, until its Expiry.
-func (k *QuorumLock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
+func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release removes our token from every server. ErrLost means that the lock was lost before; ErrUnknownOutcome
 // that too few servers answered: the key may stay taken until the time that the error tells. What is said of
 // Lock.Release about contexts, and about errors, holds here too.
-func (k *QuorumLock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
 
-// kept is what the life of a lock and the renewer see of a QuorumLock.
-type kept QuorumLock
+// kept is what the life of a lock and the renewer see of a Lock.
+type kept Lock
 
 // Key implements lifetime.Kind.
 func (k *kept) Key() string { return k.key }
@@ -507,7 +433,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.NotOurs, (*QuorumLock)(k).turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, (*Lock)(k).turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.
@@ -516,36 +442,36 @@ func (k *kept) ask(
 ) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
-		out := driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}}
+		out := driver.Ended(protocol.Unsure, nil)
 		switch {
 		case v.yes >= q.majority():
 			out.Step.Verdict = good
 			return out
-		case v.no > len(q.members)-q.majority():
+		case v.no > len(q.conns.Servers)-q.majority():
 			out.Step.Verdict = bad
 			return out
 		case v.yes == 0 && v.failed == len(v.causes):
 			out.Step.Verdict = protocol.Failed // it has run nowhere
 		}
-		out.Err = fmt.Errorf("%d of %d servers: %w", v.yes, len(q.members), errors.Join(v.causes...))
+		out.Err = fmt.Errorf("%d of %d servers: %w", v.yes, len(q.conns.Servers), errors.Join(v.causes...))
 		return out
 	}
 	v, cause := q.poll(ctx, machine, good, turn, func(v votes) { abandoned(verdict(v)) })
 	if cause != nil {
-		return driver.Outcome{Step: protocol.Step{Kind: protocol.Done, Verdict: protocol.Unsure}, Err: cause}, cause
+		return driver.Ended(protocol.Unsure, cause), cause
 	}
 	return verdict(v), nil
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *Error) {
-	if errors.Is(e.Kind, ErrLost) && e.Reason == lockmigrate.ReasonTaken {
+func (k *kept) Explain(e *lockmigrate.Error) {
+	if errors.Is(e.Kind, lockmigrate.ErrLost) && e.Reason == lockmigrate.ReasonTaken {
 		e.Note = "a majority does not have our token any more"
 	}
 }
 
 // Ended implements lifetime.Kind.
-func (k *kept) Ended(*Error) {}
+func (k *kept) Ended(*lockmigrate.Error) {}
 
 // Gone implements lifetime.Kind.
 func (k *kept) Gone() {}
@@ -556,7 +482,7 @@ func (k *kept) Renewal() protocol.Command {
 }
 
 // Heard implements renewal.Held.
-func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return heard(reply) }
+func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
 
 // Renewed implements renewal.Held.
 func (k *kept) Renewed(took time.Duration) { k.life.Renewed(took) }

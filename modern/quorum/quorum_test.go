@@ -1,4 +1,4 @@
-package modern_test
+package quorum_test
 
 import (
 	"context"
@@ -14,8 +14,10 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
+
+const key = "orders"
 
 func servers(t *testing.T, n int, start func(testing.TB) *redistest.Server) (all []*redistest.Server, pools []lockmigrate.Pool) {
 	t.Helper()
@@ -29,17 +31,17 @@ func servers(t *testing.T, n int, start func(testing.TB) *redistest.Server) (all
 func mini(t testing.TB) *redistest.Server { return redistest.Mini(t) }
 func real(t testing.TB) *redistest.Server { return redistest.Real(t) }
 
-func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts modern.QuorumOptions) *modern.Quorum {
+func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts quorum.Options) *quorum.Locker {
 	t.Helper()
-	q, err := modern.NewQuorum(pools, opts)
+	q, err := quorum.New(pools, opts)
 	require.NoError(t, err)
-	t.Cleanup(q.Close)
+	t.Cleanup(func() { _ = q.Close() })
 	return q
 }
 
 func TestQuorumIsAMajority(t *testing.T) {
 	all, pools := servers(t, 5, mini)
-	q := newQuorum(t, pools, modern.QuorumOptions{TTL: 10 * time.Second})
+	q := newQuorum(t, pools, quorum.Options{TTL: 10 * time.Second})
 	all[0].Do("SET", key, "another's")
 	all[1].Do("SET", key, "another's")
 	lock, err := q.TryAcquire(t.Context(), key)
@@ -53,11 +55,11 @@ func TestQuorumIsAMajority(t *testing.T) {
 		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
 	}
 	assert.Equal(t, "another's", all[0].Value(key))
-	assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrReleased)
+	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrReleased)
 
 	all[2].Do("SET", key, "another's")
 	_, err = q.TryAcquire(t.Context(), key)
-	assert.ErrorIs(t, err, modern.ErrNotAcquired, "two of five")
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "two of five")
 	for _, s := range all[3:] {
 		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond, "undone everywhere")
 	}
@@ -65,27 +67,27 @@ func TestQuorumIsAMajority(t *testing.T) {
 
 func TestQuorumSurvivesAMinority(t *testing.T) {
 	all, pools := servers(t, 3, mini)
-	q := newQuorum(t, pools, modern.QuorumOptions{})
+	q := newQuorum(t, pools, quorum.Options{})
 	all[0].Mini.Close()
 	require.NoError(t, q.Do(t.Context(), key, func(context.Context) error { return nil }))
 	all[1].Mini.Close()
 	_, err := q.TryAcquire(t.Context(), key)
 	require.Error(t, err)
-	assert.NotErrorIs(t, err, modern.ErrNotAcquired, "nobody holds it: too few answered")
+	assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired, "nobody holds it: too few answered")
 }
 
 // TestQuorumWaitsForItsServers: Acquire tries until the majority is back, or until its time is over; what the servers refuse
 // ends it at once.
 func TestQuorumWaitsForItsServers(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, modern.QuorumOptions{Poll: 10 * time.Millisecond})
+	q := newQuorum(t, pools, quorum.Options{Poll: 10 * time.Millisecond})
 	all[0].Kill()
 	all[1].Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	_, err := q.Acquire(ctx, key)
-	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "connection refused", "why it lasted")
 	assert.Greater(t, time.Since(start), 250*time.Millisecond)
@@ -104,7 +106,7 @@ func TestQuorumWaitsForItsServers(t *testing.T) {
 	start = time.Now()
 	_, err = q.Acquire(t.Context(), key)
 	assert.ErrorContains(t, err, "NOPERM")
-	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+	assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.Less(t, time.Since(start), 30*time.Second)
 }
 
@@ -113,7 +115,7 @@ func TestQuorumExcludes(t *testing.T) {
 	referee := redistest.NewReferee(t)
 	var all sync.WaitGroup
 	for range 3 {
-		q := newQuorum(t, pools, modern.QuorumOptions{Poll: 2 * time.Millisecond})
+		q := newQuorum(t, pools, quorum.Options{Poll: 2 * time.Millisecond})
 		all.Go(func() {
 			for range 20 {
 				assert.NoError(t, q.Do(t.Context(), key, func(context.Context) error {
@@ -128,7 +130,7 @@ func TestQuorumExcludes(t *testing.T) {
 
 func TestQuorumRenewsAndLoses(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, modern.QuorumOptions{TTL: 300 * time.Millisecond})
+	q := newQuorum(t, pools, quorum.Options{TTL: 300 * time.Millisecond})
 	lock, err := q.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
 	all[0].Kill() // a minority
@@ -140,14 +142,14 @@ func TestQuorumRenewsAndLoses(t *testing.T) {
 	all[1].Kill() // the majority: lost by the deadline, though no server says so
 	start := time.Now()
 	<-lock.Context().Done()
-	assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
+	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 	assert.Less(t, time.Since(start), time.Second)
-	assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 }
 
 func TestQuorumHonoursItsContext(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, modern.QuorumOptions{})
+	q := newQuorum(t, pools, quorum.Options{})
 	for _, s := range all {
 		s.Do("CLIENT", "PAUSE", 500, "WRITE")
 	}
@@ -155,7 +157,7 @@ func TestQuorumHonoursItsContext(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	_, err := q.Acquire(ctx, key)
-	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Less(t, time.Since(start), 300*time.Millisecond)
 	for _, s := range all {
@@ -164,14 +166,14 @@ func TestQuorumHonoursItsContext(t *testing.T) {
 }
 
 func TestQuorumValidates(t *testing.T) {
-	_, err := modern.NewQuorum(nil, modern.QuorumOptions{})
+	_, err := quorum.New(nil, quorum.Options{})
 	assert.Error(t, err)
-	assert.Error(t, modern.QuorumOptions{DriftFactor: 1}.Validate())
-	assert.Error(t, modern.QuorumOptions{DriftFactor: math.NaN()}.Validate())
+	assert.Error(t, quorum.Options{DriftFactor: 1}.Validate())
+	assert.Error(t, quorum.Options{DriftFactor: math.NaN()}.Validate())
 	pool := redistest.Mini(t).Pool()
-	_, err = modern.NewQuorum([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, modern.QuorumOptions{})
-	assert.ErrorContains(t, err, "pool 1 of the Quorum: a Locker needs a pool: the *redis.Pool is nil")
-	_, err = modern.NewQuorum([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, modern.QuorumOptions{})
-	assert.ErrorContains(t, err, "pools 0 and 2 of the Quorum are one and the same")
-	assert.Error(t, errors.Join(modern.QuorumOptions{TTL: time.Microsecond}.Validate()))
+	_, err = quorum.New([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, quorum.Options{})
+	assert.ErrorContains(t, err, "pool 1: a Locker needs a pool: the *redis.Pool is nil")
+	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, quorum.Options{})
+	assert.ErrorContains(t, err, "pools 0 and 2 are one and the same")
+	assert.Error(t, errors.Join(quorum.Options{TTL: time.Microsecond}.Validate()))
 }

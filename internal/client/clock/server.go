@@ -1,4 +1,5 @@
-package legacy
+// Package clock follows the server's clock, for members whose host clock is not trusted.
+package clock
 
 import (
 	"context"
@@ -11,38 +12,18 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// Clock is the wall clock that a Locker lives by. A Clock with a method Sync(ctx) error is given the
-// chance to correct itself before each Acquire and Renew.
-type Clock interface {
-	Now() time.Time
-}
-
-// SystemClock is the host's wall clock.
-type SystemClock struct{}
-
-// Now returns time.Now().
-func (SystemClock) Now() time.Time { return time.Now() }
-
-type syncer interface {
-	Sync(ctx context.Context) error
-}
-
-func (l *Locker) syncClock(ctx context.Context) error {
-	if s, ok := l.opts.Clock.(syncer); ok {
-		return s.Sync(ctx)
-	}
-	return nil
-}
-
-// ServerClock follows the server's TIME, for members whose host clock is not trusted. The offset is
+// Server follows the server's TIME. The offset is
 // measured as the server's time minus the middle of the round trip; of several round trips the
 // shortest counts, and half of it bounds the error. Between measurements the host's monotonic clock
 // carries the time on, so a step of the host's clock changes nothing.
 //
 // It is safe for concurrent use and starts no goroutine.
-type ServerClock struct {
-	pool lockmigrate.Pool
-	opts ServerClockOptions
+type Server struct {
+	Pool         lockmigrate.Pool
+	ReplyTimeout time.Duration
+	Refresh      time.Duration // the age at which Sync measures again
+	MaxAge       time.Duration // the age beyond which a measurement that cannot be refreshed is not used any more
+	Samples      int           // round trips of a measurement
 
 	mu       sync.Mutex
 	base     time.Time     // the local reading, with its monotonic part, at the measurement
@@ -51,40 +32,14 @@ type ServerClock struct {
 	measured bool
 }
 
-// ServerClockOptions of a ServerClock; the zero value is sensible.
-type ServerClockOptions struct {
-	// Refresh is the age at which Sync measures again. Zero: 30 seconds, in which a quartz that is off
-	// by 100 ppm drifts 3 ms.
-	Refresh time.Duration
-	// MaxAge is the age beyond which a measurement that cannot be refreshed is not used any more: Sync
-	// fails. Zero: 10 times Refresh.
-	MaxAge time.Duration
-	// Samples is how many round trips a measurement takes. Zero: 3.
-	Samples int
-	// ReplyTimeout bounds the wait for each reply. Zero: 1 second.
-	ReplyTimeout time.Duration
-}
-
-// NewServerClock returns a clock that has measured nothing yet: it reads the host's clock until the
-// first Sync, which a Locker calls before its first attempt.
-func NewServerClock(pool lockmigrate.Pool, opts ServerClockOptions) *ServerClock {
-	if opts.Refresh <= 0 {
-		opts.Refresh = 30 * time.Second
-	}
-	if opts.MaxAge <= 0 {
-		opts.MaxAge = 10 * opts.Refresh
-	}
-	if opts.Samples <= 0 {
-		opts.Samples = 3
-	}
-	if opts.ReplyTimeout <= 0 {
-		opts.ReplyTimeout = time.Second
-	}
-	return &ServerClock{pool: pool, opts: opts}
+// NewServer returns a clock that has measured nothing yet: it reads the host's clock until the first Sync. It measures every
+// 30 seconds, in which a quartz that is off by 100 ppm drifts 3 ms.
+func NewServer(pool lockmigrate.Pool, replyTimeout time.Duration) *Server {
+	return &Server{Pool: pool, ReplyTimeout: min(replyTimeout, time.Second), Refresh: 30 * time.Second, MaxAge: 5 * time.Minute, Samples: 3}
 }
 
 // Now returns the server's time as far as it is known.
-func (c *ServerClock) Now() time.Time {
+func (c *Server) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.measured {
@@ -95,7 +50,7 @@ func (c *ServerClock) Now() time.Time {
 
 // Offset returns how far the server's clock is ahead of the host's, and how far off that may be. ok is
 // false before the first measurement.
-func (c *ServerClock) Offset() (ahead, bound time.Duration, ok bool) {
+func (c *Server) Offset() (ahead, bound time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.measured {
@@ -108,22 +63,22 @@ func (c *ServerClock) Offset() (ahead, bound time.Duration, ok bool) {
 
 // Sync measures again if the last measurement is older than Refresh. While the server does not answer,
 // a measurement is good until MaxAge.
-func (c *ServerClock) Sync(ctx context.Context) error {
+func (c *Server) Sync(ctx context.Context) error {
 	c.mu.Lock()
 	age, measured := time.Since(c.base), c.measured
 	c.mu.Unlock()
-	if measured && age < c.opts.Refresh {
+	if measured && age < c.Refresh {
 		return nil
 	}
 	err := c.measure(ctx)
-	if err != nil && measured && age < c.opts.MaxAge {
+	if err != nil && measured && age < c.MaxAge {
 		return nil
 	}
 	return err
 }
 
-func (c *ServerClock) measure(ctx context.Context) error {
-	conn, err := c.pool.GetContext(ctx)
+func (c *Server) measure(ctx context.Context) error {
+	conn, err := c.Pool.GetContext(ctx)
 	if err != nil {
 		return fmt.Errorf("read the server's clock: %w", err)
 	}
@@ -131,7 +86,7 @@ func (c *ServerClock) measure(ctx context.Context) error {
 
 	best := time.Duration(-1)
 	var base, server time.Time
-	for range c.opts.Samples {
+	for range c.Samples {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
@@ -153,8 +108,8 @@ func (c *ServerClock) measure(ctx context.Context) error {
 }
 
 // timeout keeps a reply's wait within the caller's deadline.
-func (c *ServerClock) timeout(ctx context.Context) time.Duration {
-	timeout := c.opts.ReplyTimeout
+func (c *Server) timeout(ctx context.Context) time.Duration {
+	timeout := c.ReplyTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}

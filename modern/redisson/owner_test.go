@@ -1,4 +1,4 @@
-package modern_test
+package redisson_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // A second goroutine of an owner gives up while the server still counts its hold, after the first one has released: the
@@ -38,15 +38,15 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	ends := make(chan lockmigrate.EventKind, 10)
-	locker := newLocker(t, pool, modern.Options{
-		Layout: modern.Redisson, TTL: 2 * time.Second,
+	locker := newLocker(t, pool, redisson.Options{
+		TTL: 2 * time.Second,
 		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
 				ends <- e.Kind
 			}
 		}),
 	})
-	owner := modern.WithOwner(t.Context(), "owner")
+	owner := redisson.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
@@ -60,7 +60,7 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	go func() { released <- first.Release(t.Context()) }()
 	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return first.Count() == 1 })
 	giveUp()
-	require.ErrorIs(t, <-given, modern.ErrNotAcquired)
+	require.ErrorIs(t, <-given, lockmigrate.ErrNotAcquired)
 	require.NoError(t, <-released)
 	select {
 	case kind := <-ends:
@@ -69,5 +69,5 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		t.Error("the hold never ends")
 	}
 	redistest.Await(t, "the key is free", 5*time.Second, func() bool { return s.Do("EXISTS", key) == int64(0) })
-	assert.ErrorIs(t, context.Cause(first.Context()), modern.ErrReleased)
+	assert.ErrorIs(t, context.Cause(first.Context()), lockmigrate.ErrReleased)
 }

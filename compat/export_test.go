@@ -1,0 +1,21 @@
+package compat
+
+import "time"
+
+// Tune changes what a Locker without a Namespace derives from its options. Call it before the first attempt.
+func (l *Locker) Tune(renewEvery, poll time.Duration) *Locker {
+	if renewEvery > 0 {
+		l.gate.opts.renewEvery = renewEvery
+	}
+	if poll > 0 {
+		l.gate.opts.poll = poll
+	}
+	return l
+}
+
+// ShortenMemberLease makes the leases of members that join from now on no longer than that; undo ends it.
+func ShortenMemberLease(d time.Duration) (undo func()) {
+	before := longestMemberLease
+	longestMemberLease = d
+	return func() { longestMemberLease = before }
+}

@@ -1,0 +1,96 @@
+package holders
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// Crew is holders that take turns on one key until they are stopped, and come and go. Its referee is that of a Fleet.
+type Crew struct {
+	T   testing.TB
+	Key string
+
+	mu     sync.Mutex
+	turns  map[*Holder]int
+	ended  map[*Holder]bool
+	most   int
+	errors []Event
+}
+
+// Referee is the hash in which everyone who is inside has a field.
+func (c *Crew) Referee() string { return c.Key + ":referee" }
+
+// Enlist sets a holder to work, 2 ms a turn.
+func (c *Crew) Enlist(h *Holder) *Holder {
+	h.Send("turns %s %s %d %d", c.Key, c.Referee(), 1_000_000, 2)
+	go func() {
+		for e := range h.Events() {
+			c.mu.Lock()
+			switch e.Event {
+			case "turn":
+				if c.turns == nil {
+					c.turns = map[*Holder]int{}
+				}
+				c.turns[h]++
+				c.most = max(c.most, e.Inside)
+			case "error", "garbage":
+				c.errors = append(c.errors, e)
+			case "done":
+				if c.ended == nil {
+					c.ended = map[*Holder]bool{}
+				}
+				c.ended[h] = true
+			}
+			c.mu.Unlock()
+		}
+	}()
+	return h
+}
+
+// Count returns the turns of some holders, of all where none is named.
+func (c *Crew) Count(of ...*Holder) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range of {
+		n += c.turns[h]
+	}
+	if len(of) == 0 {
+		for _, turns := range c.turns {
+			n += turns
+		}
+	}
+	return n
+}
+
+// Progress waits until each has taken n more turns.
+func (c *Crew) Progress(n int, all ...*Holder) {
+	c.T.Helper()
+	for _, h := range all {
+		want := c.Count(h) + n
+		redistest.Await(c.T, fmt.Sprintf("%d more turns of %v", n, h), time.Minute, func() bool { return c.Count(h) >= want })
+	}
+}
+
+// Stop ends the work of some holders, and waits for their last turns.
+func (c *Crew) Stop(all ...*Holder) {
+	c.T.Helper()
+	for _, h := range all {
+		h.Send("stop")
+		redistest.Await(c.T, "the end of a holder", time.Minute, func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.ended[h]
+		})
+	}
+}
+
+// Found returns the most that were inside together, and what the locks threw.
+func (c *Crew) Found() (most int, errors []Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most, c.errors
+}

@@ -1,0 +1,98 @@
+package modern_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
+)
+
+// kind is a way to lock that a behaviour must hold for: some options of modern, or modern/redisson, and what the pool can do.
+type kind struct {
+	TTL, Wait, ReplyTimeout, Poll, FenceTTL time.Duration
+	Unfair                                  bool
+	Replicas                                int
+	Observer                                lockmigrate.Observer
+
+	Redisson  bool
+	Pooled    bool // the pool only hands out connections
+	Untracked bool // without the right to client tracking
+}
+
+// lock and locker are what the locks and Lockers of both packages can do.
+type lock interface {
+	lockmigrate.Held
+	Count() int
+}
+
+type locker interface {
+	TryAcquire(ctx context.Context, key string) (lock, error)
+	Acquire(ctx context.Context, key string) (lock, error)
+	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
+	Waiting() lockmigrate.Mode
+	Close() error
+}
+
+// of makes a locker of either Locker.
+type of[L lock] struct {
+	inner interface {
+		TryAcquire(ctx context.Context, key string) (L, error)
+		Acquire(ctx context.Context, key string) (L, error)
+		Do(ctx context.Context, key string, work func(ctx context.Context) error) error
+		Waiting() lockmigrate.Mode
+		Close() error
+	}
+}
+
+func (o of[L]) TryAcquire(ctx context.Context, key string) (lock, error) {
+	return either(o.inner.TryAcquire(ctx, key))
+}
+
+func (o of[L]) Acquire(ctx context.Context, key string) (lock, error) {
+	return either(o.inner.Acquire(ctx, key))
+}
+
+func (o of[L]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	return o.inner.Do(ctx, key, work)
+}
+func (o of[L]) Waiting() lockmigrate.Mode { return o.inner.Waiting() }
+func (o of[L]) Close() error              { return o.inner.Close() }
+
+func either[L lock](k L, err error) (lock, error) {
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// open returns a Locker of a kind over a server.
+func open(t testing.TB, s *redistest.Server, k kind) locker {
+	t.Helper()
+	if k.Untracked {
+		return openOver(t, s.Untracked(), k)
+	}
+	return openOver(t, s.Pool(), k)
+}
+
+func openOver(t testing.TB, pool lockmigrate.Pool, k kind) locker {
+	t.Helper()
+	if k.Pooled {
+		pool = struct{ lockmigrate.Pool }{pool}
+	}
+	if k.Redisson {
+		l, err := redisson.New(pool, redisson.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		return of[*redisson.Lock]{l}
+	}
+	return of[*modern.Lock]{newLocker(t, pool, modern.Options{
+		TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, FenceTTL: k.FenceTTL, Unfair: k.Unfair, Replicas: k.Replicas,
+		Observer: k.Observer,
+	})}
+}

@@ -1,0 +1,272 @@
+// Package redisson is Redisson's RLock for Go: services in Java and Go exclude and wake each other on the same keys.
+//
+//	locker, err := redisson.New(pool, redisson.Options{})
+//	...
+//	err = locker.Do(ctx, "orders", func(ctx context.Context) error {
+//		return ship(ctx) // ctx ends when the lock is lost
+//	})
+//
+// # Guarantees
+//
+// They are those of package modern as far as the format allows:
+//
+// R1. Of all clients on a key one holds it, Java's RLock and ours alike (TestLeasesOfRedissonsFormat in this package; with real
+// Redisson in internal/evidence/suites/clients).
+//
+// R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/holder).
+//
+// R3. A waiter subscribes to RLock's channel, and looks at the key when the holder's TTL is over, and every 30 s.
+//
+// # Not guaranteed
+//
+//   - Waiters have no order. One of them may wait for ever while others take turns.
+//   - RLock knows no fencing tokens: nothing keeps the writes of an overtaken holder out.
+//   - What package modern does not guarantee about failovers, pauses and unknown outcomes.
+//
+// # Wire format
+//
+//   - key: a hash with one field, "<client uuid>:<number>", that holds the hold count, and a TTL.
+//   - redisson_lock__channel:{key}: a release is announced there.
+//
+// The lock is reentrant for an owner in the context, see WithOwner; the server counts the holds, as Redisson does.
+package redisson
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/connect"
+	"github.com/lockmigrate/lockmigrate/internal/client/leased"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Options of a Locker. The zero value holds a lock for 30 s and renews it every 10 s, as Redisson does. The fields are those of
+// modern.Options.
+type Options struct {
+	TTL          time.Duration        // as long as the server keeps a lock that nobody renews. Whole milliseconds, at least 10 ms. Zero: 30 s
+	Wait         time.Duration        // Acquire lasts at most. Zero: as long as its context lasts
+	RenewEvery   time.Duration        // between two renewals. At most TTL/2. Zero: TTL/3. Negative: never
+	MaxHold      time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
+	ReplyTimeout time.Duration        // the wait for each reply. Less than TTL. Zero: 5 s, or TTL/4 if that is shorter
+	Poll         time.Duration        // between two looks at a key without client tracking. Zero: 100 ms
+	Observer     lockmigrate.Observer // is told what happens. Nil: nobody is
+}
+
+// Validate tells what is wrong with the options, without changing them.
+func (o Options) Validate() error {
+	return errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
+}
+
+func (o Options) terms() limits.Terms {
+	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+}
+
+// Locker takes locks on one server. It is safe for concurrent use.
+type Locker struct {
+	base    leased.Locker
+	id      string        // of this client
+	threads atomic.Uint64 // the numbers that stand for threads
+}
+
+// New returns a Locker over a server. It sends nothing and starts nothing yet.
+func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
+	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+		return nil, fmt.Errorf("redisson: %w", err)
+	}
+	limits.Default(&opts.Poll, 100*time.Millisecond)
+	terms := opts.terms().WithDefaults()
+	l := &Locker{id: random.UUID()}
+	l.base = leased.Locker{
+		Client: connect.New(connect.Options{
+			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
+		}, pool),
+		Terms: terms, Wait: opts.Wait, New: l.newHold, Hot: waiting.NewHeat(),
+	}
+	return l, nil
+}
+
+// Close is as modern.Locker's.
+func (l *Locker) Close() error { return l.base.Close() }
+
+// Waiting returns what wakes this process's waiters at present.
+func (l *Locker) Waiting() lockmigrate.Mode { return l.base.Hub.Mode() }
+
+// TryAcquire makes one attempt. A key of another type is ErrForeignFormat.
+func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+	return lockOf(l.base.TryAcquire(ctx, key))
+}
+
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. It is as modern.Locker's, but for the order of those
+// who wait.
+func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+	return lockOf(l.base.Acquire(ctx, key))
+}
+
+// Do holds the lock while it runs work, and is as modern.Locker's.
+func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	lock, err := l.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lifetime.Section(ctx, lock, 2*l.base.ReplyTimeout, work)
+}
+
+// WithOwner makes acquisitions with the context reentrant, as modern.WithOwner does.
+func WithOwner(ctx context.Context, id string) context.Context { return leased.WithOwner(ctx, id) }
+
+// Lock is a lock that we hold, or held: one acquisition. Where an owner in the context acquires again
+// what it holds, it gets another Lock of the same hold. It is safe for concurrent use.
+type Lock struct {
+	lock leased.Lock
+	own  hold
+}
+
+var _ lockmigrate.Held = (*Lock)(nil)
+
+func lockOf(h *leased.Hold, again bool, err error) (*Lock, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case again:
+		return &Lock{lock: leased.Lock{Hold: h}}, nil
+	default:
+		return h.Kind().(*hold).lock, nil
+	}
+}
+
+// Key returns the lock's key.
+func (k *Lock) Key() string { return k.lock.Hold.Key() }
+
+// Token returns the hash's field that makes the lock ours.
+func (k *Lock) Token() string { return k.lock.Hold.Token }
+
+// Fence returns 0: RLock has no fencing tokens.
+func (k *Lock) Fence() int64 { return 0 }
+
+// Count returns how many Locks of this hold are not released.
+func (k *Lock) Count() int { return k.lock.Hold.Count() }
+
+// Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
+// deadline of this process's monotonic clock.
+func (k *Lock) Expiry() time.Time { return k.lock.Hold.Life.Expiry() }
+
+// Context returns a context with the values of the one that acquired the lock. It ends when the lock is
+// lost, with a cause that matches ErrLost and at the latest at Expiry, or when it is released, with ErrReleased.
+func (k *Lock) Context() context.Context { return k.lock.Hold.Life.Context() }
+
+// Renew extends the lease to a full TTL from now. ErrLost means that the key is not ours any more, or
+// that the reply came after Expiry. After any other error the lock is held as before, until its Expiry.
+func (k *Lock) Renew(ctx context.Context) error { return k.lock.Renew(ctx) }
+
+// Release counts one hold off, and with the last one deletes the key and announces that. Errors and contexts are as with
+// modern.Lock's.
+func (k *Lock) Release(ctx context.Context) error { return k.lock.Release(ctx) }
+
+// hold is what is on the server.
+type hold struct {
+	leased.Hold
+	locker *Locker
+	lock   *Lock
+}
+
+func (l *Locker) newHold(ctx context.Context, key string) *leased.Hold {
+	k := &Lock{}
+	h := &k.own
+	h.locker, h.lock, k.lock.Hold = l, k, &h.Hold
+	h.Init(&l.base, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
+	return &h.Hold
+}
+
+func (h *hold) taking(holds int) *protocol.AcquireRedisson {
+	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.base.TTL, Holds: holds}
+}
+
+func (h *hold) releasing() *protocol.ReleaseRedisson {
+	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.base.TTL}
+}
+
+// Attempt implements leased.Kind.
+func (h *hold) Attempt(ctx context.Context) error {
+	_, err := h.Try(ctx, h.taking(1))
+	return err
+}
+
+// Wait implements leased.Kind, as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
+func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
+	if err := turn.Subscribe(ctx, protocol.RedissonChannel(h.Key())); err != nil {
+		return leased.Left(h.Key(), err)
+	}
+	return h.Compete(ctx, turn, func() leased.Taking { return h.taking(1) })
+}
+
+// Confirm implements leased.Kind.
+func (h *hold) Confirm(context.Context) error { return nil }
+
+// Renewing implements leased.Kind.
+func (h *hold) Renewing() protocol.ModernRenew {
+	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: h.locker.base.TTL, Redisson: true}
+}
+
+// Releasing implements leased.Kind.
+func (h *hold) Releasing() protocol.Machine { return h.releasing() }
+
+// GivingBack implements leased.Kind.
+func (h *hold) GivingBack(bool) protocol.Machine { return h.releasing() }
+
+// More implements leased.Kind: the server counts. The Lock that is counted here is counted off again on an error, but not
+// before it is clear what has become of the command.
+func (h *hold) More(ctx context.Context) error {
+	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o leased.Outcome) {
+		h.Uncount(o.Step.Verdict == protocol.Acquired)
+	})
+	verdict := outcome.Step.Verdict
+	if err == nil && verdict == protocol.Acquired {
+		return nil
+	}
+	if err == nil || verdict == protocol.Failed { // nothing goes on
+		defer h.Uncount(false)
+	}
+	switch {
+	case err != nil:
+		return h.Fail("acquire", lockmigrate.ErrNotAcquired, err)
+	case verdict == protocol.Busy:
+		return h.TakenBy(protocol.Lost, "acquire")
+	default:
+		return h.unsure("acquire", outcome)
+	}
+}
+
+// Fewer implements leased.Kind.
+func (h *hold) Fewer(ctx context.Context) error {
+	m := h.releasing()
+	m.Remaining = h.Count()
+	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(leased.Outcome) {})
+	if err != nil {
+		outcome.Err = err
+	}
+	switch outcome.Step.Verdict {
+	case protocol.Released:
+		return nil
+	case protocol.NotOurs:
+		return h.TakenBy(protocol.NotOurs, "release")
+	default:
+		return h.unsure("release", outcome)
+	}
+}
+
+// unsure is the error of a count that failed, or whose outcome nobody knows.
+func (h *hold) unsure(op string, outcome leased.Outcome) error {
+	if outcome.Step.Verdict == protocol.Unsure {
+		return h.Fail(op, lockmigrate.ErrUnknownOutcome, outcome.Err)
+	}
+	return h.Fail(op, nil, outcome.Err)
+}
