@@ -232,7 +232,7 @@ func plantedBugs() []planted {
 		}, each(func(c *Client) { c.FromReply = true })},
 		{"bridge-grant-for-a-full-lease", claim("BB-grant"), waiter(func(e *protocol.Entry) { e.Claim /= 4 })},
 		{"bridge-grant-for-an-earlier-place", func() *Model {
-			return world(5, B("x", queue, lease(2), claimed(2), turns(2)), B("y", queue, lease(2), claimed(2))).messages()
+			return world(8, B("x", queue, lease(4), claimed(4), turns(2)), B("y", queue, lease(4), claimed(4))).messages()
 		}, reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 1
