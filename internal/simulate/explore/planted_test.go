@@ -251,11 +251,6 @@ func plantedBugs() []planted {
 		{"bridge-grant-after-the-lease", claim("BB-grant-until"), waiter(func(e *protocol.Entry) { e.Until = 0 })},
 		{"bridge-grant-after-the-lease-by-a-token-client", claim("BM-grant-until"), waiter(func(e *protocol.Entry) { e.Until = 0 })},
 		{"bridge-hands-on-what-it-has-lost", claim("LBB-grant-displaced"), override(protocol.BridgeDrop, model.HandsOnRegardless)},
-		{"bridge-hands-on-before-it-has-settled", claim("LBB-grant-takeover"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			next.Command.Hand = true
-			return next
-		})},
-		{"bridge-does-not-settle-a-free-key-it-was-given", claim("LBB-grant-uuid"), override(protocol.BridgeTake, model.TellsItIsHeld)},
 		{"bridge-release-grants-and-deletes", claim("LBB-grant"), override(protocol.BridgeDrop, model.GrantAndDelete(model.BridgeDrop))},
 		{"bridge-grant-to-one-taken-for-gone", claim("BBB-grant"), override(protocol.BridgeDrop, model.TakeForGone(model.BridgeDrop))},
 		{"bridge-claim-as-long-as-a-lease", claim("BBB-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},

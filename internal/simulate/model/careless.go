@@ -48,16 +48,3 @@ func HandsOnRegardless(c *call) protocol.Reply {
 	}
 	return bridgeDrop(c)
 }
-
-// TellsItIsHeld is bridge_acquire.lua that tells the waiter whom it gives a free key that it was handed it by a holder: so
-// it does not settle.
-func TellsItIsHeld(c *call) protocol.Reply {
-	waiters := c.waiters()
-	reply := bridgeTake(c)
-	for i, m := range c.Published {
-		if e, ok := protocol.ParseEntry(waiters[0].Name); ok && m.Text == "head "+e.Token {
-			c.Published[i].Text = grantMessage(e.Token, waiters[0].N, 1)
-		}
-	}
-	return reply
-}
