@@ -44,7 +44,7 @@ func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
 func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Won(),
 		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
