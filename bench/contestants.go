@@ -304,7 +304,7 @@ type compatClient struct {
 
 func openCompat(addr string) (client, error) {
 	pool := quietPool(addr)
-	locker, err := compat.New(pool, compat.Options{TTL: ttl, ShortestLease: time.Minute})
+	locker, err := compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
 	return &compatClient{pool, locker}, err
 }
 
