@@ -43,7 +43,7 @@
 // nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
 // TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
-// G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so, and never deleted, but for
+// G4. A live legacy expiry is never overwritten and never deleted, but for
 // redis-py's value without a lease by the holder that it displaced: a clobber after a
 // takeover makes the bridge withdraw (TestClobberWhileSettling,
 // TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
@@ -64,7 +64,7 @@
 // G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
 // (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
-// G9. Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
+// G9. With Options.FenceTTL, Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
 // the counter (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire); on one that has
 // lost it, if its clock has not fallen behind: see docs/guarantees.md.
 //
@@ -164,7 +164,7 @@
 // (what old clients need, where the key is contended), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
 // "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
-// Redis 3.2 or later, and stage Legacy without a Namespace any; client tracking needs 6. A reply that the server does not give within ReplyTimeout
+// Redis 3.2 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.
 //
 // # Concurrency

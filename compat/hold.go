@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -96,6 +95,3 @@ func (h *legacyHold) release() protocol.Machine {
 		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}
 }
-
-// shown makes a stored value fit for a message.
-func shown(value string) string { return lockmigrate.Quote(value) }

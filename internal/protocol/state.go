@@ -49,7 +49,7 @@ func (q *ModernQueue) AppendState(b []byte) []byte {
 func (r *ModernRenew) AppendState(b []byte) []byte {
 	b = append(b, byte(r.at))
 	b = appendTimes(b, time.Duration(r.sent))
-	return appendTexts(b, r.Token)
+	return appendTexts(b, r.Token, r.seen)
 }
 
 // AppendState implements the explorer's view of the machine.

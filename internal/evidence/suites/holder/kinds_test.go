@@ -87,7 +87,7 @@ var kinds = []kind{
 	{"compat at stage bridge", false, openCompat(compat.Bridge)},
 	{"compat at stage modern", false, openCompat(compat.Modern)},
 	{"modern", false, openModern(modern.Options{})},
-	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Minute})},
+	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Hour})},
 	{"modern, unfair", false, openModern(modern.Options{Unfair: true})},
 	{"modern, pooled", false, openPooled},
 	{"redisson", false, openRedisson},

@@ -404,17 +404,21 @@ func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
+			s := redistest.Real(t)
 			var pools []lockmigrate.Pool
+			var all []*redis.Pool
 			for range 3 {
-				s := redistest.Mini(t)
 				pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
 					return redis.DialContext(ctx, "tcp", s.Addr)
 				}}
-				taken := pool.Get()
-				t.Cleanup(func() { _ = taken.Close(); _ = pool.Close() })
-				pools = append(pools, struct{ lockmigrate.Pool }{pool}) // which cannot dial
+				t.Cleanup(func() { _ = pool.Close() })
+				pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
 			}
-			l := k.open(t, pools, terms{})
+			l := k.open(t, pools, terms{server: s})
+			for _, pool := range all {
+				taken := pool.Get()
+				t.Cleanup(func() { _ = taken.Close() })
+			}
 			ended := make(chan error, 2)
 			for _, acquire := range []func(context.Context, string) (lock, error){
 				l.acquire, func(ctx context.Context, _ string) (lock, error) { return l.try(ctx) },
