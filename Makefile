@@ -5,7 +5,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle faults
+.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -21,6 +21,9 @@ check: ## formatting, vet, staticcheck
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	cd bench && $(GO) vet ./...
+
+size: ## what somebody has to read: lines, packages, names, options; of this tree and of COMMITS
+	$(GO) run ./internal/evidence/size $(COMMITS)
 
 fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)

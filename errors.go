@@ -80,19 +80,19 @@ type Error struct {
 // Error writes everything on one line; keys and values are quoted and cut to a readable length.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s: ", e.Op, Quote(e.Key))
+	fmt.Fprintf(&b, "%s %s: ", e.Op, quote(e.Key))
 	switch {
 	case e.Kind != nil && e.Cause != nil:
-		fmt.Fprintf(&b, "%v: %v", e.Kind, e.Cause)
+		fmt.Fprintf(&b, "%v: %s", e.Kind, oneLine(e.Cause))
 	case e.Kind != nil:
 		b.WriteString(e.Kind.Error())
 	case e.Cause != nil:
-		b.WriteString(e.Cause.Error())
+		b.WriteString(oneLine(e.Cause))
 	default:
 		b.WriteString("failed")
 	}
 	if errors.Is(e.Kind, ErrForeignFormat) {
-		fmt.Fprintf(&b, ": %s", Quote(e.Value))
+		fmt.Fprintf(&b, ": %s", quote(e.Value))
 	}
 	if !e.Until.IsZero() {
 		fmt.Fprintf(&b, " (the key may stay taken until %s)", e.Until.UTC().Format(time.RFC3339Nano))
@@ -101,6 +101,11 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " (%s)", e.Note)
 	}
 	return b.String()
+}
+
+// oneLine is the text of an error whose causes may have been joined, each on a line of its own.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 // Unwrap gives both the kind and the cause to errors.Is and errors.As.
@@ -118,8 +123,8 @@ func (e *Error) Unwrap() []error {
 // quoteLimit keeps a hostile key or value from filling a log line.
 const quoteLimit = 120
 
-// Quote makes a key or value of any bytes safe to print on one line of a log or terminal.
-func Quote(s string) string {
+// quote makes a key or value of any bytes safe to print on one line of a log or terminal.
+func quote(s string) string {
 	if len(s) > quoteLimit {
 		return strconv.Quote(s[:quoteLimit]) + fmt.Sprintf("... (%d bytes)", len(s))
 	}

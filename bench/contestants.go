@@ -27,15 +27,16 @@ type client interface {
 
 // contestant is a kind of lock.
 type contestant struct {
-	name  string
-	about string
-	open  func(addr string) (client, error)
-	solo  bool // makes sense without contention
-	waits bool // makes sense with it
-	held  bool // renews what it holds, from few connections
-	old   bool // hears the DEL of an old client, or is what that is compared with
-	list  bool // passes a token in a list around: its key begins with one
-	aside bool // only where it is asked for by name
+	name   string
+	about  string
+	open   func(addr string) (client, error)
+	shares bool // has one connection for all goroutines
+	solo   bool // makes sense without contention
+	waits  bool // makes sense with it
+	held   bool // renews what it holds, from few connections
+	old    bool // hears the DEL of an old client, or is what that is compared with
+	list   bool // passes a token in a list around: its key begins with one
+	aside  bool // only where it is asked for by name
 }
 
 // ttl is that of every lock that has one and where the library lets us say so.
@@ -47,18 +48,18 @@ var contestants = []contestant{
 	{name: "raw-quiet", solo: true, open: openRawQuiet,
 		about: "the same with connections of rawconn.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
-		about: "the same two commands over redigo's own connections and this project's shared line (internal/client/pipeline)"},
+		about: "the same two commands over redigo's own connections and this project's shared connection (internal/client/pipeline)"},
 	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "bare", old: true, open: openBare,
 		about: "no lock: two blocking sockets, one to hear of the DEL and one to send SET NX PX; the least that any client can do"},
-	{name: "modern", solo: true, waits: true, held: true, old: true, open: openModern,
+	{name: "modern", shares: true, solo: true, waits: true, held: true, old: true, open: openModern,
 		about: "package modern as it comes, over rawconn.DialContext as the README has it: renewal on, the fair queue on"},
-	{name: "modern-plain", solo: true, waits: true, old: true, open: openPlain,
+	{name: "modern-plain", shares: true, solo: true, waits: true, old: true, open: openPlain,
 		about: "the same over redigo's own connections"},
 	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
-	{name: "compat", solo: true, waits: true, old: true, open: openCompat,
+	{name: "compat", shares: true, solo: true, waits: true, old: true, open: openCompat,
 		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over rawconn.DialContext"},
 	{name: "legacy", solo: true, waits: true, open: openLegacy,
 		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
@@ -155,7 +156,7 @@ func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error)
 	return func() error { return c.give(key) }, nil
 }
 
-type muxClient struct{ line *pipeline.Line }
+type muxClient struct{ line *pipeline.Conn }
 
 func openMux(addr string) (client, error) {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
@@ -304,7 +305,7 @@ type compatClient struct {
 
 func openCompat(addr string) (client, error) {
 	pool := quietPool(addr)
-	locker, err := compat.New(pool, compat.Options{TTL: ttl, ShortestLease: time.Minute})
+	locker, err := compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
 	return &compatClient{pool, locker}, err
 }
 

@@ -5,7 +5,7 @@
 //	cd bench && go run . -only solo   one scenario, to the terminal
 //	cd bench && go run . fleets       old clients and Go clients on one key: who gets which turns
 //
-// Every measurement runs in processes of its own, pinned to one core while the server has another. Every
+// Every measurement runs in processes of its own, pinned to one core while the server has another; -cores has it otherwise. Every
 // contestant takes its turn in every round, and a figure is the median over the rounds of the ratio to
 // the baseline of the same round: what the machine does besides hits all of them. What is measured without
 // contention is cut into slices of 25 ms, in which the contestants take turns, and a round's ratio is the
@@ -67,9 +67,14 @@ func run(args []string) error {
 	flags.DurationVar(&plan.After, "after", time.Minute, "how long after the last lock the server is asked what is left")
 	only := flags.String("only", "", "scenarios, separated by commas: "+strings.Join(scenarioNames(), ", "))
 	of := flags.String("of", "", "contestants, separated by commas: "+strings.Join(contestantNames(), ", "))
+	cores := flags.String("cores", "split", "split: server and clients have a core each; one: all have the same; all: nobody is pinned")
 	out := flags.String("docs", "", "directory to write benchmarks.md and its charts to; empty: only to the terminal")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	var known bool
+	if placement, known = placements[*cores]; !known {
+		return fmt.Errorf("no placement %q: there are split, one, all", *cores)
 	}
 	plan.Only, plan.Of = split(*only), split(*of)
 	for _, name := range plan.Only {
@@ -127,6 +132,7 @@ type Result struct {
 	Server   time.Duration // CPU of the server; only where one process has it for itself
 	Clients  int           // connections of this process to the server
 	Mallocs  float64       // allocations for each lock
+	Wait99   float64       // nanoseconds; of a slice
 	Memory   float64       // bytes: from the system for all waiters, or left on the server for each lock
 	Waits    []int64       // nanoseconds, one for each acquisition
 	Handoffs []int64       // nanoseconds from a release to the next holder

@@ -75,6 +75,22 @@ var scenarios = []scenario{
 	}},
 }
 
+// widths are the numbers of goroutines that a shared connection is measured with.
+var widths = []int{1, 2, 4, 8, 16, 32, 64, 256}
+
+func init() {
+	for _, n := range widths {
+		scenarios = append(scenarios, scenario{
+			name: width(n), fits: func(c contestant) bool { return c.shares || c.name == "raw" },
+			specs: func(p Plan) []Spec {
+				return []Spec{{Scenario: "crowd", Goroutines: n, For: p.Stretch, Slices: p.slices()}}
+			},
+		})
+	}
+}
+
+func width(n int) string { return fmt.Sprint("width-", n) }
+
 // told are the locks to choose from whose waiters are woken, and the ideal.
 func told(c contestant) bool { return c.name == "modern" || c.name == "compat" || c.list }
 
@@ -330,7 +346,7 @@ func startProcess(spec Spec) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: spec.Scenario + ", " + spec.Contestant, cmd: command(clientCore, self, "worker")}
+	p := &process{name: spec.Scenario + ", " + spec.Contestant, cmd: command(placement.clients, self, "worker")}
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

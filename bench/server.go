@@ -24,15 +24,16 @@ type server struct {
 	log  bytes.Buffer
 }
 
-// The cores of server and clients; pinned says whether there are two, and a way to say so.
-const (
-	serverCore = "0"
-	clientCore = "1"
-)
+// placements are the cores of server and clients. Empty: any.
+var placements = map[string]struct{ server, clients string }{"split": {"0", "1"}, "one": {"0", "0"}, "all": {}}
 
+// placement is the one of this run.
+var placement = placements["split"]
+
+// pinned says whether server and clients have their cores: there are two of them, and a way to say so.
 func pinned() bool {
 	_, err := exec.LookPath("taskset")
-	return err == nil && runtime.NumCPU() >= 2
+	return err == nil && runtime.NumCPU() >= 2 && placement.server != ""
 }
 
 // command runs a program on a core, where that is possible, and never longer than this process.
@@ -58,7 +59,7 @@ func startServer() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cmd = command(serverCore, "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
+	s.cmd = command(placement.server, "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start redis-server: %w", err)

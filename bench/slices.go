@@ -75,6 +75,9 @@ func (w *worker) inSlices(work func(end time.Time) (int, error)) (Result, error)
 		if err != nil {
 			return Result{}, err
 		}
+		if len(w.waits) > 0 {
+			r.Wait99 = quantile(w.waits, 0.99)
+		}
 		mallocs += r.Mallocs * float64(ops)
 		all.addSlice(r)
 	}

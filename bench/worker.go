@@ -83,6 +83,7 @@ type worker struct {
 	referee *referee
 	section section
 	ready   func() error
+	waits   []int64 // of the last slice
 }
 
 // solo takes one lock again and again.
@@ -161,8 +162,7 @@ func (w *worker) leftOver() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// A fencing counter, and the note on how long bridge holders have followed one another, outlive their
-		// locks on purpose.
+		// A fencing counter, and the state of the gaps for old clients, outlive their locks on purpose, for a minute at most.
 		keys = slices.DeleteFunc(keys, func(k string) bool {
 			return strings.HasSuffix(k, ":fence") || strings.HasSuffix(k, ":yield")
 		})
@@ -178,13 +178,15 @@ func (w *worker) leftOver() (string, error) {
 func (w *worker) crowd() (Result, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	took := make([][]int64, w.spec.Goroutines)
 	pairs := func(end time.Time) (int, error) {
-		counts, failures := make([]int, w.spec.Goroutines), make([]error, w.spec.Goroutines)
+		failures := make([]error, w.spec.Goroutines)
 		var all sync.WaitGroup
 		for g := range w.spec.Goroutines {
 			key := fmt.Sprintf("%s-%d", w.spec.Key, g)
 			all.Go(func() {
-				for time.Now().Before(end) && failures[g] == nil {
+				took[g] = took[g][:0]
+				for now := time.Now(); now.Before(end) && failures[g] == nil; {
 					if w.spec.Fresh {
 						paired := make(chan error)
 						go func() { paired <- w.client.Pair(ctx, key) }()
@@ -192,16 +194,15 @@ func (w *worker) crowd() (Result, error) {
 					} else {
 						failures[g] = w.client.Pair(ctx, key)
 					}
-					counts[g]++
+					began := now
+					now = time.Now()
+					took[g] = append(took[g], int64(now.Sub(began)))
 				}
 			})
 		}
 		all.Wait()
-		total := 0
-		for _, n := range counts {
-			total += n
-		}
-		return total, errors.Join(failures...)
+		w.waits = slices.Concat(took...)
+		return len(w.waits), errors.Join(failures...)
 	}
 	if _, err := pairs(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return Result{}, err

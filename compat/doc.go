@@ -43,7 +43,7 @@
 // nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
 // TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
-// G4. A live legacy expiry is never overwritten, unless Options.PutBacks says so, and never deleted, but for
+// G4. A live legacy expiry is never overwritten and never deleted, but for
 // redis-py's value without a lease by the holder that it displaced: a clobber after a
 // takeover makes the bridge withdraw (TestClobberWhileSettling,
 // TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
@@ -64,7 +64,7 @@
 // G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
 // (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
-// G9. Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
+// G9. With Options.FenceTTL, Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
 // the counter (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire); on one that has
 // lost it, if its clock has not fallen behind: see docs/guarantees.md.
 //
@@ -75,8 +75,8 @@
 // G11. Waiters of the stages Bridge and Modern get the lock in the order in which their processes came into
 // the queue, and a waiter that is gone keeps nobody out (TestWaitersOfProcessesAreServedInOrder,
 // TestProcessesTakeTurns, TestQueueOutlivesItsWaiters). Legacy clients get their turns beside them
-// (TestLegacyClientsGetTheirTurns), the first one after YieldAtMost, a bridge client's hold and a gap at the
-// latest, if they look more often than once in YieldFor (TestLegacyClientWhenGapsAreRare).
+// (TestLegacyClientsGetTheirTurns), if they look more often than once in Yield: the first one after 16 times Yield, a
+// bridge client's hold and a gap at the latest (TestOldClientWhenGapsAreRare).
 //
 // G12. What cannot work fails at once: Ready, and the first Acquire, say that there is no such namespace, that its
 // dialect is another, or which option does not fit its record (TestWhatCannotWorkFailsAtOnce). The record has the
@@ -100,7 +100,7 @@
 //   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided.
 //   - the order in which a legacy client and those who wait for the bridge get a key: the old client looks when
-//     it looks. Options.YieldAfter sees to it that it finds the key free now and then.
+//     it looks. Options.Yield sees to it that it finds the key free now and then.
 //
 // # Waiting
 //
@@ -121,21 +121,19 @@
 //
 // # Gaps
 //
-// Legacy clients look ten times a second; bridge clients are woken by a release and would leave them nothing. So
-// when bridge holders have followed one another for YieldAfter, the next release is followed by a gap of
-// YieldFor in which no bridge client touches the key.
+// Old clients look at a held key ten times a second. Bridge clients are woken by a release, and would leave them nothing. So
+// bridge holders leave gaps: after a release the key is free for Options.Yield, and no bridge client takes it. A gap ends when
+// an old client takes the key. Its DEL wakes the first bridge client that waits.
 //
-// Where there is no legacy client gaps are lost time, and they tell: a waiter that watches the key by client
-// tracking during a whole gap hears of every client that takes it. When it has heard of none it says so in its
-// next attempt, and the time to the next gap doubles, up to YieldAtMost. Whatever is no evidence of a quiet gap
-// brings the time back to YieldAfter: a change of the key, a watch that began late or broke, no tracking, an
-// attempt by somebody who has not listened (TryAcquire, the references for other languages, members of a version
-// before this), and a legacy value seen by anybody at any time (TestGapsGetRarerWithoutLegacyClients;
-// TestQuietGapsGetRarer, TestLegacyClientEndsAStreak and TestStreaksOfTwoVersions in internal/wire).
+// When is a gap? A waiting old client sends SETNX. A release compares the server's count of SETNX with the count at the last
+// look. Where it stands still there is no gap (TestNoGapsWithoutOldClients). Where it grew, bridge holders give the old clients
+// what they save: clients that only poll would leave the key free for a moment after each turn. So a fleet keeps about the
+// turns that it had when all were old, on both sides ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
 //
-// The evidence may be wrong, for a legacy client that is late at its look, or when the connection that listens
-// has died and nobody knows. It costs that client YieldAtMost instead of YieldAfter, and never exclusion:
-// a gap only refuses.
+// SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield
+// (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s. When one has used it, or where
+// INFO is refused, gaps come without evidence (TestOldClientsThatSendNoSETNX and TestGapsWithoutTheRightToCount in
+// internal/wire). A gap only refuses: whatever the evidence says, it makes no two holders.
 //
 // # Stages
 //
@@ -162,12 +160,11 @@
 //
 // # Wire format
 //
-// For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:streak"
-// (since when bridge holders have followed one another, a zero before it for each quiet gap in a row; until
-// when), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
+// For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:yield"
+// (what old clients need, where the key is contended), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
 // "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
-// Redis 3.2 or later, and stage Legacy without a Namespace any; client tracking needs 6. A reply that the server does not give within ReplyTimeout
+// Redis 3.2 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.
 //
 // # Concurrency

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -45,7 +44,7 @@ func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
 func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 	m, a := &h.giving, &h.acquire
 	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Asked(),
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Won(),
 		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
 		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
 	}
@@ -96,6 +95,3 @@ func (h *legacyHold) release() protocol.Machine {
 		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}
 }
-
-// shown makes a stored value fit for a message.
-func shown(value string) string { return lockmigrate.Quote(value) }

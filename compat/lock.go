@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -176,7 +177,7 @@ func (k *kept) Explain(e *Error) {
 			e.Value = heard.seen
 		}
 		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.
-		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + shown(e.Value)
+		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + fmt.Sprintf("%.120q", e.Value)
 	case e.Kind == nil && isLate(e.Cause):
 		e.Kind = ErrStage
 	}

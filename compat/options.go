@@ -231,7 +231,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 		case *option == 0:
 			*option = record
 		case bold && record > 0:
-			wrong = append(wrong, fmt.Errorf("Options.%s %v is %s than the record's %v; leave it out, or correct the record", name, *option, careful, record))
+			wrong = append(wrong, fmt.Errorf("option %s %v is %s than the record's %v; leave it out, or correct the record", name, *option, careful, record))
 		}
 	}
 	measured("ShortestLease", &defaults.ShortestLease, r.Shortest, "longer", o.ShortestLease > r.Shortest)

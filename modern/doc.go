@@ -36,7 +36,7 @@
 // G6. Waiters get the lock in the order of their coming: first in, first out within a process, and in
 // turn among processes. The key is never free between a holder and the next one in line
 // (TestStressFairness). A waiter that has died is passed over at once if its connection has gone too,
-// or after Options.Claim (TestStressKilledProcesses); several in a row that are stopped but connected
+// or after three seconds (TestStressKilledProcesses); several in a row that are stopped but connected
 // are found out when the next in line looks, within 30 s. Where an old client held the key and deletes it,
 // the first in line takes it with one SET (TestOldClientsDeletionIsOneSetAway), and watches the key from its
 // question on (TestOldClientIsWatchedAtOnce).
@@ -44,7 +44,7 @@
 // G7. Whatever is lost of messages and connections, a waiter looks at the key when the holder's TTL is
 // over, and every 30 s (TestFault08LostWakeUp, TestStressFlushAll).
 //
-// G8. With Options.Fencing every acquisition of a key has a larger token than all before it, though the
+// G8. With Options.FenceTTL every acquisition of a key has a larger token than all before it, though the
 // counter has a TTL (TestFencingTokensRise, TestFault01ServersClockDiffers); on a server that has lost the
 // counter, if its clock has not fallen behind (TestFencingTokensWithoutTheirCounter).
 //
@@ -59,7 +59,7 @@
 // # Not guaranteed
 //
 //   - lost-update: a failover to a replica that never saw the lock lets a second holder in. Replicas
-//     (WAIT) makes that rarer; a Quorum survives the loss of a minority of servers. Fencing tokens, checked
+//     (WAIT) makes that rarer; package modern/quorum survives the loss of a minority of servers. Fencing tokens, checked
 //     by the store, keep the writes of the overtaken holder out, if the new master's clock is not behind
 //     the old one's by as much as the failover took. A flush of the server is the same.
 //   - pause: a process that stops (garbage collection, a suspended machine) and resumes past its lease
@@ -68,14 +68,14 @@
 //   - Among processes the turns go by process, not by goroutine: a process with a hundred waiters gets as
 //     many turns as one with a single waiter.
 //   - Clients that only poll for a key find it free only between two contentions, or in the share that
-//     Options.Share leaves them.
+//     Options.Yield leaves them.
 //   - unknown-outcome: a command that was lost on its way can arrive after everything was settled, and
 //     leave the token on the key for one TTL.
 //
 // # Time and failure
 //
 // TTLs are relative and counted by the server. The server's clock is read for fencing tokens, for the
-// tickets of its queue and for Share; setting it back delays nobody by more than that. Deadlines count
+// tickets of its queue and for Yield; setting it back delays nobody by more than that. Deadlines count
 // on the process's monotonic clock. A grant of a waiting holder is trusted without asking only while
 // half of its claim is certainly left by that clock.
 //
@@ -83,9 +83,9 @@
 //
 // A Locker connects when it is used: a shared line for the commands of all goroutines and for the
 // renewals, and a pair for waiting on each master, which is closed when nobody has waited for a while. Where ReplyTimeout
-// is more than a quarter of TTL, or with Options.Pooled, the renewals have a connection of their own. They
+// is more than a quarter of TTL, the renewals have a connection of their own. They
 // are made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
-// See Options.Dial and Options.Pooled for other arrangements.
+// A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each attempt takes a connection from it.
 //
 // A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its
 // connection is then given up, and the command goes out once more over a new one, which leads to the new master where
@@ -93,7 +93,7 @@
 //
 // # Concurrency
 //
-// Locker, Quorum and their locks are safe for concurrent use. A Locker starts one goroutine for
+// Locker and its locks are safe for concurrent use. A Locker starts one goroutine for
 // renewals with its first lock, and one or two for each of its connections; Close ends them.
 //
 // # Wire format
@@ -107,7 +107,7 @@
 //     "<token> head" tells a waiter that it is the first in line.
 //
 // The names beside a key are in its cluster slot; for a key with a hash tag or braces they look a little
-// different. Layout Redisson has RLock's own format instead. The scripts are in internal/scripts, each with its contract.
+// different. Package modern/redisson has RLock's own format. The scripts are in internal/scripts, each with its contract.
 //
 // On a cluster a Locker works where its connections lead to the node that has the keys: one Locker for
 // each master. Pub/sub counts the listeners of one node.

@@ -527,6 +527,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 				}()
 			}
 			redistest.Await(t, "they wait", 10*time.Second, func() bool { return waiter.Waiting() != lockmigrate.ModeIdle })
+			time.Sleep(500 * time.Millisecond) // a first attempt that is under way may end in an error
 			s.Kill()
 			time.Sleep(500 * time.Millisecond) // it is away for so long
 			s.Start()

@@ -1,11 +1,11 @@
-// Package prommetrics counts what happens to locks for Prometheus. It is a package of its own so that
-// the locks do not depend on the client library.
+// Package prommetrics counts what happens to locks of all kinds for Prometheus. A service that does not import it does not
+// depend on the client library.
 //
 //	metrics := prommetrics.New(prommetrics.Options{})
 //	prometheus.MustRegister(metrics)
 //	locker, err := modern.New(pool, modern.Options{Observer: metrics})
 //
-// Keys are no labels: they may be as many as there are orders.
+// Each label has a few values only. Keys are no labels: they may be as many as there are orders.
 package prommetrics
 
 import (
@@ -29,7 +29,7 @@ type Collector struct {
 	waited   prometheus.Counter
 	released prometheus.Counter
 	renewed  prometheus.Counter
-	lost     prometheus.Counter
+	lost     *prometheus.CounterVec
 	failed   *prometheus.CounterVec
 	held     prometheus.Gauge
 	last     prometheus.Gauge
@@ -37,6 +37,7 @@ type Collector struct {
 	holds    prometheus.Histogram
 	renewals prometheus.Histogram
 	mode     *prometheus.GaugeVec
+	stage    *prometheus.GaugeVec
 }
 
 var (
@@ -61,12 +62,12 @@ func New(o Options) *Collector {
 	gauge := func(name, help string) prometheus.GaugeOpts {
 		return prometheus.GaugeOpts{Namespace: o.Namespace, Name: name, Help: help, ConstLabels: o.ConstLabels}
 	}
-	return &Collector{
+	c := &Collector{
 		acquired: prometheus.NewCounterVec(counter("acquired_total", "Locks acquired, by how: first try, after a wait, or handed over by the holder."), []string{"how"}),
 		waited:   prometheus.NewCounter(counter("not_acquired_total", "Tries and waits that ended without the lock.")),
 		released: prometheus.NewCounter(counter("released_total", "Locks given back.")),
 		renewed:  prometheus.NewCounter(counter("renewed_total", "Leases extended.")),
-		lost:     prometheus.NewCounter(counter("lost_total", "Locks lost while they were held.")),
+		lost:     prometheus.NewCounterVec(counter("lost_total", "Locks lost while they were held, by reason: deadline, max-hold, taken, displaced, closed."), []string{"reason"}),
 		failed:   prometheus.NewCounterVec(counter("failed_total", "Commands that failed, by operation and whether the outcome is unknown."), []string{"op", "unknown"}),
 		last:     prometheus.NewGauge(gauge("last_acquired_timestamp_seconds", "When a lock was acquired last, by this host's clock; 0: never.")),
 		held:     prometheus.NewGauge(gauge("held", "Locks held now.")),
@@ -74,7 +75,12 @@ func New(o Options) *Collector {
 		holds:    prometheus.NewHistogram(histogram("held_seconds", "How long locks were held.", o.Buckets)),
 		renewals: prometheus.NewHistogram(histogram("renewal_seconds", "Round trip of renewals.", prometheus.ExponentialBuckets(0.0001, 4, 9))),
 		mode:     prometheus.NewGaugeVec(gauge("waiting_mode", "1 for what wakes waiters at present: idle, polling, messages, tracking."), []string{"mode"}),
+		stage:    prometheus.NewGaugeVec(gauge("stage", "1 for the stage that a Locker of package compat runs: legacy, bridge, modern; nothing while it runs none."), []string{"stage"}),
 	}
+	for r := lockmigrate.ReasonDeadline; r <= lockmigrate.ReasonClosed; r++ {
+		c.lost.WithLabelValues(r.String()) // a series that begins with the first loss would have no increase
+	}
+	return c
 }
 
 // Observe implements lockmigrate.Observer.
@@ -103,7 +109,12 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 		c.renewed.Inc()
 		c.renewals.Observe(e.Took.Seconds())
 	case lockmigrate.EventLost:
-		c.lost.Inc()
+		var lost *lockmigrate.Error
+		reason := lockmigrate.Reason(0)
+		if errors.As(e.Err, &lost) {
+			reason = lost.Reason
+		}
+		c.lost.WithLabelValues(reason.String()).Inc()
 		c.holds.Observe(e.Held.Seconds())
 		c.held.Dec()
 	case lockmigrate.EventFailed:
@@ -115,12 +126,17 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 	case lockmigrate.EventMode:
 		c.mode.Reset()
 		c.mode.WithLabelValues(e.Mode.String()).Set(1)
+	case lockmigrate.EventStage:
+		c.stage.Reset()
+		if e.Err == nil {
+			c.stage.WithLabelValues(e.Stage.String()).Set(1)
+		}
 	}
 }
 
 func (c *Collector) each(do func(prometheus.Collector)) {
 	for _, m := range []prometheus.Collector{
-		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.last, c.held, c.waits, c.holds, c.renewals, c.mode,
+		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.last, c.held, c.waits, c.holds, c.renewals, c.mode, c.stage,
 	} {
 		do(m)
 	}

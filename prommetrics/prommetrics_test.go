@@ -11,8 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/prommetrics"
 )
 
@@ -71,7 +75,7 @@ func TestCountsALocksLife(t *testing.T) {
 	got := values(t, metrics)
 	for name, want := range map[string]float64{
 		"lockmigrate_acquired_total try": 2, "lockmigrate_acquired_total handed": 1, "lockmigrate_not_acquired_total": 1,
-		"lockmigrate_released_total": 2, "lockmigrate_renewed_total": 1, "lockmigrate_lost_total": 1, "lockmigrate_held": 0,
+		"lockmigrate_released_total": 2, "lockmigrate_renewed_total": 1, "lockmigrate_lost_total taken": 1, "lockmigrate_lost_total deadline": 0, "lockmigrate_held": 0,
 		"lockmigrate_failed_total release yes": 1, "lockmigrate_held_seconds": 3, "lockmigrate_wait_seconds acquired": 3,
 		"lockmigrate_waiting_mode messages": 1,
 	} {
@@ -101,6 +105,46 @@ func TestTheGaugeDoesNotLeak(t *testing.T) {
 	require.Eventually(t, func() bool { return values(t, metrics)["lockmigrate_held"] == 0 }, 10*time.Second, time.Millisecond)
 	got := values(t, metrics)
 	assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
-	assert.EqualValues(t, 1, got["lockmigrate_lost_total"])
+	assert.EqualValues(t, 1, got["lockmigrate_lost_total deadline"])
 	assert.EqualValues(t, 0, got["lockmigrate_released_total"])
+}
+
+// TestServesEveryLocker: each kind of Locker tells it of the same events.
+func TestServesEveryLocker(t *testing.T) {
+	s, second, third := redistest.Mini(t), redistest.Mini(t), redistest.Mini(t)
+	namespace, err := redistest.InStage(s.Pool(), lockmigrate.StageModern, "", 10*time.Second)
+	require.NoError(t, err)
+	for name, open := range map[string]func(o lockmigrate.Observer) (do func(context.Context, string, func(context.Context) error) error, end func() error, err error){
+		"legacy": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
+			l, err := legacy.New(s.Pool(), legacy.Options{Observer: o})
+			return l.Do, l.Close, err
+		},
+		"compat": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
+			l, err := compat.New(s.Pool(), compat.Options{Namespace: namespace, Observer: o})
+			return l.Do, l.Close, err
+		},
+		"redisson": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
+			l, err := redisson.New(s.Pool(), redisson.Options{Observer: o})
+			return l.Do, l.Close, err
+		},
+		"quorum": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
+			l, err := quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, quorum.Options{Observer: o})
+			return l.Do, l.Close, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			metrics := prommetrics.New(prommetrics.Options{})
+			do, end, err := open(metrics)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = end() })
+			require.NoError(t, do(t.Context(), name, func(context.Context) error { return nil }))
+			got := values(t, metrics)
+			assert.EqualValues(t, 1, got["lockmigrate_released_total"])
+			assert.EqualValues(t, 1, got["lockmigrate_held_seconds"])
+			assert.Zero(t, got["lockmigrate_held"])
+			if name == "compat" {
+				assert.EqualValues(t, 1, got["lockmigrate_stage modern"])
+			}
+		})
+	}
 }

@@ -32,7 +32,7 @@ connection; that needs ACL DRYRUN.
 Exit code 3 when a check fails; 4 when a check was skipped that a yes needs; 0 when the
 deployment is fit.`,
 		Example: `  lockmigrate doctor --redis redis://localhost:6379/0
-  lockmigrate doctor --match 'lock:*' --user orders --use 'modern Fencing'
+  lockmigrate doctor --match 'lock:*' --user orders --use 'modern FenceTTL'
   lockmigrate doctor --match 'lock:*' --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range opts.Uses {

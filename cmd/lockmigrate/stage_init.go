@@ -97,7 +97,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield, Lease: max((record.Shortest + unit - 1).Truncate(unit), compat.DefaultLease)}
 	if err := opts.Validate(); err != nil {
-		return record, unsafeError("the services would have to set tighter compat.Options; see their Validate", "with a shortest lease of %v, a clock lag of %v and a command delay of %v the bridge is not safe: %w", record.Shortest, opts.ClockLag, opts.CommandDelay, err)
+		return record, unsafeError("leases this short leave no time to notice an overlap: move these clients first, or measure the delay again and give --command-delay", "the bridge is not safe beside leases of %v: %w", record.Shortest, err)
 	}
 	return record, nil
 }

@@ -95,7 +95,7 @@ type BridgeAcquire struct {
 	again   bool // the command that stayed without a reply has been sent again
 	settles int
 	sent    Instant // when the last command that set the keys had not been sent yet
-	asked   Instant // the same of the last BridgeTake, where gaps are left for old clients
+	won     Instant // when we knew that the lock is ours, where gaps are left for old clients
 	fence   int64
 	took    bool          // a legacy value was taken over
 	seen    string        // what stands on the key
@@ -152,9 +152,9 @@ func (a *BridgeAcquire) Handed() bool { return a.handed }
 // Entries returns our entries that may stand in the queue.
 func (a *BridgeAcquire) Entries() (entry, stood string) { return a.entry, a.stood }
 
-// Asked returns the reading of the client's clock before the command that took the keys: they were ours no
-// earlier. Valid once Acquired; 0 where no gaps are left for old clients.
-func (a *BridgeAcquire) Asked() Instant { return a.asked }
+// Won returns the reading of the client's clock when it knew that the lock is its own. Valid once Acquired; 0 where no gaps are
+// left for old clients.
+func (a *BridgeAcquire) Won() Instant { return a.won }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
 func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
@@ -177,6 +177,14 @@ func (a *BridgeAcquire) Holds() bool {
 
 // Next implements Machine.
 func (a *BridgeAcquire) Next(now Instant, reply Reply) Step {
+	step := a.next(now, reply)
+	if step.Verdict == Acquired && a.Yield.Gap > 0 {
+		a.won = now
+	}
+	return step
+}
+
+func (a *BridgeAcquire) next(now Instant, reply Reply) Step {
 	switch {
 	case a.at == bridgeSlept && reply.Kind == Granted && a.certain(now, reply):
 		a.at, a.handed, a.fence, a.entry = bridgeTakes, true, reply.Int, ""
@@ -343,9 +351,6 @@ func (a *BridgeAcquire) pause(v Verdict) Step {
 
 func (a *BridgeAcquire) ask(now Instant, next bridgeState, op Op) Step {
 	a.at, a.sent = next, now
-	if op == BridgeTake && a.Yield.Gap > 0 {
-		a.asked = now
-	}
 	return send(a.command(op))
 }
 

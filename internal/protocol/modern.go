@@ -314,10 +314,14 @@ type ModernRenew struct {
 
 	at   modernState
 	sent Instant
+	seen string
 }
 
 // Deadline returns the new end of the lease on the client's own clock. Valid once Renewed.
 func (r *ModernRenew) Deadline() Instant { return r.sent.Add(r.TTL) }
+
+// Seen returns what the key holds in place of our token; empty where that is not known. Valid once Lost.
+func (r *ModernRenew) Seen() string { return r.seen }
 
 // Next implements Machine.
 func (r *ModernRenew) Next(now Instant, reply Reply) Step {
@@ -335,6 +339,7 @@ func (r *ModernRenew) Next(now Instant, reply Reply) Step {
 	case reply.is(1):
 		return done(Renewed)
 	default:
+		r.seen = reply.Text
 		return done(Lost)
 	}
 }

@@ -49,7 +49,7 @@ func (q *ModernQueue) AppendState(b []byte) []byte {
 func (r *ModernRenew) AppendState(b []byte) []byte {
 	b = append(b, byte(r.at))
 	b = appendTimes(b, time.Duration(r.sent))
-	return appendTexts(b, r.Token)
+	return appendTexts(b, r.Token, r.seen)
 }
 
 // AppendState implements the explorer's view of the machine.
@@ -61,7 +61,7 @@ func (r *ModernRelease) AppendState(b []byte) []byte {
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
 	b = append(b, byte(a.at), flags(a.again, a.took, a.bare, a.doubt, a.handed), byte(a.settles), byte(a.puts), byte(a.verdict))
-	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.asked), time.Duration(a.fence), a.wait,
+	b = appendTimes(b, a.Patience, time.Duration(a.sent), time.Duration(a.won), time.Duration(a.fence), a.wait,
 		time.Duration(a.before), time.Duration(a.ticket), time.Duration(a.queued))
 	return appendTexts(b, a.Value, a.seen, a.entry, a.stood)
 }

@@ -2,22 +2,21 @@
 --
 -- KEYS key          the lock's key
 -- KEYS guard        its guard: holds the bridge owner's value, legacy clients never touch it
--- KEYS fence        the fencing counter, or the lock's key when none is wanted
 -- KEYS yield        the state of the gaps for old clients, or the lock's key when none are left
 -- KEYS queue        the queue of those who wait, or the lock's key for an attempt that waits for nobody
+-- KEYS [fence]      the fencing counter; left out when none is wanted
 -- ARGV value        the bridge value: far-future to every legacy reader, unguessable, ours alone
 -- ARGV ttl          the TTL in milliseconds, of key and guard
--- ARGV grace        the grace in milliseconds; -1 never takes over
--- ARGV unit         the unit of the dialect: ms, s, float or ns
--- ARGV layout       its layout: plain, uuid, dash, colon, quoted or fst
--- ARGV fence_ttl    the fencing counter's TTL in milliseconds, 0 when none is wanted
--- ARGV not_after    the last millisecond of the server's clock at which this command may act, 0 for none
--- ARGV gap          the length of a gap for old clients in milliseconds, 0 for none
+-- ARGV rules        "<grace> <unit> <layout> <gap>", in one argument because each costs as much as a short command: the grace in
+--                   milliseconds, -1 never takes over; the unit of the dialect, ms, s, float or ns; its layout, plain, uuid,
+--                   dash, colon, quoted or fst; the length of a gap for old clients in milliseconds, 0 for none
+-- ARGV [not_after]  the last millisecond of the server's clock at which this command may act, 0 for none
+-- ARGV [fence_ttl]  the fencing counter's TTL in milliseconds, 0 when none is wanted
 --                   What follows is left out by those who have no part in the queue:
 -- ARGV [entry]      our entry in it, see queue_grant.lua; '' for none
 -- ARGV [queue_ttl]  the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
 -- ARGV [stood]      the entry that it replaces: its bound was another one; '' for none
--- Reply    {1, fence, 0}           taken, it was free
+-- Reply    {1, fence, 0}           taken, it was free; 1 where neither bound nor token was wanted
 --          {2, fence, 0, value}    taken over from an expired legacy value
 --          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived, or the key
 --                                  was given to us
@@ -42,24 +41,29 @@
 -- commands, each of which costs more than its Lua. What only the others need is defined after it.
 -- include effects.lua
 if old_server then return old_server end
--- include clock.lua
-local function take(code, seen)
-  local token = next_fence(fence, fence_ttl)
+local free = not entry and redis.call('EXISTS', key, guard, yield, queue) == 0
+local function take()
   redis.call('SET', guard, value, 'PX', ttl)
   local set = redis.pcall('SET', key, value, 'PX', ttl)
   if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
-  return {code, token, 0, seen}
 end
-
+if free and not not_after then return take() or 1 end -- no bound, no token
+-- include clock.lua
 local punctual = not late(not_after)
-if punctual and not entry and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(1) end
+local function win(code, seen)
+  local token = next_fence(fence, fence_ttl)
+  return take() or {code, token, 0, seen}
+end
+if free and punctual then return win(1) end
 -- include bridge_shared.lua
--- include bridge_yield.lua
--- include queue_grant.lua
 if not punctual then return refuse() end
 look()
-gap, queue = tonumber(gap), queue ~= key and queue
+queue = queue ~= key and queue
+local grace, unit, layout, gap = string.match(rules, '^(%S+) (%S+) (%S+) (%S+)$')
+gap = tonumber(gap)
 local waits = queue and entry and entry ~= ''
+-- include bridge_yield.lua
+-- include queue_grant.lua
 
 local found = redis.call('MGET', key, guard) -- nil also for what is no string
 local none = not found[1] and not found[2] and redis.call('EXISTS', key, guard) == 0
@@ -109,4 +113,4 @@ if queue and code == 1 then
   end
 end
 if waits then redis.pcall('ZREM', queue, entry, stood or '') end
-return take(code, code == 2 and seen or '')
+return win(code, code == 2 and seen or '')

@@ -4,68 +4,62 @@
 -- KEYS guard     its guard
 -- KEYS yield     the state of the gaps for old clients, or the lock's key when none are left
 -- KEYS queue     the queue of those who wait, or the lock's key when none is kept
--- KEYS [fence]   the fencing counter, for the one whom the lock is handed to, or the lock's key when none is wanted
+-- KEYS [fence]   the fencing counter, for the one whom the lock is handed to; left out when none is wanted
 -- ARGV value     the bridge value
 -- ARGV gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
--- ARGV held      for how many whole milliseconds the lock was held
--- ARGV behind    how many wait for the key without an entry in the queue, as far as we know
--- ARGV breath       for how long in milliseconds the guard stays behind, 0: not at all
 -- ARGV [hand]       1: the lock may be handed to the first in the queue. Not so an acquisition that is given up before it has
 --                   settled, nor a place in the queue
+-- ARGV [held]       for how many whole milliseconds the lock was held, 0 when left out
+-- ARGV [behind]     how many wait for the key without an entry in the queue, as far as we know; 0 when left out
+-- ARGV [breath]     for how long in milliseconds the guard stays behind; 0 or left out: not at all
 -- ARGV [fence_ttl]  the fencing counter's TTL in milliseconds, 0 when none is wanted
 -- ARGV [entry]      our entry in the queue, to be removed; '' when we have none
 -- ARGV [stood]      another one of ours; '' when there is none
--- Reply    {1}                 released: the key was ours to the end
---          {3}                 the same, and the lock is that of the first in the queue now
---          {2}                 released: the key was absent (a stale DEL), the guard was ours
+-- Reply    1                   released: the key was ours to the end
+--          3                   the same, and the lock is that of the first in the queue now
+--          2                   released: the key was absent (a stale DEL), the guard was ours
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
---          {0}                 nothing was ours
+--          0                   nothing was ours
 --
 -- Atomic because between a GET and a DEL the TTL can end and a successor take the key, because nobody may find the key free
 -- and the guard still there, and because a lock that is handed to the first in the queue is never free. It has no bound: giving
 -- back is always allowed. A lock is handed on only while it is ours on both keys, and where no gap for old clients begins.
 -- Else the first in the queue is told that the key is free, and the next one too where nobody hears it.
--- Where neither MGET nor GET is allowed, nobody knows whose the keys are: the refusal is the script's error, and
+-- Where GET is not allowed, nobody knows whose the keys are: the refusal is the script's error, and
 -- nothing is deleted. Whatever else is asked or written may be refused: the lock is given back all the same.
 -- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
 -- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
 -- Without that moment it would overwrite the next holder's value.
--- A key that nobody waits for, that was held for less than a millisecond and that has no state of gaps is the usual case:
--- it takes three commands.
+-- A key that nobody waits for, that was held for less than a part of a gap and that has no state of gaps is the usual case.
 -- include effects.lua
-local found = redis.pcall('MGET', key, guard) -- nil also for what is no string
-if found.err then
-  for i, name in ipairs({key, guard}) do
-    found[i] = redis.pcall('GET', name)
-    local refusal = type(found[i]) == 'table' and found[i].err
-    if refusal and not string.find(refusal, 'WRONGTYPE', 1, true) then return redis.call('GET', name) end
-  end
+local function holds(name)
+  local seen = redis.pcall('GET', name)
+  if type(seen) ~= 'table' then return seen == value, seen end
+  if string.find(seen.err, 'WRONGTYPE', 1, true) then return false, redis.pcall('TYPE', name).ok or 'unknown' end
+  return nil
 end
-local mine, whose = found[1] == value, found[2] == value
+
+local mine, seen = holds(key)
+local whose = holds(guard)
+if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
 
 -- free() deletes what is ours.
 local function free()
-  local seen
-  if mine and whose and breath == '0' then
+  if mine and whose and (not breath or breath == '0') then
     redis.call('DEL', key, guard)
   elseif mine then
     redis.call('DEL', key)
-    if whose and (breath == '0' or redis.pcall('PEXPIRE', guard, breath) ~= 1) then redis.call('DEL', guard) end
+    if whose and redis.pcall('PEXPIRE', guard, breath) ~= 1 then redis.call('DEL', guard) end
   elseif whose then
     redis.call('DEL', guard)
-    seen = found[1]
-    if type(seen) ~= 'string' then
-      seen = redis.pcall('TYPE', key).ok or 'unknown'
-      if seen == 'none' then seen = nil end
-    end
+    if seen then return {-1, 0, 0, seen} end
   end
-  if seen then return {-1, 0, 0, seen} end
-  return {mine and 1 or whose and 2 or 0}
+  return mine and 1 or whose and 2 or 0
 end
 
 local yielding = gap ~= '0' and mine and whose
-local unwanted = found[1] and (yield == key and 1 or 0) + (queue == key and 1 or 0) or 0
-if redis.pcall('EXISTS', yield, queue) == unwanted and (held == '0' or not yielding) then return free() end
+local unwanted = seen and (yield == key and 1 or 0) + (queue == key and 1 or 0) or 0
+if redis.pcall('EXISTS', yield, queue) == unwanted and (not yielding or not held or 32 * held < gap + 0) then return free() end
 -- include clock.lua
 -- include queue_grant.lua
 -- include bridge_yield.lua
@@ -74,10 +68,10 @@ local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
 local begins = false
 if yielding and pcall(look) then
   gap = tonumber(gap)
-  begins = yields(tonumber(held), #waiters + behind)
+  begins = yields(tonumber(held or 0), #waiters + (behind or 0))
 end
 if mine and whose and hand == '1' and not begins and not old_server and #waiters > 0
-  and grant(key, queue, guard, fence or key, fence_ttl or '0', {value = value, guarded = true}) then return {3} end
+  and grant(key, queue, guard, fence or key, fence_ttl or '0', {value = value, guarded = true}) then return 3 end
 local reply = free()
 if queue ~= key then first(queue) end
 return reply

@@ -15,9 +15,10 @@
 -- How much? Clients that only poll would leave the key free for poll/(waiting + 1) after each turn. Bridge clients
 -- save that time, and give it to the old ones: each turn adds it to the credit, but never more than the turn lasted.
 -- A gap begins with a credit of half a gap, and uses up the credit while the key is free. Beside that, turns are
--- counted: no gap while old clients are ahead, one more at once when they are a turn behind.
+-- counted: no gap while old clients are ahead. One more comes at once when they are a turn behind, and SETNX was sent while
+-- the last one had the key.
 --
--- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step>
+-- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen>
 --   mode     0 bridge clients follow one another, 1 a gap, 2 an old client has, or had, the key
 --   at       when the last gap began, or the old client was seen
 --   credit   milliseconds that the key may be left free
@@ -27,25 +28,26 @@
 --   noted    when that was
 --   due      no gap and no look before
 --   step     the time to the next look or gap where there was no use for one
+--   seen     SETNX when the old client was seen
 -- All times are in milliseconds of the server's clock. A state of the future is not believed. Whatever has become of
 -- the state must not matter to the lock: each command here may be refused.
-local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+)$'
+local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%-?%d+)$'
 local keep = 45000 -- for how long the state is remembered: less than a minute
 
 local function recall()
   local text = redis.pcall('GET', yield)
   if type(text) ~= 'string' or #text > 120 then return nil end
-  local mode, at, credit, owed, waiting, count, noted, due, step = string.match(text, form)
+  local mode, at, credit, owed, waiting, count, noted, due, step, seen = string.match(text, form)
   if not mode then return nil end
   local s = {mode = mode, at = tonumber(at), credit = tonumber(credit), owed = tonumber(owed), waiting = tonumber(waiting),
-    count = tonumber(count), noted = tonumber(noted), due = tonumber(due), step = tonumber(step)}
+    count = tonumber(count), noted = tonumber(noted), due = tonumber(due), step = tonumber(step), seen = tonumber(seen)}
   if s.at > now or s.noted > now then return nil end
   return s
 end
 
 local function remember(s, ms)
-  redis.pcall('SET', yield, string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
-    s.mode, s.at, s.credit, s.owed, s.waiting, s.count, s.noted, s.due, s.step), 'PX', ms)
+  redis.pcall('SET', yield, string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+    s.mode, s.at, s.credit, s.owed, s.waiting, s.count, s.noted, s.due, s.step, s.seen), 'PX', ms)
 end
 
 -- setnx() is how often the server has run SETNX, nil where it does not say.
@@ -91,13 +93,13 @@ end
 -- how many wait for it.
 local function yields(held, queued)
   local s = recall()
-  if not s and held == 0 and queued == 0 then return false end
+  if not s and 32 * held < gap and queued == 0 then return false end
   local lasts = (s or queued > 0) and keep or gap
   if not s then
-    s = {at = now, credit = 0, owed = 0, waiting = 0, count = -1, noted = now, due = now, step = gap}
+    s = {at = now, credit = 0, owed = 0, waiting = 0, count = -1, noted = now, due = now, step = gap, seen = 0}
     if held >= keep then s.credit, s.waiting, s.count = gap, 100, -2 end -- nothing is remembered for that long
   end
-  earn(s, held, queued)
+  earn(s, math.max(held, 1), queued)
   s.owed = math.min(s.owed + math.floor(s.waiting / (queued + 1)), 300)
   s.mode = 0
   if now >= s.due and needed(s) and 2 * s.credit >= gap and s.owed >= 0 then s.mode, s.at = 1, now end
@@ -109,7 +111,8 @@ end
 local function old_turn(s)
   if s.mode == '2' then return end
   if s.mode == '1' then s.credit = math.max(s.credit - (now - s.at), -2 * gap) end
-  if s.count >= 0 and setnx() == s.count then s.count, s.waiting = -2, 100 end
+  s.seen = setnx() or -1
+  if s.count >= 0 and s.seen == s.count then s.count, s.waiting = -2, 100 end
   s.mode, s.at, s.owed, s.due, s.step = '2', now, math.max(s.owed - 100, -100), 0, gap
   remember(s, keep)
 end
@@ -124,7 +127,7 @@ local function keeps_off(s, queued)
     s.due = now + s.step
   elseif s.mode == '2' then
     earn(s, now - s.at, queued)
-    if s.owed >= 100 and s.credit > 0 then
+    if s.owed >= 100 and s.credit > 0 and (s.count == -2 or (setnx() or -1) > s.seen) then
       s.mode, s.at = 1, now
       remember(s, keep)
       return gap

@@ -11,10 +11,10 @@ local function look()
 end
 
 -- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
--- clock ('0': no bound). Checked here, so that a command that was delayed on its way, or sent by a
+-- clock ('0' or nil: no bound). Checked here, so that a command that was delayed on its way, or sent by a
 -- process that had been stopped, is refused however late it comes.
 local function late(bound)
-  if bound == '0' then return false end
+  if not bound or bound == '0' then return false end
   look()
   return now > tonumber(bound)
 end
@@ -26,11 +26,11 @@ local function after(last)
 end
 
 -- next_fence(counter, ttl): the next fencing token. It is above the clock's microseconds and above the last one, which
--- the counter holds for ttl. It is 0 when ttl is '0': then no counter is wanted, and the key stands in its place, since
--- all keys must be in one slot. A counter that is no whole number up to 9e15 is not one of ours: it counts as none. One that
--- this user may not read raises an error: a token without it could be lower than the last one.
+-- the counter holds for ttl. It is 0 when ttl is '0' or nil: then no counter is wanted. A counter that is no whole number up
+-- to 9e15 is not one of ours: it counts as none. One that this user may not read raises an error: a token without it could be
+-- lower than the last one.
 local function next_fence(counter, ttl)
-  if ttl == '0' then return 0 end
+  if not ttl or ttl == '0' then return 0 end
   local last = tonumber(string.match(redis.call('MGET', counter)[1] or '', '^%d+$') or 0) -- MGET: nil for what is no string
   local n = after(last <= 9e15 and last or 0)
   redis.call('SET', counter, string.format('%.0f', n), 'PX', ttl)

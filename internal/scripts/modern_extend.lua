@@ -5,7 +5,9 @@
 -- ARGV token      the token
 -- ARGV ttl        the TTL in milliseconds
 -- ARGV fence_ttl  the counter's TTL in milliseconds, 0 when none is wanted
--- Reply    1 extended, 0 the key is absent, holds something else, or is not a string
+-- Reply    1           extended
+--          {0, value}  the key holds that value
+--          0           the key is absent, or is not a string
 --
 -- Atomic because between a GET and a PEXPIRE the lease can end: we would then extend a successor's.
 -- The counter's TTL is moved along, so that a lock held for longer than that still finds it.
@@ -18,4 +20,5 @@ if found == token then
   return extended
 end
 if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
+if type(found) == 'string' then return {0, found} end
 return 0

@@ -373,24 +373,24 @@ func situations() []situation {
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
 	gaps := func(mode, owed string) string { // a state in which the next release begins a gap
 		ago := ms(-time.Minute)
-		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600")
+		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600_-1")
 	}
 	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
 	begins := strings.Replace(gaps("0", "100"), "_100_0_", "_100_-2_", 1) // whatever the count of SETNX says
 
 	acquire := func(name, code string, before []string, change ...func([]any) []any) situation {
-		args := []any{ours, ttl, 1000, "ms", "plain", long, 0, gap}
+		args := []any{ours, ttl, "1000 ms plain 600", 0, long}
 		for _, f := range change {
 			args = f(args)
 		}
 		return situation{script: scripts.BridgeAcquire, name: name, code: code, before: before,
-			keys: []string{key, guard, fence, yield, queue}, args: args, locks: 2, ours: ours}
+			keys: []string{key, guard, yield, queue, fence}, args: args, locks: 2, ours: ours}
 	}
 	const entry, bridge, gone = "1000 0 1 heard " + ours, "1000_0_1_heard_" + theirs, "1000_0_0_nobody_" + theirs
 	ourEntry := strings.ReplaceAll(entry, " ", "_")
 	queued := func(args []any) []any { return append(args, entry, long, "") }
-	bounded := func(args []any) []any { args[6] = later; return args }
-	refused := func(args []any) []any { args[2] = -1; return args }
+	bounded := func(args []any) []any { args[3] = later; return args }
+	refused := func(args []any) []any { args[2] = "-1 ms plain 600"; return args }
 	release := func(name, code string, before []string, args ...any) situation {
 		return situation{script: scripts.BridgeRelease, name: name, code: code, before: before,
 			keys: []string{key, guard, yield, queue, fence}, args: append([]any{ours, gap}, args...), locks: 2, ours: ours, trial: mayFree}
@@ -469,16 +469,16 @@ func situations() []situation {
 		acquire("ours already", "3", held),
 		acquire("the guard ours already, the key of a legacy client", "0", []string{set(guard, ours), "SET lock " + later}),
 
-		release("held", "1", held, 0, 0, 0),
-		release("held, and a gap begins", "1", with(held, kept), 100, 0, 0),
-		release("held, a bridge client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0, 1, long),
-		release("held, a token client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + next, set(fence, "1700000000000000")}), 0, 0, 0, 1, long),
-		release("held, one who is gone waits", "1", with(held, []string{"ZADD " + queue + " 1 " + gone}), 0, 0, 0, 1, long),
-		release("held, somebody waits, and a gap begins", "1", with(held, []string{begins}, []string{"ZADD " + queue + " 1 " + bridge}), 100, 2, 0, 1, long),
-		release("given up before it has settled", "1", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0),
+		release("held", "1", held, 0, 0, 0, 0),
+		release("held, and a gap begins", "1", with(held, kept), 0, 100, 0, 0),
+		release("held, a bridge client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 1, 0, 0, 0, long),
+		release("held, a token client waits", "3", with(held, []string{"ZADD " + queue + " 1 " + next, set(fence, "1700000000000000")}), 1, 0, 0, 0, long),
+		release("held, one who is gone waits", "1", with(held, []string{"ZADD " + queue + " 1 " + gone}), 1, 0, 0, 0, long),
+		release("held, somebody waits, and a gap begins", "1", with(held, []string{begins}, []string{"ZADD " + queue + " 1 " + bridge}), 1, 100, 2, 0, long),
+		release("given up before it has settled", "1", with(held, []string{"ZADD " + queue + " 1 " + bridge}), 0, 0, 0, 0),
 		release("held, our entry still there", "1", with(held, []string{"ZADD " + queue + " 1 " + ourEntry + " 2 " + gone}), 0, 0, 0, 0, 0, entry),
-		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0, 0),
-		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0, 0),
+		release("the key is gone", "2", []string{set(guard, ours)}, 0, 0, 0, 0),
+		release("displaced", "-1", []string{set(guard, ours), "SET lock " + later}, 0, 0, 0, 0),
 
 		renew("held", "1", with(held, kept)),
 		renew("the key is gone", "2", []string{set(guard, ours)}),

@@ -152,6 +152,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Unit.String())
 	case "layout":
 		return word(c.Layout.String())
+	case "rules":
+		return rulesOf(c)
 	case "put_back":
 		return flag(c.PutBack)
 	case "gap":
@@ -164,7 +166,7 @@ func argument(c *protocol.Command, key any, name string) any {
 	case "hand":
 		return flag(c.Hand)
 	case "held":
-		return c.Held.Milliseconds()
+		return c.Held.Milliseconds() // of its own each time: no box is kept
 	case "behind":
 		return number(int64(c.Behind))
 	case "breath":
@@ -172,6 +174,38 @@ func argument(c *protocol.Command, key any, name string) any {
 	default:
 		return nil
 	}
+}
+
+// rules is what commands of one locker say about their fleet again and again.
+type rules struct {
+	grace, gap time.Duration
+	unit       protocol.Unit
+	layout     protocol.Layout
+}
+
+type boxedRules struct {
+	rules
+	box any
+}
+
+var lastRules atomic.Pointer[boxedRules]
+
+// rulesOf is the argument of bridge_acquire.lua with that name, mostly without allocating.
+func rulesOf(c *protocol.Command) any {
+	r := rules{c.Grace, c.Gap, c.Unit, c.Layout}
+	if c.Yield == "" {
+		r.gap = 0
+	}
+	last := lastRules.Load()
+	if last == nil || last.rules != r {
+		grace := r.grace.Milliseconds()
+		if r.grace < 0 {
+			grace = -1
+		}
+		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d", grace, r.unit, r.layout, r.gap.Milliseconds())}
+		lastRules.Store(last)
+	}
+	return last.box
 }
 
 func wanted(name string, key any) any {

@@ -22,10 +22,10 @@ type gaps struct{ *bench }
 
 // state are the numbers of bridge_yield.lua. Times are in milliseconds before now.
 type state struct {
-	mode, at, credit, owed, waiting, count, noted, due, step int64
+	mode, at, credit, owed, waiting, count, noted, due, step, seen int64
 }
 
-const stateText = "%d %d %d %d %d %d %d %d %d"
+const stateText = "%d %d %d %d %d %d %d %d %d %d"
 
 func yields(c *protocol.Command) { c.Yield, c.Gap = protocol.YieldKey(c.Key), gap }
 
@@ -52,13 +52,13 @@ func (g gaps) put(s state) {
 	g.Helper()
 	now := g.time().UnixMilli()
 	due := now - s.due
-	g.do("SET", protocol.YieldKey(g.key), fmt.Sprintf(stateText, s.mode, now-s.at, s.credit, s.owed, s.waiting, s.count, now-s.noted, due, s.step), "PX", 60000)
+	g.do("SET", protocol.YieldKey(g.key), fmt.Sprintf(stateText, s.mode, now-s.at, s.credit, s.owed, s.waiting, s.count, now-s.noted, due, s.step, s.seen), "PX", 60000)
 }
 
 func (g gaps) read() (s state) {
 	g.Helper()
 	now, text := g.time().UnixMilli(), g.s.Value(protocol.YieldKey(g.key))
-	if _, err := fmt.Sscanf(text, stateText, &s.mode, &s.at, &s.credit, &s.owed, &s.waiting, &s.count, &s.noted, &s.due, &s.step); err != nil {
+	if _, err := fmt.Sscanf(text, stateText, &s.mode, &s.at, &s.credit, &s.owed, &s.waiting, &s.count, &s.noted, &s.due, &s.step, &s.seen); err != nil {
 		g.Fatalf("the state is %q", text)
 	}
 	s.at, s.noted, s.due = now-s.at, now-s.noted, now-s.due
@@ -164,8 +164,9 @@ func TestOldClientUsesAGap(t *testing.T) {
 		live := g.ago(-time.Minute)
 		for _, c := range []struct {
 			owed  int64
+			other bool // another old client has sent SETNX meanwhile
 			again bool
-		}{{100, false}, {200, true}} {
+		}{{100, true, false}, {200, true, true}, {200, false, false}} {
 			g.do("FLUSHALL")
 			g.put(state{mode: 1, at: 20, credit: 70, owed: c.owed, waiting: 200, count: g.setnx(), due: -500, step: 4 * gap.Milliseconds()})
 			g.do("SETNX", g.key, live)
@@ -176,7 +177,10 @@ func TestOldClientUsesAGap(t *testing.T) {
 			if s.mode != 2 || s.owed != c.owed-100 || s.credit > 50 || s.step != gap.Milliseconds() || s.count < 0 {
 				t.Errorf("an old client has its turn: %+v", s)
 			}
-			g.put(state{mode: 2, at: 20, credit: 40, owed: c.owed - 100, waiting: 200, count: s.count, noted: 10, due: 1, step: s.step})
+			g.put(state{mode: 2, at: 20, credit: 40, owed: c.owed - 100, waiting: 200, count: s.count, noted: 10, due: 1, step: s.step, seen: s.seen})
+			if c.other {
+				g.do("SETNX", g.key, live)
+			}
 			g.do("DEL", g.key)
 			reply := g.send(g.command(protocol.BridgeTake, yields))
 			if again := reply.Int == protocol.TakeHeld; again != c.again {
@@ -219,7 +223,7 @@ func TestGapsWithoutTheRightToCount(t *testing.T) {
 	})
 }
 
-// TestUsualPairLeavesNothing: a key that nobody waits for, held for less than a millisecond, has no state; neither has one that
+// TestUsualPairLeavesNothing: a key that nobody waits for, held for a moment, has no state; neither has one that
 // leaves no gaps. What other pairs leave is gone within a minute.
 func TestUsualPairLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -245,7 +249,7 @@ func TestUsualPairLeavesNothing(t *testing.T) {
 func TestDamagedStateMattersNotToTheLock(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		g := gaps{newBench(t, s)}
-		for _, text := range []string{"", "1", "1 2 3 4 5 6 7 8 9 10", "1 9999999999999 0 0 0 0 0 0 0", "x" + strings.Repeat(" 1", 8), "1 1 1 1 1 1 1 1 " + strings.Repeat("9", 400)} {
+		for _, text := range []string{"", "1", "1 2 3 4 5 6 7 8 9 10 11", "1 9999999999999 0 0 0 0 0 0 0 0", "x" + strings.Repeat(" 1", 9), "1 1 1 1 1 1 1 1 1 " + strings.Repeat("9", 400)} {
 			g.do("SET", protocol.YieldKey(g.key), text)
 			g.turn(10 * time.Millisecond)
 			g.do("DEL", protocol.YieldKey(g.key))

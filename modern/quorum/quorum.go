@@ -44,9 +44,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Error says which operation failed on which key, and what was seen.
-type Error = lockmigrate.Error
-
 // Locker takes locks on a majority of servers. It is safe for concurrent use.
 type Locker struct {
 	conns  *connect.Client
@@ -177,15 +174,15 @@ var errRefused = errors.New("refused by the servers")
 
 // notInTime is the error of a wait that ended: why it did, and where that is known why it lasted.
 func notInTime(key string, last, cause error) error {
-	var known *Error
+	var known *lockmigrate.Error
 	if errors.As(last, &known) && !errors.Is(known.Cause, cause) {
-		e := &Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause, Note: known.Note}
+		e := &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause, Note: known.Note}
 		if known.Cause != nil {
 			e.Cause = errors.Join(cause, known.Cause)
 		}
 		return e
 	}
-	return &Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
 // Do is as Locker.Do.
@@ -214,13 +211,13 @@ type ballot struct {
 // attempt asks every server, counts, and undoes what is not a majority.
 func (q *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 	if key == "" {
-		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, &Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: err}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: err}
 	}
 	if !q.conns.Background.Begin() {
-		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	defer q.conns.Background.End()
 	k := &Lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
@@ -244,7 +241,7 @@ func (q *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
 	// may hold the token for one TTL, as in every RedLock.
 	q.conns.Background.Fork(func() { q.undo(k) })
-	err := &Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
+	err := &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 	switch {
 	case cause != nil:
 	case closed:
@@ -357,7 +354,7 @@ func (q *Locker) undo(k *Lock) {
 	if len(causes) <= len(q.conns.Servers)-q.majority() {
 		return
 	}
-	q.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &Error{
+	q.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
 		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.conns.Servers)),
 	}})
@@ -467,14 +464,14 @@ func (k *kept) ask(
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *Error) {
+func (k *kept) Explain(e *lockmigrate.Error) {
 	if errors.Is(e.Kind, lockmigrate.ErrLost) && e.Reason == lockmigrate.ReasonTaken {
 		e.Note = "a majority does not have our token any more"
 	}
 }
 
 // Ended implements lifetime.Kind.
-func (k *kept) Ended(*Error) {}
+func (k *kept) Ended(*lockmigrate.Error) {}
 
 // Gone implements lifetime.Kind.
 func (k *kept) Gone() {}

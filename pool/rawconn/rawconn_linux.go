@@ -36,6 +36,72 @@ type transfer struct {
 	rest []byte // what is still to be moved
 	done int
 	err  syscall.Errno
+	look look
+}
+
+// look lets a read try again where it found nothing.
+type look struct {
+	due    func() bool // nil: never
+	since  time.Time   // when this read found nothing; zero while it has not
+	misses int         // reads in a row that looked for nothing
+	skip   int         // reads to come that do not look
+}
+
+// lookFor is about what it takes to send a thread to sleep and to wake it.
+const lookFor = 40 * time.Microsecond
+
+func expect(conn net.Conn, due func() bool) {
+	if q, ok := conn.(*quietConn); ok {
+		q.read.look.due = due
+	}
+}
+
+// again tells a read that found nothing whether to try once more.
+func (l *look) again() bool {
+	switch {
+	case l.due == nil:
+		return false
+	case l.since.IsZero() && l.skip > 0:
+		l.skip--
+		return false
+	case l.since.IsZero():
+		if !l.due() {
+			return false
+		}
+		l.since = time.Now()
+		return true
+	}
+	took := time.Since(l.since)
+	if took < lookFor {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // the server may be waiting for this processor
+		return true
+	}
+	l.since = time.Time{}
+	l.missed(took)
+	return false
+}
+
+// found ends the look of a read.
+func (l *look) found() {
+	if l.since.IsZero() {
+		return
+	}
+	if took := time.Since(l.since); took > lookFor {
+		l.missed(took)
+		return
+	}
+	l.misses = 0
+}
+
+// missed has the next reads sleep at once. Where others want the processor, a look can cost a time slice: then it is many.
+func (l *look) missed(took time.Duration) {
+	const most = 8
+	if l.misses++; took > 8*lookFor {
+		l.misses = most
+	}
+	if l.misses > 1 {
+		l.skip = 16 << min(l.misses, most)
+	}
 }
 
 func quiet(conn net.Conn) net.Conn {
@@ -107,7 +173,7 @@ func (q *quietConn) Write(p []byte) (int, error) {
 func (q *quietConn) run(t *transfer, p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rest, t.done, t.err = p, 0, 0
+	t.rest, t.done, t.err, t.look.since = p, 0, 0, time.Time{}
 	err := t.ready(t.step)
 	t.rest = nil
 	if err == nil && t.err == 0 {
@@ -137,11 +203,14 @@ func (t *transfer) once(fd uintptr) bool {
 		switch err {
 		case 0:
 			synchronize() // after a read
+			t.look.found()
 			t.done += int(n)
 			t.rest = t.rest[n:]
 			return true
 		case syscall.EAGAIN:
-			return false
+			if !t.look.again() {
+				return false
+			}
 		case syscall.EINTR:
 		default:
 			t.err = err

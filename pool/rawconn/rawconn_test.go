@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,6 +37,25 @@ func plain(conn net.Conn) net.Conn { return conn }
 
 // pair returns both ends of a connection of a network, the first of them wrapped.
 func pair(t testing.TB, network string, wrap func(net.Conn) net.Conn) (wrapped, other net.Conn) {
+	return dialled(t, network, func(network, address string) (net.Conn, error) {
+		conn, err := net.Dial(network, address)
+		if err == nil {
+			conn = wrap(conn)
+		}
+		return conn, err
+	})
+}
+
+// expecting is a pair whose first end looks for data while due says so.
+func expecting(t testing.TB, network string, due func() bool) (looks, other net.Conn) {
+	return dialled(t, network, func(network, address string) (net.Conn, error) {
+		return rawconn.DialContext(rawconn.Expecting(t.Context(), due), network, address)
+	})
+}
+
+func always() bool { return true }
+
+func dialled(t testing.TB, network string, dial func(network, address string) (net.Conn, error)) (one, other net.Conn) {
 	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
@@ -48,18 +69,22 @@ func pair(t testing.TB, network string, wrap func(net.Conn) net.Conn) (wrapped, 
 		conn, _ := listener.Accept()
 		accepted <- conn
 	}()
-	dialled, err := net.Dial(network, listener.Addr().String())
+	one, err = dial(network, listener.Addr().String())
 	require.NoError(t, err)
-	wrapped, other = wrap(dialled), <-accepted
+	other = <-accepted
 	require.NotNil(t, other)
-	t.Cleanup(func() { _ = wrapped.Close(); _ = other.Close() })
-	return wrapped, other
+	t.Cleanup(func() { _ = one.Close(); _ = other.Close() })
+	return one, other
 }
 
 func TestQuietCarriesEverythingBothWays(t *testing.T) {
-	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network, func(t *testing.T) {
+	for _, name := range []string{"tcp", "unix", "tcp, which looks", "unix, which looks"} {
+		t.Run(name, func(t *testing.T) {
+			network, looks := strings.CutSuffix(name, ", which looks")
 			quiet, other := pair(t, network, rawconn.Quiet)
+			if looks {
+				quiet, other = expecting(t, network, always)
+			}
 			go func() { // says everything twice, so that both directions fill their buffers
 				buffer := make([]byte, 70_000)
 				for {
@@ -242,7 +267,7 @@ func TestQuietLeavesOtherConnectionsAlone(t *testing.T) {
 }
 
 func TestQuietAllocatesNothing(t *testing.T) {
-	quiet, other := pair(t, "tcp", rawconn.Quiet)
+	quiet, other := expecting(t, "tcp", always)
 	buffer := make([]byte, 64)
 	require.Zero(t, testing.AllocsPerRun(200, func() {
 		_, _ = quiet.Write(buffer)
@@ -250,6 +275,37 @@ func TestQuietAllocatesNothing(t *testing.T) {
 		_, _ = other.Write(buffer)
 		_, _ = io.ReadFull(quiet, buffer)
 	}))
+}
+
+// A read asks what is due only where it found nothing. One that waits long anyway does not: it would look in vain.
+func TestALookIsForRepliesThatComeSoon(t *testing.T) {
+	var asked atomic.Int32
+	looks, other := expecting(t, "tcp", func() bool { asked.Add(1); return true })
+	buffer := make([]byte, 1)
+	read := func(after time.Duration) {
+		go func() { time.Sleep(after); _, _ = other.Write(buffer) }()
+		_, err := io.ReadFull(looks, buffer)
+		require.NoError(t, err)
+	}
+	for range 200 {
+		read(time.Millisecond)
+	}
+	require.Equal(t, runtime.GOOS == "linux", asked.Load() > 0)
+	require.Less(t, asked.Load(), int32(20), "after two looks in vain the next 64 reads sleep at once")
+}
+
+// Nothing is due: the read sleeps. So does one that has looked for long enough, and both end with a deadline and with Close.
+func TestALookEnds(t *testing.T) {
+	for _, due := range []bool{false, true} {
+		looks, _ := expecting(t, "tcp", func() bool { return due })
+		require.NoError(t, looks.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+		_, err := looks.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, looks.SetReadDeadline(time.Time{}))
+		go func() { time.Sleep(20 * time.Millisecond); _ = looks.Close() }()
+		_, err = looks.Read(make([]byte, 1))
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
 }
 
 // Two goroutines of one process that speak over a connection are in an order, for the race detector too:

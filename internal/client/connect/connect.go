@@ -50,7 +50,7 @@ type Server struct {
 	Pool     lockmigrate.Pool // its connections do not outlive the word of a wrong server
 	Driver   *driver.Driver   // over a connection of the pool, for commands that need one to themselves
 	Commands waiting.Runner   // over the pipelined connection; the Driver where the pool cannot dial
-	own      []pipeline.Way
+	own      []*pipeline.Conn
 }
 
 // Client is the wiring of one Locker. New makes one, Close ends it.
@@ -82,7 +82,7 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 		renewals = append(renewals, batches)
 	}
 	c.Renewer = renewal.New(renewal.Options{
-		Now: c.Clock.Now, Lines: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.ReplyTimeout,
+		Now: c.Clock.Now, Servers: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.ReplyTimeout,
 	})
 	c.Lives = lifetime.Locker{
 		Now: c.Clock.Now, At: c.Clock.At, Seen: c.Seen, Watch: c.Renewer, Background: &c.Background,
@@ -112,15 +112,18 @@ func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, renewal.Batch
 	if dial == nil && servers == nil {
 		return s, &renewal.Pooled{Pool: pool, Timeout: patience}
 	}
-	over := func(timeout time.Duration) pipeline.Way {
-		return pipeline.Over(servers, pipeline.Options{Dial: dial, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+	open := func(timeout time.Duration) *pipeline.Conn {
+		conn := pipeline.New(pipeline.Options{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+		s.own = append(s.own, conn)
+		return conn
 	}
-	way := over(o.ReplyTimeout)
-	s.Commands, s.own = way, []pipeline.Way{way}
+	commands := open(o.ReplyTimeout)
+	s.Commands = commands
 	if patience == o.ReplyTimeout {
-		return s, share(way)
+		return s, commands
 	}
-	return s, over(patience)
+	renewals := open(patience)
+	return s, renewals
 }
 
 // Observer returns an observer that may be told: one that does nothing in place of nil.
@@ -166,9 +169,9 @@ func (c *Client) Close() error {
 			c.Hub.Close()
 		}
 		for _, s := range c.Servers {
-			for _, way := range s.own {
-				way.Close()
-				way.Wait()
+			for _, conn := range s.own {
+				conn.Close()
+				conn.Wait()
 			}
 			s.Driver.Close()
 		}
@@ -181,7 +184,7 @@ func StillHeld(name string, locks int) error {
 	if locks == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: closed while %d locks were held: release them first; they stay on the server until their leases end", name, locks)
+	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
 }
 
 // Check refuses the empty key, and every key of a closed Locker.
@@ -213,30 +216,3 @@ func EndOf(err error) lockmigrate.EventKind {
 		return lockmigrate.EventFailed
 	}
 }
-
-// shared is a way that others use too: closing it ends the renewals on it, and nothing else.
-type shared struct {
-	way  pipeline.Way
-	life context.Context
-	end  context.CancelFunc
-}
-
-func share(way pipeline.Way) *shared {
-	s := &shared{way: way}
-	s.life, s.end = context.WithCancel(context.Background())
-	return s
-}
-
-// Batch implements renewal.Batcher.
-func (s *shared) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
-	s.way.Batch(ctx, commands, each)
-}
-
-// Close implements renewal.Batcher.
-func (s *shared) Close() { s.end() }
-
-// Wait implements renewal.Batcher.
-func (s *shared) Wait() {}

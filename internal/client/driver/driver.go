@@ -102,53 +102,45 @@ func (d *Driver) Close() { d.background.Close() }
 
 func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
-	var last error
-	sent := false
-	elsewhere := 0 // how often the first command was sent to the wrong server
-	defer func() { closeConn(conn) }()
-	for {
-		step := m.Next(protocol.InstantOf(d.Now()), reply)
-		if step.Kind != protocol.Send {
-			return Rests(step, last)
+	ends, begun, elsewhere := []context.CancelFunc(nil), false, 0 // elsewhere: how often the first command was sent to the wrong server
+	defer func() {
+		closeConn(conn)
+		for _, end := range ends {
+			end()
 		}
+	}()
+	r := Run{Machine: m, Now: func() protocol.Instant { return protocol.InstantOf(d.Now()) }}
+	outcome, _ := r.Advance(context.WithoutCancel(ctx), reply, func(c protocol.Command) (reply protocol.Reply, err error) {
 		if conn == nil {
-			if sent {
+			if begun {
 				// Once a command is without its reply, the question what became of it outlives the caller by the
 				// time of one reply, and of a failover where there can be one. The context must live as long as the connection, which may dial with it yet.
-				bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.ReplyTimeout+d.patience())
-				defer cancel()
-				ctx = bounded
+				bounded, end := context.WithTimeout(context.WithoutCancel(ctx), d.ReplyTimeout+d.patience())
+				ctx, ends = bounded, append(ends, end)
 			}
-			var err error
 			if conn, err = d.connect(ctx); err != nil {
-				if !sent { // the command has certainly not run
-					return Ended(protocol.Failed, err)
-				}
-				last, reply = err, protocol.Reply{Kind: protocol.Silence}
-				continue
+				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
 			}
 		}
-		var err error
-		for first := !sent; ; {
-			sent = true
-			if reply, err = wire.Do(conn, d.ReplyTimeout, step.Command); err == nil {
-				break
-			}
-			last = err
-			if !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
+		for first := !begun; ; {
+			begun = true
+			reply, err = wire.Do(conn, d.ReplyTimeout, c)
+			if err == nil || !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
 				break
 			}
 			elsewhere++
 			closeConn(conn)
 			if conn, err = d.connect(ctx); err != nil {
-				return Ended(protocol.Failed, err)
+				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
 			}
 		}
 		if reply.Kind == protocol.Silence {
 			closeConn(conn)
 			conn = nil
 		}
-	}
+		return reply, err
+	})
+	return outcome
 }
 
 // sendAgain is how often a first command goes out once more that the wrong server has refused. Of a pool that is

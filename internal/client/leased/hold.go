@@ -3,6 +3,7 @@ package leased
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,8 @@ type Hold struct {
 	owner  ownership // set where an owner holds it
 
 	mu    sync.Mutex
-	count int // Locks that are not released
+	count int    // Locks that are not released
+	seen  string // what the key holds in place of our token, if a renewal was told
 }
 
 // Init prepares an acquisition.
@@ -168,7 +170,14 @@ func (h *Hold) Acquired(o driver.Outcome) { h.abandoned(o) }
 // Renew implements lifetime.Kind.
 func (h *Hold) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	m := h.kind.Renewing()
-	return h.Commands().Advance(ctx, &m, protocol.Reply{}, abandoned)
+	outcome, err := h.Commands().Advance(ctx, &m, protocol.Reply{}, func(o driver.Outcome) {
+		h.sees(m.Seen())
+		abandoned(o)
+	})
+	if err == nil {
+		h.sees(m.Seen())
+	}
+	return outcome, err
 }
 
 // Release implements lifetime.Kind.
@@ -176,8 +185,20 @@ func (h *Hold) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	return h.Commands().Advance(ctx, h.kind.Releasing(), protocol.Reply{}, abandoned)
 }
 
-// Explain implements lifetime.Kind.
-func (h *Hold) Explain(*lockmigrate.Error) {}
+func (h *Hold) sees(value string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen = value
+}
+
+// Explain implements lifetime.Kind: what the key was taken by.
+func (h *Hold) Explain(e *lockmigrate.Error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e.Reason == lockmigrate.ReasonTaken && h.seen != "" {
+		e.Value, e.Note = h.seen, fmt.Sprintf("the key is not ours any more; it holds %.120q", h.seen)
+	}
+}
 
 // Ended implements lifetime.Kind.
 func (h *Hold) Ended(*lockmigrate.Error) { h.locker.disown(h) }
@@ -192,7 +213,13 @@ func (h *Hold) Renewal() protocol.Command {
 }
 
 // Heard implements renewal.Held.
-func (h *Hold) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
+func (h *Hold) Heard(reply protocol.Reply) renewal.Answer {
+	answer := renewal.Extension(reply)
+	if answer == renewal.Gone {
+		h.sees(reply.Text)
+	}
+	return answer
+}
 
 // Renewed implements renewal.Held.
 func (h *Hold) Renewed(took time.Duration) { h.Life.Renewed(took) }

@@ -557,6 +557,7 @@ func (l *Life) Lost(why renewal.Loss) {
 	case renewal.Taken:
 		e.Reason = lockmigrate.ReasonTaken
 		e.Note = "the key is not ours any more"
+		l.kind.Explain(e)
 	default:
 		e.Reason = lockmigrate.ReasonClosed
 		e.Note = "the Locker was closed; the key stays until its TTL or lease is over"

@@ -15,7 +15,7 @@ import (
 )
 
 // BenchmarkDo is a SET NX PX and a compare-and-delete, the commands of an uncontended lock: over the
-// line, and over a pool..
+// shared connection, and over a pool.
 func BenchmarkDo(b *testing.B) {
 	s := redistest.Real(b)
 	pool := s.Pool()
@@ -34,7 +34,7 @@ func BenchmarkDo(b *testing.B) {
 		_, err := release.Do(conn, key, token)
 		return err
 	}
-	overLine := func(key, token string) error {
+	overShared := func(key, token string) error {
 		if _, err := l.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: 30 * time.Second}); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func BenchmarkDo(b *testing.B) {
 		for _, way := range []struct {
 			name string
 			pair func(key, token string) error
-		}{{"pool", overPool}, {"line", overLine}} {
+		}{{"pool", overPool}, {"shared", overShared}} {
 			b.Run(fmt.Sprintf("%s-%d", way.name, callers), func(b *testing.B) {
 				b.ReportAllocs()
 				var all sync.WaitGroup

@@ -26,6 +26,8 @@ type call struct {
 	at   stage // guarded by the link's mu
 	tick uint32
 
+	bytes int // size, when it was placed
+
 	raw  any
 	err  error
 	done chan struct{} // receives once for each submission; capacity 1
@@ -83,11 +85,10 @@ func (c *call) renew() {
 	c.raw, c.err = nil, nil
 }
 
-// short tells that a command surely fits into an empty socket buffer.
-func (c *call) short() bool {
-	const limit = 2048 // bytes; the send buffers of systems in use have 4096 and more
+// size estimates how many bytes it takes on the wire, rather too many.
+func (c *call) size() int {
 	args := c.request.Args()
-	n := len(c.request.Name) + 32*len(args)
+	n := len(c.request.Name) + 32*(len(args)+1)
 	for _, a := range args {
 		switch a := a.(type) {
 		case string:
@@ -96,5 +97,5 @@ func (c *call) short() bool {
 			n += len(a)
 		}
 	}
-	return n < limit
+	return n
 }

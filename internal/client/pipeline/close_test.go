@@ -13,8 +13,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// A line that is given up while the contexts of its callers end, as at every loss of a hub's connection: each run is told
-// what became of it once, and all of them before both the line and the callers are through.
+// A connection that is given up while the contexts of its callers end, as at every loss of a hub's connection: each run is told
+// what became of it once, and all of them before both the connection and the callers are through.
 func TestCloseBesideCallersThatLeave(t *testing.T) {
 	const callers = 8
 	for range 500 {

@@ -90,6 +90,13 @@ func (f *fake) sent() int {
 	return len(f.got)
 }
 
+// writes counts the writes that had something to send.
+func (f *fake) writes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flushes
+}
+
 func (f *fake) ReceiveWithTimeout(time.Duration) (any, error) { return f.Receive() }
 
 func (f *fake) DoWithTimeout(_ time.Duration, name string, args ...any) (any, error) {

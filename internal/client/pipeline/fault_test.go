@@ -21,7 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-func open(t testing.TB, addr string, change func(*Options)) *Line {
+func open(t testing.TB, addr string, change func(*Options)) *Conn {
 	o := Options{
 		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
 		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
@@ -34,8 +34,8 @@ func open(t testing.TB, addr string, change func(*Options)) *Line {
 	return l
 }
 
-// over opens a line over a connection in memory.
-func over(t testing.TB, f *fake, change func(*Options)) *Line {
+// over opens a Conn over a connection in memory.
+func over(t testing.TB, f *fake, change func(*Options)) *Conn {
 	return open(t, "", func(o *Options) {
 		o.Dial = f.dial
 		if change != nil {
@@ -45,7 +45,7 @@ func over(t testing.TB, f *fake, change func(*Options)) *Line {
 }
 
 // ask sends a command of that name and returns the channel that its error comes on.
-func ask(ctx context.Context, l *Line, name string) <-chan error {
+func ask(ctx context.Context, l *Conn, name string) <-chan error {
 	got := make(chan error, 1)
 	go func() {
 		_, err := l.Request(ctx, wire.Plain(name))
@@ -60,9 +60,9 @@ func eventually(t testing.TB, what string, is func() bool) {
 }
 
 // queuedUp waits until n commands wait for the writer.
-func queuedUp(t testing.TB, l *Line, n uint32) {
+func queuedUp(t testing.TB, l *Conn, n uint32) {
 	t.Helper()
-	k := l.link.Load()
+	k := l.only.link.Load()
 	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
 }
 
@@ -134,7 +134,7 @@ func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	queuedUp(t, l, 1)
 	cancel()
 	err := <-second
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, err, context.Canceled)
 
 	ctx, cancel = context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestAnswerLast(t *testing.T) {
 	l := over(t, f, nil)
 	wanted := wire.Plain("RELEASE")
 	wanted.AnswerLast = true
-	const n = 2 * crowdMemory // by the writer at first, then by the caller itself
+	const n = 32
 	for i := range n {
 		f.replies <- "PONG"
 		f.replies <- int64(i)
@@ -199,7 +199,7 @@ func TestAnswerLastWithdrawn(t *testing.T) {
 	}()
 	queuedUp(t, l, 2)
 	cancel()
-	require.ErrorIs(t, <-left, ErrNotSent)
+	require.ErrorIs(t, <-left, driver.ErrNotSent)
 	last := ask(t.Context(), l, "LAST")
 	queuedUp(t, l, 3)
 	f.gate <- struct{}{}
@@ -220,11 +220,11 @@ func TestQueueIsBounded(t *testing.T) {
 		all.Go(func() { assert.NoError(t, <-ask(t.Context(), l, "A")) })
 	}
 	eventually(t, "two are under way", func() bool { return f.sent() == 2 })
-	k := l.link.Load()
+	k := l.only.link.Load()
 	eventually(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, <-ask(ctx, l, "B"), ErrNotSent)
+	require.ErrorIs(t, <-ask(ctx, l, "B"), driver.ErrNotSent)
 	for range 5 {
 		f.replies <- "OK"
 	}
@@ -239,7 +239,7 @@ func TestBrokenConnection(t *testing.T) {
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
 	l := open(t, "", func(o *Options) {
-		o.Down = func(_ redis.Conn, err error) { downs <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
 	sent := ask(t.Context(), l, "SENT")
@@ -250,7 +250,7 @@ func TestBrokenConnection(t *testing.T) {
 
 	err := <-sent
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.NotErrorIs(t, err, ErrNotSent)
+	require.NotErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, <-downs, io.ErrUnexpectedEOF)
 	spare.replies <- "OK"
 	require.NoError(t, <-waiting)
@@ -262,7 +262,7 @@ func TestReplyTimeout(t *testing.T) {
 	l := over(t, f, func(o *Options) { o.ReplyTimeout = 40 * time.Millisecond })
 	start := time.Now()
 	err := <-ask(t.Context(), l, "SILENT")
-	require.NotErrorIs(t, err, ErrNotSent)
+	require.NotErrorIs(t, err, driver.ErrNotSent)
 	assert.ErrorContains(t, err, "no reply within 40ms")
 	assert.GreaterOrEqual(t, time.Since(start), 40*time.Millisecond)
 }
@@ -272,8 +272,8 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 	f := newFake()
 	f.rogue = true
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *Options) { o.Down = func(_ redis.Conn, err error) { downs <- err } })
-	require.NoError(t, l.Connect(t.Context()))
+	l := over(t, f, func(o *Options) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
+	require.NoError(t, l.Connect(t.Context(), ""))
 	f.replies <- "OK"
 	assert.ErrorContains(t, <-downs, "nobody asked")
 }
@@ -283,11 +283,11 @@ func TestIdleConnectionIsPinged(t *testing.T) {
 	downs := make(chan error, 1)
 	l := over(t, f, func(o *Options) {
 		o.Ping, o.ReplyTimeout = 5*time.Millisecond, 20*time.Millisecond
-		o.Down = func(_ redis.Conn, err error) { downs <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 	})
 	f.replies <- "PONG"
 	f.replies <- "PONG"
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	assert.ErrorContains(t, <-downs, "no reply within")
 	assert.Equal(t, "PING[] PING[] PING[]", strings.Join(f.got, " "))
 }
@@ -306,7 +306,7 @@ func TestAttemptsToConnect(t *testing.T) {
 		}
 	})
 	err := <-ask(t.Context(), l, "A")
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	require.ErrorIs(t, err, refused)
 	// What comes next waits for the next attempt, as long as its context lasts: the error of the last one says
 	// nothing about what that will find.
@@ -329,7 +329,7 @@ func TestAttemptsToConnect(t *testing.T) {
 func TestSetup(t *testing.T) {
 	s := redistest.Mini(t)
 	l := open(t, s.Addr, func(o *Options) {
-		o.Setup = func(c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
+		o.Setup = func(_ string, c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
 	})
 	_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
 	require.NoError(t, err)
@@ -339,10 +339,10 @@ func TestSetup(t *testing.T) {
 	ended := make(chan struct{})
 	l = open(t, s.Addr, func(o *Options) {
 		o.ReplyTimeout = 20 * time.Millisecond
-		o.Setup = func(c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
+		o.Setup = func(_ string, c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
 	})
 	_, err = l.Request(t.Context(), wire.Plain("SET", "k", "v"))
-	require.ErrorIs(t, err, ErrNotSent)
+	require.ErrorIs(t, err, driver.ErrNotSent)
 	<-ended
 }
 
@@ -372,7 +372,7 @@ func TestBatchWithinABound(t *testing.T) {
 	})
 }
 
-// Callers who fill the line, and those who queue up for a place, keep no batch waiting.
+// Callers who fill the pipeline, and those who queue up for a place, keep no batch waiting.
 func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	f := newFake()
 	l := over(t, f, func(o *Options) { o.Bound = 8 })
@@ -380,8 +380,8 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	for range 12 {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
 	}
-	eventually(t, "the line is full", func() bool { return f.sent() == 8 })
-	k := l.link.Load()
+	eventually(t, "the pipeline is full", func() bool { return f.sent() == 8 })
+	k := l.only.link.Load()
 	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
 	done := make(chan int)
 	go func() {
@@ -417,7 +417,7 @@ func TestCancelledBatch(t *testing.T) {
 		switch {
 		case err == nil:
 			good++
-		case errors.Is(err, ErrNotSent):
+		case errors.Is(err, driver.ErrNotSent):
 			never++
 		default:
 			without++
@@ -471,7 +471,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 					switch {
 					case err == nil:
 						yes.Add(1)
-					case errors.Is(err, ErrNotSent):
+					case errors.Is(err, driver.ErrNotSent):
 						no.Add(1)
 					default:
 						unknown.Add(1)
@@ -483,7 +483,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 		all.Wait()
 		close(stop)
 		trouble.Wait()
-		// What is still under way is ahead of this in the line, or will never come.
+		// What is still under way is ahead of this in the pipeline, or will never come.
 		reply, err := l.Request(t.Context(), wire.Plain("INCRBY", "n", 0))
 		for errors.Is(err, io.EOF) || reply.Kind == protocol.Silence {
 			reply, err = l.Request(t.Context(), wire.Plain("INCRBY", "n", 0))
@@ -504,11 +504,11 @@ func TestKilledConnectionIsNoticed(t *testing.T) {
 		_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
 		require.NoError(t, err)
 		s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		eventually(t, "it noticed", func() bool { return l.link.Load() == nil })
+		eventually(t, "it noticed", func() bool { return l.only.link.Load() == nil })
 	}
 }
 
-// A command over the line costs the boxes of its arguments: key, token and TTL for the one, key and
+// A command over the shared connection costs the boxes of its arguments: key, token and TTL for the one, key and
 // token for the other.
 func TestAllocations(t *testing.T) {
 	if raceDetector {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -41,7 +42,7 @@ func TestAServerThatIsTheWrongOneIsLeft(t *testing.T) {
 			all.Go(func() {
 				err := set()
 				assert.ErrorContains(t, err, "READONLY")
-				assert.NotErrorIs(t, err, ErrNotSent)
+				assert.NotErrorIs(t, err, driver.ErrNotSent)
 				_, err = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
 				assert.NoError(t, err, "what others have sent gets its reply")
 			})

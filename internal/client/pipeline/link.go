@@ -21,17 +21,20 @@ import (
 //	head           next            tail
 //	| sent, no reply | to be written |
 type link struct {
-	line *Line
-	conn redis.Conn
+	server *server
+	conn   redis.Conn
+	procs  int // processors of this process
 
 	mu               sync.Mutex
 	ring             []*call // its length is a power of two
 	head, next, tail uint32
-	writing          bool // somebody writes: nothing that is sent may be reused if it is not answered
-	asleep           bool // the writer waits for wake
-	retired          bool // nothing new, and it is over with the last reply
-	crowd            uint8
-	waiting          int // callers without a place
+	writing          bool   // somebody writes: nothing that is sent may be reused if it is not answered
+	asleep           bool   // the writer waits for wake
+	retired          bool   // nothing new, and it is over with the last reply
+	crowd            uint32 // the most calls that stood in the ring at once lately
+	most, counted    uint32 // the same since the last count began, and how many calls came since
+	bytes            int    // of the calls in the ring, estimated
+	waiting          int    // callers without a place
 	tick             uint32
 	heard            uint32 // the tick of the last reply
 	ticking          bool
@@ -49,25 +52,27 @@ type link struct {
 	batch []*call       // the writer's
 }
 
-// crowdMemory is how many calls in a row must have come alone before callers write themselves.
-const crowdMemory = 16
+// What a caller writes itself at most. Its write never blocks: no more bytes than that are unanswered, and the send buffers of
+// systems in use have 4096 bytes or more.
+const ownBytes, ownCalls = 4096, 32
 
 // ticks is how finely the watchdog divides the reply timeout.
 const ticks = 4
 
-func newLink(l *Line, conn redis.Conn) *link {
+func newLink(s *server) *link {
 	return &link{
-		line: l, conn: conn, ring: make([]*call, 64),
+		server: s, procs: runtime.GOMAXPROCS(0), ring: make([]*call, 64),
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 }
 
-func (k *link) start() {
+func (k *link) start(conn redis.Conn) {
+	k.conn = conn
 	k.mu.Lock()
 	k.timer = time.AfterFunc(k.idle(), k.look)
 	k.mu.Unlock()
-	k.line.background.Fork(k.read)
-	k.line.background.Fork(k.write)
+	k.server.owner.background.Fork(k.read)
+	k.server.owner.background.Fork(k.write)
 }
 
 // submit gives a call its place. It returns false when the link is over, and an error when ctx ended
@@ -84,8 +89,6 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 		k.mu.Unlock()
 		return false, nil
 	}
-	alone := k.head == k.tail
-	first := k.tail
 	if c.request.AnswerLast {
 		// The server writes to its clients in the reverse of the order in which it first had something for
 		// them. With an answer to write already when the command publishes, we are the last.
@@ -98,25 +101,10 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	}
 	k.push(c)
 	k.watch()
-	if alone && k.crowd > 0 {
-		k.crowd--
-	} else if !alone {
-		k.crowd = crowdMemory
-	}
-	if alone && k.crowd == 0 && !k.writing && !c.batched && c.short() {
-		k.writing = true
-		var batch [3]*call
-		n := 0
-		for ; k.next != k.tail; k.next++ {
-			one := *k.slot(k.next)
-			one.at = sent
-			batch[n] = one
-			n++
-		}
-		k.mu.Unlock()
-		k.transmit(first, batch[:n]...)
-		k.mu.Lock()
-		k.wrote()
+	k.count()
+	if n := k.tail - k.next; !c.batched && !k.writing && n >= k.enough() && n <= ownCalls && k.bytes <= ownBytes {
+		var own [ownCalls]*call
+		k.send(own[:0])
 		return true, nil
 	}
 	k.rouse()
@@ -124,8 +112,27 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	return true, nil
 }
 
+// count keeps crowd. Called with mu held.
+func (k *link) count() {
+	k.most = max(k.most, k.tail-k.head)
+	k.crowd = max(k.crowd, k.most)
+	if k.counted++; k.counted > 4*k.crowd+16 {
+		k.crowd, k.most, k.counted = k.most, 0, 0
+	}
+}
+
+// enough is how many queued calls are worth a write. With all of the crowd in one write, client and server would wait for each
+// other in turns. So one half is at the server while the other half is made ready. On one processor a write of a single call
+// pays for as long as there are few. On several ones a call alone would wake another thread. Called with mu held.
+func (k *link) enough() uint32 {
+	if k.procs == 1 {
+		return (k.crowd - 1) / 2
+	}
+	return max(k.crowd/2, min(k.crowd, 2))
+}
+
 func (k *link) full() bool {
-	return int(k.tail-k.head) >= k.line.opts.Bound && k.err == nil && !k.retired
+	return int(k.tail-k.head) >= k.server.owner.opts.Bound && k.err == nil && !k.retired
 }
 
 // waitForRoom waits until there is a place. Called, and returning, with mu held.
@@ -164,7 +171,8 @@ func (k *link) push(c *call) {
 		}
 		k.ring = grown
 	}
-	c.link, c.at, c.tick = k, queued, k.tick
+	c.link, c.at, c.tick, c.bytes = k, queued, k.tick, c.size()
+	k.bytes += c.bytes
 	*k.slot(k.tail) = c
 	k.tail++
 }
@@ -235,35 +243,42 @@ func (k *link) write() {
 			}
 			continue
 		}
-		first := k.next
-		k.take()
-		k.writing = true
-		k.mu.Unlock()
-		k.transmit(first, k.batch...)
+		k.batch = k.send(k.batch[:0])
 		clear(k.batch)
-		k.mu.Lock()
-		k.wrote()
 	}
 }
 
+// send writes what is queued, of which it makes a batch. Called with mu held, which it gives up.
+func (k *link) send(batch []*call) []*call {
+	first := k.next
+	batch = k.take(batch)
+	k.writing = true
+	k.mu.Unlock()
+	k.transmit(first, batch...)
+	k.mu.Lock()
+	k.wrote()
+	return batch
+}
+
 // take moves what is queued to the batch, and drops what was withdrawn. Called with mu held.
-func (k *link) take() {
-	k.batch = k.batch[:0]
+func (k *link) take(batch []*call) []*call {
 	to := k.next
 	for i := k.next; i != k.tail; i++ {
 		c := *k.slot(i)
 		*k.slot(i) = nil
 		if c.at == withdrawn {
+			k.bytes -= c.bytes
 			c.free()
 			continue
 		}
 		c.at = sent
 		*k.slot(to) = c
 		to++
-		k.batch = append(k.batch, c)
+		batch = append(batch, c)
 	}
 	k.next, k.tail = to, to
 	k.offerRoom()
+	return batch
 }
 
 // transmit writes calls, the first of which has a number in the ring. Once it is encoded, a call can be
@@ -314,6 +329,7 @@ func (k *link) read() {
 		c := *slot
 		*slot = nil
 		k.head++
+		k.bytes -= c.bytes
 		k.heard = k.tick
 		c.at = answered
 		k.offerRoom()
@@ -359,7 +375,7 @@ func (k *link) fail(err error) {
 	writing := k.writing
 	k.mu.Unlock()
 	_ = k.conn.Close() // wakes the reader, and a writer that is stuck
-	k.line.broke(k, err)
+	k.server.broke(k, err)
 	if !writing {
 		k.resolve()
 	}
@@ -376,7 +392,7 @@ func (k *link) retire() {
 		return
 	}
 	k.retired = true
-	k.spare = context.AfterFunc(k.line.life, func() { k.fail(ErrClosed) }) // the line does not know it any more
+	k.spare = context.AfterFunc(k.server.owner.life, func() { k.fail(ErrClosed) }) // its server does not know it any more
 	k.dropQueued(errBeforeItsTurn)
 	k.offerRoom() // those who wait for a place shall hear of it
 	over := k.head == k.tail
@@ -423,25 +439,39 @@ func (k *link) resolve() {
 
 // idle is how long the timer sleeps while nothing is under way.
 func (k *link) idle() time.Duration {
-	if k.line.opts.Ping < 0 {
+	if k.server.owner.opts.Ping < 0 {
 		return time.Hour
 	}
-	return k.line.opts.Ping
+	return k.server.owner.opts.Ping
 }
 
 // watch keeps the watchdog going while there is something to wait for. Called with mu held.
 func (k *link) watch() {
 	if !k.ticking {
 		k.ticking = true
-		k.timer.Reset(k.line.opts.ReplyTimeout / ticks)
+		k.timer.Reset(k.server.owner.opts.ReplyTimeout / ticks)
 	}
 }
 
 // look is the watchdog: it counts ticks, so that no call has to read a clock.
 func (k *link) look() {
 	if k.late() {
-		k.fail(fmt.Errorf("no reply within %v", k.line.opts.ReplyTimeout))
+		k.fail(fmt.Errorf("no reply within %v", k.server.owner.opts.ReplyTimeout))
 	}
+}
+
+// due tells a read that found nothing that a reply is on its way, and that it pays to look again.
+func (k *link) due() bool {
+	k.mu.Lock()
+	pays := k.procs == 1 || k.crowd <= 1 // else the scheduler looks for work itself, and a crowd needs the processors
+	k.mu.Unlock()
+	if !pays {
+		return false
+	}
+	runtime.Gosched() // whoever was woken by the last replies may have something to write
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.head != k.next
 }
 
 // late tells that no reply has come for too long though one is due, and sets the timer anew. As long as
@@ -457,12 +487,12 @@ func (k *link) late() bool {
 	case k.head != k.tail && k.tick-max((*k.slot(k.head)).tick, k.heard) > ticks:
 		return true
 	case k.head != k.tail:
-		k.timer.Reset(k.line.opts.ReplyTimeout / ticks)
+		k.timer.Reset(k.server.owner.opts.ReplyTimeout / ticks)
 	case k.ticking:
 		k.ticking = false
 		k.timer.Reset(k.idle())
 	default:
-		if k.line.opts.Ping > 0 {
+		if k.server.owner.opts.Ping > 0 {
 			k.ping()
 		}
 	}

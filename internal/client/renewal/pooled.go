@@ -69,9 +69,3 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 
 // sendAgain is how often a renewal goes out once more that the wrong server has refused.
 const sendAgain = 2
-
-// Close implements Batcher.
-func (p *Pooled) Close() {}
-
-// Wait implements Batcher.
-func (p *Pooled) Wait() {}

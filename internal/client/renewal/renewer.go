@@ -91,11 +91,9 @@ func (l Loss) String() string {
 	}[l]
 }
 
-// Batcher sends commands together and hands out their replies: a line, or Pooled.
+// Batcher sends commands together and hands out their replies: a pipeline.Conn, or Pooled.
 type Batcher interface {
 	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
-	Close()
-	Wait()
 }
 
 // round is one renewal of one lease on every server; guarded by the renewer's mu.
@@ -124,13 +122,15 @@ type Renewer struct {
 	wake    chan struct{}
 	done    chan struct{}
 
+	life       context.Context // of batches
+	end        context.CancelFunc
 	background sync.WaitGroup
 }
 
-// Options of a Renewer; Now, Lines and ReplyTimeout are required.
+// Options of a Renewer; Now, Servers and ReplyTimeout are required.
 type Options struct {
 	Now          func() protocol.Instant // monotonic
-	Lines        []Batcher               // one to each server; they are the renewer's to close
+	Servers      []Batcher               // one to each
 	Quorum       int                     // how many of them decide; zero: one
 	Drift        time.Duration           // taken off every deadline
 	ReplyTimeout time.Duration           // the longest wait for a batch
@@ -142,7 +142,9 @@ const batchLimit = 1000
 // New returns a renewer that starts its goroutine with the first lease.
 func New(opts Options) *Renewer {
 	opts.Quorum = max(opts.Quorum, 1)
-	return &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	r.life, r.end = context.WithCancel(context.Background())
+	return r
 }
 
 // Add takes a lease in.
@@ -252,7 +254,7 @@ func Extension(reply protocol.Reply) Answer {
 	}
 }
 
-// Close ends the goroutine, every lease and the lines. It returns how many leases there were.
+// Close ends the goroutine, every lease and what is under way. It returns how many leases there were.
 func (r *Renewer) Close() int {
 	r.mu.Lock()
 	r.closed = true
@@ -267,13 +269,8 @@ func (r *Renewer) Close() int {
 		close(r.wake)
 		<-r.done
 	}
-	for _, b := range r.opts.Lines {
-		b.Close()
-	}
+	r.end()
 	r.background.Wait()
-	for _, b := range r.opts.Lines {
-		b.Wait()
-	}
 	for _, s := range left {
 		s.Owner.Lost(Closed)
 	}
@@ -376,9 +373,9 @@ func (r *Renewer) send(due []*Lease) {
 	if len(together) == 0 {
 		return
 	}
-	for _, b := range r.opts.Lines {
+	for _, b := range r.opts.Servers {
 		r.background.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), r.opts.ReplyTimeout)
+			ctx, cancel := context.WithTimeout(r.life, r.opts.ReplyTimeout)
 			defer cancel()
 			for from := 0; from < len(commands); from += batchLimit {
 				to := min(from+batchLimit, len(commands))
@@ -435,13 +432,13 @@ func (r *Renewer) answer(s *Lease, v *round, answer Answer, err error) {
 		r.rouse(s.at)
 		r.mu.Unlock()
 		s.Owner.Renewed(now.Sub(v.sent))
-	case v.no > len(r.opts.Lines)-r.opts.Quorum:
+	case v.no > len(r.opts.Servers)-r.opts.Quorum:
 		v.decided = true
 		s.why = Taken
 		r.pop(s)
 		r.mu.Unlock()
 		s.Owner.Lost(Taken)
-	case v.answered == len(r.opts.Lines):
+	case v.answered == len(r.opts.Servers):
 		v.decided = true
 		if s.round == v { // try again soon: most of the time that is left is for that
 			s.due = min(s.due, now.Add(max(min(s.Until().Sub(now)/8, 500*time.Millisecond), time.Millisecond)))

@@ -34,9 +34,6 @@ func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(i
 	}
 }
 
-func (p *post) Close() {}
-func (p *post) Wait()  {}
-
 func (p *post) answer(reply protocol.Reply, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +94,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	b := &bench{T: t, clock: NewClock(), post: &post{reply: yes}}
-	b.r = New(Options{Now: b.clock.Now, Lines: []Batcher{b.post}, ReplyTimeout: time.Second})
+	b.r = New(Options{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
 	t.Cleanup(func() { b.r.Close() })
 	return b
 }
@@ -215,7 +212,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
 		t.Run(c.name, func(t *testing.T) {
 			now = 0
-			r := New(Options{Now: func() protocol.Instant { return now }, Lines: []Batcher{&post{}}})
+			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&post{}}})
 			k := newLease(r)
 			if c.why == Outlived {
 				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {

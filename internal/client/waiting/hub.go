@@ -23,7 +23,7 @@ const (
 	Tracking = lockmigrate.ModeTracking
 )
 
-// Runner runs protocol machines: a driver.Driver over a pool, or a line.
+// Runner runs protocol machines: a driver.Driver over a pool, or a pipeline.Conn.
 type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }
@@ -34,7 +34,7 @@ type Options struct {
 	Dial func(ctx context.Context) (redis.Conn, error)
 	// Servers, where the keys are on several, takes Dial's place.
 	Servers topology.Servers
-	// Runner runs the fronts' machines while there is no line.
+	// Runner runs the fronts' machines while there is no tracked connection.
 	Runner Runner
 	// Now is the clock of the machines.
 	Now func() protocol.Instant
@@ -139,7 +139,7 @@ func (h *Hub) stop() {
 	}
 	if t := h.tracked; t != nil {
 		h.tracked = nil
-		h.background.Go(func() { t.way.Close(); t.way.Wait() })
+		h.background.Go(func() { t.conn.Close(); t.conn.Wait() })
 	}
 	h.setMode(Idle, nil)
 }

@@ -238,7 +238,7 @@ func parseGrant(text string) (token string, e Event, ok bool) {
 }
 
 // look pings the server when nothing has been heard since the last look, and gives the listener up when
-// that stays without an answer. The connection beside it is pinged by its line.
+// that stays without an answer. The connection beside it is pinged by itself.
 func (l *listener) look(heard int64) {
 	if now := l.heard.Load(); now != heard {
 		l.lookAgain(l.hub.opts.Ping, func() { l.look(now) })

@@ -35,16 +35,7 @@ func (p *place) mode() Mode {
 }
 
 // tracked is one life of the tracked connections, from the first waiter until nobody has waited for Linger.
-type tracked struct {
-	hub *Hub
-	way pipeline.Way
-}
-
-// Setup implements line.Events: it makes the listener for a fresh connection and has that one's reads tracked.
-func (t *tracked) Setup(addr string, conn redis.Conn) error { return t.hub.setUp(t, addr, conn) }
-
-// Down implements line.Events.
-func (t *tracked) Down(addr string, conn redis.Conn, err error) { t.hub.down(t, addr, conn, err) }
+type tracked struct{ conn *pipeline.Conn }
 
 // place returns the place of a server. The caller holds mu.
 func (h *Hub) place(addr string) *place {
@@ -161,15 +152,12 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.
 func (h *Hub) track() {
-	opts := pipeline.Options{Dial: h.opts.Dial, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping}
-	t := &tracked{hub: h}
-	if h.opts.Servers != nil {
-		t.way = pipeline.NewLines(h.opts.Servers, opts, t)
-	} else {
-		opts.Setup = func(conn redis.Conn) error { return t.Setup("", conn) }
-		opts.Down = func(conn redis.Conn, err error) { t.Down("", conn, err) }
-		t.way = pipeline.New(opts)
-	}
+	t := &tracked{}
+	t.conn = pipeline.New(pipeline.Options{
+		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping,
+		Setup: func(addr string, conn redis.Conn) error { return h.setUp(t, addr, conn) },
+		Down:  func(addr string, conn redis.Conn, err error) { h.down(t, addr, conn, err) },
+	})
 	h.tracked = t
 }
 
@@ -217,7 +205,7 @@ func (h *Hub) start(addr string, keys []string, t *tracked) (moved map[string]st
 			return moved, nil
 		}
 	}
-	if err = t.way.ConnectTo(ctx, addr); err != nil && h.opts.Servers != nil {
+	if err = t.conn.Connect(ctx, addr); err != nil && h.opts.Servers != nil {
 		h.opts.Servers.Stale(addr)
 	}
 	return moved, err
@@ -339,7 +327,7 @@ func (h *Hub) deaf(l *listener, err error) {
 	h.lost(p, err)
 	h.mu.Unlock()
 	if t != nil {
-		t.way.Disconnect(l.addr, l.beside, err)
+		t.conn.Disconnect(l.addr, l.beside, err)
 	}
 }
 

@@ -143,21 +143,21 @@ func (t *Turn) Leave() {
 // key that the front has not heard of yet are forgotten, because what it asks now comes after them.
 func (t *Turn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	t.Forget()
-	if way := t.way(); way != nil {
-		return way.Advance(ctx, m, reply, abandoned)
+	if conn := t.conn(); conn != nil {
+		return conn.Advance(ctx, m, reply, abandoned)
 	}
 	return t.hub.opts.Runner.Advance(ctx, m, reply, abandoned)
 }
 
-// way returns the tracked connections, nil while the key is not listened for.
-func (t *Turn) way() pipeline.Way {
+// conn returns the tracked connections, nil while the key is not listened for.
+func (t *Turn) conn() *pipeline.Conn {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t.queue.place == nil || t.queue.place.listener == nil || h.tracked == nil {
 		return nil
 	}
-	return h.tracked.way
+	return h.tracked.conn
 }
 
 // Mode returns what wakes those who wait for this key at present.
@@ -170,11 +170,11 @@ func (t *Turn) Mode() Mode {
 // arm has the key's next change reported, where there is tracking, and tells whether the key exists: if it does
 // not, the change has been already. It is for those whose questions do not go over Advance.
 func (t *Turn) arm(ctx context.Context) (exists bool, err error) {
-	way := t.way()
-	if way == nil {
+	conn := t.conn()
+	if conn == nil {
 		return true, nil
 	}
-	reply, err := way.Request(ctx, wire.Plain("EXISTS", t.queue.key))
+	reply, err := conn.Request(ctx, wire.Plain("EXISTS", t.queue.key))
 	if err != nil && context.Cause(ctx) == nil {
 		return true, nil // the connection broke, or the server refuses; the timer remains
 	}

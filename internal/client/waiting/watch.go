@@ -29,13 +29,13 @@ const (
 )
 
 // Watch is whether one who waits in a queue on the server watches the key. Once it had a reason to, its
-// questions go over the tracked line and watch the key by themselves.
+// questions go over the tracked connection and watch the key by themselves.
 type Watch struct {
-	wanted bool // ask over the tracked line
+	wanted bool // ask over the tracked connection
 	set    bool // the key is watched: the next change will be told
 }
 
-// Over returns what the next question goes over: plain, or the tracked line.
+// Over returns what the next question goes over: plain, or the tracked connection.
 func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 	w.set = w.wanted
 	if w.wanted {
@@ -44,10 +44,10 @@ func (w *Watch) Over(plain Runner, turn *Turn) Runner {
 	return plain
 }
 
-// Listen has the next question go over the tracked line, so that it watches the key from that moment on.
+// Listen has the next question go over the tracked connection, so that it watches the key from that moment on.
 func (w *Watch) Listen() { w.wanted = true }
 
-// Listened tells that the last question went over the tracked line.
+// Listened tells that the last question went over the tracked connection.
 func (w *Watch) Listened() bool { return w.set }
 
 // Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that

@@ -2,8 +2,8 @@ package census
 
 import (
 	"bytes"
+	"fmt"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -16,7 +16,7 @@ func companion(name []byte) (Finding, bool) {
 	if !ok {
 		return Finding{}, false
 	}
-	return beside(role + " of " + lockmigrate.Quote(key)), true
+	return beside(fmt.Sprintf("%s of %.120q", role, key)), true
 }
 
 func beside(note string) Finding {

@@ -461,7 +461,6 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 		h.at = l.At
 		return
 	}
-	owner := o.tokens[e.Value]
 	switch name := o.script.name; {
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
@@ -469,34 +468,35 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 		}
 	case name == "gated_set.lua":
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
-	case strings.HasPrefix(name, "bridge_"):
-		c.votes[vote{Bridge, ours}]++
-		c.ttl = e.TTL
+	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
+		owner, asked := o.tokens[e.Value]
+		if !asked {
+			owner = asker{c, kindOf(name)}
+		}
+		owner.c.votes[vote{owner.kind, ours}]++
 		for _, p := range lk.past {
-			if p.value == e.Value { // put back after a stale DEL or a clobber
+			if owner.kind == Bridge && p.value == e.Value { // put back after a stale DEL or a clobber
 				p.lost, p.at = "", l.At
 				lk.past = slices.DeleteFunc(lk.past, func(x *hold) bool { return x == p })
 				lk.holder = p
 				return
 			}
 		}
-		how := "free"
-		if e.There {
+		how, granted := "free", strings.HasSuffix(name, "_release.lua")
+		switch {
+		case granted && h != nil:
+			o.release(lk, h, c, l.At)
+		case owner.kind == Bridge && owner.c == c && e.There:
 			how = "takeover"
 		}
-		c.tries++
-		o.uses(c, lk)
-		o.acquire(c, lk, s, e.Value, l.At, how)
-	case strings.HasPrefix(name, "modern_"):
-		if owner == nil {
-			owner = c
+		if owner.kind == Bridge {
+			owner.c.tries++
+			if owner.c == c {
+				c.ttl = e.TTL
+			}
 		}
-		owner.votes[vote{Modern, ours}]++
-		if name == "modern_release.lua" && h != nil {
-			o.release(lk, h, c, l.At)
-		}
-		o.uses(owner, lk)
-		o.acquire(owner, lk, s, e.Value, l.At, "free")
+		o.uses(owner.c, lk)
+		o.acquire(owner.c, lk, s, e.Value, l.At, how)
 	}
 }
 

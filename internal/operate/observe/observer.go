@@ -61,7 +61,7 @@ type Observer struct {
 	clocks   *Clocks
 	clocksAt protocol.Instant
 	script   script
-	tokens   map[string]*client // who asked with which token, for hand-overs
+	tokens   map[string]asker // who asked with which token, for hand-overs
 	names    map[string]Peer
 	steps    map[string]step // by host
 
@@ -230,7 +230,7 @@ func New(opts Options) *Observer {
 	return &Observer{
 		Keys: NewKeys(opts.MaxKeys), opts: opts,
 		clients: map[string]*client{}, locks: map[keyID]*lock{}, sums: map[pair]*sums{},
-		tokens: map[string]*client{}, names: map[string]Peer{}, hazards: map[string]int64{},
+		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
 	}
 }
@@ -404,9 +404,9 @@ func (o *Observer) begin(c *client, l *Line) {
 	o.script.keys, _ = strconv.Atoi(l.Words[2])
 	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
 	o.script.name = scripts.NameOf(l.Words[1])
-	if o.script.name == "modern_take.lua" || o.script.name == "modern_queue.lua" {
-		if args := o.script.args(); len(args) > 0 && len(o.tokens) < o.opts.MaxKeys {
-			o.tokens[strings.Clone(args[0])] = c
+	if at, asks := tokenAt[o.script.name]; asks {
+		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
+			o.tokens[strings.Clone(args[at])] = asker{c, kindOf(o.script.name)}
 		}
 	}
 	for _, name := range o.script.names() {
@@ -415,6 +415,29 @@ func (o *Observer) begin(c *client, l *Line) {
 		}
 	}
 }
+
+// asker is a client of ours that has asked for a lock, and what it is.
+type asker struct {
+	c    *client
+	kind string
+}
+
+// kindOf tells what a client is that runs a script of ours.
+func kindOf(script string) string {
+	if strings.HasPrefix(script, "bridge_") {
+		return Bridge
+	}
+	return Modern
+}
+
+// tokenAt are the scripts that ask for a lock: where the token is among their arguments.
+var tokenAt = func() map[string]int {
+	at := map[string]int{}
+	for _, s := range []*scripts.Script{scripts.ModernTake, scripts.ModernQueue, scripts.BridgeAcquire} {
+		at[s.Name] = slices.IndexFunc(s.Args, func(a scripts.Argument) bool { return a.Name == "token" || a.Name == "value" })
+	}
+	return at
+}()
 
 func (s *script) names() []string {
 	if len(s.words) < 3 {

@@ -16,8 +16,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-type redisError = redis.Error
-
 // prober reads keys. Each read has its exact place in the MONITOR stream, so its reply is the key's state
 // at that place: the reader of the stream, on meeting the line, takes the reply from here.
 type prober struct {

@@ -49,7 +49,7 @@ type Right struct {
 
 // Use is one way to use a package, or one command of lockmigrate.
 type Use struct {
-	Name   string // legacy, modern Fencing, lockmigrate scan
+	Name   string // legacy, modern FenceTTL, lockmigrate scan
 	Rights []Right
 }
 

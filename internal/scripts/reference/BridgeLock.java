@@ -104,8 +104,9 @@ public final class BridgeLock {
         values.put("fence_ttl", text(options.fenceTtlMs));
         values.put("not_after", "0");
         values.put("gap", text(options.yieldMs));
+        values.put("rules", options.graceMs + " " + options.unit + " " + options.layout + " " + options.yieldMs);
         values.put("behind", "0");
-        values.put("patience", "0");
+        values.put("hand", "0"); // a release wakes the first of those who wait in the queue
         values.put("put_back", "0");
         this.acquire = new Script(acquire);
         this.settle = new Script(settle);
@@ -121,11 +122,19 @@ public final class BridgeLock {
 
         Script(String text) {
             this.text = text;
-            Matcher lines = Pattern.compile("^-- (KEYS|ARGV) (\\w+)", Pattern.MULTILINE).matcher(text);
+            Matcher lines = Pattern.compile("^-- (KEYS|ARGV) (\\[?)(\\w+)", Pattern.MULTILINE).matcher(text);
             while (lines.find()) {
                 boolean key = lines.group(1).equals("KEYS");
-                String name = lines.group(2);
-                if (key ? !SUFFIXES.containsKey(name) : !name.matches("value|held") && !values.containsKey(name)) {
+                String name = lines.group(3);
+                boolean known = key ? SUFFIXES.containsKey(name) : name.matches("value|held") || values.containsKey(name);
+                if (key ? keys.contains(null) : args.contains(null)) {
+                    continue; // behind one that is left out
+                }
+                if (!known && !lines.group(2).isEmpty()) {
+                    (key ? keys : args).add(null); // it may be left out, and so may all that follow it
+                    continue;
+                }
+                if (!known) {
                     throw new IllegalArgumentException("a script needs " + name + ": take scripts and class from one version");
                 }
                 (key ? keys : args).add(name);
@@ -135,13 +144,20 @@ public final class BridgeLock {
         List<?> run(Held held) {
             List<String> names = new ArrayList<>();
             for (String name : keys) {
+                if (name == null) {
+                    break;
+                }
                 names.add(name.equals("key") ? held.key : beside(held.key, SUFFIXES.get(name)));
             }
             List<String> given = new ArrayList<>();
             for (String name : args) {
+                if (name == null) {
+                    break;
+                }
                 given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : values.get(name));
             }
-            return (List<?>) redis.eval(text, names, given);
+            Object reply = redis.eval(text, names, given);
+            return reply instanceof List ? (List<?>) reply : List.of(reply);
         }
     }
 

@@ -53,17 +53,24 @@ class BridgeLock:
         self.ttl, self.settle = ttl_ms, settle_ms
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
-            "gap": yield_ms, "behind": 0, "patience": 0, "put_back": 0,
+            "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
         }
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
             with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
                 text = f.read()
-            keys, args = (re.findall("^-- %s (\\w+)" % kind, text, re.M) for kind in ("KEYS", "ARGV"))
-            unknown = set(keys) - set(SUFFIXES) | set(args) - set(self.values) - {"value", "held"}
-            if unknown:
-                raise ValueError("bridge_%s.lua needs %s: take script and module from one version" % (name, ", ".join(sorted(unknown))))
-            self.scripts[name] = text, keys, args
+            known = {"KEYS": set(SUFFIXES), "ARGV": set(self.values) | {"value", "held"}}
+            names = {"KEYS": [], "ARGV": []}
+            for kind, optional, word in re.findall(r"^-- (KEYS|ARGV) (\[?)(\w+)", text, re.M):
+                if None in names[kind]:  # behind one that is left out
+                    continue
+                if word in known[kind]:
+                    names[kind].append(word)
+                elif optional:  # it may be left out, and so may all that follow it
+                    names[kind].append(None)
+                else:
+                    raise ValueError("bridge_%s.lua needs %s: take script and module from one version" % (name, word))
+            self.scripts[name] = text, [n for n in names["KEYS"] if n], [n for n in names["ARGV"] if n]
 
     def try_acquire(self, key):
         """One attempt; None when another holds the key."""
@@ -116,7 +123,8 @@ class BridgeLock:
         call = [beside(held.key, SUFFIXES[k]) if SUFFIXES[k] else held.key for k in keys]
         values = dict(self.values, value=held.value, held=int((time.monotonic() - held.since) * 1000))
         call += [values[a] for a in args]
-        return self.evaluate(text, len(keys), *call)
+        reply = self.evaluate(text, len(keys), *call)
+        return reply if isinstance(reply, list) else [reply]
 
 
 class Holding:

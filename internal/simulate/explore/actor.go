@@ -283,7 +283,7 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
 	}
-	return binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim))
+	return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim)), int64(c.Held))
 }
 
 func flag(b bool, shift uint) byte {

@@ -57,6 +57,7 @@ func putBacks(n int) option    { return func(c *Client) { c.PutBacks = n } }
 func replyLate(n Ticks) option { return func(c *Client) { c.ReplyLate = n } }
 func claimed(n Ticks) option   { return func(c *Client) { c.Claim = ticks(n) } }
 func share(n Ticks) option     { return func(c *Client) { c.Share = ticks(n) } }
+func yields(n Ticks) option    { return func(c *Client) { c.Yield = ticks(n) } }
 func asksIn(n Ticks) option    { return func(c *Client) { c.MaxSleep = ticks(n) } }
 func stepBy(n Ticks) option    { return func(c *Client) { c.StepBy = n } }
 

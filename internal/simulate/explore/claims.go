@@ -8,7 +8,7 @@ import (
 // Claims is the whole table: what an exhaustive study of the protocol showed, and more.
 func Claims() []Claim {
 	var all []Claim
-	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), grantClaims(), bridgeGrantClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
+	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), yieldClaims(), grantClaims(), bridgeGrantClaims(), stageClaims(), releaseClaims(), dialectClaims()} {
 		all = append(all, group...)
 	}
 	return all
@@ -145,6 +145,24 @@ func queueClaims() []Claim {
 			world(10, L("a", ahead(5)), M("m", queue, crash, turns(2)), M("n", queue))},
 		{"LMM-queue-silent", "L M M", "the same, one reply never comes; its command runs, late or never", Exclusive, 0,
 			world(8, L("a"), M("m", queue, delay(1)), M("n", queue)).silences(1)},
+	}
+}
+
+// yieldClaims: bridge holders that leave the key free for old clients now and then. A gap only refuses, and it ends.
+func yieldClaims() []Claim {
+	L, B := legacyClient, bridgeClient
+	refused := func(m *Model) *Model { m.NoStats = true; return m }
+	return []Claim{
+		{"LB-yield", "L B", "gaps of 2 ticks by evidence; legacy clock ahead by more than the lease, crash of the bridge", Exclusive, 0,
+			world(10, L("a", ahead(5), turns(2)), B("x", yields(2), settle(2), crash, turns(2)))},
+		{"LBB-yield", "L B B", "INFO refused, gaps of 2 ticks without evidence, both bridge clients wait in the queue", Exclusive, 0,
+			refused(world(7, L("a"), B("x", queue, yields(2)), B("y", queue, yields(2))))},
+		{"LBB-yield-stale-del", "L B B", "gaps of 1 tick, stale DEL, guard", Exclusive, 0,
+			world(8, L("a", staleDel), B("x", yields(1), settle(2)), B("y", yields(1), settle(2))).only(bridgeBridge)},
+		{"BB-yield-idle", "B B", "INFO refused, gaps of 2 ticks without evidence: nobody waits for a free key for more than 4 ticks", Exclusive, 0,
+			refused(world(12, B("x", yields(2), punctual, turns(2)), B("y", yields(2), punctual, turns(2)))).idle(4)},
+		{"LB-yield-idle", "L B", "the same by evidence, beside a legacy client", Exclusive, 0,
+			world(12, L("a", punctual, turns(2)), B("x", yields(2), punctual, turns(2))).idle(4)},
 	}
 }
 

@@ -18,6 +18,7 @@
 package explore
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -43,6 +44,8 @@ type Model struct {
 	// Overrides replaces server operations, for planted bugs.
 	Overrides map[protocol.Op]model.Operation
 
+	// NoStats makes the server refuse INFO.
+	NoStats bool
 	// Silences is how many replies may fail to come, in the whole run. The command may have run, may
 	// run later, or never.
 	Silences int
@@ -124,6 +127,11 @@ func (c *Client) delay(op protocol.Op) Ticks {
 		}
 	}
 	return c.Delay
+}
+
+// counts tells that it matters how often the server has run SETNX: some client leaves gaps, and the server tells.
+func (m *Model) counts() bool {
+	return !m.NoStats && slices.ContainsFunc(m.Clients, func(c Client) bool { return c.Yield > 0 })
 }
 
 func (m *Model) serverClock(tick Ticks) protocol.Instant {

@@ -150,6 +150,10 @@ func plantedBugs() []planted {
 
 		// Token locks.
 		{"modern-release-without-compare", lateM, swap(protocol.CompareDel, protocol.Del, nil)},
+		{"bridge-gaps-of-three", claim("BB-yield-idle"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			next.Command.Gap *= 3
+			return next
+		})},
 		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-grasps-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-renewal-by-the-wrong-owner", func() *Model {

@@ -96,7 +96,7 @@ func (s *search) run(ctx context.Context) Outcome {
 func (s *search) begin() {
 	t, m := s.tables, s.model
 	first := server{}
-	first.store.Overrides = m.Overrides
+	first.store.Overrides, first.store.NoStats = m.Overrides, !m.counts()
 	for _, e := range m.Opening {
 		first.store.Put(e)
 	}

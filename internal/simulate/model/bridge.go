@@ -216,7 +216,7 @@ func bridgeDrop(c *call) protocol.Reply {
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
-	yields := mine && onKey && c.yieldsOn() && (cmd.Held >= time.Millisecond || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
+	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
 	c.leave(cmd.Entry, cmd.Stood)
 	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {

@@ -201,6 +201,9 @@ func (s *Store) AppendState(b []byte, now protocol.Instant) []byte {
 			b = binary.AppendVarint(b, f.N)
 		}
 	}
+	if !s.NoStats {
+		b = binary.AppendVarint(append(b, 'n'), s.SetNX)
+	}
 	for i := range s.watches {
 		w := &s.watches[i]
 		b = append(b, 'w', byte(w.conn), bit(w.lived)|bit(w.dirty)<<1)

@@ -31,8 +31,10 @@ func take(c *call) protocol.Reply {
 
 // extend is modern_extend.lua.
 func extend(c *call) protocol.Reply {
-	if !c.holds(c.command.Key, c.command.Value) {
+	if i := c.find(c.command.Key); i < 0 || c.entries[i].Kind != String {
 		return integer(0)
+	} else if found := c.entries[i].Value; found != c.command.Value {
+		return protocol.Reply{Kind: protocol.Integer, Text: found}
 	}
 	c.expire(c.command.Key, c.command.TTL)
 	if c.command.Fence != "" && c.command.FenceTTL > 0 {

@@ -8,9 +8,9 @@ import (
 
 // gaps is bridge_yield.lua: when a key is left free for old clients. All times are in milliseconds.
 type gaps struct {
-	c                                                        *call
-	gap                                                      int64
-	mode, at, credit, owed, waiting, count, noted, due, step int64
+	c                                                              *call
+	gap                                                            int64
+	mode, at, credit, owed, waiting, count, noted, due, step, seen int64
 }
 
 const (
@@ -19,9 +19,9 @@ const (
 	unknown   = -2
 )
 
-var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+$`)
+var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+ -?\d+$`)
 
-const gapsText = "%d %d %d %d %d %d %d %d %d"
+const gapsText = "%d %d %d %d %d %d %d %d %d %d"
 
 func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >= time.Millisecond }
 
@@ -32,7 +32,7 @@ func (c *call) recall() *gaps {
 		return nil
 	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
-	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step)
+	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen)
 	if err != nil || g.at > c.ms || g.noted > c.ms {
 		return nil
 	}
@@ -40,12 +40,20 @@ func (c *call) recall() *gaps {
 }
 
 func (g *gaps) remember(ms int64) {
-	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step)
+	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen)
 	g.c.write(g.c.command.Yield, text, ms)
 }
 
 // setnx is how often the server has run SETNX; false where it does not say.
 func (g *gaps) setnx() (n int64, known bool) { return g.c.SetNX, !g.c.NoStats }
+
+// stated is the same, -1 where the server does not say.
+func (g *gaps) stated() int64 {
+	if n, known := g.setnx(); known {
+		return n
+	}
+	return -1
+}
 
 func (g *gaps) earn(held, queued int64) {
 	g.credit = min(g.credit+min(held, 500*g.gap/(6*(100*queued+100+g.waiting))), 2*g.gap)
@@ -91,7 +99,7 @@ func (c *call) yields(queued int64) bool {
 	held := c.command.Held.Milliseconds()
 	queued += int64(c.command.Behind)
 	g := c.recall()
-	if g == nil && held == 0 && queued == 0 {
+	if g == nil && 32*held < c.command.Gap.Milliseconds() && queued == 0 {
 		return false
 	}
 	lasts := int64(keptFor)
@@ -105,7 +113,7 @@ func (c *call) yields(queued int64) bool {
 			g.credit, g.waiting, g.count = gap, 100, unknown
 		}
 	}
-	g.earn(held, queued)
+	g.earn(max(held, 1), queued)
 	g.owed = min(g.owed+g.waiting/(queued+1), 300)
 	g.mode = 0
 	if c.ms >= g.due && g.needed() && 2*g.credit >= g.gap && g.owed >= 0 {
@@ -123,7 +131,8 @@ func (g *gaps) oldTurn() {
 	if g.mode == 1 {
 		g.credit = max(g.credit-(g.c.ms-g.at), -2*g.gap)
 	}
-	if n, known := g.setnx(); g.count >= 0 && known && n == g.count {
+	g.seen = g.stated()
+	if g.count >= 0 && g.seen == g.count {
 		g.count, g.waiting = unknown, 100
 	}
 	g.mode, g.at, g.owed, g.due, g.step = 2, g.c.ms, max(g.owed-100, -100), 0, g.gap
@@ -143,7 +152,7 @@ func (g *gaps) keepsOff(queued int64) int64 {
 		g.due = g.c.ms + g.step
 	case g.mode == 2:
 		g.earn(g.c.ms-g.at, queued)
-		if g.owed >= 100 && g.credit > 0 {
+		if g.owed >= 100 && g.credit > 0 && (g.count == unknown || g.stated() > g.seen) {
 			g.mode, g.at = 1, g.c.ms
 			g.remember(keptFor)
 			return g.gap

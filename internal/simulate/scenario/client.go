@@ -62,7 +62,7 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 	durations := map[string]*time.Duration{
 		"lease": &c.Lease, "ttl": &c.Lease, "poll": &c.Poll, "patience": &c.Patience, "renew": &c.Renew,
 		"grace": &c.Grace, "settle": &c.Settle, "ahead": &c.Offset,
-		"claim": &c.Claim, "max-sleep": &c.MaxSleep, "share": &c.Share,
+		"claim": &c.Claim, "max-sleep": &c.MaxSleep, "share": &c.Share, "yield": &c.Yield,
 	}
 	distributions := map[string]*sim.Distribution{
 		"hold": &c.Hold, "think": &c.Think, "first": &c.First, "overrun-by": &c.OverBy,

@@ -87,7 +87,7 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 		name string
 		d    time.Duration
 	}{{"ahead", c.Offset}, {"renew", c.Renew}, {"grace", c.Grace}, {"settle", c.Settle},
-		{"claim", c.Claim}, {"max-sleep", c.MaxSleep}, {"share", c.Share}} {
+		{"claim", c.Claim}, {"max-sleep", c.MaxSleep}, {"share", c.Share}, {"yield", c.Yield}} {
 		if d.d != 0 {
 			fmt.Fprintf(b, " %s=%v", d.name, d.d)
 		}

@@ -56,6 +56,9 @@ func (s *Session) beginAcquire() {
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
 			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
 		}
+		if s.Yield > 0 {
+			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
+		}
 		if s.Member.Queue {
 			a := &s.bridgeAcquire
 			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), 4*s.Poll+s.Lease
@@ -98,7 +101,8 @@ func (s *Session) beginRelease() {
 		}
 	case Bridge:
 		s.running = bridgeRelease
-		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath()}
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
+			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
 		if s.Member.Queue {
 			r := &s.bridgeRelease
 			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.Member.Fence, fenceTTL

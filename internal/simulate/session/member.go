@@ -82,6 +82,8 @@ type Member struct {
 	MaxSleep time.Duration
 	// Share is for how long at a time a modern client that queues leaves the key to clients who only poll; 0 is never.
 	Share time.Duration
+	// Yield is for how long at a time a bridge client leaves the key to old clients; 0 is never.
+	Yield time.Duration
 
 	Mutation *Mutation // a planted bug; nil everywhere but in tests
 }

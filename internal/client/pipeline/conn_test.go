@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newLine(t *testing.T, s *redistest.Server, change func(*Options)) *Line {
+func newConn(t *testing.T, s *redistest.Server, change func(*Options)) *Conn {
 	t.Helper()
 	o := Options{
 		Dial:         func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) },
@@ -37,7 +37,7 @@ func newLine(t *testing.T, s *redistest.Server, change func(*Options)) *Line {
 
 func TestManyCallersOneConnection(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLine(t, s, nil)
+		l := newConn(t, s, nil)
 		var all sync.WaitGroup
 		for g := range 16 {
 			all.Go(func() {
@@ -56,7 +56,7 @@ func TestManyCallersOneConnection(t *testing.T) {
 
 func TestForgottenScriptIsSentAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLine(t, s, nil)
+		l := newConn(t, s, nil)
 		for range 3 {
 			s.Do("SCRIPT", "FLUSH")
 			s.Do("SET", "k", "mine")
@@ -69,7 +69,7 @@ func TestForgottenScriptIsSentAgain(t *testing.T) {
 
 func TestRefusalIsOneCallersOwn(t *testing.T) {
 	s := redistest.Mini(t)
-	l := newLine(t, s, nil)
+	l := newConn(t, s, nil)
 	s.Do("HSET", "h", "f", "v")
 	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "h"})
 	assert.Error(t, err)
@@ -80,11 +80,11 @@ func TestRefusalIsOneCallersOwn(t *testing.T) {
 	assert.Equal(t, protocol.Nil, reply.Kind)
 }
 
-// A cancelled caller is back at once, its run is finished behind it, and the line goes on.
+// A cancelled caller is back at once, its run is finished behind it, and the connection goes on.
 func TestCancelledRunIsFinished(t *testing.T) {
 	s := redistest.Real(t)
-	l := newLine(t, s, nil)
-	require.NoError(t, l.Connect(t.Context()))
+	l := newConn(t, s, nil)
+	require.NoError(t, l.Connect(t.Context(), ""))
 	s.Do("CLIENT", "PAUSE", 300, "WRITE")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -104,11 +104,11 @@ func TestCancelledRunIsFinished(t *testing.T) {
 func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 	s := redistest.Real(t)
 	down := make(chan error, 10)
-	l := newLine(t, s, func(o *Options) {
+	l := newConn(t, s, func(o *Options) {
 		o.ReplyTimeout = 50 * time.Millisecond
-		o.Down = func(_ redis.Conn, err error) { down <- err }
+		o.Down = func(_ string, _ redis.Conn, err error) { down <- err }
 	})
-	require.NoError(t, l.Connect(t.Context()))
+	require.NoError(t, l.Connect(t.Context(), ""))
 	s.Do("CLIENT", "PAUSE", 200)
 	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
 	assert.Equal(t, protocol.Silence, reply.Kind)
@@ -123,7 +123,7 @@ func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 // Broken connections under load: every call is answered, and every answer is its own.
 func TestKilledUnderLoad(t *testing.T) {
 	s := redistest.Real(t)
-	l := newLine(t, s, nil)
+	l := newConn(t, s, nil)
 	var all sync.WaitGroup
 	stop := make(chan struct{})
 	for g := range 8 {
@@ -152,7 +152,7 @@ func TestKilledUnderLoad(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	s := redistest.Mini(t)
-	l := newLine(t, s, nil)
+	l := newConn(t, s, nil)
 	const n = 1000
 	commands := make([]protocol.Command, n)
 	for i := range commands {
@@ -180,8 +180,8 @@ func TestBatch(t *testing.T) {
 
 func TestClosedLine(t *testing.T) {
 	s := redistest.Mini(t)
-	l := newLine(t, s, nil)
-	require.NoError(t, l.Connect(t.Context()))
+	l := newConn(t, s, nil)
+	require.NoError(t, l.Connect(t.Context(), ""))
 	l.Close()
 	_, err := l.Request(t.Context(), wire.Request{Name: "PING"})
 	assert.ErrorIs(t, err, ErrClosed)
