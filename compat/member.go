@@ -3,34 +3,20 @@ package compat
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // member keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
 type member struct {
-	store *stages.Store
-	gate  *gate
-	opts  Options // as the caller gave them
-	seen  lockmigrate.Observer
-	id    string
-	host  string
-	user  string // of the connections, as the server says
-
-	seq   int64
-	skew  time.Duration
-	why   string    // why the record cannot be run, as the last answer says; empty when it can
-	now   time.Time // on the server's clock when it was last heard of; zero: never
-	heard time.Time // the same moment here
-	bound time.Time // the latest bound of a report, on the server's clock; zero: none was sent
+	*stages.Membership
+	gate *gate
+	opts Options // as the caller gave them
+	seen lockmigrate.Observer
+	why  string // why the record cannot be run, as the last answer says; empty when it can
 
 	// longest is for how long a lock can outlive its last renewal, under every record that was ever obeyed: locks
 	// are renewed as they were taken.
@@ -38,18 +24,7 @@ type member struct {
 }
 
 func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer) *member {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	m := &member{store: store, gate: g, opts: opts, seen: seen, host: host}
-	// A member is a process, not a name: the process that follows a crashed one is another member, and what the
-	// crashed one may still hold goes on counting until it has run out.
-	if name := opts.Member; name != "" {
-		m.id = name + "/" + random.UUID()[:8]
-	} else {
-		m.id = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), random.UUID()[:8])
-	}
+	m := &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen}
 	return m
 }
 
@@ -89,48 +64,27 @@ func (m *member) run(ctx context.Context) {
 
 // report refreshes the lease, and takes what the answer says to the gate. News tells that the next report has
 // something to say that this one had not.
-//
-// The lease counts from before the report was sent, on the local monotonic clock; the server counts it from
-// later, on its own, and has the last word. Each report carries a bound on the server's clock: one that arrives
-// later, perhaps after this member has left, does not count.
 func (m *member) report(ctx context.Context) (news bool, err error) {
 	lease := m.gate.opts.memberLease
 	bounded, cancel := context.WithTimeout(ctx, min(m.gate.opts.ReplyTimeout, lease/2))
 	defer cancel()
-	if m.now.IsZero() {
-		order, err := m.store.Hello(bounded)
+	if !m.Known() {
+		order, err := m.Hello(bounded)
 		if err != nil {
 			return false, m.failed(ctx, err)
 		}
-		m.learn(order.Now, time.Now())
 		opts, misfit := m.opts.under(order)
 		m.note(misfit)
 		if misfit == nil {
 			m.longest = opts.longest()
 		}
-		if m.user == "" {
-			m.user = whoAmI(bounded, m.store.Pool)
-		}
 	}
-	sent := time.Now()
-	m.seq++
-	report := stages.Report{
-		ID: m.id, Seq: m.seq, Lease: lease, Longest: m.longest, Skew: m.skew, Misfit: m.why,
-		Info:  stages.Info{Host: m.host, Process: os.Getpid(), User: m.user},
-		Bound: m.now.Add(sent.Sub(m.heard) + lease),
-	}
-	if report.Bound.After(m.bound) {
-		m.bound = report.Bound
-	}
+	report := stages.Report{Lease: lease, Longest: m.longest, Misfit: m.why}
 	m.gate.report(&report)
-	order, err := m.store.Join(bounded, report)
-	if !order.Now.IsZero() {
-		m.learn(order.Now, time.Now())
-	}
+	order, until, err := m.Report(bounded, report)
 	if err != nil {
-		return errors.Is(err, stages.ErrLate), m.failed(ctx, err) // the server's clock was set: the next one has another bound
+		return errors.Is(err, stages.ErrLate), m.failed(ctx, err)
 	}
-	m.skew = sent.Add(time.Since(sent) / 2).Round(0).Sub(order.Now)
 	opts, misfit := m.opts.under(order)
 	said := m.why
 	m.note(misfit)
@@ -144,13 +98,9 @@ func (m *member) report(ctx context.Context) (news bool, err error) {
 		m.longest = max(m.longest, opts.longest())
 		return true, nil
 	default:
-		return m.gate.obey(order, opts, sent.Add(lease)), nil
+		return m.gate.obey(order, opts, until), nil
 	}
 }
-
-// learn keeps what time it is on the server. The server read its clock before now: a bound that is computed from
-// it is early rather than late.
-func (m *member) learn(server, now time.Time) { m.now, m.heard = server, now }
 
 // note keeps why the record cannot be run, in one line and not too long: it is for people who look at the stage.
 func (m *member) note(misfit error) {
@@ -173,27 +123,12 @@ func (m *member) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// whoAmI returns the user of the pool's connections; empty where that cannot be told.
-func whoAmI(ctx context.Context, pool lockmigrate.Pool) string {
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return ""
-	}
-	defer conn.Close()
-	user, err := redis.String(redis.DoContext(conn, ctx, "ACL", "WHOAMI"))
-	if err != nil {
-		return ""
-	}
-	return user
-}
-
 // leave says goodbye, if nothing is held. Otherwise the lease runs out by itself.
 func (m *member) leave() {
-	if !m.gate.idle() || m.bound.IsZero() {
+	if !m.gate.idle() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.gate.opts.ReplyTimeout)
 	defer cancel()
-	m.seq++
-	_ = m.store.Leave(ctx, m.id, m.seq, m.bound) // the lease runs out by itself
+	_ = m.Leave(ctx) // the lease runs out by itself
 }

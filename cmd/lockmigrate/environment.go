@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -17,6 +18,8 @@ type environment struct {
 	isTerminal func(io.Writer) bool
 	width      func(io.Writer) int // of a terminal, in columns
 	now        func() time.Time
+
+	grace atomic.Int64 // nanoseconds that the command may take to end after an interrupt, where that is more than leaveWithin
 
 	global globalFlags // what every command understands, valid once a command runs
 }

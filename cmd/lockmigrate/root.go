@@ -25,7 +25,7 @@ func run(ctx context.Context, env *environment, args []string) int {
 	finished := make(chan error, 1)
 	go func() { finished <- root.ExecuteContext(ctx) }()
 
-	err, interrupted := wait(ctx, finished)
+	err, interrupted := wait(ctx, finished, func() time.Duration { return max(leaveWithin, time.Duration(env.grace.Load())) })
 	if interrupted && !isOwnError(err) {
 		err = failedError("what it printed so far is not the whole", "interrupted")
 	}
@@ -36,7 +36,7 @@ func run(ctx context.Context, env *environment, args []string) int {
 }
 
 // wait returns a command's error; after an interrupt it waits only a moment for it.
-func wait(ctx context.Context, finished <-chan error) (err error, interrupted bool) {
+func wait(ctx context.Context, finished <-chan error, grace func() time.Duration) (err error, interrupted bool) {
 	select {
 	case err := <-finished:
 		return err, err != nil && ctx.Err() != nil
@@ -45,7 +45,7 @@ func wait(ctx context.Context, finished <-chan error) (err error, interrupted bo
 	select {
 	case err := <-finished:
 		return err, err != nil
-	case <-time.After(leaveWithin):
+	case <-time.After(grace()):
 		return nil, true
 	}
 }
@@ -93,6 +93,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 		newFenceCommand(env),
 		newSweepCommand(env),
 		newServeCommand(env),
+		newSidecarCommand(env),
 		newDemoCommand(env),
 		newScanCommand(env),
 		newScriptsCommand(env),
@@ -122,7 +123,7 @@ func prepare(c *cobra.Command) {
 }
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
-	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
+	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
 	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
 	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
 	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")

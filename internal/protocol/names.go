@@ -12,23 +12,28 @@ import (
 // The keys that may stand beside a lock's key, by how their names end. This table is the only place that
 // knows them: the locks make the names, and every tool reads them back with Owner.
 const (
-	guardEnding = ":guard"
-	fenceEnding = ":fence"
-	yieldEnding = ":yield"
-	queueEnding = ":queue"
-	shareEnding = ":share"
+	guardEnding  = ":guard"
+	fenceEnding  = ":fence"
+	recordEnding = ":sidecar"
+	yieldEnding  = ":yield"
+	queueEnding  = ":queue"
+	shareEnding  = ":share"
 )
 
 var companionRoles = map[string]string{
-	guardEnding: "the guard",
-	fenceEnding: "the fencing counter",
-	yieldEnding: "the state of the gaps for old clients",
-	queueEnding: "the queue",
-	shareEnding: "the pause for polling clients",
+	guardEnding:  "the guard",
+	fenceEnding:  "the fencing counter",
+	recordEnding: "the record of sidecars",
+	yieldEnding:  "the state of the gaps for old clients",
+	queueEnding:  "the queue",
+	shareEnding:  "the pause for polling clients",
 }
 
 // GuardKey returns the name of a bridge lock's guard.
 func GuardKey(key string) string { return Beside(key, guardEnding) }
+
+// SidecarKey returns the name of the record of what sidecars hold.
+func SidecarKey(key string) string { return Beside(key, recordEnding) }
 
 // FenceKey returns the name of a lock's fencing counter, the same in every stage.
 func FenceKey(key string) string { return Beside(key, fenceEnding) }

@@ -43,7 +43,7 @@ func TestCompanionsOf(t *testing.T) {
 
 // Owner leads from every companion back to its lock, and from nothing else.
 func TestOwner(t *testing.T) {
-	names := []func(string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey}
+	names := []func(string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey, SidecarKey}
 	if len(names) != len(companionRoles) {
 		t.Fatalf("%d roles, %d functions", len(companionRoles), len(names))
 	}

@@ -92,6 +92,9 @@ type Command struct {
 	Hand     bool          // BridgeDrop: the lock may be handed to the first in Queue
 	NotAfter Instant       // on the server's clock: the command is refused later than this; 0: no bound
 
+	Record  string       // the key of the sidecars' record
+	Sidecar *SidecarCall // of a sidecar's ops
+
 	Count int64 // WaitReplicas: how many of them
 }
 

@@ -7,8 +7,10 @@
 //	-- ARGV value    the value that it must hold
 //	-- ARGV [entry]  what may be left out at the end, in brackets
 //	-- ARGV pairs... any number of values
+//	-- WORD name     of all words together ARGV[1] is made, with a space between two; only the last one may hold spaces
 //
-// The script uses these names; load binds them. A caller gives the values by the same names: [Script.Call] for a
+// A line "-- include FILE" puts a shared part in its place. The script uses the names of its header; load binds each before the
+// first part that uses it. A caller gives the values by the same names: [Script.Call] for a
 // map, package wire for a command.
 //
 // # A new argument
@@ -33,6 +35,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -66,6 +69,13 @@ var (
 	GatedSet        = load("gated_set.lua")
 	GatedCompareSet = load("gated_compare_set.lua")
 
+	SidecarTake   = load("sidecar_take.lua")
+	SidecarGet    = load("sidecar_get.lua")
+	SidecarDel    = load("sidecar_del.lua")
+	SidecarExpire = load("sidecar_expire.lua")
+	SidecarKeep   = load("sidecar_keep.lua")
+	SidecarOld    = load("sidecar_old.lua")
+
 	StageInit   = load("stage_init.lua")
 	StageJoin   = load("stage_join.lua")
 	StageLeave  = load("stage_leave.lua")
@@ -84,6 +94,26 @@ type Script struct {
 	Digest     string // SHA-1 of Source, as EVALSHA wants it
 	ByDigest   any    // Digest, boxed once and not with every call
 	Keys, Args []Argument
+	Words      []Argument // packed into one argument: Pack
+}
+
+// Pack makes the one argument of the words, which value gives by their names.
+func (s *Script) Pack(value func(name string) any) string {
+	packed := make([]byte, 0, 160)
+	for i, w := range s.Words {
+		if i > 0 {
+			packed = append(packed, ' ')
+		}
+		switch v := value(w.Name).(type) {
+		case string:
+			packed = append(packed, v...)
+		case int64:
+			packed = strconv.AppendInt(packed, v, 10)
+		default:
+			packed = fmt.Append(packed, v)
+		}
+	}
+	return string(packed)
 }
 
 // Argument is a key or an argument, as the header names it.
@@ -123,6 +153,12 @@ func (s *Script) Call(values Values) ([]any, error) {
 			call[0] = used
 		}
 	}
+	if len(s.Words) > 0 {
+		call = append(call, s.Pack(func(name string) any {
+			used++
+			return values[name]
+		}))
+	}
 	if used != len(values) {
 		return nil, fmt.Errorf("%s knows not all of %v", s.Name, slices.Sorted(maps.Keys(values)))
 	}
@@ -137,6 +173,8 @@ func load(name string) *Script {
 			s.Keys = append(s.Keys, argument(rest))
 		} else if rest, ok := strings.CutPrefix(line, "-- ARGV "); ok {
 			s.Args = append(s.Args, argument(rest))
+		} else if rest, ok := strings.CutPrefix(line, "-- WORD "); ok {
+			s.Words = append(s.Words, argument(rest))
 		}
 	}
 	s.Source = s.compose()
@@ -183,13 +221,27 @@ func (s *Script) compose() string {
 		}
 		bind("KEYS", s.Keys)
 		bind("ARGV", s.Args)
+		words := s.unpack(used, bound)
 		source.WriteString(strings.Join(code[:header], ""))
 		if len(names) > 0 {
 			fmt.Fprintf(&source, "local %s = %s\n", strings.Join(names, ", "), strings.Join(places, ", "))
 		}
-		source.WriteString(strings.Join(code[header:], ""))
+		source.WriteString(words + strings.Join(code[header:], ""))
 	}
 	return source.String()
+}
+
+// unpack binds all words before the first piece that uses one.
+func (s *Script) unpack(used, bound map[string]bool) string {
+	if bound["ARGV"] || !slices.ContainsFunc(s.Words, func(a Argument) bool { return used[a.Name] }) {
+		return ""
+	}
+	bound["ARGV"] = true
+	var names []string
+	for _, a := range s.Words {
+		names = append(names, a.Name)
+	}
+	return fmt.Sprintf("local %s = string.match(ARGV[1], '^%s(.*)$')\n", strings.Join(names, ", "), strings.Repeat("(%S+) ", len(names)-1))
 }
 
 // pieces cuts a file at its includes, and puts the included files between the pieces.

@@ -57,7 +57,8 @@ func (t *Table) Served() (n int) {
 	return n
 }
 
-func (t *Table) at(slot int) string {
+// At returns the master of a slot, empty for none.
+func (t *Table) At(slot int) string {
 	switch {
 	case t.owner == nil:
 		return t.Masters[0]
@@ -210,7 +211,7 @@ func (r *Router) Locate(ctx context.Context, key string) (string, error) {
 	if key == "" {
 		return r.anyOf(table), nil
 	}
-	if addr := table.at(protocol.Slot(key)); addr != "" {
+	if addr := table.At(protocol.Slot(key)); addr != "" {
 		return addr, nil
 	}
 	r.wanted = true

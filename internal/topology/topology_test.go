@@ -130,11 +130,11 @@ func TestTable(t *testing.T) {
 	table.Assign(100, 16383, "b:1")
 	table.Assign(5, 5, "b:1")
 	assert.Equal(t, 16384, table.Served())
-	assert.Equal(t, "b:1", table.at(5))
-	assert.Equal(t, "a:1", table.at(6))
+	assert.Equal(t, "b:1", table.At(5))
+	assert.Equal(t, "a:1", table.At(6))
 	table.Assign(-5, 99999, "c:1")
-	assert.Equal(t, "c:1", table.at(0))
-	assert.Equal(t, "x:1", Single("x:1").at(7))
+	assert.Equal(t, "c:1", table.At(0))
+	assert.Equal(t, "x:1", Single("x:1").At(7))
 	assert.True(t, strings.Contains(notServed("k").Error(), `"k"`))
 }
 

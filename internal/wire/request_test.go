@@ -2,6 +2,7 @@ package wire
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ func full(op protocol.Op) protocol.Command {
 			f.Set(reflect.ValueOf(protocol.Nanoseconds))
 		case f.Type() == reflect.TypeFor[protocol.Layout]():
 			f.Set(reflect.ValueOf(protocol.MaybeQuoted))
+		case f.Type() == reflect.TypeFor[*protocol.SidecarCall]():
+			f.Set(reflect.ValueOf(&protocol.SidecarCall{Name: "n", Form: "nx", Text: "the text", Owner: "o", Far: "f", Now: 2e6, Until: 3e6, Owes: 4e6, Settle: 5e6}))
 		default:
 			f.SetInt(int64(time.Duration(i) * time.Second))
 		}
@@ -50,7 +53,11 @@ func TestArguments(t *testing.T) {
 			var request Request
 			request.call(s, &c)
 			args := request.Args()
-			require.Len(t, args, 2+len(s.Keys)+len(s.Args), "%s", s.Name)
+			packed := min(len(s.Words), 1)
+			require.Len(t, args, 2+len(s.Keys)+len(s.Args)+packed, "%s", s.Name)
+			if packed > 0 {
+				assert.Equal(t, len(s.Words), len(strings.SplitN(args[len(args)-1].(string), " ", len(s.Words))), "%s", s.Name)
+			}
 			assert.Equal(t, []any{s.Digest, len(s.Keys)}, args[:2])
 			for i, a := range append(s.Keys[:len(s.Keys):len(s.Keys)], s.Args...) {
 				assert.Equal(t, argument(&c, c.Key, a.Name), args[2+i], "%s: %s", s.Name, a.Name)
@@ -72,7 +79,7 @@ func TestArguments(t *testing.T) {
 				return n
 			}
 			request.call(s, &least)
-			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args), "%s without what may be left out", s.Name)
+			assert.Len(t, request.Args(), 2+required(s.Keys)+required(s.Args)+packed, "%s without what may be left out", s.Name)
 			assert.Equal(t, required(s.Keys), request.Args()[1], "%s", s.Name)
 		}
 	}

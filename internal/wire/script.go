@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,13 @@ var scriptOf = [...]*scripts.Script{
 	protocol.BridgeSettle: scripts.BridgeSettle,
 	protocol.BridgeExtend: scripts.BridgeRenew,
 	protocol.BridgeDrop:   scripts.BridgeRelease,
+
+	protocol.SidecarTake:   scripts.SidecarTake,
+	protocol.SidecarGet:    scripts.SidecarGet,
+	protocol.SidecarDel:    scripts.SidecarDel,
+	protocol.SidecarExpire: scripts.SidecarExpire,
+	protocol.SidecarKeep:   scripts.SidecarKeep,
+	protocol.SidecarOld:    scripts.SidecarOld,
 }
 
 // gatedOf are the scripts of commands of the old scheme that carry a bound: what writes has to check the bound where it writes.
@@ -46,7 +54,7 @@ func init() { // the headers are embedded: one that does not fit is a programmin
 			if n := 2 + len(s.Keys) + len(s.Args); n > len(Request{}.args) {
 				panic(fmt.Sprintf("wire: %s has %d keys and arguments, a Request has room for %d", s.Name, n-2, len(Request{}.args)-2))
 			}
-			for _, a := range append(s.Keys[:len(s.Keys):len(s.Keys)], s.Args...) {
+			for _, a := range slices.Concat(s.Keys, s.Args, s.Words) {
 				if argument(&protocol.Command{}, "", a.Name) == nil {
 					panic(fmt.Sprintf("wire: %s has an argument %s, which no command has", s.Name, a.Name))
 				}
@@ -73,6 +81,10 @@ func (r *Request) call(s *scripts.Script, c *protocol.Command) {
 	r.fill(s.Keys, c, key, key)
 	r.args[0], r.args[1] = s.ByDigest, r.n-2
 	r.fill(s.Args, c, key, "")
+	if s.Words != nil {
+		r.args[r.n] = Words(s, c)
+		r.n++
+	}
 	r.AnswerLast = c.Wanted
 }
 
@@ -171,6 +183,53 @@ func argument(c *protocol.Command, key any, name string) any {
 		return number(int64(c.Behind))
 	case "breath":
 		return milliseconds(c.Breath)
+	case "record":
+		return wanted(c.Record, key)
+	case "claim":
+		return milliseconds(c.Claim)
+	default:
+		return sidecarArgument(c.Sidecar, name)
+	}
+}
+
+// Words is the packed argument of a command whose script has one.
+func Words(s *scripts.Script, c *protocol.Command) string {
+	return s.Pack(func(name string) any { return argument(c, "", name) })
+}
+
+// sidecarArgument is argument for what only a sidecar's commands carry.
+func sidecarArgument(c *protocol.SidecarCall, name string) any {
+	if c == nil {
+		c = &protocol.SidecarCall{}
+	}
+	switch name {
+	case "name":
+		return c.Name
+	case "shape":
+		return string(c.Form)
+	case "far":
+		return c.Far
+	case "host":
+		return milliseconds(time.Duration(c.Now))
+	case "ends":
+		return milliseconds(time.Duration(c.Until))
+	case "owes":
+		return milliseconds(c.Owes)
+	case "once":
+		return flag(c.Once)
+	case "settle":
+		return milliseconds(c.Settle)
+	case "free":
+		return flag(c.Free)
+	case "plain":
+		return flag(c.Plain)
+	case "whose":
+		if c.Owner == "" {
+			return "-"
+		}
+		return c.Owner
+	case "written":
+		return c.Text
 	default:
 		return nil
 	}

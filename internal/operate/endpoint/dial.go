@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
@@ -51,6 +52,27 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 	default:
 		return nil, errNotStarted
 	}
+}
+
+// MasterOf returns the address of the master that has a key.
+func (e *Endpoint) MasterOf(ctx context.Context, key string) (string, error) {
+	if e.Kind != Cluster {
+		addrs, err := e.Masters(ctx)
+		if err != nil {
+			return "", err
+		}
+		return addrs[0], nil
+	}
+	conn, raw, err := e.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	table, err := slotsOf(ctx, conn, raw.RemoteAddr().String())
+	if err != nil {
+		return "", err
+	}
+	return table.At(protocol.Slot(key)), nil
 }
 
 // Node is one server behind an endpoint.
@@ -167,9 +189,9 @@ func (e *Endpoint) dialAddr(ctx context.Context, addr string) (redis.Conn, net.C
 // redigo's, so that the connection below redigo is the one to speak on.
 func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.Conn, net.Conn, error) {
 	var raw net.Conn
-	conn, err := redis.DialContext(ctx, "tcp", addr,
+	conn, err := redis.DialContext(ctx, e.network(), addr,
 		redis.DialContextFunc(func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
-			raw, err = e.open(ctx, network, addr)
+			raw, err = e.open(ctx, network, addr, rawconn.Quiet)
 			return raw, err
 		}),
 		redis.DialReadTimeout(replyTimeout), redis.DialWriteTimeout(replyTimeout))
@@ -191,13 +213,32 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 	}
 }
 
-func (e *Endpoint) open(ctx context.Context, network, addr string) (net.Conn, error) {
+func (e *Endpoint) network() string {
+	if e.unix {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// DialBare connects to one of Masters, with TLS where the URL wants it, and sends no command: whoever uses the connection
+// says who he is.
+func (e *Endpoint) DialBare(ctx context.Context, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := e.open(ctx, e.network(), addr, func(c net.Conn) net.Conn { return c })
+	if err != nil {
+		return nil, explainIO("cannot connect to "+addr, err)
+	}
+	return conn, nil
+}
+
+func (e *Endpoint) open(ctx context.Context, network, addr string, wrap func(net.Conn) net.Conn) (net.Conn, error) {
 	dialer := net.Dialer{KeepAlive: time.Minute}
 	conn, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	if conn = rawconn.Quiet(conn); e.tls == nil {
+	if conn = wrap(conn); e.tls == nil {
 		return conn, nil
 	}
 	config := e.tls.Clone()
@@ -354,19 +395,9 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
-	switch {
-	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
-		return nil, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
-	case err != nil:
-		return nil, Explain(err)
-	}
-	table, err := topology.ReadSlots(slots, raw.RemoteAddr().String(), topology.AsTold)
+	table, err := slotsOf(ctx, conn, raw.RemoteAddr().String())
 	if err != nil {
-		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
-	}
-	if n := table.Served(); n != 16384 {
-		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+		return nil, err
 	}
 	var nodes []Node
 	for _, addr := range table.Masters {
@@ -383,6 +414,25 @@ func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
 		}
 	}
 	return nodes, nil
+}
+
+// slotsOf asks a node of a cluster which master serves which slot.
+func slotsOf(ctx context.Context, conn redis.Conn, asked string) (*topology.Table, error) {
+	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
+	switch {
+	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
+		return nil, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
+	case err != nil:
+		return nil, Explain(err)
+	}
+	table, err := topology.ReadSlots(slots, asked, topology.AsTold)
+	if err != nil {
+		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
+	}
+	if n := table.Served(); n != 16384 {
+		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+	}
+	return table, nil
 }
 
 // replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes

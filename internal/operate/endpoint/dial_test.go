@@ -255,3 +255,26 @@ func TestReadOnlyReplica(t *testing.T) {
 	_, err = conn.Do("SET", "k", "v")
 	assert.EqualError(t, Explain(err), "the server is a read-only replica")
 }
+
+func TestDialUnix(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "r.sock")
+	redistest.Real(t, "--unixsocket", socket, "--requirepass", "hunter2")
+	e, err := Parse("unix://:hunter2@"+socket+"?db=3", TLSFiles{})
+	require.NoError(t, err)
+	conn, err := e.Dial(context.Background())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Do("SET", "k", "v")
+	require.NoError(t, err)
+
+	bare, err := e.DialBare(context.Background(), e.Addrs[0])
+	require.NoError(t, err)
+	defer bare.Close()
+	_, err = bare.Write([]byte("GET k\r\n"))
+	require.NoError(t, err)
+	reply, err := bufio.NewReader(bare).ReadString('\n')
+	require.NoError(t, err)
+	assert.Equal(t, "-NOAUTH Authentication required.\r\n", reply, "no command was sent before")
+
+	assert.EqualError(t, dialError(t, "unix:///no/such.sock", TLSFiles{}), "cannot connect to /no/such.sock: dial unix /no/such.sock: connect: no such file or directory")
+}

@@ -5,6 +5,7 @@
 //
 //	redis://[user:pass@]host[:port][/db]
 //	rediss://...                                      the same over TLS
+//	unix://[user:pass@]/path/of/socket[?db=0]
 //	redis+sentinel://[user:pass@]h1[:p],h2[:p]/master[?db=0&sentinel_user=...&sentinel_password=...]
 //	redis+cluster://[user:pass@]h1[:p],h2[:p]
 //	rediss+sentinel://, rediss+cluster://             the same over TLS
@@ -44,7 +45,7 @@ const maxURL = 8 << 10
 // Endpoint is where a URL leads. It is not changed after Parse and safe for concurrent use.
 type Endpoint struct {
 	Kind   Kind
-	Addrs  []string // host:port each; one unless Kind is Sentinel or Cluster; none for Embedded
+	Addrs  []string // host:port each, or the path of a Unix socket; one unless Kind is Sentinel or Cluster; none for Embedded
 	DB     int
 	Master string // the name that sentinels know the master by
 	User   string
@@ -52,6 +53,7 @@ type Endpoint struct {
 	password     string
 	sentinelUser string
 	sentinelPass string
+	unix         bool
 	tls          *tls.Config // nil without TLS
 }
 
@@ -84,6 +86,12 @@ func (e *Endpoint) String() string {
 		return "embedded"
 	}
 	var b strings.Builder
+	if e.unix {
+		if e.User != "" {
+			b.WriteString(e.User + "@")
+		}
+		return fmt.Sprintf("unix://%s%s?db=%d", b.String(), e.Addrs[0], e.DB)
+	}
 	b.WriteString("redis")
 	if e.tls != nil {
 		b.WriteString("s")
@@ -147,10 +155,12 @@ func parse(url string) (*Endpoint, error) {
 		}
 		authority = authority[at+1:]
 	}
-	if err := e.setAddrs(authority); err != nil {
-		return nil, err
+	if e.unix {
+		err = e.setSocket(authority, path)
+	} else if err = e.setAddrs(authority); err == nil {
+		err = e.setPath(path)
 	}
-	if err := e.setPath(path); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return e, e.setQuery(query)
@@ -168,14 +178,17 @@ func (e *Endpoint) setScheme(scheme string) (secure bool, err error) {
 	default:
 		base = ""
 	}
-	switch base {
-	case "redis":
+	switch {
+	case base == "unix" && kind == "":
+		e.unix = true
 		return false, nil
-	case "rediss":
+	case base == "redis":
+		return false, nil
+	case base == "rediss":
 		return true, nil
 	}
 	// The scheme is not shown: in "secret@host://..." it would be the password.
-	return false, badURL("use redis://, rediss://, redis+sentinel://, redis+cluster:// or embedded", "has an unknown scheme")
+	return false, badURL("use redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded", "has an unknown scheme")
 }
 
 func (e *Endpoint) setUser(info string) error {
@@ -265,6 +278,16 @@ func (e *Endpoint) setPath(path string) error {
 	default:
 		return e.setDB(path)
 	}
+}
+
+// setSocket reads the path of a Unix socket.
+func (e *Endpoint) setSocket(host, path string) error {
+	path, ok := unescape(path)
+	if host != "" || !ok || path == "" {
+		return badURL("write it like unix:///run/redis/redis.sock?db=0", "names no socket by a whole path")
+	}
+	e.Addrs = []string{"/" + path}
+	return nil
 }
 
 func (e *Endpoint) setDB(text string) error {

@@ -32,6 +32,8 @@ func TestParse(t *testing.T) {
 		{"redis+sentinel://:pw@a/m?sentinel_password=s%20p&sentinel_user=u", Endpoint{Kind: Sentinel, Addrs: []string{"a:26379"}, Master: "m", password: "pw", sentinelUser: "u", sentinelPass: "s p"}, "redis+sentinel://a:26379/m?db=0"},
 		{"redis+cluster://a:7000,b:7001", Endpoint{Kind: Cluster, Addrs: []string{"a:7000", "b:7001"}}, "redis+cluster://a:7000,b:7001"},
 		{"redis+cluster://a/0", Endpoint{Kind: Cluster, Addrs: []string{"a:6379"}}, "redis+cluster://a:6379"},
+		{"unix:///run/redis%20a.sock", Endpoint{Addrs: []string{"/run/redis a.sock"}, unix: true}, "unix:///run/redis a.sock?db=0"},
+		{"unix://joe:pw@/run/r.sock?db=2", Endpoint{Addrs: []string{"/run/r.sock"}, User: "joe", password: "pw", DB: 2, unix: true}, "unix://joe@/run/r.sock?db=2"},
 		{"embedded", Endpoint{Kind: Embedded}, "embedded"},
 	} {
 		t.Run(c.url, func(t *testing.T) {
@@ -83,6 +85,9 @@ func TestParseErrors(t *testing.T) {
 		"redis://:hunter2/x@h":                   "the server URL has an @ behind its first / or ?",
 		"redis://:hunter2?x@h":                   "the server URL has an @ behind its first / or ?",
 		"redis://:hunter2#x@h":                   "the server URL has a part after a #",
+		"unix://host/x.sock":                     "the server URL names no socket by a whole path",
+		"unix://":                                "the server URL names no socket by a whole path",
+		"unix+cluster:///x":                      "the server URL has an unknown scheme",
 		"redis+sentinel://h":                     "the server URL names no master",
 		"redis+cluster://h/3":                    "the server URL names a database, but a cluster has only number 0",
 		"redis+sentinel://h/m?db=x":              "the server URL has a database that is none",

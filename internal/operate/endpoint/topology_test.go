@@ -138,3 +138,18 @@ func TestPoolForgetsDeadConnections(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 }
+
+func TestMasterOf(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	e, err := Parse(c.URL(), TLSFiles{})
+	require.NoError(t, err)
+	for _, key := range []string{"a", "b", "c", "{c}d"} {
+		addr, err := e.MasterOf(context.Background(), key)
+		require.NoError(t, err)
+		conn, err := e.DialAddr(context.Background(), addr)
+		require.NoError(t, err)
+		_, err = conn.Do("GET", key)
+		assert.NoError(t, err, "%s is of %s", key, addr)
+		_ = conn.Close()
+	}
+}

@@ -42,7 +42,7 @@ func (u Use) names(kind Kind) string {
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| use | keys | channels | commands |\n|---|---|---|---|\n")
-	for _, list := range [][]Use{Packages, Topologies, Commands} {
+	for _, list := range [][]Use{Packages, Topologies, Commands, Sidecars} {
 		for _, u := range list {
 			name := u.Name
 			if list[0].Name == "cluster" {
@@ -64,7 +64,7 @@ func Markdown() string {
 func Losses() string {
 	var b strings.Builder
 	seen := map[string]bool{}
-	for _, list := range [][]Use{Packages, Topologies, Commands} {
+	for _, list := range [][]Use{Packages, Topologies, Commands, Sidecars} {
 		for _, u := range list {
 			for _, r := range u.Rights {
 				if r.Without != "" && !seen[r.Name] {

@@ -25,6 +25,7 @@ const (
 	Yield     = ":yield"
 	Line      = ":line"
 	Queue     = ":queue"
+	Record    = ":sidecar"
 	Share     = ":share"
 	None      = ":none"             // a key that never exists, in the place of a guard
 	Namespace = "lockmigrate:{*}:*" // the record and the members of a namespace
@@ -37,6 +38,7 @@ const (
 	Wake        = "lockmigrate:wake:*"
 	Invalidate  = "__redis__:invalidate"
 	RedissonAll = "redisson_lock__channel:*"
+	Told        = "lockmigrate:sidecar:*"
 )
 
 // Right is one right.
@@ -72,6 +74,9 @@ var without = map[string]string{
 	Wake:              "waiters are woken by tracking or polling, and nobody is handed the lock",
 	Invalidate:        "no client tracking: a release by others is found by polling",
 	RedissonAll:       "waiters poll",
+	Told:              "a lock that is handed to the service is found at its next attempt, and the sidecar counts no grants",
+	"function|list":   "each command carries the text of its script",
+	"function|load":   "each command carries the text of its script",
 	"exists":          "a waiter may hear of a release one poll late",
 	"pexpire":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"pttl":            "a renewal is refused where it has to keep a TTL",
@@ -118,7 +123,7 @@ func use(name string, words ...string) Use {
 
 func kindOf(word string) Kind {
 	switch {
-	case word == Wake || word == Invalidate || word == RedissonAll:
+	case word == Wake || word == Invalidate || word == RedissonAll || word == Told:
 		return Channel
 	case word == Lock || word == Namespace || word == Namespaces || word[0] == ':':
 		return Key
@@ -181,6 +186,13 @@ var Commands = []Use{
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
 	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Namespaces, "setnx getset hlen hmset scan"),
 	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
+}
+
+// Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.
+var Sidecars = []Use{
+	use("lockmigrate sidecar", member, Lock+" "+Guard+" "+Record+" hget hset get set pttl pexpire time ?type ?ping ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load "+run, "?"+Told),
+	use("the service behind it", Lock+" "+Guard+" "+Record+" "+Queue+" "+Yield+" hget hset hdel get set del exists pttl pexpire time eval fcall "+
+		"?type ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?info ?"+Wake+" ?"+Told),
 }
 
 // Find returns a use by its name.

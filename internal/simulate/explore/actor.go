@@ -2,6 +2,7 @@ package explore
 
 import (
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -282,6 +283,9 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 	for _, s := range [...]string{c.Key, c.Value, c.Old, c.Channel, c.Entry, c.Stood} {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
+	}
+	if c.Sidecar != nil {
+		b = fmt.Append(b, *c.Sidecar)
 	}
 	return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim)), int64(c.Held))
 }

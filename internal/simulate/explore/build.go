@@ -27,6 +27,10 @@ func modernClient(name string, options ...option) Client {
 	return client(session.Modern, name, options)
 }
 
+func behindSidecar(name string, options ...option) Client {
+	return client(session.Sidecar, name, append([]option{behind("s" + name)}, options...))
+}
+
 func client(scheme session.Scheme, name string, options []option) Client {
 	c := Client{
 		Member: session.Member{
@@ -52,6 +56,8 @@ func early(n Ticks) option     { return func(c *Client) { c.Overrun = -n } }
 func grace(n Ticks) option     { return func(c *Client) { c.Grace = ticks(n) } }
 func settle(n Ticks) option    { return func(c *Client) { c.Settle = ticks(n) } }
 func renew(n Ticks) option     { return func(c *Client) { c.Renew = ticks(n) } }
+func behind(s string) option   { return func(c *Client) { c.Behind = s } }
+func host(n Ticks) option      { return func(c *Client) { c.Host = ticks(n) } }
 func turns(n int) option       { return func(c *Client) { c.Turns = n } }
 func putBacks(n int) option    { return func(c *Client) { c.PutBacks = n } }
 func replyLate(n Ticks) option { return func(c *Client) { c.ReplyLate = n } }
@@ -82,6 +88,7 @@ func punctual(c *Client) { c.Punctual = true }
 
 // once makes a client give up after one attempt.
 func once(c *Client)       { c.Patience = 0 }
+func oldStage(c *Client)   { c.OldStage = true }
 func truthful(c *Client)   { c.Truthful = true }
 func plain(c *Client)      { c.Plain = true }
 func redisson(c *Client)   { c.Redisson = true }

@@ -25,7 +25,7 @@ func TestPlanted(t *testing.T) {
 	require.GreaterOrEqual(t, len(bugs), 30)
 	for _, bug := range bugs {
 		t.Run(bug.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			sound := Search(context.Background(), bug.world(), Limits{States: searchLimit})
 			require.False(t, sound.Violated, "broken without the bug:\n%s", tell(bug.world(), sound.Trace))
 			require.True(t, sound.Complete || searchLimit < DefaultStates)
@@ -47,7 +47,7 @@ func tell(m *Model, trace []Step) string {
 }
 
 func plantedBugs() []planted {
-	L, B, M := legacyClient, bridgeClient, modernClient
+	L, B, M, S := legacyClient, bridgeClient, modernClient, behindSidecar
 	late := func(op protocol.Op, n Ticks) option { return delayOf(op, n) }
 	twoL := func() *Model { return world(10, L("a", turns(2)), L("b", turns(2))) }
 	twoM := func() *Model { return world(9, M("m", delay(2), renew(1)), M("n", delay(2), renew(1))) }
@@ -226,6 +226,22 @@ func plantedBugs() []planted {
 			return next
 		})},
 
+		// Old code behind a sidecar.
+		{"sidecar-del-without-compare", claim("SSM-stale-del"), swap(protocol.SidecarDel, protocol.Del, nil)},
+		{"sidecar-del-counts-nothing", claim("SSM-stale-del-threads"), sidecarCall(func(call *protocol.SidecarCall) { call.Owes = 0 })},
+		{"sidecar-no-guard", claim("LSB-stale-del"), each(func(c *Client) { c.NoGuard = true })},
+		{"sidecar-no-settle", func() *Model {
+			return world(10, L("a", late(protocol.GetSet, 1)), S("b", settle(2), lease(6), grace(1))).leftBehind(2)
+		}, each(func(c *Client) { c.Settle = 0 })},
+		{"sidecar-no-grace", func() *Model {
+			return world(10, L("a", ahead(-3)), S("b", grace(3), settle(1)))
+		}, each(func(c *Client) { c.Grace = 0 })},
+		{"sidecar-with-another-clock", claim("SB-skew"), each(func(c *Client) { c.Host = ticks(2) })},
+		{"sidecar-lease-by-the-servers-clock", func() *Model { return world(10, S("a", ahead(-2)), M("m")) }, each(func(c *Client) { c.Host = ticks(-c.Ahead) })},
+		{"sidecar-the-same-text-of-another-thread", func() *Model {
+			return world(8, S("a", behind("s")), S("b", behind("s")))
+		}, sidecarCall(func(call *protocol.SidecarCall) { call.Once = true })},
+
 		{"modern-beside-legacy-without-a-number", func() *Model {
 			return world(9, L("a", dialect(protocol.RedisObjects)), M("m"))
 		}, func(m *Model) { m.stretch(1); each(func(c *Client) { c.Plain = true })(m) }},
@@ -288,6 +304,18 @@ func code(op protocol.Op, is, heardAs int64) func(*Model) {
 			heard.Int = heardAs
 		}
 		return heard
+	})
+}
+
+// sidecarCall changes what sidecars send.
+func sidecarCall(change func(*protocol.SidecarCall)) func(*Model) {
+	return step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		if next.Command.Sidecar != nil {
+			call := *next.Command.Sidecar
+			change(&call)
+			next.Command.Sidecar = &call
+		}
+		return next
 	})
 }
 

@@ -106,6 +106,8 @@ var opNames = map[protocol.Op]string{
 	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
 	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
 	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
+	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
+	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarOld: "sidecar_old",
 }
 
 // Say writes a command as a person would.

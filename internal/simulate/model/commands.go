@@ -26,6 +26,13 @@ var operations = [...]Operation{
 	protocol.BridgeExtend: bridgeExtend,
 	protocol.BridgeDrop:   bridgeDrop,
 
+	protocol.SidecarTake:   sidecarTake,
+	protocol.SidecarGet:    sidecarGet,
+	protocol.SidecarDel:    sidecarDel,
+	protocol.SidecarExpire: sidecarExpire,
+	protocol.SidecarKeep:   sidecarKeep,
+	protocol.SidecarOld:    sidecarOld,
+
 	protocol.SetToken:     setToken,
 	protocol.Take:         take,
 	protocol.Extend:       extend,

@@ -71,10 +71,12 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 	listener, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer listener.Close()
-	require.NoError(t, listener.Send("SUBSCRIBE", heard))
+	require.NoError(t, listener.Send("SUBSCRIBE", heard, protocol.SidecarChannel("s1")))
 	require.NoError(t, listener.Flush())
-	_, err = listener.Receive()
-	require.NoError(t, err)
+	for range 2 {
+		_, err = listener.Receive()
+		require.NoError(t, err)
+	}
 	go func() { // the messages themselves are not compared, but must not fill the server's buffers
 		for {
 			if _, err := listener.Receive(); err != nil {
@@ -156,6 +158,8 @@ func (c coverage) require(t *testing.T) {
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
 		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing, protocol.DropHanded},
+		protocol.SidecarTake:  {0, 1}, protocol.SidecarDel: {0, 1}, protocol.SidecarExpire: {0, 1}, protocol.SidecarOld: {0, 1},
+		protocol.SidecarKeep:  {protocol.KeepDone, protocol.KeepRepair, protocol.KeepTheirs, protocol.KeepNothing, protocol.KeepOld},
 		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
 		protocol.CompareDel: {0, 1}, protocol.CompareSet: {0, 1}, protocol.SetNX: {0, 1}, protocol.Del: {0, 1},
 	}
@@ -169,7 +173,7 @@ func (c coverage) require(t *testing.T) {
 const heard = "heard"
 
 func listening(channel string) int {
-	if channel == heard {
+	if channel == heard || channel == protocol.SidecarChannel("s1") {
 		return 1
 	}
 	return 0
@@ -285,6 +289,9 @@ func random(g *rand.Rand, key string) []question {
 			q.command.Channel = ""
 		}
 		legacyValue(g, d, &q.command)
+		if q.command.Op >= protocol.SidecarTake {
+			sidecarCall(g, d, &q.command)
+		}
 		switch g.IntN(12) {
 		case 0:
 			q.special = 'p'
@@ -316,6 +323,11 @@ var families = [][]protocol.Op{
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
 	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarDel, protocol.SidecarExpire, protocol.SidecarKeep, protocol.Del},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarKeep, protocol.GetSet, protocol.SetNX, protocol.BridgeTake, protocol.BridgeDrop},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.GetSet, protocol.GetSet, protocol.SidecarDel},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarDel, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.QueueRelease},
+	{protocol.SidecarOld, protocol.SidecarOld, protocol.SidecarDel, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarKeep, protocol.SidecarExpire, protocol.BridgeTake},
 	{protocol.SetNX, protocol.GetSet, protocol.CompareSet, protocol.Watch, protocol.Commit, protocol.Del, protocol.Unwatch},
 	{protocol.RedissonTake, protocol.SetNX, protocol.Queue, protocol.Take, protocol.Extend, protocol.CompareDel, protocol.CompareSet, protocol.GetSet, protocol.QueueRelease, protocol.Del},
 }
@@ -382,6 +394,45 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	}
 }
 
+// sidecarCall fills in what a sidecar's command carries: of two sidecars, one of which hears what it is told.
+func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
+	hours := func(of ...int) time.Duration { return time.Duration(of[g.IntN(len(of))]) * time.Hour }
+	now := protocol.InstantOf(time.Now())
+	s := protocol.Sidecar{Name: []string{"s1", "s1", "s2"}[g.IntN(3)], Dialect: d, Far: "7000000000000000000"}
+	text, _ := d.Expiry(now.Add(hours(-9, 0, 0)), hours(1, 1, 2), []string{"0f0e0d0c-0b0a-4908-8706-050403020100", "12-main"}[g.IntN(2)])
+	if g.IntN(4) == 0 {
+		text = "text of its own"
+	}
+	form := []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormSetNX, protocol.FormWait}[g.IntN(5)]
+	call := &protocol.SidecarCall{
+		Name: s.Name, Form: form, Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Owes: hours(0, 5, 5), Once: g.IntN(2) == 0,
+		Free: g.IntN(6) == 0, Settle: hours(0, 0, 9), Plain: g.IntN(4) == 0,
+	}
+	if g.IntN(4) == 0 {
+		call.Until = 0
+	}
+	switch c.Op {
+	case protocol.SidecarTake:
+		if call.Form == protocol.FormWait {
+			call.Plain, call.Once = false, false
+		}
+		if c.TTL = hours(0, 4, 4, 4); call.Plain {
+			c.Value = "="
+		}
+	case protocol.SidecarGet:
+		call.Form = []protocol.Form{protocol.FormGet, protocol.FormRaw, protocol.FormLoses, protocol.FormExtend}[g.IntN(4)]
+		if call.Owner = "12"; call.Form == protocol.FormExtend && g.IntN(2) == 0 {
+			call.Owner = text[:2]
+		}
+	case protocol.SidecarOld:
+		call.Form, call.Owes = []protocol.Form{"setnx", protocol.FormSetNX, protocol.FormTakes, protocol.FormSet}[g.IntN(4)], hours(5)
+	}
+	c.Record, c.Sidecar, c.Claim, c.Breath = c.Key+":r", call, hours(3), hours(0, 1)
+	if g.IntN(2) == 0 {
+		c.Queue = ""
+	}
+}
+
 // gaps is a state of bridge_yield.lua, mostly a sound one: of long ago, so that the seconds that a run takes decide nothing.
 func gaps(g *rand.Rand) string {
 	pick := func(of ...int64) int64 { return of[g.IntN(len(of))] }
@@ -430,6 +481,8 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		r.Text = strings.Join(fields, " ")
 	}
 	switch {
+	case q.command.Op == protocol.SidecarKeep && (r.Int == protocol.KeepDone || r.Int == protocol.KeepRepair || r.Int == protocol.KeepTheirs):
+		r.Int2 = (r.Int2 + 100_000) / 1_000_000 // milliseconds, which time makes fewer
 	case q.special == 'p' || q.command.Op == protocol.RedissonTake:
 		r.Int = whichTTL(r.Int)
 	case r.Kind == protocol.Integer && (q.command.Op == protocol.Take || q.command.Op == protocol.Queue):
@@ -475,7 +528,7 @@ func script(questions []question, ends []int, i, at int) string {
 	}
 	var b strings.Builder
 	for _, q := range questions[begin : at+1] {
-		fmt.Fprintf(&b, "  %q %+v\n", q.special, q.command)
+		fmt.Fprintf(&b, "  %q %+v %+v\n", q.special, q.command, q.command.Sidecar)
 	}
 	return b.String()
 }

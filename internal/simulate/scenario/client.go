@@ -15,11 +15,11 @@ import (
 // b-1, b-2 ...
 func (s *Scenario) client(n int, words []string) error {
 	if len(words) < 2 {
-		return fail(n, "write: client NAME legacy|go-legacy|bridge|modern [option=value ...]")
+		return fail(n, "write: client NAME legacy|go-legacy|bridge|modern|sidecar [option=value ...]")
 	}
 	scheme, ok := session.SchemeNamed(words[1])
 	if !ok {
-		return fail(n, "no scheme is named %q; known are legacy, go-legacy, bridge, modern", words[1])
+		return fail(n, "no scheme is named %q; known are legacy, go-legacy, bridge, modern, sidecar", words[1])
 	}
 	c := sim.Client{
 		Member: session.Member{
@@ -51,6 +51,9 @@ func (s *Scenario) client(n int, words []string) error {
 		one.Name = strings.ReplaceAll(words[0], "*", strconv.Itoa(i+1))
 		if _, err := s.who(n, one.Name); err == nil {
 			return fail(n, "two clients are named %q; with count=N write a * into the name", one.Name)
+		}
+		if scheme == session.Sidecar {
+			one.Behind = one.Name
 		}
 		one.Owner = ownerOf(len(s.Fleet.Clients))
 		s.Fleet.Clients = append(s.Fleet.Clients, one)
@@ -90,7 +93,7 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 		if c.Dialect, err = protocol.DialectNamed(value); err != nil {
 			return fail(n, "%v", err)
 		}
-		if c.Scheme == session.Legacy {
+		if c.Scheme == session.Legacy || c.Scheme == session.Sidecar {
 			c.Member.Release = c.Dialect.Release
 		}
 	case "release":

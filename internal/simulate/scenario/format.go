@@ -177,7 +177,7 @@ func usualRelease(c *sim.Client) protocol.Release {
 	if c.Scheme == session.GoLegacy {
 		return protocol.ReleaseCompare
 	}
-	if c.Scheme == session.Legacy {
+	if c.Scheme == session.Legacy || c.Scheme == session.Sidecar {
 		return c.Dialect.Release
 	}
 	return c.Member.Release

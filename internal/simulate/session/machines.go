@@ -35,6 +35,8 @@ func (s *Session) machine() protocol.Machine {
 		return &s.redissonAcquire
 	case redissonRelease:
 		return &s.redissonRelease
+	case sidecarKeep:
+		return &s.keeper
 	default:
 		return &s.modernRelease
 	}
@@ -42,11 +44,11 @@ func (s *Session) machine() protocol.Machine {
 
 func (s *Session) beginAcquire() {
 	switch s.Scheme {
-	case Legacy, GoLegacy:
+	case Legacy, GoLegacy, Sidecar:
 		s.running = legacyAcquire
 		s.legacyAcquire = protocol.LegacyAcquire{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
-			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme == Legacy, NotAfter: s.NotAfter,
+			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.NotAfter,
 		}
 	case Bridge:
 		s.running = bridgeAcquire
@@ -72,6 +74,8 @@ func (s *Session) beginAcquire() {
 
 func (s *Session) beginRenew() {
 	switch s.Scheme {
+	case Sidecar: // the old code renews nothing; its sidecar looks after the lock
+		s.running, s.keeper = sidecarKeep, keeper{key: s.Key}
 	case Legacy, GoLegacy:
 		s.running = legacyRenew
 		s.legacyRenew = protocol.LegacyRenew{
@@ -93,11 +97,11 @@ func (s *Session) beginRenew() {
 
 func (s *Session) beginRelease() {
 	switch s.Scheme {
-	case Legacy, GoLegacy:
+	case Legacy, GoLegacy, Sidecar:
 		s.running = legacyRelease
 		s.legacyRelease = protocol.LegacyRelease{
 			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
-			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme == Legacy,
+			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme.faithful(),
 		}
 	case Bridge:
 		s.running = bridgeRelease
@@ -254,6 +258,9 @@ func (s *Session) Listens() bool {
 
 // Channel is where the client listens for the lock to be granted to it.
 func (s *Session) Channel() string {
+	if s.Scheme == Sidecar {
+		return protocol.SidecarChannel(s.Behind)
+	}
 	if s.Polls {
 		return protocol.Polls
 	}
@@ -284,16 +291,20 @@ func (s *Session) number() int64 {
 
 // bridgeValue is what a bridge holder writes in this turn. Its owner's part is no legacy client's.
 func (s *Session) bridgeValue() string {
-	owner := ""
+	return s.Dialect.BridgeValue(s.number(), s.nobody())
+}
+
+// nobody is an owner's part that no legacy client writes.
+func (s *Session) nobody() string {
 	switch s.Dialect.Layout {
 	case protocol.UUIDColonNumber:
-		owner = "b0000000-0000-4000-8000-000000000000"
+		return "b0000000-0000-4000-8000-000000000000"
 	case protocol.NumberDashOwner:
-		owner = "1-bridge"
+		return "1-bridge"
 	case protocol.NumberColonOwner:
-		owner = "1"
+		return "1"
 	}
-	return s.Dialect.BridgeValue(s.number(), owner)
+	return ""
 }
 
 // Guard is the bridge's second key.

@@ -20,9 +20,13 @@ const (
 	GoLegacy               // this project's client of the old scheme
 	Bridge                 // the bridge: excludes legacy and modern
 	Modern                 // token and TTL
+	Sidecar                // the unmodified old code behind a sidecar
 )
 
-var schemeNames = [...]string{"legacy", "go-legacy", "bridge", "modern"}
+// Schemes is how many there are.
+const Schemes = int(Sidecar) + 1
+
+var schemeNames = [...]string{"legacy", "go-legacy", "bridge", "modern", "sidecar"}
 
 func (s Scheme) String() string { return schemeNames[s] }
 
@@ -37,7 +41,10 @@ func SchemeNamed(name string) (Scheme, bool) {
 }
 
 // Old tells that a scheme puts an expiry on the key instead of a token.
-func (s Scheme) Old() bool { return s == Legacy || s == GoLegacy }
+func (s Scheme) Old() bool { return s == Legacy || s == GoLegacy || s == Sidecar }
+
+// faithful tells that a scheme is code that nobody changes: it never looks at its deadline, and throws where the old code throws.
+func (s Scheme) faithful() bool { return s == Legacy || s == Sidecar }
 
 // Member is the configuration of one client.
 type Member struct {
@@ -80,6 +87,11 @@ type Member struct {
 	// has spoken; 0 is a third of Lease. MaxSleep is the longest time between two of its questions; 0 is Lease.
 	Claim    time.Duration
 	MaxSleep time.Duration
+	// Behind names the sidecar that a client of that scheme talks to: with Queue in stage modern, with OldStage in stage legacy, else in
+	// stage bridge. Host is how far the sidecar's clock is ahead of the client's own; they are on one host, so it is 0 (else an ablation).
+	Behind   string
+	OldStage bool
+	Host     time.Duration
 	// Share is for how long at a time a modern client that queues leaves the key to clients who only poll; 0 is never.
 	Share time.Duration
 	// Yield is for how long at a time a bridge client leaves the key to old clients; 0 is never.

@@ -75,7 +75,9 @@ type Session struct {
 	// that is left to the release, so that it stands there for as long as it ever can.
 	stands bool
 
-	holds           uint8 // of Redisson's lock
+	holds  uint8  // of Redisson's lock
+	keeper keeper // of the sidecar
+
 	redissonAcquire protocol.AcquireRedisson
 	redissonRelease protocol.ReleaseRedisson
 }
@@ -96,6 +98,7 @@ const (
 	modernRelease
 	redissonAcquire
 	redissonRelease
+	sidecarKeep
 )
 
 // New makes the session of the id-th client.
@@ -181,6 +184,9 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 		reply = s.Mutation.Reply(s, &s.sent, reply)
 	}
 	step := s.advance(now, reply)
+	if step.Kind == protocol.Send && s.Scheme == Sidecar {
+		step.Command = s.translate(now, step.Command)
+	}
 	if s.Mutation != nil && s.Mutation.Step != nil {
 		step = s.Mutation.Step(s, &s.sent, reply, step)
 	}
@@ -198,7 +204,7 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 
 // advance asks the machine. In the old code a missing reply is an exception that leaves the operation.
 func (s *Session) advance(now Reading, reply protocol.Reply) protocol.Step {
-	if reply.Kind == protocol.Silence && s.Scheme == Legacy {
+	if reply.Kind == protocol.Silence && s.Scheme.faithful() && s.running != sidecarKeep {
 		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Threw}
 	}
 	if s.running >= modernAcquire {
@@ -268,7 +274,7 @@ func (s *Session) extend(now Reading) {
 }
 
 // Bounded tells that the holder stops by itself at its Deadline. The unmodified old code never looks.
-func (s *Session) Bounded() bool { return s.Scheme != Legacy && !s.NoDeadline }
+func (s *Session) Bounded() bool { return !s.Scheme.faithful() && !s.NoDeadline }
 
 // LeaseEnd is the end of the lease that the holder's value grants, by its wall clock and without the
 // unit that some writers add; for a token it is the deadline, by the monotonic clock.

@@ -49,6 +49,10 @@ func (s *Session) AppendState(b []byte) []byte {
 		b = binary.AppendVarint(s.redissonAcquire.AppendState(b), int64(s.patience))
 	case redissonRelease:
 		b = s.redissonRelease.AppendState(b)
+	case sidecarKeep:
+		if s.keeper.asked {
+			b = append(b, 1)
+		}
 	}
 	return b
 }

@@ -50,10 +50,10 @@ func HazardNamed(name string) (Hazard, bool) {
 type Tally struct {
 	Turns        int64 // times that a client wanted the lock
 	Acquisitions int64
-	Entered      [4]int64 // the acquisitions of each scheme
+	Entered      [session.Schemes]int64 // the acquisitions of each scheme
 	Overlaps     int64
 	// Pairs counts the overlaps by the schemes of the earlier and the later holder.
-	Pairs       [4][4]int64
+	Pairs       [session.Schemes][session.Schemes]int64
 	Overlapped  time.Duration // true time with two or more inside
 	Longest     time.Duration // the longest single overlap
 	Hazards     [Hazards]int64

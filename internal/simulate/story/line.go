@@ -95,6 +95,8 @@ var opNames = [...]string{
 	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
 	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
 	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
+	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
+	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarOld: "sidecar_old",
 	protocol.SetToken: "SET NX PX", protocol.Take: "modern_take", protocol.Extend: "modern_extend",
 	protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
 	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle",

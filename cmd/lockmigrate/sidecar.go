@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+)
+
+type sidecarFlags struct {
+	sidecar.Options
+	listen          []string
+	dialect, status string
+	cert, key, ca   string
+	handover        string
+	drain           time.Duration
+}
+
+func newSidecarCommand(env *environment) *cobra.Command {
+	var flags sidecarFlags
+	cmd := &cobra.Command{
+		Use:   "sidecar --namespace NAME [flags]",
+		Short: "Stand between a service that nobody changes and its server, and lock for it",
+		Long: `sidecar is a proxy beside one service, on the same host. Give the service its
+address in place of the server's. Commands on the namespace's keys become token
+locks; everything else passes byte for byte. The service needs no other change.
+
+It is a member of the namespace: it follows the stage, and "lockmigrate stage"
+lists it. It runs until SIGTERM, and then --drain longer at most. It writes: what
+the service's locks need, and its own report in the namespace.`,
+		Example: `  lockmigrate sidecar --listen 127.0.0.1:6380 --redis redis://redis.internal:6379/0 --namespace orders --name billing
+  lockmigrate sidecar --namespace orders --name billing --status 127.0.0.1:9180 --handover /run/lockmigrate/billing.sock
+  lockmigrate sidecar --namespace orders --name nightly --listen redispy-float=127.0.0.1:6380 --listen none=127.0.0.1:6381`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&flags.listen, "listen", []string{"127.0.0.1:6380"}, "`[DIALECT=]ADDRESS` that the service connects to, host:port or unix:PATH; repeatable")
+	f.StringVar(&flags.Namespace, "namespace", "", "`NAME` of the namespace")
+	f.StringVar(&flags.Name, "name", "", "`NAME` of the service, the same after each restart, and of no other sidecar; default host name and port")
+	f.StringVar(&flags.dialect, "dialect", "", "`DIALECT` of the service's locks, none for SETNX of a text without a time; default the namespace's")
+	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
+	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
+	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
+	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long connections may go on after SIGTERM")
+	f.StringVar(&flags.handover, "handover", "", "`PATH` of a socket by which a sidecar that starts takes the listeners of this one over")
+	f.StringVar(&flags.cert, "listen-cert", "", "`FILE` of the certificate for clients that use TLS")
+	f.StringVar(&flags.key, "listen-key", "", "`FILE` of its key")
+	f.StringVar(&flags.ca, "listen-ca", "", "`FILE` of certificates that must have signed the clients'")
+	return cmd
+}
+
+func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error {
+	if flags.Namespace == "" {
+		return usageError("give --namespace NAME; \"lockmigrate stage list\" shows them", "no namespace is named")
+	}
+	if flags.drain < 0 {
+		return usageError("give a duration such as 10s", "--drain %v is negative", flags.drain)
+	}
+	secure, err := flags.tls()
+	if err != nil {
+		return err
+	}
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	pool, err := end.Locks()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if flags.Name == "" {
+		if flags.Name, err = defaultName(flags.listen[0]); err != nil {
+			return err
+		}
+	}
+	flags.Options.Pool = pool
+	flags.Options.Log = slog.New(slog.NewTextHandler(env.stderr, nil))
+	if env.global.json {
+		flags.Options.Log = slog.New(slog.NewJSONHandler(env.stderr, nil))
+	}
+	flags.Options.Log = flags.Options.Log.With("namespace", flags.Namespace, "sidecar", flags.Name)
+	member, err := sidecar.New(ctx, flags.Options)
+	if err != nil {
+		return err
+	}
+	upstream, err := proxy.NewUpstream(ctx, end, member.Patterns())
+	if err != nil {
+		return failedError("give all keys of the namespace one hash tag, as in {orders}:*", "%w", err)
+	}
+	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
+	if err != nil {
+		return err
+	}
+
+	debug.SetGCPercent(50)                              // an idle connection is its stacks: memory counts more than the time of the few collections
+	env.grace.Store(int64(flags.drain + 5*time.Second)) // draining, and leaving the namespace
+	working, leave := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer leave()
+	background.Go(func() { _ = member.Run(working) })
+	if err := member.Joined(ctx); err != nil {
+		return err
+	}
+	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
+	defer status.close()
+	server := proxy.New(proxy.Options{
+		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log, Gone: status.close,
+	})
+	background.Go(func() {
+		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
+	})
+	ready := func() error {
+		if _, _, joined := member.Stage(); !joined {
+			return errors.New("this member's lease is over: every lock is refused")
+		}
+		return server.Ready()
+	}
+	if err := status.open(proxy.Handler(ready, server, &sidecarMetrics{member}), flags.handover != ""); err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+// listeners reads [DIALECT=]ADDRESS.
+func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, alone bool) (all []proxy.Listener, err error) {
+	for _, text := range f.listen {
+		name, address, found := strings.Cut(text, "=")
+		if !found {
+			name, address = f.dialect, text
+		}
+		dialect, err := member.ParseDialect(name)
+		if err != nil {
+			return nil, usageError("see \"lockmigrate stage init --help\" for the dialects", "--listen %q: %w", text, err)
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
+			return nil, usageError("write it like 127.0.0.1:6380, jedis-ms=127.0.0.1:6380 or unix:/run/sidecar.sock", "--listen %q names no address", text)
+		}
+		r := member.Rewriter(dialect)
+		if alone {
+			r = proxy.Alone(r)
+		}
+		all = append(all, proxy.Listener{Address: address, TLS: secure, Rewriter: r})
+	}
+	return all, nil
+}
+
+// tls returns what clients are met with, nil for plain connections.
+func (f *sidecarFlags) tls() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" && f.ca == "" {
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, usageError("give both --listen-cert and --listen-key", "a listener with TLS needs a certificate and its key")
+	}
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, usageError("name a PEM certificate and the key that belongs to it", "--listen-cert and --listen-key: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, usageError("name a readable file of PEM certificates", "--listen-ca: %w", err)
+		}
+		config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !config.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, usageError("name a file of PEM certificates", "--listen-ca: no certificate in %s", f.ca)
+		}
+	}
+	return config, nil
+}
+
+// defaultName is the host's name, and the first listener's port.
+func defaultName(listen string) (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", failedError("give --name NAME", "this host does not know its name: %w", err)
+	}
+	if _, port, err := net.SplitHostPort(listen[strings.IndexByte(listen, '=')+1:]); err == nil {
+		return host + ":" + port, nil
+	}
+	return host, nil
+}
+
+// statusPage answers probes and Prometheus, until another process has taken over.
+type statusPage struct {
+	address string
+	log     *slog.Logger
+	server  *http.Server
+	serving sync.WaitGroup
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// open listens. With wait it goes on trying in the background: the sidecar that ran before may still have the address.
+func (p *statusPage) open(handler http.Handler, wait bool) error {
+	if p.address == "" {
+		return nil
+	}
+	p.server = &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	listener, err := net.Listen("tcp", p.address)
+	if err != nil && !wait {
+		return failedError("choose another --status host:port", "%w", err)
+	}
+	p.serving.Go(func() {
+		for err != nil {
+			select {
+			case <-p.closed:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			listener, err = net.Listen("tcp", p.address)
+		}
+		p.log.Info("status", "address", "http://"+listener.Addr().String())
+		_ = p.server.Serve(listener)
+	})
+	return nil
+}
+
+func (p *statusPage) close() {
+	p.closing.Do(func() {
+		close(p.closed)
+		if p.server != nil {
+			_ = p.server.Close()
+		}
+		p.serving.Wait()
+	})
+}
+
+// sidecarMetrics are the counts of the translation.
+type sidecarMetrics struct{ member *sidecar.Sidecar }
+
+// Describe implements prometheus.Collector: what there is, is known when it is collected.
+func (*sidecarMetrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m *sidecarMetrics) Collect(c chan<- prometheus.Metric) {
+	for _, count := range m.member.Counts() {
+		labels := prometheus.Labels{}
+		if name, value, found := strings.Cut(count.Label, "="); found {
+			labels[name] = strings.Trim(value, `"`)
+		}
+		c <- prometheus.MustNewConstMetric(prometheus.NewDesc(count.Name, count.Help, nil, labels), prometheus.CounterValue, float64(count.Value))
+	}
+	stage, epoch, joined := m.member.Stage()
+	lasts := 0.0
+	if joined {
+		lasts = 1
+	}
+	gauge := func(name, help string, v float64, labels prometheus.Labels) {
+		c <- prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_sidecar_"+name, help, nil, labels), prometheus.GaugeValue, v)
+	}
+	gauge("member", "1 while the lease of this member lasts; at 0 every lock is refused.", lasts, nil)
+	gauge("epoch", "The namespace's epoch.", float64(epoch), nil)
+	gauge("stage", "1 for the stage that the service's commands become.", 1, prometheus.Labels{"stage": fmt.Sprint(stage)})
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// freePort returns a port of the loopback that nobody listens on.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// fetch returns what a status page says, 0 while it says nothing.
+func fetch(url string) (code int, text string) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Get(url)
+	if err != nil {
+		return 0, ""
+	}
+	defer reply.Body.Close()
+	b, _ := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(b)
+}
+
+// TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, a second process
+// takes the listener over while the first serves its connection to the end, and an interrupt ends it well.
+func TestSidecar(t *testing.T) {
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
+	} {
+		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+	addr, status := freePort(t), freePort(t)
+	type result struct {
+		code   int
+		stderr string
+	}
+	begin := func(ctx context.Context) <-chan result {
+		ended := make(chan result, 1)
+		go func() {
+			code, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders",
+				"--name", "billing", "--drain", "1s", "--handover", filepath.Join(filepath.Dir(t.TempDir()), "billing.sock"))
+			ended <- result{code, stderr}
+		}()
+		return ended
+	}
+	first := begin(ctx)
+	ready := func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }
+	require.Eventually(t, ready, 20*time.Second, 20*time.Millisecond)
+
+	old, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer old.Close()
+	expiry := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+	taken, err := redis.Int(old.Do("SETNX", "lock:a", expiry))
+	require.NoError(t, err)
+	assert.Equal(t, 1, taken)
+	ttl, _ := redis.Int64(s.Do("PTTL", "lock:a"), nil)
+	assert.InDelta(t, 60_000, ttl, 5000, "the lease of the client's value")
+	assert.NotEqual(t, expiry, s.Value("lock:a"))
+	_, err = old.Do("SET", "other", "v")
+	require.NoError(t, err)
+	assert.Equal(t, "v", s.Value("other"))
+
+	code, stdout, stderr := lockmigrateIn(ctx, false, "stage", "--namespace", "orders", "--redis", s.URL())
+	require.Equal(t, exitDone, code, stderr)
+	assert.Contains(t, stdout, "billing")
+	_, metrics := fetch("http://" + status + "/metrics")
+	for _, line := range []string{`lockmigrate_sidecar_translated_total{command="SETNX"} 1`, "lockmigrate_sidecar_member 1", `lockmigrate_sidecar_stage{stage="bridge"} 1`, "lockmigrate_sidecar_connections 1"} {
+		assert.Contains(t, metrics, line+"\n")
+	}
+
+	nextCtx, stopNext := context.WithCancel(context.Background())
+	defer stopNext()
+	next := begin(nextCtx)
+	require.Eventually(t, func() bool { // the page of the second process: it has no connection yet
+		_, metrics := fetch("http://" + status + "/metrics")
+		return ready() && len(metrics) > 0 && !strings.Contains(metrics, "lockmigrate_sidecar_connections 1\n")
+	}, 20*time.Second, 20*time.Millisecond)
+	freed, err := redis.Int(old.Do("DEL", "lock:a"))
+	require.NoError(t, err, "the first process serves the connection that it has")
+	assert.Equal(t, 1, freed)
+	_ = old.Close()
+	select {
+	case r := <-first:
+		assert.Equal(t, exitDone, r.code, r.stderr)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the first process has no connection left and does not end")
+	}
+	assert.Zero(t, ctx.Err(), "nobody has interrupted it")
+	stopNext()
+	r := <-next
+	assert.Equal(t, exitDone, r.code, r.stderr)
+	assert.Contains(t, r.stderr, fmt.Sprintf("address=%s", addr))
+}
+
+// TestSidecarLeastRights runs a sidecar and its service with the rights that docs/sidecar.md prints, and no more, at every stage.
+func TestSidecarLeastRights(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sidecar.md"))
+	require.NoError(t, err)
+	for _, stage := range []string{"legacy", "bridge", "modern"} {
+		t.Run(stage, func(t *testing.T) {
+			s := redistest.Real(t)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			lines := [][]string{{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"}}
+			for _, to := range map[string][]string{"bridge": {"bridge"}, "modern": {"bridge", "modern"}}[stage] {
+				line := []string{"stage", "advance", "--namespace", "orders", "--to", to, "--execute"}
+				if to == "modern" {
+					line = append(line, "--force", "a test")
+				}
+				lines = append(lines, line)
+			}
+			for _, args := range lines {
+				code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+				require.Equal(t, exitDone, code, stderr)
+			}
+			s.Do("ACL", "SETUSER", "billing", "on", ">pw", "~lock.order.*", "+setnx", "+get", "+getset", "+del", "+expire")
+			for line := range strings.Lines(string(text)) {
+				if words := strings.Fields(line); strings.HasPrefix(line, "    ACL SETUSER ") {
+					var args []any
+					for _, w := range words[1:] {
+						args = append(args, w)
+					}
+					s.Do("ACL", args...)
+				}
+			}
+			addr, status := freePort(t), freePort(t)
+			ended := make(chan string, 1)
+			go func() {
+				_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", "redis://sidecar:secret@"+s.Addr+"/0", "--listen", addr, "--status", status,
+					"--namespace", "orders", "--name", "billing", "--drain", "0s")
+				ended <- stderr
+			}()
+			require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+			s.Do("ACL", "LOG", "RESET")
+			expiry := func() string { return strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10) }
+			turn := func() {
+				old, err := redis.Dial("tcp", addr, redis.DialUsername("billing"), redis.DialPassword("pw"))
+				require.NoError(t, err)
+				defer old.Close()
+				require.Eventually(t, func() bool {
+					taken, err := redis.Int(old.Do("SETNX", "lock.order.1", expiry()))
+					require.NoError(t, err)
+					return taken == 1
+				}, 20*time.Second, 20*time.Millisecond)
+				_, err = old.Do("GET", "lock.order.1")
+				require.NoError(t, err)
+				_, err = old.Do("EXPIRE", "lock.order.1", 2)
+				require.NoError(t, err)
+				time.Sleep(30 * time.Millisecond)
+				_, err = old.Do("DEL", "lock.order.1")
+				require.NoError(t, err)
+			}
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() {
+					for range 5 {
+						turn()
+					}
+				})
+			}
+			both.Wait()
+			if stage == "bridge" {
+				s.Do("SETNX", "lock.order.1", expiry()) // an old client without a sidecar, which dies
+				turn()
+			}
+			denied, _ := redis.Values(s.Do("ACL", "LOG"), nil)
+			for _, entry := range denied {
+				fields, _ := redis.Values(entry, nil)
+				assert.Fail(t, "denied", "%s", fields)
+			}
+			cancel()
+			assert.NotContains(t, <-ended, "NOPERM")
+		})
+	}
+}

@@ -1,0 +1,190 @@
+// Package sidecar runs the real locks of Java and Python services behind sidecars, unchanged but for the address, beside Go services.
+package sidecar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+const asSidecar = "LOCKMIGRATE_TEST_SIDECAR"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(asSidecar); text != "" {
+		if err := serve(text); err != nil {
+			fmt.Fprintln(os.Stderr, "sidecar:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	holders.ServeIfAsked(map[string]holders.Maker{
+		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second})
+			if err != nil {
+				return nil, err
+			}
+			return holders.TakerOf(locker.Acquire), nil
+		},
+	})
+	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
+}
+
+// command is the command line of a sidecar's process.
+type command struct {
+	Redis, Listen, Name, Dialect string
+	Offset                       time.Duration // of its host's clock
+}
+
+// serve is a sidecar's process. It ends when it is killed.
+func serve(text string) error {
+	var c command
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
+	s, err := sidecar.New(ctx, sidecar.Options{
+		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: 3 * time.Second, Lease: 2 * time.Second, Log: log,
+		Clock: func() time.Time { return time.Now().Add(c.Offset) },
+	})
+	if err != nil {
+		return err
+	}
+	go func() { _ = s.Run(ctx) }()
+	if err := s.Joined(ctx); err != nil {
+		return err
+	}
+	d, err := s.ParseDialect(c.Dialect)
+	if err != nil {
+		return err
+	}
+	return proxy.New(proxy.Options{
+		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log,
+		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Redis) },
+	}).Run(ctx)
+}
+
+// site is a server with the namespace "orders" on one key. The referee's book lies on others.
+type site struct {
+	*testing.T
+	server *redistest.Server
+	store  *stages.Store
+}
+
+func newSite(t *testing.T, stage stages.Stage) *site {
+	s := &site{T: t, server: redistest.Real(t)}
+	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	require.NoError(t, s.store.Init(t.Context(), stages.Record{
+		Namespace: "orders", Stage: stage, Patterns: []string{"lock:fleet"}, Dialect: "jedis-ms", Shortest: lease,
+		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
+	}))
+	return s
+}
+
+// process is a sidecar that can be killed. Its service goes on at the same address.
+type process struct {
+	site *site
+	line command
+	cmd  *exec.Cmd
+}
+
+func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(s, err)
+	p := &process{site: s, line: command{s.server.Addr, l.Addr().String(), name, dialect, offset}}
+	_ = l.Close()
+	p.start()
+	s.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) start() {
+	text, _ := json.Marshal(p.line)
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), asSidecar+"="+string(text))
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Stderr = os.Stderr
+	require.NoError(p.site, p.cmd.Start())
+	redistest.Await(p.site, "sidecar "+p.line.Name, 20*time.Second, func() bool {
+		conn, err := net.Dial("tcp", p.line.Listen)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+func (p *process) url() string { return "redis://" + p.line.Listen + "/0" }
+
+// behind is a service behind a sidecar of its own, both on a host whose clock is off.
+func (s *site) behind(kind holders.Kind, name, dialect string, offset time.Duration) (holders.Member, *process) {
+	p := s.sidecar(name, dialect, offset)
+	return s.of(kind, p.url(), offset), p
+}
+
+func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.Member {
+	return func() *holders.Holder {
+		options := []holders.Option{holders.Arg("wait", 10*time.Second)}
+		if kind != holders.SetNXUUID {
+			options = append(options, holders.Arg("lease", lease))
+		}
+		switch {
+		case offset == 0:
+		case strings.HasPrefix(kind.Component(), "python"):
+			options = append(options, holders.Arg("clock", offset))
+		default:
+			options = append(options, holders.MovedClock(s.T, offset))
+		}
+		return holders.Start(s.T, kind, url, options...)
+	}
+}
+
+func (s *site) goMember() holders.Member {
+	return func() *holders.Holder { return holders.StartGo(s.T, "compat", s.server.URL()) }
+}
+
+func (s *site) move(to stages.Stage) {
+	ctx, cancel := context.WithTimeout(s.Context(), 40*time.Second)
+	defer cancel()
+	mover := stages.Mover{Store: s.store}
+	require.NoError(s, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}), "to %v", to)
+	s.Logf("stage %v", to)
+}
+
+// noLockWithoutTTL checks what stands on the locks' keys and beside them.
+func (s *site) noLockWithoutTTL() {
+	keys, err := redis.Strings(s.server.Do("KEYS", "*lock:*"), nil)
+	require.NoError(s, err)
+	for _, key := range keys {
+		if strings.HasSuffix(key, ":referee") || strings.HasSuffix(key, ":referee:turns") {
+			continue
+		}
+		if ttl := s.server.Do("PTTL", key); ttl == int64(-1) {
+			s.Errorf("%s has no TTL", key)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package sidecar
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Long beside a turn, short enough to wait out after a kill.
+const lease = 3 * time.Second
+
+// TestFleets: services of each dialect behind sidecars beside Go services, with client clocks 10 s apart, and kill -9 of services and of
+// sidecars inside.
+func TestFleets(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, stage)
+			var members []holders.Member
+			var sidecars []*process
+			for _, m := range []struct {
+				kind          holders.Kind
+				name, dialect string
+				offset        time.Duration
+			}{
+				{holders.JedisLock, "billing", "", 0}, {holders.JedisLock, "stock", "", 10 * time.Second}, {holders.JedisUUID, "mail", "jedis-uuid", 0},
+				{holders.RedisPy, "report", "redispy-float", -10 * time.Second}, {holders.SetNXUUID, "crawl", "none", 0},
+			} {
+				member, p := s.behind(m.kind, m.name, m.dialect, m.offset)
+				members, sidecars = append(members, member), append(sidecars, p)
+			}
+			members = append(members, s.goMember(), s.goMember())
+			report := s.run(members, 200, []int{0, 3, 5}, sidecars[1], sidecars[4])
+			t.Log(report)
+			assert.Equal(t, 1, report.Inside, redistest.Violated)
+			assert.Zero(t, report.Overlaps)
+			assert.Equal(t, 3, report.Kills)
+		})
+	}
+}
+
+// TestWithoutSidecars is the same with jedis-lock directly on the server: what the sidecars are for.
+func TestWithoutSidecars(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, stages.Modern)
+	var members []holders.Member
+	for _, offset := range []time.Duration{0, 10 * time.Second, -10 * time.Second} {
+		members = append(members, s.of(holders.JedisLock, s.server.URL(), offset))
+	}
+	report := s.run(members, 60, nil)
+	t.Log(report)
+	assert.Positive(t, report.Overlaps, "nothing was shown")
+}
+
+// TestStages takes the fleet through all stages and back under load, with a service killed inside.
+func TestStages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, stages.Legacy)
+	first, _ := s.behind(holders.JedisLock, "billing", "", 0)
+	second, _ := s.behind(holders.RedisPy, "report", "redispy-float", 0)
+	members := []holders.Member{first, second, s.goMember()}
+	moved := make(chan struct{})
+	go func() {
+		defer close(moved)
+		for _, to := range []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Modern} {
+			s.move(to)
+		}
+	}()
+	total := holders.Report{ByMember: make([]int, len(members))}
+	for done := false; !done; {
+		select {
+		case <-moved:
+			done = true
+		default:
+		}
+		r := s.run(members, 60, []int{2})
+		t.Log(r)
+		total.Turns, total.Inside, total.Overlaps = total.Turns+r.Turns, max(total.Inside, r.Inside), total.Overlaps+r.Overlaps
+	}
+	require.Equal(t, 1, total.Inside, redistest.Violated)
+	assert.Zero(t, total.Overlaps)
+}
+
+// run lets a fleet take turns, and kills a sidecar now and then.
+func (s *site) run(members []holders.Member, turns int, kills []int, victims ...*process) holders.Report {
+	s.Helper()
+	next := 1
+	return holders.Fleet{
+		T: s.T, Server: s.server, Key: "lock:fleet", Turns: turns, Kills: kills, Hold: 2 * time.Millisecond, Limit: 2 * time.Minute, Members: members,
+		Meanwhile: func(n int) {
+			if n%20 == 0 && len(kills) > 0 {
+				s.noLockWithoutTTL()
+			}
+			if len(victims) >= next && n >= turns*next/(len(victims)+1) {
+				victims[next-1].kill()
+				victims[next-1].start()
+				next++
+			}
+		},
+	}.Run()
+}

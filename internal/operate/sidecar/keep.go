@@ -1,0 +1,405 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// pingEvery is the pause between two pings on the connection that only listens.
+const pingEvery = 5 * time.Second
+
+// lookEvery is the pause between two looks at the list of keys.
+const lookEvery = 50 * time.Millisecond
+
+// keys are the keys that the service may hold. What is not on the list is not held: a key goes on it before the command that may take it is
+// sent, and leaves it when no such command can act any more and the server says that nothing of ours is there.
+type keys struct {
+	mu      sync.Mutex
+	all     map[string]*watched
+	longest time.Duration // of the leases that were asked for
+}
+
+type watched struct {
+	acts     [3]time.Time // for each stage: until when a command of it may act
+	holds    [3]bool      // ... and whether something of it was there at the last look
+	next     time.Time    // of the looks
+	attempt  time.Time    // the last one
+	wanted   time.Time    // when two wanted it last
+	waits    bool         // it was not granted yet
+	held     bool         // granted, and not ended as far as we know
+	displace bool         // that was told
+}
+
+// wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the attempt before was refused, as far as
+// we know, and stands in the queue.
+func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.all[command.Key]
+	if w == nil {
+		w = &watched{next: now.Add(s.every(o))}
+		k.all[command.Key] = w
+	}
+	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() {
+		s.waking.Lock()
+		woken, handed := s.woken, s.handed.After(w.attempt)
+		s.waking.Unlock()
+		switch {
+		case w.waits && now.Sub(w.attempt) < 3*command.Claim:
+			if w.wanted = now; !handed {
+				c.Wake, c.Patience = woken, s.opts.Hold
+				return true
+			}
+		case now.Sub(w.wanted) < wantedFor: // it would be refused: so it waits from the beginning
+			w.acts[o.record.Stage], w.attempt = o.until, now
+			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
+			return true
+		}
+	}
+	w.acts[o.record.Stage] = o.until
+	w.attempt, w.waits = now, true
+	if command.TTL > k.longest {
+		k.longest = command.TTL
+		s.tellNews()
+	}
+	return false
+}
+
+// wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
+const wantedFor = 2 * time.Second
+
+// reserve asks for the lock, or for a place in its queue, for an attempt that is held back. The channel ends when that may go on.
+func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now time.Time, woken <-chan struct{}) <-chan struct{} {
+	command := rules.Wait(protocol.InstantOf(now), key, s.token(o))
+	command.NotAfter = o.notAfter
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Hold)
+		defer cancel()
+		conn, err := s.opts.Pool.GetContext(ctx)
+		if err != nil {
+			return
+		}
+		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
+		_ = conn.Close()
+		if reply.Kind == protocol.Integer && reply.Int == 0 {
+			select {
+			case <-woken:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return done
+}
+
+// every is the pause between two looks at a key: short enough to repair it, after a stale DEL, before the shortest lease of a direct
+// client is over.
+func (s *Sidecar) every(o *order) time.Duration {
+	every := s.opts.Lease / 3
+	if o.record.Stage == stages.Bridge && o.record.Shortest > 0 {
+		every = min(every, o.record.Shortest/3)
+	}
+	return min(max(every, 100*time.Millisecond), 5*time.Second)
+}
+
+func (s *Sidecar) tellNews() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the membership and looks after the locks until ctx ends.
+func (s *Sidecar) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { s.hear(ctx) })
+	running.Go(func() { s.look(ctx) })
+	s.report(ctx)
+	running.Wait()
+	return nil
+}
+
+// Joined waits until the sidecar is a member: before that no attempt is granted.
+func (s *Sidecar) Joined(ctx context.Context) error {
+	for {
+		if _, _, joined := s.Stage(); joined {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("sidecar: namespace %s cannot be joined: %w", s.opts.Namespace, context.Cause(ctx))
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// report keeps the membership: three times in each lease, at once after a change, and soon after a failure.
+func (s *Sidecar) report(ctx context.Context) {
+	defer s.leave()
+	for ctx.Err() == nil {
+		next := s.opts.MemberLease / 3
+		changed, err := s.reportOnce(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			next = s.opts.MemberLease / 10
+			if _, _, fine := s.Stage(); !fine {
+				s.opts.Log.Error("not a member: all attempts are refused", "err", err)
+			}
+		case changed:
+			next = 0
+			stage, epoch, _ := s.Stage()
+			s.opts.Log.Info("stage", "stage", stage, "epoch", epoch)
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.news:
+		case <-time.After(next):
+		}
+	}
+}
+
+func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(s.opts.ReplyTimeout, s.opts.MemberLease/2))
+	defer cancel()
+	o := s.order.Load()
+	report := stages.Report{Lease: s.opts.MemberLease, Epoch: -1, Stage: -1}
+	if o.ready && time.Now().Before(o.until) {
+		report.Epoch, report.Stage = o.record.Epoch, o.record.Stage
+	}
+	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
+	told, until, err := s.member.Report(ctx, report)
+	if err != nil {
+		return false, err
+	}
+	fleet, err := protocol.DialectNamed(told.Dialect)
+	if err != nil {
+		return false, err
+	}
+	changed = !o.ready || told.Epoch != o.record.Epoch || told.Stage != o.record.Stage
+	s.order.Store(&order{record: told.Record, fleet: fleet, notAfter: protocol.InstantOf(told.Ends), until: until, ready: true})
+	return changed, nil
+}
+
+// stages says of which stages something may be held, -1 of none, and for how long a lock can outlive its last renewal.
+func (k *keys) stages(lease time.Duration) (low, high stages.Stage, longest time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	low, high = -1, -1
+	now := time.Now()
+	for _, w := range k.all {
+		for stage := range w.acts {
+			if w.holds[stage] || now.Before(w.acts[stage]) {
+				low, high = lowest(low, stages.Stage(stage)), max(high, stages.Stage(stage))
+			}
+		}
+	}
+	return low, high, max(lease, k.longest)
+}
+
+func (s *Sidecar) leave() {
+	if low, _, _ := s.keys.stages(0); low >= 0 {
+		return // the lease runs out by itself, and what is held counts until then
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.ReplyTimeout)
+	defer cancel()
+	_ = s.member.Leave(ctx)
+}
+
+// look looks after the keys.
+func (s *Sidecar) look(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if due := s.keys.due(time.Now()); len(due) > 0 {
+			s.keep(ctx, due)
+		}
+	}
+}
+
+func (k *keys) due(now time.Time) (due []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, w := range k.all {
+		if now.After(w.next) {
+			due = append(due, key)
+		}
+	}
+	return due
+}
+
+// keep looks at keys, one after the other.
+func (s *Sidecar) keep(ctx context.Context, due []string) {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	for _, key := range due {
+		o, asked := s.order.Load(), time.Now()
+		rules := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}
+		command := rules.Keep(protocol.InstantOf(asked), key, s.clients.Load() > 0)
+		command.NotAfter = o.notAfter
+		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
+		if reply.Kind != protocol.Integer {
+			if ctx.Err() == nil && time.Now().Before(o.until) {
+				s.opts.Log.Warn("a lock could not be looked after", "key", key, "err", err)
+			}
+			return
+		}
+		s.kept(key, o, asked, reply)
+	}
+}
+
+// kept takes what the server said of a key.
+func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Reply) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	w := s.keys.all[key]
+	if w == nil {
+		return
+	}
+	left := time.Duration(reply.Int2) * time.Millisecond
+	w.next = asked.Add(s.every(o))
+	token := false
+	switch reply.Int {
+	case protocol.KeepRepair:
+		s.counts.repaired.Add(1)
+		s.opts.Log.Warn("repaired after a DEL that was not the holder's", "key", key, "left", left)
+		token = true
+	case protocol.KeepTheirs:
+		if token = true; !w.displace {
+			w.displace = true
+			s.counts.displaced.Add(1)
+			s.opts.Log.Error("displaced: another value stands on the key of a lock that is in use", "key", key, "value", reply.Text, "left", left)
+		}
+	case protocol.KeepDone:
+		token = true
+	case protocol.KeepNothing:
+		if w.held && reply.Int2 > 0 {
+			s.counts.ended.Add(1)
+			s.opts.Log.Warn("the lease ended without a DEL", "key", key)
+		}
+		w.held, w.displace = false, false
+		w.next = latest(w.acts, w.next)
+		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) {
+			delete(s.keys.all, key)
+		}
+	}
+	w.holds[stages.Legacy] = reply.Int == protocol.KeepOld
+	w.holds[stages.Bridge] = token
+}
+
+func latest(times [3]time.Time, t time.Time) time.Time {
+	for _, other := range times {
+		if other.After(t) {
+			t = other
+		}
+	}
+	return t
+}
+
+// hear listens to what the scripts tell this sidecar. Nothing depends on it but counts, and how soon an attempt is answered.
+func (s *Sidecar) hear(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = s.hearOnce(ctx)
+		s.hears.Store(false)
+		s.functions.Store(false) // the server may be another one by now
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (s *Sidecar) hearOnce(ctx context.Context) error {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	listener := redis.PubSubConn{Conn: conn}
+	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
+		return err
+	}
+	s.functions.Store(s.loadFunctions(ctx))
+	over, sending := make(chan struct{}), make(chan struct{})
+	defer func() { close(over); <-sending }()
+	go func() { // a connection has one sender
+		defer close(sending)
+		for {
+			select {
+			case <-over:
+				return
+			case <-ctx.Done():
+				_ = listener.Unsubscribe()
+				return
+			case <-time.After(pingEvery):
+				s.functions.Store(s.loadFunctions(ctx))
+				if listener.Ping("") != nil {
+					return
+				}
+			}
+		}
+	}()
+	for {
+		switch m := listener.ReceiveWithTimeout(2 * pingEvery).(type) {
+		case redis.Subscription:
+			if s.hears.Store(m.Count > 0); m.Count == 0 {
+				return ctx.Err()
+			}
+		case redis.Message:
+			s.told(string(m.Data))
+		case redis.Pong:
+		case error:
+			return m
+		}
+	}
+}
+
+// told reads a message: "<what> <key>" of a sidecar's script, or that a lock was handed over.
+func (s *Sidecar) told(message string) {
+	what, key, _ := strings.Cut(message, " ")
+	switch what {
+	case "granted":
+		s.counts.granted.Add(1)
+		s.keys.mu.Lock()
+		if w := s.keys.all[key]; w != nil {
+			w.waits, w.held = false, true
+		}
+		s.keys.mu.Unlock()
+	case "late":
+		s.counts.late.Add(1)
+		s.opts.Log.Error("the lease of this member is over: refused", "key", key)
+	case "ambiguous":
+		s.counts.ambiguous.Add(1)
+		s.opts.Log.Warn("a DEL while two grants are out: the lock is kept for the other one", "key", key)
+	case "displaced":
+		s.counts.displaced.Add(1)
+		s.opts.Log.Error("displaced: at its DEL another value stood on the key", "key", key)
+	case "gone":
+		s.counts.overran.Add(1)
+		s.opts.Log.Warn("a DEL after the end of its lease", "key", key)
+	default:
+		s.waking.Lock()
+		s.handed = time.Now()
+		close(s.woken)
+		s.woken = make(chan struct{})
+		s.waking.Unlock()
+	}
+}

@@ -1,0 +1,405 @@
+package proxy
+
+import (
+	"bytes"
+	"strings"
+)
+
+const (
+	maxHeld = 1 << 20 // bytes of one request, or of a line, that are held: Redis itself wants no line above 64 KiB
+	maxWord = 1 << 40 // far above any proto-max-bulk-len, far below an overflow
+	maxName = 32      // bytes of the longest command's name, with room
+)
+
+// framer finds the requests in what a client sends, in pieces cut anywhere. It reads them as Redis does: what Redis
+// takes for a request must be one here too, and the same one. What it takes for an error may be anything, because Redis
+// executes nothing more of such a connection.
+type framer struct {
+	commands map[string]Keys
+	covers   func(key []byte) bool
+
+	words   [][]byte // of the request that is looked at
+	args    int64    // words of the passing request that are still to come
+	body    int64    // bytes of its present word, with the line break, that are still to come
+	watched *watched // a passing request that was too long to hold has keys that nobody has looked at
+	broken  bool     // Redis has refused this stream, or will: nothing more is forwarded
+}
+
+// watched is what is left to look at of a request that is passed on in pieces.
+type watched struct {
+	keys       Keys
+	last, next int64 // the last word that can be a key; the next word
+}
+
+// finding is what stands behind the bytes that pass.
+type finding uint8
+
+const (
+	nothing  finding = iota // no whole request is left; what is left waits for more
+	request                 // one to ask the Rewriter about
+	cut                     // a covered key in a request that is too long to be held
+	violated                // a protocol error
+)
+
+// next returns how many bytes of b pass as they are, what stands behind them, and for a request its length.
+// Its words are in f.words, as parts of b.
+func (f *framer) next(b []byte) (pass int, found finding, length int) {
+	i := 0
+	for i < len(b) {
+		if f.body > 0 {
+			n := min(f.body, int64(len(b)-i))
+			i, f.body = i+int(n), f.body-n
+			continue
+		}
+		if f.args > 0 {
+			n, head, state := number(b[i:], '$')
+			switch {
+			case state == more:
+				return i, nothing, 0
+			case state == bad || n < 0 || n > maxWord:
+				return i, violated, 0
+			case f.watched != nil:
+				if found, wait := f.watch(b[i+head:], n); wait || found != nothing {
+					return i, found, 0
+				}
+			}
+			i, f.args, f.body = i+head, f.args-1, n+2
+			continue
+		}
+		f.watched = nil
+		if b[i] != '*' {
+			end, look, state := f.inline(b[i:])
+			switch {
+			case state == more:
+				return i, nothing, 0
+			case state == bad:
+				return i, violated, 0
+			case look:
+				return i, request, end
+			}
+			i += end
+			continue
+		}
+		count, head, state := number(b[i:], '*')
+		switch {
+		case state == more:
+			return i, nothing, 0
+		case state == bad:
+			return i, violated, 0
+		case count <= 0: // Redis takes no notice
+			i += head
+			continue
+		}
+		keys, known, begin, state := f.name(b[i+head:])
+		switch {
+		case state == more:
+			return i, nothing, 0
+		case state == bad:
+			return i, violated, 0
+		case !known: // its first word may be long, and passes as it comes
+			i, f.args = i+head+begin, count-1
+			continue
+		}
+		n, found := f.look(b[i:], head, count, keys)
+		switch found {
+		case request:
+			return i, request, n
+		case nothing:
+			if n == 0 { // what there is does not decide it
+				return i, nothing, 0
+			}
+			i += n
+		default:
+			return i, found, n
+		}
+	}
+	return i, nothing, 0
+}
+
+// name reads a request's first word. Begin is what is read of it when nobody looks at such a command; the rest of the
+// word is then in f.body.
+func (f *framer) name(b []byte) (keys Keys, known bool, begin int, state lineState) {
+	n, head, state := number(b, '$')
+	if state != whole {
+		return Keys{}, false, 0, state
+	}
+	if n < 0 || n > maxWord {
+		return Keys{}, false, 0, bad
+	}
+	if n <= maxName {
+		if int64(len(b)-head) < n {
+			return Keys{}, false, 0, more
+		}
+		keys, known = f.command(b[head : head+int(n)])
+	}
+	if !known {
+		f.body = n + 2
+	}
+	return keys, known, head, whole
+}
+
+// command finds a command by its name in any case.
+func (f *framer) command(name []byte) (Keys, bool) {
+	var upper [maxName]byte
+	if len(name) > maxName {
+		return Keys{}, false
+	}
+	for i, c := range name {
+		if 'a' <= c && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		upper[i] = c
+	}
+	keys, known := f.commands[string(upper[:len(name)])]
+	return keys, known
+}
+
+// look reads a request that begins b, word by word. It returns its length with request; with nothing how much of it can
+// pass, 0 for not yet.
+func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding) {
+	f.words = f.words[:0]
+	last, covered, i := keys.last(count), keys.First == 0, head
+	for j := int64(0); j < count; j++ {
+		if j > last && !covered {
+			f.args = count - j
+			return i, nothing
+		}
+		n, size, state := number(b[i:], '$')
+		if state == bad || n < 0 || n > maxWord {
+			return 0, violated
+		}
+		if state == more || int64(len(b)-i-size) < n+2 {
+			switch {
+			case len(b) < maxHeld:
+				return 0, nothing
+			case covered:
+				return 0, cut
+			default:
+				f.args, f.watched = count, &watched{keys: keys, last: keys.last(count)}
+				return head, nothing
+			}
+		}
+		word := b[i+size : i+size+int(n)]
+		f.words = append(f.words, word)
+		i += size + int(n) + 2
+		if keys.at(j, last) {
+			if n > maxHeld {
+				return 0, cut
+			}
+			covered = covered || f.covers(word)
+		} else if keys.Counted && j == int64(keys.First)-1 {
+			last = keys.counted(word, count)
+		}
+	}
+	switch {
+	case !covered:
+		return i, nothing
+	case i > maxHeld:
+		return 0, cut
+	}
+	return i, request
+}
+
+// watch looks at one word of a request that is passed on in pieces.
+func (f *framer) watch(b []byte, n int64) (found finding, wait bool) {
+	w := f.watched
+	number := w.keys.Counted && w.next == int64(w.keys.First)-1
+	if key := w.keys.at(w.next, w.last); key || number {
+		switch {
+		case n > maxHeld: // no lock has such a key, and nothing can be said of it
+			return cut, false
+		case int64(len(b)) < n:
+			return nothing, true
+		case key && f.covers(b[:n]):
+			return cut, false
+		case number:
+			w.last = w.keys.counted(b[:n], w.next+f.args)
+		}
+	}
+	w.next++
+	return nothing, false
+}
+
+// last returns the last word of count that can be a key.
+func (k Keys) last(count int64) int64 {
+	last := int64(k.Last)
+	switch {
+	case k.First == 0:
+		return -1
+	case k.Counted:
+		return count - 1
+	case last < 0:
+		last += count
+	}
+	return min(last, count-1)
+}
+
+// counted returns the last key where a word says how many there are. Nobody can tell where the keys of a wrong number are,
+// and Redis refuses it.
+func (k Keys) counted(word []byte, count int64) int64 {
+	var n int64
+	for _, c := range word {
+		if c < '0' || c > '9' || n > count {
+			return count - 1
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return min(int64(k.First)+n-1, count-1)
+}
+
+// at tells whether a word is a key.
+func (k Keys) at(j, last int64) bool {
+	return k.First > 0 && j >= int64(k.First) && j <= last && (j-int64(k.First))%int64(max(k.Step, 1)) == 0
+}
+
+type lineState uint8
+
+const (
+	whole lineState = iota
+	more            // the rest is still to come
+	bad             // Redis answers with an error and closes the connection
+)
+
+// number reads "*3\r\n" or "$11\r\n", and how many bytes that is. As Redis does, it wants no particular byte behind \r.
+func number(b []byte, kind byte) (n int64, size int, state lineState) {
+	if len(b) == 0 {
+		return 0, 0, more
+	}
+	if b[0] != kind {
+		return 0, 0, bad
+	}
+	for i := 1; i < len(b) && i < 20; i++ {
+		c := b[i]
+		if '0' <= c && c <= '9' {
+			n = n*10 + int64(c-'0')
+			continue
+		}
+		if c != '\r' || i == 1 || b[1] == '0' && i > 2 {
+			break
+		}
+		if i+1 == len(b) {
+			return 0, 0, more
+		}
+		return n, i + 2, whole
+	}
+	end := bytes.IndexByte(b[:min(len(b), maxHeld)], '\r')
+	switch {
+	case end < 0 && len(b) >= maxHeld:
+		return 0, 0, bad
+	case end < 0 || end+1 == len(b):
+		return 0, 0, more
+	}
+	// What is left is a negative number, or none. All negative ones are alike.
+	digits := b[1:end]
+	if len(digits) < 2 || len(digits) > 19 || digits[0] != '-' || digits[1] < '1' || digits[1] > '9' {
+		return 0, 0, bad
+	}
+	for _, c := range digits[1:] {
+		if c < '0' || c > '9' {
+			return 0, 0, bad
+		}
+	}
+	return -1, end + 2, whole
+}
+
+// inline reads a request that is one line of words. Look says that the Rewriter is to be asked.
+func (f *framer) inline(b []byte) (size int, look bool, state lineState) {
+	end := bytes.IndexByte(b[:min(len(b), maxHeld)], '\n')
+	switch {
+	case end < 0 && len(b) >= maxHeld:
+		return 0, false, bad
+	case end < 0:
+		return 0, false, more
+	}
+	line := bytes.TrimSuffix(b[:end], []byte{'\r'})
+	if at := bytes.IndexByte(line, 0); at >= 0 { // some servers end the line there, others never find its end
+		line = line[:at]
+	}
+	var ok bool
+	if f.words, ok = splitInline(f.words[:0], line); !ok {
+		return 0, false, bad
+	}
+	if len(f.words) == 0 {
+		return end + 1, false, whole
+	}
+	keys, known := f.command(f.words[0])
+	if !known {
+		return end + 1, false, whole
+	}
+	count := int64(len(f.words))
+	last := keys.last(count)
+	if keys.Counted && count >= int64(keys.First) {
+		last = keys.counted(f.words[keys.First-1], count)
+	}
+	look = keys.First == 0
+	for j := range count {
+		look = look || keys.at(j, last) && f.covers(f.words[j])
+	}
+	return end + 1, look, whole
+}
+
+// splitInline splits a line into words as Redis does: blanks are between them, and double quotes (with escapes) or single
+// quotes keep blanks. It is not ok when a quote is not closed, or when no blank follows it.
+func splitInline(words [][]byte, line []byte) (_ [][]byte, ok bool) {
+	for i := 0; ; {
+		for i < len(line) && blank(line[i]) {
+			i++
+		}
+		if i == len(line) {
+			return words, true
+		}
+		var word []byte
+		quote := byte(0)
+		for done := false; !done; i++ {
+			if i == len(line) {
+				if quote != 0 {
+					return words, false
+				}
+				break
+			}
+			c := line[i]
+			escaped := c == '\\' && i+1 < len(line)
+			switch {
+			case quote == '"' && escaped && i+3 < len(line) && line[i+1] == 'x' && hex(line[i+2]) >= 0 && hex(line[i+3]) >= 0:
+				word = append(word, byte(hex(line[i+2])<<4|hex(line[i+3])))
+				i += 3
+			case quote == '"' && escaped:
+				i++
+				if at := strings.IndexByte("nrtba", line[i]); at >= 0 {
+					word = append(word, "\n\r\t\b\a"[at])
+				} else {
+					word = append(word, line[i])
+				}
+			case quote == '\'' && escaped && line[i+1] == '\'':
+				i++
+				word = append(word, '\'')
+			case quote != 0 && c == quote:
+				if i+1 < len(line) && !blank(line[i+1]) {
+					return words, false
+				}
+				done = true
+			case quote == 0 && (c == '"' || c == '\''):
+				quote = c
+			case quote == 0 && (c == ' ' || c == '\n' || c == '\r' || c == '\t'):
+				done = true
+			default:
+				word = append(word, c)
+			}
+		}
+		words = append(words, word)
+	}
+}
+
+func blank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+
+func hex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}

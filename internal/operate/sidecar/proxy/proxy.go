@@ -1,0 +1,473 @@
+// Package proxy stands between clients and a Redis server. It passes requests on byte for byte, but for those that a Rewriter
+// replaces, and copies replies without reading them.
+//
+// A client has one connection to the server, so the order of replies, transactions, subscriptions, blocking commands,
+// authentication and the protocol version are the server's business.
+//
+// While the server cannot be reached the proxy does not listen: a client is refused as it would be without a proxy. When
+// the server ends a connection, its client's ends.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	handshakeWithin = 10 * time.Second // TLS with a client
+	lookAgainAfter  = 50 * time.Millisecond
+	lookAgainAtMost = time.Second
+	heirWithin      = 5 * time.Second // the talk of two processes
+)
+
+// Listener is where clients connect.
+type Listener struct {
+	Address  string      // host:port, or unix:PATH
+	TLS      *tls.Config // nil for none
+	Rewriter Rewriter
+}
+
+// Options of a Server.
+type Options struct {
+	Listeners []Listener
+	// Dial connects to the server, without a command: what a client sends first is for the client to say.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Drain is how long connections may go on after Run's context has ended.
+	Drain time.Duration
+	// Heir is the path of a Unix socket. A process that starts with the same path takes the listeners over, and this one
+	// serves its connections until they end. Empty: none.
+	Heir string
+	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
+	Gone func()
+	Log  *slog.Logger
+}
+
+// Server accepts clients and connects each to the server. Its methods are safe for concurrent use.
+type Server struct {
+	opts  Options
+	doors []*door
+
+	mu       sync.Mutex
+	conns    map[*conn]bool
+	reached  bool   // the server could be connected to when it was last tried
+	open     bool   // clients can connect
+	over     string // why no listener will be opened any more
+	problem  error  // the last failure to connect
+	running  sync.WaitGroup
+	look     chan struct{} // asks to look at the server now
+	previous *net.UnixConn // the process whose listeners these were, until the first of them is in use
+
+	ids       atomic.Int64
+	rewritten [4]atomic.Int64 // by verdict
+	failed    atomic.Int64    // clients that were accepted, and for whom the server could not be reached
+	broken    atomic.Int64    // protocol errors
+	tooLong   atomic.Int64
+}
+
+// door is a listener, open or not.
+type door struct {
+	Listener
+	listener net.Listener // nil while it is closed
+	actual   string       // its address; differs from Address where that has port 0
+	commands map[string]Keys
+}
+
+// New returns a Server that does not listen yet.
+func New(opts Options) *Server {
+	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1)}
+	for _, l := range opts.Listeners {
+		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: l.Rewriter.Commands()})
+	}
+	return s
+}
+
+// Run serves until ctx ends, and then Drain longer at most; or, when another process has taken the listeners over, until
+// the last client has gone. Its error says why it could not begin to listen.
+func (s *Server) Run(ctx context.Context) error {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	inherited, err := s.inherit()
+	if err != nil {
+		return err
+	}
+	began := make(chan error, 1)
+	var background sync.WaitGroup
+	background.Go(func() { s.watch(watching, inherited, began) })
+	gone := make(chan struct{})
+	err = <-began
+	if err == nil && s.opts.Heir != "" {
+		err = s.bequeath(watching, &background, gone)
+	}
+	var patience <-chan time.Time
+	if err == nil {
+		select {
+		case <-ctx.Done():
+			patience = time.After(s.opts.Drain)
+		case <-gone:
+		}
+	}
+	stop()
+	s.shut("it is being ended")
+	background.Wait()
+	served := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(served)
+	}()
+	if err != nil {
+		return err
+	}
+	if patience == nil { // an heir has the listeners
+		select {
+		case <-served:
+			return nil
+		case <-ctx.Done():
+			patience = time.After(s.opts.Drain)
+		}
+	}
+	select {
+	case <-served:
+	case <-patience:
+		s.CutAll("the time to drain is over")
+		<-served
+	}
+	return nil
+}
+
+// watch opens the doors while the server can be reached, and closes them while it cannot. It tells began when they have
+// been opened once, or cannot be.
+func (s *Server) watch(ctx context.Context, inherited map[string]net.Listener, began chan<- error) {
+	defer func() {
+		for _, l := range inherited {
+			_ = l.Close()
+		}
+	}()
+	told := false
+	tell := func(err error) {
+		if !told {
+			told = true
+			began <- err
+		}
+	}
+	defer tell(nil)
+	pause := lookAgainAfter
+	for ctx.Err() == nil {
+		up, err := s.opts.Dial(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			if s.previous != nil { // it serves as long as nobody tells it to stop
+				tell(fmt.Errorf("the listeners are left to the process that has them: %w", err))
+				return
+			}
+			s.away(err)
+			tell(nil)
+			s.sleep(ctx, pause)
+			pause = min(2*pause, lookAgainAtMost)
+			continue
+		}
+		if err := s.welcome(inherited); err != nil {
+			_ = up.Close()
+			tell(err)
+			s.opts.Log.Error("cannot listen", "error", err)
+			s.sleep(ctx, lookAgainAtMost)
+			continue
+		}
+		inherited = nil
+		tell(nil)
+		at := time.Now()
+		s.waitFor(ctx, up)
+		_ = up.Close()
+		if pause = lookAgainAfter; time.Since(at) < lookAgainAtMost { // a server that takes nobody in hangs up at once
+			s.sleep(ctx, lookAgainAfter)
+		}
+	}
+}
+
+// sleep waits, and ends early when somebody asks to look.
+func (s *Server) sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// waitFor returns when the server ends an idle connection, or somebody asks to look.
+func (s *Server) waitFor(ctx context.Context, up net.Conn) {
+	over := make(chan struct{})
+	var interrupting sync.WaitGroup
+	interrupting.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.look:
+		case <-over:
+		}
+		_ = up.SetReadDeadline(time.Unix(1, 0))
+	})
+	var b [512]byte
+	for {
+		if _, err := up.Read(b[:]); err != nil {
+			break
+		}
+	}
+	close(over)
+	interrupting.Wait()
+}
+
+// welcome opens the doors.
+func (s *Server) welcome(inherited map[string]net.Listener) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open || s.over != "" {
+		s.reached = true
+		return nil
+	}
+	for _, d := range s.doors {
+		if d.listener = inherited[d.Address]; d.listener != nil {
+			delete(inherited, d.Address)
+		} else if err := d.listen(); err != nil {
+			for _, d := range s.doors {
+				d.close()
+			}
+			return err
+		}
+		if !strings.HasPrefix(d.Address, unixPrefix) {
+			d.actual = d.listener.Addr().String()
+		}
+	}
+	for _, d := range s.doors {
+		listener := d.listener
+		s.running.Go(func() { s.accept(d, listener) })
+		s.opts.Log.Info("listening", "address", d.Address, "at", d.actual)
+	}
+	s.reached, s.open, s.problem = true, true, nil
+	if s.previous != nil {
+		_ = s.previous.SetDeadline(time.Now().Add(heirWithin))
+		_, _ = s.previous.Write([]byte{1})
+		_, _ = s.previous.Read(make([]byte, 1)) // it ends the connection when it has let go
+		_ = s.previous.Close()
+		s.previous = nil
+	}
+	return nil
+}
+
+const unixPrefix = "unix:"
+
+func (d *door) listen() (err error) {
+	path, isUnix := strings.CutPrefix(d.Address, unixPrefix)
+	if !isUnix {
+		address := d.actual
+		if d.listener, err = net.Listen("tcp", address); err != nil {
+			return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
+		}
+		return nil
+	}
+	if d.listener, err = listenUnix(path, 0o660); err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
+	}
+	return nil
+}
+
+// listenUnix listens on a path, also where a process that has ended has left its socket. The socket appears only when it can
+// be connected to: one that refuses belongs to nobody.
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("another process listens there")
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("there is a file that is no socket")
+	}
+	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
+	l, err := net.Listen("unix", hidden)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
+	if err = os.Chmod(hidden, mode); err == nil {
+		err = os.Rename(hidden, path)
+	}
+	if err != nil {
+		_ = l.Close()
+		_ = os.Remove(hidden)
+		return nil, err
+	}
+	return l, nil
+}
+
+// close ends a listener that nobody else has.
+func (d *door) close() {
+	if d.listener == nil {
+		return
+	}
+	_ = d.listener.Close()
+	if path, isUnix := strings.CutPrefix(d.Address, unixPrefix); isUnix {
+		_ = os.Remove(path)
+	}
+	d.listener = nil
+}
+
+// away closes the doors because the server cannot be reached.
+func (s *Server) away(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reached || s.problem == nil {
+		s.opts.Log.Error("the server cannot be reached; not listening", "error", why)
+	}
+	s.reached, s.problem, s.open = false, why, false
+	for _, d := range s.doors {
+		d.close()
+	}
+}
+
+// shut closes the doors for good.
+func (s *Server) shut(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over, s.open = why, false
+	for _, d := range s.doors {
+		d.close()
+	}
+}
+
+// Ready returns nil while clients can connect and be served.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over != "":
+		return errors.New(s.over)
+	case s.problem != nil:
+		return fmt.Errorf("the server cannot be reached: %w", s.problem)
+	case !s.open:
+		return errors.New("it does not listen yet")
+	}
+	return nil
+}
+
+// Addresses returns where clients can connect, in the order of Options.Listeners: the real port where 0 was asked for.
+func (s *Server) Addresses() (addrs []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.doors {
+		addrs = append(addrs, d.actual)
+	}
+	return addrs
+}
+
+// CutAll ends all connections, as when the server has become another one.
+func (s *Server) CutAll(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) > 0 {
+		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
+	}
+	for c := range s.conns {
+		_ = socket(c.down).Close()
+		if c.up != nil {
+			_ = socket(c.up).Close()
+		}
+	}
+}
+
+func (s *Server) accept(d *door, listener net.Listener) {
+	for {
+		down, err := listener.Accept()
+		switch {
+		case err == nil:
+			s.running.Go(func() { s.attend(d, down) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // no descriptor is left
+			s.opts.Log.Error("cannot accept a client", "error", err)
+			time.Sleep(lookAgainAfter)
+		}
+	}
+}
+
+// attend serves one client.
+func (s *Server) attend(d *door, down net.Conn) {
+	c := &conn{server: s, rewriter: d.Rewriter, down: down, client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
+	s.mu.Lock()
+	s.conns[c] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		_ = c.down.Close()
+		if c.up != nil {
+			_ = c.up.Close()
+		}
+	}()
+	keepAlive(down)
+	if d.TLS != nil {
+		secure := tls.Server(down, d.TLS)
+		ctx, cancel := context.WithTimeout(context.Background(), handshakeWithin)
+		err := secure.HandshakeContext(ctx)
+		cancel()
+		if err != nil {
+			s.opts.Log.Warn("no TLS with a client", "client", c.client.Addr, "error", err)
+			return
+		}
+		c.setDown(secure)
+	}
+	up, err := s.opts.Dial(context.Background())
+	if err != nil {
+		s.failed.Add(1)
+		s.opts.Log.Warn("the server cannot be reached for a client", "client", c.client.Addr, "error", err)
+		select {
+		case s.look <- struct{}{}:
+		default:
+		}
+		reset(down) // an end looks like a reply of no bytes to some clients
+		return
+	}
+	keepAlive(up)
+	c.setUp(up)
+	c.framer.commands, c.framer.covers = d.commands, d.Rewriter.Covers
+	c.rewriter.Open(&c.client)
+	defer c.rewriter.Close(&c.client)
+	c.serve()
+}
+
+func (c *conn) setDown(down net.Conn) {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	c.down = down
+}
+
+func (c *conn) setUp(up net.Conn) {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	c.up = up
+}
+
+// keepAlive finds a client or server that has gone without a word, within two minutes.
+func keepAlive(conn net.Conn) {
+	if t, ok := socket(conn).(*net.TCPConn); ok {
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4})
+	}
+}
+
+// violation notes that Redis will refuse what a client sends.
+func (s *Server) violation(c *conn) {
+	s.broken.Add(1)
+	s.opts.Log.Warn("protocol error; nothing more of this connection is passed on", "client", c.client.Addr)
+}
+
+// brokenClient notes that a connection was cut.
+func (s *Server) brokenClient(c *conn, err error) {
+	s.tooLong.Add(1)
+	s.opts.Log.Error("connection cut", "client", c.client.Addr, "error", err)
+}

@@ -1,0 +1,74 @@
+package proxy
+
+import (
+	"strconv"
+	"time"
+)
+
+// Rewriter decides what goes to the server in place of a request. It sees requests, never replies.
+//
+// One goroutine for each client calls Open, Rewrite and Close; calls for different clients overlap. Commands is read once.
+type Rewriter interface {
+	// Commands are the commands that are looked at, in capitals, and where their keys stand. All others pass.
+	Commands() map[string]Keys
+	// Covers tells whether a key is one of the namespace. It is called for each key of these commands and must be fast.
+	Covers(key []byte) bool
+	// Open and Close tell of a client that came and went. Close is the last call for a client whose Open returned.
+	Open(c *Client)
+	Close(c *Client)
+	// Rewrite decides about one whole request with a covered key, or about any of a command without keys. With Replace it
+	// appends ONE command to out, see AppendCommand; with Refuse the words of the error ("ERR ..."), without a line break.
+	// args are the request's words. They are valid until Rewrite returns; args[0] is as the client wrote it.
+	Rewrite(c *Client, args [][]byte, out []byte) (Verdict, []byte)
+}
+
+// Verdict is what becomes of a request.
+type Verdict uint8
+
+const (
+	Pass    Verdict = iota // it goes on as it came, byte for byte
+	Replace                // another command goes in its place: its reply is the request's
+	Refuse                 // a command goes in its place that the server answers with the error
+	Hold                   // it waits, see Client.Wake; then Rewrite is asked once more
+)
+
+// Keys says where the keys of a command stand among its words; word 0 is its name. The zero value says that it has none:
+// Rewrite is asked about each one.
+type Keys struct {
+	First, Last, Step int  // Last may be negative: -1 is the last word
+	Counted           bool // word First-1 says how many keys follow, as with EVAL; Last does not count
+}
+
+// Client is one connection of a client, for the Rewriter.
+type Client struct {
+	ID   int64  // of this process's connections, from 1
+	Addr string // host:port of the client, or @ for a Unix socket
+	Data any    // the Rewriter's own
+
+	// For the verdict Hold, Rewrite sets both. The request waits until Wake is closed, Patience is over, the client sends
+	// more, or it goes. Held is true in the call that follows, which cannot hold again.
+	Wake     <-chan struct{}
+	Patience time.Duration
+	Held     bool
+}
+
+// AppendCommand appends a command as a client writes it. Words are strings and byte slices.
+func AppendCommand[W string | []byte](out []byte, words ...W) []byte {
+	out = append(out, '*')
+	out = strconv.AppendInt(out, int64(len(words)), 10)
+	out = append(out, "\r\n"...)
+	for _, w := range words {
+		out = append(out, '$')
+		out = strconv.AppendInt(out, int64(len(w)), 10)
+		out = append(out, "\r\n"...)
+		out = append(out, w...)
+		out = append(out, "\r\n"...)
+	}
+	return out
+}
+
+// appendRefusal appends a command that any server since 2.6 answers with an error of these words. Of four words, it passes
+// before AUTH too.
+func appendRefusal(out []byte, why string) []byte {
+	return AppendCommand(out, "EVAL", "return redis.error_reply(ARGV[1])", "0", why)
+}

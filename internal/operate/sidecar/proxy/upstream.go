@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Upstream is the server behind a URL: the master that sentinels name, or the one of a cluster that has the namespace's keys.
+type Upstream struct {
+	end *endpoint.Endpoint
+	key string // in a cluster: the master of this key
+
+	mu   sync.Mutex
+	addr string // empty: to be found out
+}
+
+// NewUpstream returns the server that has the keys of all patterns. A client sees one server, and its replies cannot be put
+// together from several without reading them. So a cluster of several masters is refused unless the patterns have one hash
+// tag; other keys are answered by the server with MOVED.
+func NewUpstream(ctx context.Context, end *endpoint.Endpoint, patterns []string) (*Upstream, error) {
+	u := &Upstream{end: end}
+	if end.Kind != endpoint.Cluster {
+		if end.Kind == endpoint.Single {
+			u.addr = end.Addrs[0]
+		}
+		return u, nil
+	}
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key, one := oneSlot(patterns)
+	if !one && len(masters) > 1 {
+		return nil, fmt.Errorf("the keys %s lie on several of the cluster's %d masters, and a client behind a sidecar sees one server", strings.Join(patterns, ", "), len(masters))
+	}
+	u.key = key
+	return u, nil
+}
+
+// oneSlot tells whether all keys of the patterns are in one slot, and names a key of it.
+func oneSlot(patterns []string) (key string, one bool) {
+	slot := -1
+	for _, p := range patterns {
+		if strings.ContainsAny(p, "*?") {
+			before, after, _ := strings.Cut(p, "{")
+			tag, _, closed := strings.Cut(after, "}")
+			if tag == "" || !closed || strings.ContainsAny(before+tag, "*?") {
+				return "", false
+			}
+		}
+		if s := protocol.Slot(p); slot >= 0 && s != slot {
+			return "", false
+		} else {
+			key, slot = p, s
+		}
+	}
+	return key, true
+}
+
+// Dial connects to the server. It sends no command.
+func (u *Upstream) Dial(ctx context.Context) (net.Conn, error) {
+	addr, err := u.address(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := u.end.DialBare(ctx, addr)
+	if err != nil && u.end.Kind != endpoint.Single {
+		u.set("") // a failover may have made another one the master
+	}
+	return conn, err
+}
+
+func (u *Upstream) address(ctx context.Context) (string, error) {
+	u.mu.Lock()
+	addr := u.addr
+	u.mu.Unlock()
+	if addr != "" {
+		return addr, nil
+	}
+	addr, err := u.end.MasterOf(ctx, u.key)
+	if err == nil && addr == "" {
+		err = fmt.Errorf("no master serves the slot of %q", u.key)
+	}
+	if err == nil {
+		u.set(addr)
+	}
+	return addr, err
+}
+
+func (u *Upstream) set(addr string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.addr = addr
+}
+
+// Watch asks once a second which server is the master, and tells of each change, until ctx ends. Connections to the one before
+// must be ended: it may not know yet that it is the master no more.
+func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(to string)) {
+	if u.end.Kind == endpoint.Single {
+		return
+	}
+	last := ""
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if addr, err := u.end.MasterOf(ctx, u.key); err == nil && addr != "" {
+			u.set(addr)
+			if last != "" && addr != last {
+				changed(addr)
+			}
+			last = addr
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Alone makes a node of a cluster look like a server by itself, so that no client follows the cluster past the proxy.
+func Alone(r Rewriter) Rewriter { return alone{r} }
+
+type alone struct{ Rewriter }
+
+func (a alone) Commands() map[string]Keys {
+	commands := maps.Clone(a.Rewriter.Commands())
+	commands["CLUSTER"] = Keys{}
+	return commands
+}
+
+func (a alone) Rewrite(c *Client, args [][]byte, out []byte) (Verdict, []byte) {
+	if bytes.EqualFold(args[0], []byte("CLUSTER")) {
+		return Refuse, append(out, "ERR This instance has cluster support disabled"...)
+	}
+	return a.Rewriter.Rewrite(c, args, out)
+}

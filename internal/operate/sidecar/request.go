@@ -1,0 +1,107 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha1" // a name, not a protection
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// A script's text goes with each command, as EVAL: with EVALSHA the server could answer NOSCRIPT, which the proxy would not
+// see and the client not understand. It costs the server some microseconds to read. Where the server has functions (Redis 7,
+// Valkey), the scripts are a library there, which is persistent and replicated, and a command is an FCALL.
+
+// appendRequest appends a command. With four keys and one argument it stays below the ten words that a server allows before AUTH.
+func appendRequest(out []byte, c protocol.Command, function bool) []byte {
+	request, err := wire.RequestOf(c)
+	if err != nil { // no such op: a mistake in this package
+		panic(err)
+	}
+	args, how := request.Args(), calls[request.Script]
+	out = append(out, '*')
+	out = strconv.AppendInt(out, int64(1+len(args)), 10)
+	out = append(out, "\r\n"...)
+	if function {
+		out = append(out, how.fcall...)
+	} else {
+		out = append(out, how.eval...)
+	}
+	for _, arg := range args[1:] {
+		switch v := arg.(type) {
+		case string:
+			out = appendWord(out, v)
+		case int:
+			out = appendWord(out, strconv.Itoa(v))
+		}
+	}
+	return out
+}
+
+func appendWord(out []byte, word string) []byte {
+	out = append(out, '$')
+	out = strconv.AppendInt(out, int64(len(word)), 10)
+	return append(append(append(out, "\r\n"...), word...), "\r\n"...)
+}
+
+// call is how a script is called, up to the number of keys.
+type call struct{ eval, fcall []byte }
+
+// calls are the scripts of the service's commands; library is all of them as functions.
+var calls, library, libraryName = func() (map[*scripts.Script]call, string, string) {
+	var code strings.Builder
+	all, digest := map[*scripts.Script]call{}, sha1.New()
+	for _, s := range scripts.All() {
+		if strings.HasPrefix(s.Name, "sidecar_") {
+			digest.Write([]byte(s.Source))
+		}
+	}
+	version := hex.EncodeToString(digest.Sum(nil))[:10]
+	library := "lockmigrate_sidecar_" + version
+	fmt.Fprintf(&code, "#!lua name=%s\n", library)
+	for _, s := range scripts.All() {
+		if !strings.HasPrefix(s.Name, "sidecar_") {
+			continue
+		}
+		name, text := "lockmigrate_"+strings.TrimSuffix(s.Name, ".lua")+"_"+version, bare(s.Source)
+		fmt.Fprintf(&code, "redis.register_function('%s', function(KEYS, ARGV)\n%send)\n", name, text)
+		all[s] = call{appendWord(appendWord(nil, "EVAL"), text), appendWord(appendWord(nil, "FCALL"), name)}
+	}
+	return all, code.String(), library
+}()
+
+// bare is a script without its comments.
+func bare(source string) string {
+	var code []byte
+	for _, line := range bytes.Split([]byte(source), []byte("\n")) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("--")) {
+			code = append(append(code, line...), '\n')
+		}
+	}
+	return string(code)
+}
+
+// loadFunctions makes sure that the server has the library, and tells whether it does.
+func (s *Sidecar) loadFunctions(ctx context.Context) bool {
+	if _, one := s.opts.Pool.(*redis.Pool); !one {
+		return false // of several servers one may be new, and would not have it
+	}
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	there, err := redis.Values(redis.DoContext(conn, ctx, "FUNCTION", "LIST", "LIBRARYNAME", libraryName))
+	if err == nil && len(there) == 0 {
+		_, err = redis.DoContext(conn, ctx, "FUNCTION", "LOAD", "REPLACE", library)
+	}
+	return err == nil
+}

@@ -1,0 +1,174 @@
+// Package sidecar locks for one service whose code nobody changes: it says what goes to the server in place of the service's
+// commands on the keys of a namespace (protocol.Sidecar, the scripts sidecar_*.lua), and looks after what is held. The
+// connections are package proxy's.
+//
+// A Sidecar is a full member of its namespace. It follows the stage, each of its commands ends with its lease, and it reports the stages
+// of what it may hold. Its state is on the server, so one that is started again under the same name goes on where it was.
+package sidecar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Options of a Sidecar.
+type Options struct {
+	Pool      lockmigrate.Pool // for the sidecar's own commands, in the database of the service's keys
+	Namespace string
+	// Name is the service's: no other sidecar has it, and it is the same after a restart. Letters, digits and . _ : - only.
+	Name string
+	// Lease is for how long a lock lasts whose client wrote no expiry, counted from the last renewal. It is renewed while the service is
+	// connected. Default 30 s.
+	Lease time.Duration
+	// MemberLease is how long commands may act after the last report to the namespace. Default 15 s.
+	MemberLease time.Duration
+	// ReplyTimeout bounds each command of the sidecar itself. Default 2 s.
+	ReplyTimeout time.Duration
+	// Hold is for how long at most the answer to an attempt waits for the lock to be handed over. It must be well below the
+	// socket timeout of the service's client. Default 250 ms; negative: not at all.
+	Hold time.Duration
+	// Clock is the wall clock of the service's host. Default time.Now: the sidecar runs there too.
+	Clock func() time.Time
+	Log   *slog.Logger // nil: nowhere
+}
+
+// Sidecar translates the commands of one service. Its methods are safe for concurrent use.
+type Sidecar struct {
+	opts    Options
+	source  random.Source
+	member  *stages.Membership
+	order   atomic.Pointer[order]
+	clients atomic.Int64 // connections of the service
+	counts  counts
+	keys    keys
+	hears   atomic.Bool // messages to this sidecar come
+
+	functions atomic.Bool // the server has the library of functions
+	news      chan struct{}
+
+	waking sync.Mutex
+	woken  chan struct{} // closed and replaced when a lock was handed over
+	handed time.Time     // when that was last
+}
+
+// order is what the namespace says.
+type order struct {
+	record   stages.Record
+	fleet    *protocol.Dialect
+	notAfter protocol.Instant // of this member's commands, on the server's clock
+	until    time.Time        // the same on the local monotonic clock
+	ready    bool             // this member runs it
+}
+
+// New asks the namespace for its record. Run must go on for as long as clients are served.
+func New(ctx context.Context, opts Options) (*Sidecar, error) {
+	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, 15*time.Second)
+	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, 2*time.Second), cmp.Or(opts.Hold, 250*time.Millisecond)
+	if opts.Clock == nil {
+		opts.Clock = time.Now
+	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
+	if err := errors.Join(stages.CheckName(opts.Namespace), checkName(opts.Name)); err != nil {
+		return nil, err
+	}
+	for _, d := range []time.Duration{opts.Lease, opts.MemberLease, opts.ReplyTimeout} {
+		if d < time.Second {
+			return nil, fmt.Errorf("sidecar: Lease, MemberLease and ReplyTimeout are at least a second, not %v", d)
+		}
+	}
+	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
+	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}
+	s.keys.all = map[string]*watched{}
+	asked, err := s.member.Hello(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+	}
+	fleet, err := protocol.DialectNamed(asked.Dialect)
+	if err != nil {
+		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+	}
+	s.order.Store(&order{record: asked.Record, fleet: fleet, notAfter: protocol.Instant(time.Millisecond)})
+	return s, nil
+}
+
+func checkName(name string) error {
+	if err := stages.CheckName(name); err != nil {
+		return fmt.Errorf("a sidecar's name is up to 100 letters, digits and any of . _ : - (not %q)", name)
+	}
+	return nil
+}
+
+// Stage returns what the service's commands become now, and whether the member's lease lasts: after it all attempts are refused.
+func (s *Sidecar) Stage() (stages.Stage, int64, bool) {
+	o := s.order.Load()
+	return o.record.Stage, o.record.Epoch, o.ready && time.Now().Before(o.until)
+}
+
+// Patterns returns the patterns of the namespace's keys.
+func (s *Sidecar) Patterns() []string { return s.order.Load().record.Patterns }
+
+// covers tells whether a key is the namespace's, and no companion of one.
+func (o *order) covers(key []byte) bool {
+	for _, p := range o.record.Patterns {
+		if glob.Match(p, key) {
+			_, _, companion := protocol.Owner(key)
+			return !companion
+		}
+	}
+	return false
+}
+
+// Dialect is what a service writes on its locks.
+type Dialect struct{ rules *protocol.Dialect }
+
+// DialectNone is the name of services that write no expiry: SETNX of a UUID, with an EXPIRE or none.
+const DialectNone = "none"
+
+// ParseDialect finds a dialect by its name. Empty is the namespace's own.
+func (s *Sidecar) ParseDialect(name string) (Dialect, error) {
+	switch {
+	case name == "":
+		return Dialect{s.order.Load().fleet}, nil
+	case strings.EqualFold(name, DialectNone):
+		return Dialect{}, nil
+	}
+	d, err := protocol.DialectNamed(name)
+	if err == nil && d.Layout == protocol.FSTLong {
+		err = fmt.Errorf("dialect %s is binary: a sidecar does not translate it", d.Name)
+	}
+	return Dialect{d}, err
+}
+
+// Rewriter returns what the proxy asks about the clients of one listener.
+func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
+	far := s.source.BridgeValue(cmp.Or(d.rules, protocol.JedisMS))
+	return &translator{sidecar: s, dialect: d.rules, far: far}
+}
+
+// rules makes the translation of one listener under an order.
+func (o *order) rules(t *translator) protocol.Sidecar {
+	lag, delay := cmp.Or(o.record.ClockLag, compat.DefaultClockLag), cmp.Or(o.record.CommandDelay, compat.DefaultCommandDelay)
+	gap := o.record.Yield
+	if gap == 0 {
+		gap = o.fleet.Poll * 6 / 5
+	}
+	return protocol.Sidecar{
+		Gap: gap, Name: t.sidecar.opts.Name, Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
+		Legacy: o.record.Stage == stages.Legacy, Alone: o.record.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
+	}
+}

@@ -1,0 +1,334 @@
+package sidecar_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// bed is a server, a namespace "orders" on lock:*, and sidecars.
+type bed struct {
+	t     *testing.T
+	redis *redistest.Server
+	store *stages.Store
+}
+
+func newBed(t *testing.T, stage stages.Stage, dialect string) *bed {
+	b := &bed{t: t, redis: redistest.Real(t)}
+	b.store = &stages.Store{Pool: b.redis.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	require.NoError(t, b.store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: dialect, Shortest: time.Second}))
+	return b
+}
+
+// started is a sidecar under way.
+type started struct {
+	*sidecar.Sidecar
+	addr string
+	stop func()
+}
+
+func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {
+	b.t.Helper()
+	opts := sidecar.Options{Pool: b.redis.Pool(), Namespace: "orders", Name: name, MemberLease: 2 * time.Second, Lease: 2 * time.Second}
+	for _, f := range change {
+		f(&opts)
+	}
+	s, err := sidecar.New(b.t.Context(), opts)
+	require.NoError(b.t, err)
+	d, err := s.ParseDialect(dialect)
+	require.NoError(b.t, err)
+	p := proxy.New(proxy.Options{
+		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(d)}},
+		Log:       slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ends := make(chan error, 2)
+	go func() { ends <- s.Run(ctx) }()
+	go func() { ends <- p.Run(ctx) }()
+	stop := func() {
+		if cancel(); ctx.Err() != nil && ends != nil {
+			<-ends
+			<-ends
+			ends = nil
+		}
+	}
+	b.t.Cleanup(stop)
+	require.NoError(b.t, s.Joined(b.t.Context()))
+	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 })
+	return &started{s, p.Addresses()[0], stop}
+}
+
+// client is a connection of the service.
+func (b *bed) client(s *started) redis.Conn {
+	b.t.Helper()
+	conn, err := redis.Dial("tcp", s.addr)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// says sends a command and compares its reply, as text.
+func says(t *testing.T, conn redis.Conn, want string, command string, args ...any) {
+	t.Helper()
+	reply, err := conn.Do(command, args...)
+	got := fmt.Sprint(reply)
+	switch v := reply.(type) {
+	case []byte:
+		got = string(v)
+	case nil:
+		got = "nil"
+	}
+	if err != nil {
+		got = err.Error()
+	}
+	if want == "far" {
+		n, err := strconv.ParseInt(got, 10, 64)
+		require.NoError(t, err, "%s %v: %s", command, args, got)
+		require.GreaterOrEqual(t, n, int64(protocol.BridgeLow))
+		return
+	}
+	require.Equal(t, want, got, "%s %v", command, args)
+}
+
+// ends is what a Jedis client writes for a lease.
+func ends(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMilli()+1, 10) }
+
+func TestCommands(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			b := newBed(t, stage, "jedis-ms")
+			one, two := b.client(b.sidecar("one", "")), b.client(b.sidecar("two", ""))
+			k, text := "lock:a", ends(3*time.Second)
+			says(t, one, "nil", "GET", k)
+			says(t, one, "1", "SETNX", k, text)
+			says(t, one, text, "GET", k)
+			says(t, two, "0", "SETNX", k, ends(3*time.Second))
+			says(t, two, "far", "GET", k)
+			says(t, two, "far", "GETSET", k, ends(3*time.Second))
+			says(t, two, "0", "DEL", k)
+			says(t, one, text, "GET", k)
+			number, err := redis.Int64(b.redis.Do("GET", k), nil)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, number, int64(protocol.BridgeLow), "a token stands on the key")
+			for _, key := range []string{k, protocol.GuardKey(k), protocol.SidecarKey(k)} {
+				assert.Positive(t, b.redis.Do("PTTL", key), "%s", key)
+			}
+			ttl, _ := redis.Int64(b.redis.Do("PTTL", k), nil)
+			assert.InDelta(t, 3000, ttl, 500)
+			says(t, one, "1", "DEL", k)
+			says(t, one, "0", "DEL", k)
+			assert.EqualValues(t, 2, b.redis.Do("EXISTS", k, protocol.GuardKey(k)), "handed to the next")
+
+			says(t, two, "OK", "SET", k, ends(3*time.Second), "NX")
+			says(t, one, "nil", "SET", k, ends(3*time.Second), "NX")
+			says(t, two, "1", "EXPIRE", k, 100)
+			says(t, one, "0", "EXPIRE", k, 100)
+			ttl, _ = redis.Int64(b.redis.Do("PTTL", protocol.GuardKey(k)), nil)
+			assert.InDelta(t, 100_000, ttl, 1000)
+			says(t, two, "1", "UNLINK", k)
+
+			k = "lock:same"
+			says(t, one, "1", "SETNX", k, text)
+			says(t, one, "0", "SETNX", k, text) // of another thread, in the same millisecond
+
+			k = "lock:own"
+			says(t, two, "OK", "SET", k, "own token", "NX", "PX", 5000)
+			assert.Equal(t, "own token", b.redis.Value(k), "a script of the client finds it")
+			says(t, two, "own token", "GET", k)
+			says(t, one, "0", "SETNX", k, ends(3*time.Second))
+			says(t, one, "0", "DEL", k)
+			says(t, two, "1", "DEL", k)
+
+			k = "lock:over"
+			says(t, one, "0", "SETNX", k, ends(-time.Second)) // over by this clock
+			assert.EqualValues(t, 0, b.redis.Do("EXISTS", k))
+			for _, c := range [][]any{{"SET", k, "x"}, {"SETEX", k, 5, "x"}, {"INCR", k}, {"GETDEL", k}, {"PERSIST", k}, {"MSET", k, "x", "y", "z"}, {"MSET", "y", "z", k, "x"},
+				{"RENAME", k, "y"}, {"RENAME", "y", k}, {"DEL", k, "y"}, {"DEL", "y", k}, {"SET", k, "x", "XX"}} {
+				_, err := one.Do(c[0].(string), c[1:]...)
+				require.ErrorContains(t, err, "ERR lockmigrate sidecar: "+c[0].(string), "%v", c)
+			}
+			says(t, one, "OK", "SET", "other", "x")
+			says(t, one, "x", "GET", "other")
+			says(t, one, "OK", "SET", protocol.GuardKey("lock:b"), "x") // a companion is no lock
+		})
+	}
+}
+
+// Each dialect's own way to take a lock that has vanished, or that is its own.
+func TestGetSet(t *testing.T) {
+	const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
+	b := newBed(t, stages.Modern, "redispy-float")
+	seconds := func() string {
+		return strconv.FormatFloat(float64(time.Now().Add(3*time.Second).UnixNano())/1e9, 'f', 6, 64)
+	}
+	s := b.sidecar("one", "redispy-float")
+	c := b.client(s)
+	says(t, c, "nil", "GETSET", "lock:c", seconds()) // won
+	says(t, c, "far", "GETSET", "lock:c", seconds())
+	says(t, c, "1", "DEL", "lock:c")
+	text := seconds()
+	says(t, c, "1", "SETNX", "lock:d", text)
+	says(t, c, "1", "SETNX", "lock:d", text) // sent again by redis-py after a lost reply: counted once
+	says(t, c, "1", "DEL", "lock:d")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:d"))
+
+	u := b.client(b.sidecar("two", "jedis-uuid"))
+	mine := func(d time.Duration) string { return uuid + ":" + ends(d) }
+	first := mine(2 * time.Second)
+	says(t, u, "nil", "GETSET", "lock:u", first) // nothing is planted
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:u"))
+	says(t, u, "1", "SETNX", "lock:u", first)
+	longer := mine(20 * time.Second)
+	says(t, u, first, "GETSET", "lock:u", longer) // extended
+	says(t, u, longer, "GET", "lock:u")
+	ttl, _ := redis.Int64(b.redis.Do("PTTL", "lock:u"), nil)
+	assert.InDelta(t, 20_000, ttl, 1000)
+	reply, err := redis.String(u.Do("GETSET", "lock:u", "1"+first[1:]))
+	require.NoError(t, err)
+	assert.Contains(t, reply, ":")
+	assert.NotContains(t, reply, uuid, "another owner loses")
+}
+
+// A service that writes no expiry: its lock is renewed while it is connected, and released in a transaction.
+func TestUUID(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	c := b.client(s)
+	says(t, c, "1", "SETNX", "lock:n", "some uuid")
+	time.Sleep(3 * time.Second) // more than Lease
+	says(t, c, "some uuid", "GET", "lock:n")
+	says(t, c, "OK", "WATCH", "lock:n")
+	says(t, c, "some uuid", "GET", "lock:n")
+	says(t, c, "OK", "MULTI")
+	says(t, c, "QUEUED", "DEL", "lock:n")
+	says(t, c, "[1]", "EXEC")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:n", protocol.GuardKey("lock:n")))
+
+	says(t, c, "1", "SETNX", "lock:n", "some uuid")
+	s.stop() // and its service with it
+	redistest.Await(t, "the lock to end", 4*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:n") == int64(0) })
+}
+
+// Two threads of one service: the first overruns its lease, the second has the lock.
+func TestTwoThreads(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	s := b.sidecar("one", "")
+	first, second := b.client(s), b.client(s)
+	says(t, first, "1", "SETNX", "lock:t", ends(time.Second))
+	time.Sleep(1100 * time.Millisecond)
+	says(t, second, "1", "SETNX", "lock:t", ends(5*time.Second))
+	says(t, first, "1", "DEL", "lock:t") // of whom? the lock stays
+	assert.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:t"))
+	says(t, second, "1", "DEL", "lock:t")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:t"))
+}
+
+// A direct client's DEL after its lease removes the key. The guard keeps others out, and the key is set again.
+func TestRepair(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	says(t, c, "1", "SETNX", "lock:r", ends(20*time.Second))
+	b.redis.Do("DEL", "lock:r")
+	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
+	says(t, c, "1", "DEL", "lock:r")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:r", protocol.GuardKey("lock:r")))
+}
+
+// What was taken in one stage is given back in another, and never more than that.
+func TestStageChanges(t *testing.T) {
+	b := newBed(t, stages.Legacy, "jedis-ms")
+	s := b.sidecar("one", "")
+	c := b.client(s)
+	move := func(to stages.Stage) {
+		t.Helper()
+		mover := stages.Mover{Store: b.store}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		require.NoError(t, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}))
+		redistest.Await(t, "the sidecar", 5*time.Second, func() bool { stage, _, fine := s.Stage(); return stage == to && fine })
+	}
+	text := ends(30 * time.Second)
+	says(t, c, "1", "SETNX", "lock:s", text)
+	assert.Equal(t, text, b.redis.Value("lock:s"), "stage legacy: as it always was")
+	says(t, c, text, "GETSET", "lock:s", text)
+	move(stages.Bridge)
+	says(t, c, text, "GET", "lock:s")
+	says(t, c, "1", "DEL", "lock:s")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:s"))
+
+	// The same, and another's lock stands there by then.
+	b.redis.Do("SET", "lock:s", "5000000000000000001", "PX", 60000)
+	says(t, c, "0", "DEL", "lock:s")
+	assert.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:s"))
+	b.redis.Do("DEL", "lock:s")
+
+	says(t, c, "1", "SETNX", "lock:s", ends(30*time.Second))
+	move(stages.Modern)
+	says(t, c, "1", "DEL", "lock:s")
+	says(t, c, "1", "SETNX", "lock:s", ends(30*time.Second))
+	move(stages.Bridge)
+	move(stages.Legacy)
+	says(t, c, "1", "DEL", "lock:s")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:s", protocol.GuardKey("lock:s")))
+}
+
+// Attempts after the end of the member's lease are refused without an error, until it is a member again.
+func TestLate(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", "")
+	c := b.client(s)
+	says(t, c, "1", "SETNX", "lock:l", ends(20*time.Second))
+	b.redis.Do("RENAME", stages.RecordKey("orders"), "away")
+	time.Sleep(2200 * time.Millisecond)
+	_, _, member := s.Stage()
+	assert.False(t, member)
+	says(t, c, "0", "SETNX", "lock:other", ends(20*time.Second))
+	says(t, c, "1", "DEL", "lock:l") // giving back is always allowed
+	b.redis.Do("RENAME", "away", stages.RecordKey("orders"))
+	require.NoError(t, s.Joined(t.Context()))
+	says(t, c, "1", "SETNX", "lock:other", ends(20*time.Second))
+}
+
+// A sidecar that is started again under its name goes on where it was.
+func TestRestart(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", "")
+	c := b.client(s)
+	text := ends(20 * time.Second)
+	says(t, c, "1", "SETNX", "lock:x", text)
+	s.stop()
+	c = b.client(b.sidecar("one", ""))
+	says(t, c, text, "GET", "lock:x")
+	says(t, c, "1", "DEL", "lock:x")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:x", protocol.GuardKey("lock:x")))
+}
+
+func TestBeforeAuth(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", "")
+	b.redis.Do("CONFIG", "SET", "requirepass", "secret")
+	c := b.client(s)
+	for _, args := range [][]any{{"SETNX", "lock:p", ends(time.Second)}, {"GET", "lock:p"}, {"DEL", "lock:p"}} {
+		_, err := c.Do(args[0].(string), args[1:]...)
+		require.ErrorContains(t, err, "NOAUTH")
+	}
+	says(t, c, "OK", "AUTH", "secret")
+	says(t, c, "1", "SETNX", "lock:p", ends(time.Second))
+}

@@ -1,0 +1,195 @@
+package sidecar
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// translator is a proxy.Rewriter.
+type translator struct {
+	sidecar *Sidecar
+	dialect *protocol.Dialect // nil: the service writes no expiry
+	far     string
+}
+
+// first says that a command's key is its first word.
+var first = proxy.Keys{First: 1, Last: 1, Step: 1}
+
+// commands are those that can touch a lock. One with a why is refused on a lock's key in stages bridge and modern.
+var commands = map[string]struct {
+	keys proxy.Keys
+	why  string
+}{
+	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
+	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
+	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
+	"EVAL": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}}, "EVALSHA": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}}, "FCALL": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}},
+	"SETEX": {first, overwrites}, "PSETEX": {first, overwrites}, "APPEND": {first, overwrites}, "SETRANGE": {first, overwrites}, "SETBIT": {first, overwrites},
+	"INCR": {first, overwrites}, "INCRBY": {first, overwrites}, "INCRBYFLOAT": {first, overwrites}, "DECR": {first, overwrites}, "DECRBY": {first, overwrites},
+	"MSET": {proxy.Keys{First: 1, Last: -1, Step: 2}, overwrites}, "MSETNX": {proxy.Keys{First: 1, Last: -1, Step: 2}, "takes several locks at once; use SETNX for each"},
+	"GETDEL": {first, "deletes what may be another's lock; use DEL"}, "GETEX": {first, "changes what may be another's lock; use GET and EXPIRE"},
+	"PERSIST": {first, "makes a lock without an end"}, "RESTORE": {first, overwrites}, "COPY": {proxy.Keys{First: 1, Last: 2, Step: 1}, overwrites},
+	"RENAME": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "RENAMENX": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "MOVE": {first, "moves a lock to another database"},
+}
+
+const overwrites = "overwrites what may be another's lock; take it with SETNX or SET NX"
+
+// Commands implements proxy.Rewriter.
+func (t *translator) Commands() map[string]proxy.Keys {
+	all := map[string]proxy.Keys{}
+	for name, c := range commands {
+		all[name] = c.keys
+	}
+	return all
+}
+
+// Covers implements proxy.Rewriter.
+func (t *translator) Covers(key []byte) bool { return t.sidecar.order.Load().covers(key) }
+
+// Open implements proxy.Rewriter.
+func (t *translator) Open(*proxy.Client) { t.sidecar.clients.Add(1) }
+
+// Close implements proxy.Rewriter.
+func (t *translator) Close(*proxy.Client) { t.sidecar.clients.Add(-1) }
+
+// Rewrite implements proxy.Rewriter.
+func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {
+	s, o := t.sidecar, t.sidecar.order.Load()
+	rules, at := o.rules(t), time.Now()
+	wall := s.opts.Clock()
+	now := protocol.InstantOf(wall)
+	name := strings.ToUpper(string(args[0]))
+	refuse := func(why string) (proxy.Verdict, []byte) {
+		if rules.Legacy && o.ready && at.Before(o.until) {
+			return proxy.Pass, out
+		}
+		s.counts.refused.Add(1)
+		s.opts.Log.Warn("refused", "client", c.Addr, "command", name, "key", string(args[1]), "why", why)
+		return proxy.Refuse, append(out, "ERR lockmigrate sidecar: "+name+" "+why...)
+	}
+	if why := commands[name].why; why != "" {
+		return refuse(why)
+	}
+	var command protocol.Command
+	key := ""
+	if len(args) > 1 {
+		key = string(args[1])
+	}
+	takes, ok := false, true
+	switch {
+	case name == "GET" && len(args) == 2:
+		command = rules.Get(now, key)
+	case name == "SETNX" && len(args) == 3:
+		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSetNX), true
+	case name == "GETSET" && len(args) == 3:
+		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
+	case name == "SET" && len(args) > 2:
+		if command, ok = t.set(&rules, now, key, args[2:], o); !ok {
+			return refuse(overwrites)
+		}
+		takes = command.Op != protocol.SidecarGet
+	case name == "DEL" || name == "UNLINK":
+		if len(args) > 2 {
+			return refuse("of several keys, one of them a lock's; send one for each")
+		}
+		command = rules.Del(now, key)
+	case strings.Contains(name, "EXPIRE"):
+		ttl, fine := lifetime(name, args, wall)
+		if !fine {
+			if len(args) > 3 {
+				return refuse("with options on a lock's key; leave them out")
+			}
+			return proxy.Pass, out // the server says what is wrong with it
+		}
+		command = rules.Expire(now, key, ttl)
+	default:
+		if commands[name].keys.Counted {
+			s.counts.scripts.Add(1)
+		}
+		return proxy.Pass, out
+	}
+	command.NotAfter = o.notAfter
+	if takes {
+		if command.Op == protocol.SidecarTake && command.TTL == 0 {
+			s.counts.over.Add(1)
+			s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
+		}
+		if s.keys.wait(s, o, &rules, c, &command, at) {
+			return proxy.Hold, out
+		}
+	}
+	s.counts.translated(name).Add(1)
+	return proxy.Replace, appendRequest(out, command, s.functions.Load())
+}
+
+func (s *Sidecar) token(o *order) string { return s.source.BridgeValue(o.fleet) }
+
+// set reads SET with its options: value, options...
+func (t *translator) set(rules *protocol.Sidecar, now protocol.Instant, key string, args [][]byte, o *order) (protocol.Command, bool) {
+	text, nx, get, ttl := string(args[0]), false, false, time.Duration(-1)
+	for i := 1; i < len(args); i++ {
+		switch option := strings.ToUpper(string(args[i])); option {
+		case "NX":
+			nx = true
+		case "GET":
+			get = true
+		case "PX", "EX", "PXAT", "EXAT":
+			if i++; i == len(args) || ttl >= 0 {
+				return protocol.Command{}, false
+			}
+			var fine bool
+			if ttl, fine = span(option[0] == 'P', strings.HasSuffix(option, "AT"), args[i], now.Time()); !fine || ttl < time.Millisecond {
+				return protocol.Command{}, false
+			}
+		default:
+			return protocol.Command{}, false
+		}
+	}
+	switch {
+	case nx && !get && ttl > 0:
+		return rules.SetNXPX(now, key, text, ttl), true
+	case nx && !get:
+		return rules.SetNX(now, key, text, t.sidecar.token(o), protocol.FormSet), true
+	case get && !nx && ttl < 0:
+		return rules.GetSet(now, key, text, t.sidecar.token(o)), true
+	case !get && !nx && ttl < 0:
+		return rules.Set(now, key, text)
+	}
+	return protocol.Command{}, false
+}
+
+// lifetime is what a command of the EXPIRE family sets.
+func lifetime(name string, args [][]byte, now time.Time) (time.Duration, bool) {
+	if len(args) != 3 {
+		return 0, false
+	}
+	return span(name[0] == 'P', strings.HasSuffix(name, "AT"), args[2], now)
+}
+
+// span reads a number of seconds or milliseconds, from now or since the epoch.
+func span(milli, absolute bool, text []byte, now time.Time) (time.Duration, bool) {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	unit := time.Second
+	if milli {
+		unit = time.Millisecond
+	}
+	if most := int64(100 * 365 * 24 * time.Hour / unit); err != nil || n > most {
+		return 0, false
+	}
+	if absolute {
+		return time.UnixMilli(n * int64(unit/time.Millisecond)).Sub(now).Truncate(time.Millisecond), true
+	}
+	return time.Duration(max(n, 0)) * unit, true
+}
+
+func lowest(a, b stages.Stage) stages.Stage {
+	if a < 0 {
+		return b
+	}
+	return min(a, b)
+}

@@ -1,0 +1,31 @@
+-- sidecar_expire.lua: the EXPIRE family, of a service behind a sidecar: moves the end of a lease that is the service's own.
+--
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS record     the record of its sidecars
+-- WORD name       of the sidecar
+-- WORD ttl        in milliseconds
+-- WORD ends       see sidecar_take.lua
+-- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
+-- Reply    1 the lock is ours and lasts for ttl; 0 it is not, or the lease of this member is over
+--
+-- Atomic because between a look and a PEXPIRE another client can take the lock.
+-- The lock's key comes last: an answer of 1 is never about a guard that ends sooner than was said.
+-- include effects.lua
+-- include clock.lua
+-- include bridge_shared.lua
+-- include sidecar_shared.lua
+if old_server then return old_server end
+local s = read(name)
+local mine, last = held(s), #s.owed
+if not mine or text(key) ~= mine then return 0 end
+look()
+if late(not_after) then
+  tell(name, 'late')
+  return 0
+end
+s.ends = ends
+if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
+write(name, s, ttl * 3)
+if s.token ~= '=' then redis.call('PEXPIRE', guard, ttl) end
+return redis.call('PEXPIRE', key, ttl)

@@ -1,0 +1,42 @@
+-- sidecar_keep.lua: looks after a lock of a service behind a sidecar, on the sidecar's own connection: renews one that has no lease,
+-- repairs one after a stale DEL.
+--
+-- KEYS key        the lock's key
+-- KEYS guard      its guard
+-- KEYS record     the record of its sidecars
+-- WORD name       of the sidecar
+-- WORD ttl        in milliseconds, of a lock whose client wrote no expiry; 0 renews none
+-- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
+-- Reply    {1, ms}              held for so long, as it should be
+--          {2, ms}              repaired: one of the two keys was gone and is set again
+--          {-1, ms, 0, value}   displaced: the guard is ours, the key holds that value; neither is changed
+--          {0, n}               nothing of ours; n grants ended without a DEL
+--          {3, n}               the same, and a legacy expiry or a token of the client itself stands on the key
+--          error STAGE          the command came after its bound; nothing was done
+--
+-- Atomic for the reasons of bridge_renew.lua.
+-- What is there is extended first, and what is missing set last: see bridge_renew.lua.
+-- include effects.lua
+-- include clock.lua
+-- include bridge_shared.lua
+-- include sidecar_shared.lua
+if old_server then return old_server end
+if late(not_after) then return refuse() end
+local s = read(name)
+local mine, owner, seen = held(s), text(guard), text(key)
+if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return {0, #s.owed} end
+if s.token == '=' then return {3, #s.owed} end
+local left = math.max(redis.call('PTTL', owner == mine and guard or key), 1)
+if owner == mine and seen and seen ~= mine then return {-1, left, 0, seen} end
+if s.ends == '0' and ttl ~= '0' then
+  look()
+  local last = #s.owed
+  if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
+  write(name, s, ttl * 3)
+  left = tonumber(ttl)
+  if owner == mine then redis.call('PEXPIRE', guard, ttl) end
+  if seen == mine then redis.call('PEXPIRE', key, ttl) end
+end
+if owner == mine and seen == mine then return {1, left} end
+redis.call('SET', owner == mine and key or guard, mine, 'PX', left)
+return {2, left}

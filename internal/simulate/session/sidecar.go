@@ -1,0 +1,39 @@
+package session
+
+import (
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// translate is what the client's sidecar sends in place of a command.
+func (s *Session) translate(now Reading, c protocol.Command) protocol.Command {
+	side := protocol.Sidecar{
+		Name: s.Behind, Dialect: s.Dialect, Lease: s.Lease, Legacy: s.OldStage, Alone: s.Member.Queue, Grace: s.Grace, Settle: s.Settle, Poll: s.Poll,
+		Far: s.Dialect.BridgeValue(protocol.BridgeLow, s.nobody()),
+	}
+	host := now.Wall.Add(s.Host)
+	if c.Op == protocol.SidecarKeep {
+		c = side.Keep(host, c.Key, true)
+		c.NotAfter = s.NotAfter
+	} else {
+		c = side.Translate(host, c, s.bridgeValue(), s.NotAfter)
+	}
+	if c.Sidecar != nil && s.NoGuard {
+		c.Guard = s.Guard()
+	}
+	return c
+}
+
+// keeper asks once what has become of the lock. The client does not hear of it, whatever comes.
+type keeper struct {
+	key   string
+	asked bool
+}
+
+// Next implements protocol.Machine.
+func (k *keeper) Next(protocol.Instant, protocol.Reply) protocol.Step {
+	if k.asked {
+		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Renewed}
+	}
+	k.asked = true
+	return protocol.Step{Kind: protocol.Send, Command: protocol.Command{Op: protocol.SidecarKeep, Key: k.key}}
+}
