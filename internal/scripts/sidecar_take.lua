@@ -72,7 +72,6 @@ local function take(token)
     if before then redis.pcall('HSET', record, name, before) else redis.pcall('HDEL', record, name) end
     return set
   end
-  tell(name, 'granted')
   return granted()
 end
 
