@@ -9,7 +9,8 @@
 //	-- ARGV pairs... any number of values
 //	-- WORD name     of all words together ARGV[1] is made, with a space between two; only the last one may hold spaces
 //
-// The script uses these names; load binds them. A caller gives the values by the same names: [Script.Call] for a
+// A line "-- include FILE" puts a shared part in its place. The script uses the names of its header; load binds each before the
+// first part that uses it. A caller gives the values by the same names: [Script.Call] for a
 // map, package wire for a command.
 //
 // # A new argument

@@ -18,6 +18,13 @@ var searchLimit = func() int {
 	return DefaultStates
 }()
 
+// parallel lets small searches run side by side. Large ones need gigabytes each.
+func parallel(t *testing.T) {
+	if searchLimit < DefaultStates {
+		t.Parallel()
+	}
+}
+
 // TestClaims checks the whole table. A search that meets a lower limit than the usual one proves nothing, and is left out.
 func TestClaims(t *testing.T) {
 	seen := map[string]bool{}
@@ -25,7 +32,7 @@ func TestClaims(t *testing.T) {
 		require.False(t, seen[c.ID], "two claims are named %s", c.ID)
 		seen[c.ID] = true
 		t.Run(c.ID, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			f := Check(context.Background(), c, Limits{States: searchLimit})
 			if f.Verdict == Incomplete && searchLimit < DefaultStates {
 				t.Skipf("left out: more than %d states; `make test` proves it (LOCKMIGRATE_SUITES=proofs)", searchLimit)

@@ -25,7 +25,7 @@ func TestPlanted(t *testing.T) {
 	require.GreaterOrEqual(t, len(bugs), 30)
 	for _, bug := range bugs {
 		t.Run(bug.name, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			sound := Search(context.Background(), bug.world(), Limits{States: searchLimit})
 			require.False(t, sound.Violated, "broken without the bug:\n%s", tell(bug.world(), sound.Trace))
 			require.True(t, sound.Complete || searchLimit < DefaultStates)
