@@ -230,7 +230,7 @@ func (s *standing) toModern(on *step) {
 	switch {
 	case len(held) > 0:
 		on.InWay = append(on.InWay, fmt.Sprintf("old clients hold %s: %s", counted(int64(len(held)), "lock"), listKeys(held, true)))
-		on.Do = "move the old clients, one service at a time. This names them"
+		on.Do = "move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them"
 		on.Command = fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns))
 		on.Read = "docs/runbook.md, step 4"
 	case s.certificate == "" || s.certErr != nil:

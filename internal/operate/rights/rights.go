@@ -184,13 +184,13 @@ var Commands = []Use{
 	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
-	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Namespaces, "setnx getset hlen hmset scan"),
+	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Record, Namespaces, "setnx getset hlen hmset scan"),
 	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
 }
 
 // Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.
 var Sidecars = []Use{
-	use("lockmigrate sidecar", member, Lock+" "+Guard+" "+Record+" hget hset get set pttl pexpire time ?type ?ping ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load "+run, "?"+Told),
+	use("lockmigrate sidecar", member, Lock+" "+Guard+" "+Record+" "+Queue+" "+Yield+" hget hset get set pttl pexpire time ?type ?ping ?exists ?zrange ?zscore ?pubsub|numsub ?info ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load "+run, "?"+Told),
 	use("the service behind it", Lock+" "+Guard+" "+Record+" "+Queue+" "+Yield+" hget hset hdel get set del exists pttl pexpire time eval fcall "+
 		"?type ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?info ?"+Wake+" ?"+Told),
 }

@@ -133,7 +133,9 @@ func TestALossSaysWhyInOneLine(t *testing.T) {
 		}, modern.Options{}, lockmigrate.ReasonTaken, `release "orders": lock lost (the key was not ours any more when it was released)`},
 		"max hold": {func(*testing.T, *redistest.Server, lockmigrate.Held, *modern.Locker) {},
 			modern.Options{MaxHold: 50 * time.Millisecond}, lockmigrate.ReasonMaxHold, `hold "orders": lock lost (held for longer than MaxHold 50ms)`},
-		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Held, l *modern.Locker) { assert.Error(t, l.Close()) },
+		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Held, l *modern.Locker) {
+			assert.Error(t, l.Close())
+		},
 			modern.Options{}, lockmigrate.ReasonClosed, `hold "orders": lock lost (the Locker was closed; the key stays until its TTL or lease is over)`},
 		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Held, _ *modern.Locker) { s.Mini.Close() },
 			modern.Options{TTL: 300 * time.Millisecond}, lockmigrate.ReasonDeadline, "(no renewal came through for 300ms)"},
