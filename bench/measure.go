@@ -97,7 +97,7 @@ func told(c contestant) bool { return c.name == "modern" || c.name == "compat" |
 // lockers is one process in which everybody has a client to itself, which costs what a process each would cost the server.
 func lockers(n int) func(p Plan) []Spec {
 	return func(p Plan) []Spec {
-		return []Spec{{Scenario: "turns", Goroutines: n, Lockers: true, Section: time.Millisecond, Settle: 20 * time.Second, For: p.Contended}}
+		return []Spec{{Scenario: "turns", Goroutines: n, Lockers: true, Section: time.Millisecond, Settle: time.Minute, For: p.Contended}}
 	}
 }
 

@@ -328,8 +328,12 @@ func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	if next.deaf {
 		err = lifetime.Sleep(either, d)
 	} else {
-		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls && next.before < waiting.Soon {
-			d = min(d, l.opts.poll/10) // it may be given the key in a moment, and keeps the others waiting until it looks
+		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls {
+			// It may be given the key without a word, also where the hub has come to listen meanwhile, and keeps the others waiting
+			// until it looks.
+			if d = min(d, l.opts.poll); next.before < waiting.Soon {
+				d = min(d, l.opts.poll/10)
+			}
 		} else if next.old && next.before > 0 {
 			d += l.opts.poll / 2 // the first in the queue is to be the first to find it expired
 		}

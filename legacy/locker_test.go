@@ -94,7 +94,7 @@ func TestTakeoverOfACrashedHolder(t *testing.T) {
 
 func TestForeignValueIsHeld(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), legacy.Options{Wait: time.Millisecond, Poll: time.Millisecond})
+		locker := newLocker(t, s.Pool(), legacy.Options{Wait: time.Millisecond, Poll: 250 * time.Millisecond})
 		for _, value := range []string{"6ba7b810-9dad-11d1-80b4-00c04fd430c8", "", "1795262400.5", " 1", "\x1b[31mred"} {
 			s.Do("SET", key, value)
 			for name, try := range map[string]func(context.Context, string) (*legacy.Lock, error){"Try": locker.TryAcquire, "Acquire": locker.Acquire} {

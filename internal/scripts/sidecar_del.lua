@@ -20,9 +20,6 @@
 -- The key is deleted first. Whatever is asked or written after that may be refused: it changes nothing.
 -- include effects.lua
 -- include clock.lua
--- include bridge_shared.lua
--- include bridge_yield.lua
--- include queue_grant.lua
 -- include sidecar_shared.lua
 local s = read(name)
 if not old_server and pcall(look) then give_up(s) end
@@ -38,6 +35,14 @@ local seen = redis.pcall('GET', key)
 if type(seen) == 'table' and not string.find(seen.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
 local owner = redis.pcall('GET', guard)
 local freed, handed, begins = 0, false, false
+local alone = seen and mine == seen and redis.pcall('EXISTS', yield, queue) == (yield == key and 1 or 0) + (queue == key and 1 or 0)
+if alone and owner == mine and breath == '0' and s.place == '-' then -- the usual case
+  redis.call('DEL', key, guard)
+  redis.pcall('HDEL', record, name)
+  return 1
+end
+-- include bridge_yield.lua
+-- include queue_grant.lua
 if mine and seen == mine then
   freed = 1
   local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}

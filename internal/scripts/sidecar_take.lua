@@ -30,12 +30,10 @@
 -- A takeover needs two attempts. The first puts a token on key and guard, and is refused; one that comes after the settling is
 -- granted if the token still stands there. The same token waits in the queue: a release hands the key to it, and
 -- the next attempt finds it there.
+-- The usual case, a key that is free, that nobody waits for and that has no state of gaps, comes first.
 -- The record is written first, the guard next, the key last: nothing is taken when one of the commands is refused.
 -- include effects.lua
 -- include clock.lua
--- include bridge_shared.lua
--- include bridge_yield.lua
--- include queue_grant.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end
 grace, settle, gap, claim = tonumber(grace), tonumber(settle), tonumber(gap), tonumber(claim)
@@ -56,10 +54,34 @@ if late(not_after) then
 end
 if ttl == '0' then return refused() end -- its client takes it for over already
 local s = read(name)
+local keeps = claim + owes + ttl
+local careful = free == '1' and settle > 0
+
+-- take(token) writes all that makes the lock ours.
+local function take(token)
+  local before = redis.call('HGET', record, name)
+  give_up(s)
+  if owes ~= '0' then s.owed[#s.owed + 1] = now + owes end
+  s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands = token, ends, written, now, '-', 0, 0
+  write(name, s, keeps)
+  local set = {}
+  if token ~= '=' then set = redis.pcall('SET', guard, token, 'PX', ttl) end
+  if not set.err then set = redis.pcall('SET', key, held(s), 'PX', ttl) end
+  if set.err then
+    if token ~= '=' then redis.pcall('SET', guard, token, 'PX', 1) end
+    if before then redis.pcall('HSET', record, name, before) else redis.pcall('HDEL', record, name) end
+    return set
+  end
+  return granted()
+end
+
+if s.place == '-' and not careful and shape ~= 'wait' and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(value) end
+-- include bridge_shared.lua
+-- include bridge_yield.lua
+-- include queue_grant.lua
 local owner, seen, kind = text(guard), text(key)
 if once == '1' and s.text == written and held(s) and (seen == held(s) or not seen and owner == held(s)) then return granted() end
 local place = s.place ~= '-' and s.place
-local keeps = claim + owes + ttl
 local state = gap > 0 and recall()
 
 local function entry() return string.format('%.0f %.0f 1 lockmigrate:sidecar:%s %s', claim, s.stands, name, place) end
@@ -99,7 +121,6 @@ elseif not seen and owner ~= place then
   end
 end
 local settles = place and s.settle > 0 and (owner == place or seen == place)
-local careful = free == '1' and settle > 0
 local ready = place and seen == place and (s.settle == 0 and not careful or s.settle > 0 and owner == place and now >= s.settle)
 if ready and shape == 'wait' then return 1 end
 local slow = over or settles or careful
@@ -115,20 +136,5 @@ if not ready and (slow or shape == 'wait') then
   return 1
 end
 
-local before = redis.call('HGET', record, name)
 if s.stands > 0 and place and queue ~= key then redis.pcall('ZREM', queue, entry()) end
-give_up(s)
-if owes ~= '0' then s.owed[#s.owed + 1] = now + owes end
-s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands = value, ends, written, now, '-', 0, 0
-if ready then s.token = place end
-write(name, s, keeps)
-local set = {}
-if s.token ~= '=' then set = redis.pcall('SET', guard, s.token, 'PX', ttl) end
-if not set.err then set = redis.pcall('SET', key, held(s), 'PX', ttl) end
-if set.err then
-  if s.token ~= '=' then redis.pcall('SET', guard, s.token, 'PX', 1) end
-  if before then redis.pcall('HSET', record, name, before) else redis.pcall('HDEL', record, name) end
-  return set
-end
-tell(name, 'granted')
-return granted()
+return take(ready and place or value)

@@ -191,11 +191,17 @@ func (r *Request) Key() string {
 // keyless are the plain commands of this module that have arguments but no key.
 var keyless = map[string]bool{"WAIT": true, "PING": true, "SCRIPT": true, "CLIENT": true, "PUBLISH": true}
 
-// RequestOf spells a command out, in place: a goroutine per acquisition pays for each stack that has to grow. Commit has no such form: it is three commands.
+// RequestOf spells a command out. Commit has no such form: it is three commands.
 func RequestOf(c protocol.Command) (r Request, err error) {
-	if s := script(&c); s != nil {
-		r.call(s, &c)
-		return r, nil
+	err = r.Of(&c)
+	return r, err
+}
+
+// Of is RequestOf in place: a goroutine that acquires pays for each stack that has to grow.
+func (r *Request) Of(c *protocol.Command) error {
+	if s := script(c); s != nil {
+		r.call(s, c)
+		return nil
 	}
 	switch c.Op {
 	case protocol.SetNX:
@@ -225,9 +231,9 @@ func RequestOf(c protocol.Command) (r Request, err error) {
 	case protocol.WaitReplicas:
 		r.plain("WAIT", c.Count, milliseconds(c.TTL))
 	default:
-		err = fmt.Errorf("wire: no command for op %d", c.Op)
+		return fmt.Errorf("wire: no command for op %d", c.Op)
 	}
-	return r, err
+	return nil
 }
 
 // Eval runs a script by its digest, and by its text when the server does not know it.

@@ -46,9 +46,9 @@ const (
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
-func newCall(request wire.Request) *call {
+func newCall(request *wire.Request) *call {
 	c := calls.Get().(*call)
-	c.request = request
+	c.request = *request
 	return c
 }
 

@@ -197,7 +197,7 @@ func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply
 
 // Request is Do for what has no protocol.Command.
 func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	reply, pending, err := c.exchange(ctx, request)
+	reply, pending, err := c.exchange(ctx, &request)
 	if pending != nil {
 		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
 	}
@@ -206,7 +206,7 @@ func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Repl
 
 // exchange sends one command to the server that serves its key and waits for its reply. What has certainly
 // not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
-func (c *Conn) exchange(ctx context.Context, request wire.Request) (protocol.Reply, *call, error) {
+func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Reply, *call, error) {
 	if c.only != nil {
 		return c.only.exchange(ctx, request, false)
 	}
@@ -251,11 +251,11 @@ func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 func (c *Conn) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
-		request, err := wire.RequestOf(command)
-		if err != nil {
+		var request wire.Request
+		if err := request.Of(&command); err != nil {
 			return protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err}
 		}
-		reply, under, err := c.exchange(ctx, request)
+		reply, under, err := c.exchange(ctx, &request)
 		if under != nil {
 			pending, err = under, driver.ErrPending
 		}

@@ -179,7 +179,7 @@ func (k *link) push(c *call) {
 
 // pushOrphan places a command whose reply nobody waits for.
 func (k *link) pushOrphan(name string) {
-	c := newCall(wire.Request{Name: name})
+	c := newCall(&wire.Request{Name: name})
 	c.orphan = true
 	k.push(c)
 }

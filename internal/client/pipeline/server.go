@@ -48,7 +48,7 @@ func (s *server) close() {
 }
 
 // exchange sends one command and waits for its reply. It returns the call that is under way where ctx ends first.
-func (s *server) exchange(ctx context.Context, request wire.Request, asking bool) (protocol.Reply, *call, error) {
+func (s *server) exchange(ctx context.Context, request *wire.Request, asking bool) (protocol.Reply, *call, error) {
 	one := newCall(request)
 	one.asking = asking
 	if err := s.submit(ctx, one); err != nil {
@@ -76,7 +76,7 @@ func (s *server) batch(ctx context.Context, commands []protocol.Command, each fu
 			if err != nil {
 				panic(err) // a batch is made by this module: an op without a wire form is a programming error
 			}
-			one := newCall(request)
+			one := newCall(&request)
 			one.batched = true
 			places[next%window] = place{one, s.submit(ctx, one)}
 		}

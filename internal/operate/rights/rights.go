@@ -190,10 +190,12 @@ var Commands = []Use{
 
 // Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.
 var Sidecars = []Use{
-	use("lockmigrate sidecar", member, Lock+" "+Guard+" "+Record+" "+Queue+" "+Yield+" hget hset get set pttl pexpire time ?type ?ping ?exists ?zrange ?zscore ?pubsub|numsub ?info ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load "+run, "?"+Told),
-	use("the service behind it", Lock+" "+Guard+" "+Record+" "+Queue+" "+Yield+" hget hset hdel get set del exists pttl pexpire time eval fcall "+
-		"?type ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?info ?"+Wake+" ?"+Told),
+	use("lockmigrate sidecar", member, sidecars, "?ping ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load evalsha"),
+	use("the service behind it", sidecars, "fcall"),
 }
+
+const sidecars = Lock + " " + Guard + " " + Record + " " + Queue + " " + Yield + " eval hget hset hdel get set del exists pttl pexpire time " +
+	"?type ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?info ?" + Wake + " ?" + Told
 
 // Find returns a use by its name.
 func Find(name string) (Use, bool) {

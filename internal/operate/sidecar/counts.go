@@ -47,7 +47,7 @@ func (s *Sidecar) Counts() []Count {
 		name, help string
 		n          *atomic.Int64
 	}{
-		{"granted", "locks granted to the service", &c.granted},
+		{"granted", "locks granted to the service, counted at their DEL or the end of their lease", &c.granted},
 		{"late", "attempts refused because the lease of this member is over", &c.late},
 		{"refused", "commands refused: they would damage a lock", &c.refused},
 		{"over", "attempts with an expiry that is over by this host's clock: see whether client and sidecar are on one host", &c.over},

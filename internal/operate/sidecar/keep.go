@@ -35,13 +35,12 @@ type watched struct {
 	next     time.Time    // of the looks
 	attempt  time.Time    // the last one
 	wanted   time.Time    // when two wanted it last
-	waits    bool         // it was not granted yet
-	held     bool         // granted, and not ended as far as we know
+	waits    bool         // no DEL came since: it was refused, or the lock is in use
 	displace bool         // that was told
 }
 
-// wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the attempt before was refused, as far as
-// we know, and stands in the queue.
+// wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
+// others want it too.
 func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,13 +53,11 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		s.waking.Lock()
 		woken, handed := s.woken, s.handed.After(w.attempt)
 		s.waking.Unlock()
-		switch {
-		case w.waits && now.Sub(w.attempt) < 3*command.Claim:
-			if w.wanted = now; !handed {
-				c.Wake, c.Patience = woken, s.opts.Hold
-				return true
-			}
-		case now.Sub(w.wanted) < wantedFor: // it would be refused: so it waits from the beginning
+		waits := w.waits && now.Sub(w.attempt) < 3*command.Claim
+		if waits {
+			w.wanted = now
+		}
+		if now.Sub(w.wanted) < wantedFor && !(waits && handed) { // it would be refused: so it waits from the beginning
 			w.acts[o.record.Stage], w.attempt = o.until, now
 			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
 			return true
@@ -73,6 +70,16 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		s.tellNews()
 	}
 	return false
+}
+
+// given notes a DEL: what was attempted before it was granted.
+func (k *keys) given(s *Sidecar, key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w := k.all[key]; w != nil && w.waits {
+		w.waits = false
+		s.counts.granted.Add(1)
+	}
 }
 
 // wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
@@ -291,11 +298,13 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	case protocol.KeepDone:
 		token = true
 	case protocol.KeepNothing:
-		if w.held && reply.Int2 > 0 {
+		if w.waits && reply.Int2 > 0 {
 			s.counts.ended.Add(1)
+			s.counts.granted.Add(1)
+			w.waits = false
 			s.opts.Log.Warn("the lease ended without a DEL", "key", key)
 		}
-		w.held, w.displace = false, false
+		w.displace = false
 		w.next = latest(w.acts, w.next)
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) {
 			delete(s.keys.all, key)
@@ -376,13 +385,6 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 func (s *Sidecar) told(message string) {
 	what, key, _ := strings.Cut(message, " ")
 	switch what {
-	case "granted":
-		s.counts.granted.Add(1)
-		s.keys.mu.Lock()
-		if w := s.keys.all[key]; w != nil {
-			w.waits, w.held = false, true
-		}
-		s.keys.mu.Unlock()
 	case "late":
 		s.counts.late.Add(1)
 		s.opts.Log.Error("the lease of this member is over: refused", "key", key)

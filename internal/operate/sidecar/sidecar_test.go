@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,12 +23,12 @@ import (
 
 // bed is a server, a namespace "orders" on lock:*, and sidecars.
 type bed struct {
-	t     *testing.T
+	t     testing.TB
 	redis *redistest.Server
 	store *stages.Store
 }
 
-func newBed(t *testing.T, stage stages.Stage, dialect string) *bed {
+func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
 	b := &bed{t: t, redis: redistest.Real(t)}
 	b.store = &stages.Store{Pool: b.redis.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
 	require.NoError(t, b.store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: dialect, Shortest: time.Second}))
@@ -71,7 +72,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	}
 	b.t.Cleanup(stop)
 	require.NoError(b.t, s.Joined(b.t.Context()))
-	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 })
+	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 && !strings.HasSuffix(p.Addresses()[0], ":0") })
 	return &started{s, p.Addresses()[0], stop}
 }
 

@@ -98,6 +98,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 			return refuse("of several keys, one of them a lock's; send one for each")
 		}
 		command = rules.Del(now, key)
+		s.keys.given(s, key)
 	case strings.Contains(name, "EXPIRE"):
 		ttl, fine := lifetime(name, args, wall)
 		if !fine {

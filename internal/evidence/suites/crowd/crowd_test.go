@@ -38,7 +38,7 @@ var kinds = map[string]func(pool lockmigrate.Pool) (acquire, func()){
 		return func(ctx context.Context) (lockmigrate.Held, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
 	},
 	"compat": func(pool lockmigrate.Pool) (acquire, func()) {
-		l, err := compat.New(pool, compat.Options{ShortestLease: time.Minute})
+		l, err := compat.New(pool, compat.Options{})
 		if err != nil {
 			panic(err)
 		}
