@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -213,6 +215,32 @@ func TestQueueOutlivesItsWaiters(t *testing.T) {
 		last.Wait()
 		queued(t, s, "orders", 0)
 	})
+}
+
+// TestAGrantedWaiterThatIsStoppedCostsItsClaim: it listens, is handed the lock, and never speaks. The next one has the lock
+// when that claim is over, and not when a TTL is.
+func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
+	const claim = 700 * time.Millisecond
+	s := redistest.Real(t)
+	first := acquire(t, newLocker(t, s, eager()), "orders")
+	stopped := redis.PubSubConn{Conn: s.Conn()}
+	if err := stopped.Subscribe("lockmigrate:wake:stopped"); err != nil {
+		t.Fatal(err)
+	}
+	stopped.ReceiveWithTimeout(time.Minute)
+	entry := protocol.Entry{Claim: claim, Guarded: true, Channel: "lockmigrate:wake:stopped", Token: "6999999999999999999"}
+	s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
+	served := make(chan *compat.Lock)
+	l := newLocker(t, s, eager())
+	go func() { served <- acquireFor(t, l, "orders", time.Minute) }()
+	queued(t, s, "orders", 2)
+	began := time.Now()
+	release(t, first)
+	k := <-served
+	if took := time.Since(began); took < claim || took > 15*time.Second {
+		t.Errorf("the next one came after %v, the claim is %v and the TTL 20 s", took, claim)
+	}
+	release(t, k)
 }
 
 func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration) *compat.Lock {

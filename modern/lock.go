@@ -117,7 +117,8 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
-		m.Queue, m.Guard = protocol.QueueKey(h.Key()), protocol.GuardKey(h.Key())
+		names := protocol.CompanionsOf(h.Key()) // one allocation for both
+		m.Queue, m.Guard = names.Queue, names.Guard
 	}
 	return m
 }
