@@ -1,8 +1,6 @@
 package sidecar_test
 
 import (
-	"io"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -11,38 +9,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
-
-// copying is a proxy that only copies.
-func copying(t testing.TB, target string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			down, err := l.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = down.Close()
-				return
-			}
-			go func() { _, _ = io.Copy(up, down); _ = up.Close() }()
-			go func() { _, _ = io.Copy(down, up); _ = down.Close() }()
-		}
-	}()
-	return l.Addr().String()
-}
 
 // TestCost compares SETNX and DEL of a lock through a sidecar with the same commands through a proxy that only copies.
 func TestCost(t *testing.T) {
 	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
 		b := newBed(t, stage, "jedis-ms")
 		behind := b.client(b.sidecar("one", ""))
-		plain, err := redis.Dial("tcp", copying(t, b.redis.Addr))
+		plain, err := redis.Dial("tcp", redistest.Copying(t, b.redis.Addr))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = plain.Close() })
 		took := map[string][]time.Duration{}
