@@ -1,8 +1,6 @@
 package sidecar_test
 
 import (
-	"io"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -10,31 +8,9 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
-
-// copying is a proxy that only copies.
-func copying(t testing.TB, target string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			down, err := l.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = down.Close()
-				return
-			}
-			go func() { _, _ = io.Copy(up, down); _ = up.Close() }()
-			go func() { _, _ = io.Copy(down, up); _ = down.Close() }()
-		}
-	}()
-	return l.Addr().String()
-}
 
 // BenchmarkLock compares SETNX and DEL of a lock through a sidecar with the same commands through a proxy that only copies, one after
 // the other in one run.
@@ -43,7 +19,7 @@ func BenchmarkLock(b *testing.B) {
 		b.Run(stage.String(), func(b *testing.B) {
 			bed := newBed(b, stage, "jedis-ms")
 			conns := map[string]redis.Conn{"sidecar": bed.client(bed.sidecar("one", ""))}
-			plain, err := redis.Dial("tcp", copying(b, bed.redis.Addr))
+			plain, err := redis.Dial("tcp", redistest.Copying(b, bed.redis.Addr))
 			require.NoError(b, err)
 			b.Cleanup(func() { _ = plain.Close() })
 			conns["plain"] = plain

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -17,35 +16,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
-
-// plainProxy copies both ways with io.Copy: what every proxy costs that stands in the same place.
-func plainProxy(t testing.TB, target string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			down, err := l.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = down.Close()
-				continue
-			}
-			go func() {
-				_, _ = io.Copy(up, down)
-				_ = up.Close()
-			}()
-			go func() {
-				_, _ = io.Copy(down, up)
-				_ = down.Close()
-			}()
-		}
-	}()
-	return l.Addr().String()
-}
 
 // rate runs redis-benchmark and returns requests a second.
 func rate(t testing.TB, addr, command string, clients, pipeline, size, requests int) float64 {
@@ -75,7 +45,7 @@ func TestWhatPassingThroughCosts(t *testing.T) {
 	}
 	server := redistest.Real(t)
 	_, addr := start(t, server.Addr, passing)
-	plain := plainProxy(t, server.Addr)
+	plain := redistest.Copying(t, server.Addr)
 	sizes := []int{64, 64 << 10}
 	if n, err := strconv.Atoi(os.Getenv("LOCKMIGRATE_COST_SIZE")); err == nil {
 		sizes = []int{n}
