@@ -198,7 +198,7 @@ func (h *harness) member(old bool) (member, error) {
 	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", h.server.addr, options...)
 	}}
-	locker, err := compat.New(pool, compat.Options{ShortestLease: oldLease})
+	locker, err := compat.New(pool, compat.Options{Lease: oldLease, ShortestLease: oldLease})
 	return &goMember{compatClient{pool, locker}}, err
 }
 

@@ -104,20 +104,20 @@
 //
 // # Waiting
 //
-// Those who wait in the stages Bridge and Modern stand in a queue on the server, one of each process, and
-// behind it in the process itself, first in, first out. Only the first may take a key that is free or whose
-// legacy expiry is over. A release deletes the key, as old clients expect it, and tells the first, and the
-// next one too when nobody hears that. A first one that does not come, because it died or was stopped, is
-// left the key for one and a half Poll from when somebody else has found it free, and then loses its place.
-// An Acquire that has not waited yet leaves a free key to those who have. A TryAcquire does not, and neither do
-// the references for Java and Python: they take what they find free between two turns, or those who only try
-// would never get anything. An unmodified client's DEL is noticed by client tracking.
+// All who wait for a key in the stages Bridge and Modern stand in one queue on the server, whether they wait by this package or
+// by package modern (TestCompatAndModernShareAQueue). Each process has one place, and behind it a queue of its own, first
+// in, first out. A release hands the lock to the first: it sets key and guard for the first one's claim, a third of TTL and 3 s
+// at most, and tells it. So the lock is never free between two holders, and a hand-over costs the new holder no command. The
+// claim is counted from before its last question. A waiter that died is passed over. One that is stopped costs its claim.
 //
-// The queue only ever refuses: who holds the lock is decided by key and guard alone, so that nothing that
-// becomes of the queue can make two holders (the claims "BB-queue" and following of internal/simulate/explore).
-// Handing the key itself from holder to holder, as package modern does, would be one round trip faster. It is
-// not done: then whoever is in the queue could become a holder without asking, also one whose member's lease
-// is over, and old clients would find the key free in the gaps only.
+// A lock is handed over only by a holder that has both keys, and only where no gap for old clients begins. Each place says until
+// when its member's lease lasts, and no lock is handed to it later. The place counts as a use of the waiter's stage, so a stage
+// change waits for it, and the waiter leaves it when it hears of the change (TestWaitersInTheQueueFollowTheStage). What a waiter
+// does not want any more it gives back. Who finds the key free gives it to the first in the queue. The claims "BB-grant" and
+// following of internal/simulate/explore search for two holders.
+//
+// An expired legacy value is taken over by the one who finds it. An unmodified client's DEL is noticed by client tracking. A
+// TryAcquire takes what it finds free. Where old clients or a waiter's death leave nothing to be heard, waiters look once in 5 s.
 //
 // # Gaps
 //
@@ -161,8 +161,8 @@
 // # Wire format
 //
 // For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:yield"
-// (what old clients need, where the key is contended), "{orders}:line" (the queue); a key with a hash tag keeps it, see protocol.Beside. The first in the queue is told on a channel of its Locker's own,
-// "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
+// (what old clients need, where the key is contended), "{orders}:queue" (those who wait, as in package modern); a key with a hash tag keeps it, see protocol.Beside. A waiter is
+// told on a channel of its Locker's own, "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
 //
 // Redis 3.2 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.

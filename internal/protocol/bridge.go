@@ -216,7 +216,7 @@ func (a *BridgeAcquire) attempt(now Instant) Step {
 	if a.Truthful {
 		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
 	}
-	a.ticket, a.queued = 0, 0
+	a.ticket, a.queued, a.seen, a.wait, a.before = 0, 0, "", 0, 0
 	if a.Channel != "" {
 		if entry := (Entry{a.Claim, a.NotAfter, true, a.Channel, a.Value}).String(); entry != a.entry {
 			a.stood, a.entry = a.entry, entry

@@ -40,8 +40,9 @@
 -- Everything but the key's own commands is called with pcall: whatever has become of the queue, of the counter or of the right
 -- to publish, a release must still free the key.
 local function join(queue, ttl, entry, stood)
-  local ticket = redis.pcall('ZSCORE', queue, entry)
+  local ticket, before = redis.pcall('ZSCORE', queue, entry), redis.pcall('ZRANK', queue, entry)
   if type(ticket) == 'table' then return nil, ticket end
+  if type(before) == 'table' then return nil, before end
   local lives = redis.pcall('PEXPIRE', queue, ttl) -- before the ZADD: where it is refused, no queue is made
   if type(lives) == 'table' then return nil, lives end
   if not ticket then
@@ -54,9 +55,8 @@ local function join(queue, ttl, entry, stood)
     local added = redis.pcall('ZADD', queue, ticket, entry)
     if type(added) == 'table' then return nil, added end
     if lives == 0 then redis.pcall('PEXPIRE', queue, ttl) end
+    before = redis.pcall('ZRANK', queue, entry)
   end
-  local before = redis.pcall('ZRANK', queue, entry)
-  if type(before) ~= 'number' then return nil, before or {err = 'QUEUE our entry is gone'} end
   return tonumber(ticket), before
 end
 

@@ -23,7 +23,6 @@ const (
 	Guard     = ":guard" // the keys beside it
 	Fence     = ":fence"
 	Yield     = ":yield"
-	Line      = ":line"
 	Queue     = ":queue"
 	Record    = ":sidecar"
 	Share     = ":share"
@@ -83,6 +82,7 @@ var without = map[string]string{
 	"get":             "the value that keeps a lock from being taken is not shown",
 	"zadd":            "waiters do not queue: the first one to ask gets the lock",
 	"zrange":          "waiters do not queue: the first one to ask gets the lock",
+	"zrank":           "a waiter looks at the key before it believes that it was handed the lock",
 	"zscore":          "waiters do not queue: the first one to ask gets the lock",
 	"hget":            "after a lost reply the count of holds is not read back",
 	"role":            "a master that has become a replica is found by its refusals",
@@ -136,8 +136,8 @@ const (
 	wakes  = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token  = Lock + " set !get !del !eval !evalsha pexpire "
-	fair   = Lock + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
-	bridge = Lock + " " + Guard + " " + Line + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zscore ?zrem ?publish ?type ?info " + run + wakes
+	fair   = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	bridge = Lock + " " + Guard + " " + Queue + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
 	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 )
 
@@ -148,7 +148,7 @@ var Packages = []Use{
 	use("legacy ServiceStack", Lock+" setnx watch unwatch multi exec !del", renews, run),
 	use("legacy FollowServer", Lock+" setnx getset time !del", renews, run),
 	use("modern", fair),
-	use("modern FenceTTL", fair, Fence),
+	use("modern FenceTTL", fair, Fence, "mget"),
 	use("modern Unfair", token, "pttl ?type", wakes),
 	use("modern Yield", fair, Share),
 	use("modern Replicas", fair, "wait"),

@@ -79,7 +79,7 @@ public final class BridgeLock {
 
     /** The keys of the scripts, by the names in their headers: what stands behind the lock's key. */
     private static final Map<String, String> SUFFIXES =
-            Map.of("key", "", "guard", ":guard", "fence", ":fence", "yield", ":yield", "queue", ":line");
+            Map.of("key", "", "guard", ":guard", "fence", ":fence", "yield", ":yield", "queue", ":queue");
 
     private final Script acquire;
     private final Script settle;
@@ -106,8 +106,12 @@ public final class BridgeLock {
         values.put("gap", text(options.yieldMs));
         values.put("rules", options.graceMs + " " + options.unit + " " + options.layout + " " + options.yieldMs);
         values.put("behind", "0");
-        values.put("hand", "0"); // a release wakes the first of those who wait in the queue
         values.put("put_back", "0");
+        values.put("breath", "0");
+        values.put("hand", "0");
+        values.put("entry", "");
+        values.put("stood", "");
+        values.put("queue_ttl", text(90_000 + options.ttlMs));
         this.acquire = new Script(acquire);
         this.settle = new Script(settle);
         this.renew = new Script(renew);
@@ -142,56 +146,74 @@ public final class BridgeLock {
         }
 
         List<?> run(Held held) {
+            return run(held, Map.of());
+        }
+
+        /** More are further values; the queue is the lock's own key for one who waits for nobody. */
+        List<?> run(Held held, Map<String, String> more) {
             List<String> names = new ArrayList<>();
             for (String name : keys) {
                 if (name == null) {
                     break;
                 }
-                names.add(name.equals("key") ? held.key : beside(held.key, SUFFIXES.get(name)));
+                boolean own = name.equals("key") || more.containsKey(name);
+                names.add(own ? held.key : beside(held.key, SUFFIXES.get(name)));
             }
             List<String> given = new ArrayList<>();
             for (String name : args) {
                 if (name == null) {
                     break;
                 }
-                given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : values.get(name));
+                String value = more.getOrDefault(name, values.get(name));
+                given.add(name.equals("value") ? held.value : name.equals("held") ? text(held.heldMs()) : value);
             }
             Object reply = redis.eval(text, names, given);
             return reply instanceof List ? (List<?>) reply : List.of(reply);
         }
     }
 
-    /** One attempt; null when another holds the key. A lock that is returned is ours. */
+    /** One attempt, whoever waits; null when another holds the key. A lock that is returned is ours. */
     public Held tryAcquire(String key) throws InterruptedException {
-        Held held = new Held(key, newValue(), 0, System.nanoTime());
-        boolean ours = false;
-        try {
-            List<?> reply = acquire.run(held);
-            long code = number(reply.get(0));
-            if (code > 0) {
-                held = new Held(key, held.value, number(reply.get(1)), held.since);
-                ours = code == 1 || settled(held);
-                return ours ? held : null;
-            }
-            ours = true; // nothing to give back
-            return null;
-        } finally {
-            if (!ours) { // also when a reply was lost: the value is ours alone, so this harms nobody
-                release(held);
-            }
-        }
+        return attempts(key, newValue(), Map.of("queue", ""), System.nanoTime());
     }
 
-    /** Attempts until it has the lock; null when waitMs are over. */
+    /**
+     * Waits in the key's queue until it has the lock; null when waitMs are over. It listens to no message: the lock is
+     * handed to it, and it finds that at its next look.
+     */
     public Held acquire(String key, long waitMs) throws InterruptedException {
-        long end = System.nanoTime() + waitMs * 1_000_000;
-        while (true) {
-            Held held = tryAcquire(key);
-            long leftMs = (end - System.nanoTime()) / 1_000_000;
-            if (held != null || leftMs <= 0) {
-                return held;
+        String value = newValue();
+        long claimMs = Math.min(options.ttlMs, Math.max(1000, 5 * options.pollMs)); // ours before we have found it
+        Map<String, String> entry = Map.of("entry", claimMs + " 0 1 - " + value);
+        return attempts(key, value, entry, System.nanoTime() + waitMs * 1_000_000);
+    }
+
+    private Held attempts(String key, String value, Map<String, String> more, long end) throws InterruptedException {
+        Held held = new Held(key, value, 0, System.nanoTime());
+        boolean ours = false;
+        try {
+            while (true) {
+                held = new Held(key, value, 0, System.nanoTime());
+                List<?> reply = acquire.run(held, more);
+                long code = number(reply.get(0));
+                if (code > 0) {
+                    held = new Held(key, value, number(reply.get(1)), held.since);
+                    ours = code == 1 || settled(held);
+                }
+                long leftMs = (end - System.nanoTime()) / 1_000_000;
+                if (ours) {
+                    return held;
+                } else if (leftMs <= 0) {
+                    return null;
+                }
+                boolean soon = code <= 0 && number(reply.get(1)) < 4; // the others wait until we look
+                long pollMs = soon ? Math.max(1, options.pollMs / 10) : options.pollMs;
+                Thread.sleep(Math.min(leftMs, pollMs / 2 + (long) (RANDOM.nextDouble() * pollMs / 2)));
             }
-            Thread.sleep(Math.min(leftMs, options.pollMs / 2 + (long) (RANDOM.nextDouble() * options.pollMs / 2)));
+        } finally {
+            if (!ours) { // also when a reply was lost: the value is ours alone, so this harms nobody
+                release.run(held, more);
+            }
         }
     }
 
@@ -280,7 +302,7 @@ public final class BridgeLock {
 
     /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
     public boolean release(Held held) {
-        return number(release.run(held).get(0)) > 0;
+        return number(release.run(held, Map.of("hand", "1")).get(0)) > 0;
     }
 
     /** A number that every legacy reader takes for an expiry that never comes: 5e18 or more, below 9.2e18. */

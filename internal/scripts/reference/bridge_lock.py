@@ -25,7 +25,7 @@ Held = collections.namedtuple("Held", "key value fence since")
 
 
 # The keys of the scripts, by the names in their headers: what stands behind the lock's key.
-SUFFIXES = {"key": "", "guard": ":guard", "fence": ":fence", "yield": ":yield", "queue": ":line"}
+SUFFIXES = {"key": "", "guard": ":guard", "fence": ":fence", "yield": ":yield", "queue": ":queue"}
 
 
 class NotAcquired(Exception):
@@ -54,7 +54,10 @@ class BridgeLock:
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
             "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
+            "breath": 0, "entry": "", "stood": "", "queue_ttl": 90000 + ttl_ms,
         }
+        # for how long a lock may be ours that was handed to us, before we have found it on the key
+        self.claim = min(ttl_ms, max(1000, 5 * poll_ms))
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
             with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
@@ -73,29 +76,36 @@ class BridgeLock:
             self.scripts[name] = text, [n for n in names["KEYS"] if n], [n for n in names["ARGV"] if n]
 
     def try_acquire(self, key):
-        """One attempt; None when another holds the key."""
-        held, ours = Held(key, new_value(), 0, time.monotonic()), False
-        try:
-            reply = self._run("acquire", held)
-            if reply[0] <= 0:
-                ours = True  # nothing to give back
-                return None
-            held = held._replace(fence=reply[1])
-            ours = reply[0] == 1 or self._settled(held)
-            return held if ours else None
-        finally:
-            if not ours:  # also when a reply was lost: the value is ours alone, so this harms nobody
-                self.release(held)
+        """One attempt, whoever waits; None when another holds the key."""
+        return self._attempts(key, None)
 
     def acquire(self, key, wait_ms):
-        """Attempts until it has the lock; None when wait_ms are over."""
-        end = time.monotonic() + wait_ms / 1000.0
-        while True:
-            held = self.try_acquire(key)
-            left = end - time.monotonic()
-            if held or left <= 0:
-                return held
-            time.sleep(min(left, self.poll * random.uniform(0.5, 1)))
+        """Waits in the key's queue until it has the lock; None when wait_ms are over.
+
+        It listens to no message: the lock is handed to it, and it finds that at its next look.
+        """
+        return self._attempts(key, time.monotonic() + wait_ms / 1000.0)
+
+    def _attempts(self, key, end):
+        held, ours = Held(key, new_value(), 0, 0), False
+        more = {"entry": "%d 0 1 - %s" % (self.claim, held.value)} if end else {"queue": None}
+        try:
+            while True:
+                held = held._replace(since=time.monotonic())
+                reply = self._run("acquire", held, **more)
+                if reply[0] > 0:
+                    held = held._replace(fence=reply[1])
+                    ours = reply[0] == 1 or self._settled(held)
+                if ours:
+                    return held
+                left = (end or 0) - time.monotonic()
+                if left <= 0:
+                    return None
+                poll = self.poll / 10 if reply[0] <= 0 and reply[1] < 4 else self.poll  # the others wait until we look
+                time.sleep(min(left, poll * random.uniform(0.5, 1)))
+        finally:
+            if not ours:  # also when a reply was lost: the value is ours alone, so this harms nobody
+                self._run("release", held, **more)
 
     def hold(self, key, wait_ms):
         """A Holding, to be used with `with`: the lock is renewed until the end of the block, and released."""
@@ -116,12 +126,13 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held)[0] > 0
+        return self._run("release", held, hand=1)[0] > 0
 
-    def _run(self, name, held):
+    def _run(self, name, held, **more):
         text, keys, args = self.scripts[name]
-        call = [beside(held.key, SUFFIXES[k]) if SUFFIXES[k] else held.key for k in keys]
-        values = dict(self.values, value=held.value, held=int((time.monotonic() - held.since) * 1000))
+        suffixes = dict(SUFFIXES, queue="") if "queue" in more else SUFFIXES  # the lock's key: we wait for nobody
+        call = [beside(held.key, suffixes[k]) if suffixes[k] else held.key for k in keys]
+        values = dict(self.values, value=held.value, held=int((time.monotonic() - held.since) * 1000), **more)
         call += [values[a] for a in args]
         reply = self.evaluate(text, len(keys), *call)
         return reply if isinstance(reply, list) else [reply]

@@ -84,9 +84,9 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 		for i := range a.mail {
 			acts = append(acts, reads+act(i))
 		}
-		if c.Cancels {
-			acts = append(acts, cancels)
-		}
+	}
+	if a.sleeps && s.Phase == session.Acquiring && c.Cancels {
+		acts = append(acts, cancels)
 	}
 	if s.Holds() && c.Crash || s.Phase == session.Acquiring && c.DiesInLine {
 		acts = append(acts, crashes)
@@ -239,7 +239,7 @@ func (m *Model) normalise(c *Client, a *actor) {
 	if !a.pending && !a.heard {
 		a.due = 0
 	}
-	if !s.Listens() {
+	if !s.Hears() {
 		a.mail = nil
 	}
 	if !a.sleeps {

@@ -1,6 +1,9 @@
 package explore
 
-import "github.com/lockmigrate/lockmigrate/internal/protocol"
+import (
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
 
 // grantClaims: token clients whose lock is handed from one to the next. All that is not said otherwise of the
 // messages: they come at any time, in any order, twice or never, and the server may take whomever it likes for
@@ -37,7 +40,7 @@ func grantClaims() []Claim {
 			world(7, legacyClient("a"), Q("m", share(1), turns(2)), Q("n", share(1))).messages()},
 		{"BMM-grant", "B M M", "a bridge client polls beside two that hand the lock on; it may crash", Exclusive, 0,
 			world(8, bridgeClient("x", lease(4), crash), Q("m"), Q("n")).messages()},
-		{"BMM-grant-queues", "B M M", "the same, and the bridge client stands in its own queue", Exclusive, 0,
+		{"BMM-grant-queues", "B M M", "the same, and the bridge client stands in the queue with them", Exclusive, 0,
 			world(7, bridgeClient("x", lease(4), queue), Q("m"), Q("n")).messages()},
 		{"MM-grant-from-message", "M M", "a claim of 6, counted from when its message was read", Violated, 0,
 			world(10, Q("m", lease(6), claimed(6), fromReply, turns(2)), Q("n", lease(6), claimed(6), fromReply)).messages()},
@@ -79,11 +82,11 @@ func bridgeGrantClaims() []Claim {
 		{"BB-grant", "B B", "handed on, commands 1 late, renewal every tick; holders and waiters may crash, waiters may give up", Exclusive, 0,
 			world(8, B("x", delay(1), renew(1), crash, dies, cancel, turns(2)), B("y", delay(1), renew(1), crash, dies, cancel)).messages()},
 		{"BB-grant-again", "B B", "a waiter that gave up asks again while messages for its first wait are under way; anything may wake it", Exclusive, 0,
-			world(7, B("x", cancel, turns(2), restless), B("y", cancel, turns(2))).messages()},
+			world(8, B("x", cancel, turns(2), restless), B("y", cancel, turns(2))).messages()},
 		{"BB-grant-unbounded", "B B", "commands unboundedly late", Exclusive, 0,
 			world(7, B("x", delay(Unbounded), turns(2)), B("y", delay(Unbounded), cancel)).messages()},
 		{"BB-grant-late-reply", "B B", "replies up to 3 late", Exclusive, 0,
-			world(9, B("x", replyLate(3), turns(2)), B("y", replyLate(3))).messages()},
+			world(8, B("x", replyLate(3), turns(2)), B("y", replyLate(3))).messages()},
 		{"BB-grant-silent", "B B", "one reply never comes; its command runs, late or never", Exclusive, 0,
 			world(6, B("x", delay(1), turns(2)), B("y", delay(1), cancel)).messages().silences(1)},
 		{"BB-grant-fence", "B B", "fencing numbers grow from holder to holder, whether asked for or handed over with the lock", Exclusive, 0,
@@ -99,13 +102,15 @@ func bridgeGrantClaims() []Claim {
 		{"BMM-grant-fence-mixed", "B M M", "the same with fencing numbers, one that hands the lock on without", Exclusive, 0,
 			world(6, B("x", fenced), M("m", turns(2)), M("n", fenced)).messages().fencing()},
 		{"LBB-grant", "L B B", "legacy clock ahead by more than the lease", Exclusive, 0,
-			world(8, L("a", ahead(5)), B("x", turns(2)), B("y")).messages()},
+			world(7, L("a", ahead(5)), B("x", turns(2)), B("y")).messages()},
 		{"LBB-grant-stale-del", "L B B", "stale DEL: a holder whose key was deleted hands nothing on", Exclusive, 0,
 			world(7, L("a", staleDel), B("x", turns(2)), B("y")).messages().only(bridgeBridge)},
+		{"LBB-grant-displaced", "L B B", "stale DEL; the old client enters beside a holder that renews every tick and hands nothing on: no bridge client enters beside it", Exclusive, 0,
+			world(6, L("a", staleDel, turns(2)), B("x", renew(1)), B("y", renew(1))).messages().only(legacyBridge).tolerating(1, session.Bridge)},
 		{"LBB-grant-takeover", "L B B", "value left by a crashed holder, taken over; GETSET <= 1 late, grace 1, settle 2, renewal every tick; waiters may give up", Exclusive, 0,
 			world(7, L("a", early(1), late), S("x", cancel), S("y")).messages().leftBehind(2)},
-		{"LBB-grant-uuid", "L B B", "a dialect that takes a missing key and its own value for expired; GETSET <= 1 late, settle 2", Exclusive, 0,
-			world(7, L("a", uuid, early(1), late), S("x", uuid), S("y", uuid)).messages()},
+		{"LBB-grant-uuid", "L B B", "a dialect that takes a missing key and its own value for expired; a holder may overstay; GETSET <= 1 late, settle 2", Exclusive, 0,
+			world(8, L("a", uuid, early(1), late), B("x", uuid, settle(2), grace(1), turns(2)), S("y", uuid)).messages()},
 		{"BB-grant-until", "B B", "one's lease ends: nothing of it stands on the server longer than its last lock", Exclusive, 0,
 			world(9, B("x", turns(2)), B("y", member(2), dies)).messages().gone()},
 		{"BM-grant-until", "B M", "the same, handed on by a token client", Exclusive, 0,

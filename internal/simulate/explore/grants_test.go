@@ -16,7 +16,7 @@ import (
 // come late or are for an earlier place, and given back by a waiter that had given up.
 func TestGrantsAreMet(t *testing.T) {
 	for _, c := range append(grantClaims(), bridgeGrantClaims()...) {
-		if !slices.Contains([]string{"MM-grant", "MM-grant-again", "MMM-grant", "BB-grant", "BB-grant-again", "BBB-grant", "BM-grant", "LBB-grant-takeover"}, c.ID) {
+		if !slices.Contains([]string{"MM-grant", "MM-grant-again", "MMM-grant", "BB-grant", "BB-grant-again", "BBB-grant", "BM-grant"}, c.ID) {
 			continue
 		}
 		var believed, doubted, gaveBack, passedOn int

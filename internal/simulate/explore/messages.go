@@ -71,7 +71,7 @@ func (t *tables) posts(messages []model.Message, heard uint8) []post {
 // post adds a message to those that may come to the client. A second one like it adds nothing.
 func (a *actor) post(letter protocol.Reply) {
 	s := &a.session
-	if !s.Listens() || letter.Text != s.Value {
+	if !s.Hears() || letter.Text != s.Value {
 		return
 	}
 	at, known := slices.BinarySearchFunc(a.mail, letter, func(l, k protocol.Reply) int {

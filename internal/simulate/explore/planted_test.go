@@ -204,8 +204,8 @@ func plantedBugs() []planted {
 			}
 			return heard
 		})},
-		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, model.GrantAndDelete)},
-		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, model.TakeForGone)},
+		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, model.GrantAndDelete(model.QueueRelease))},
+		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, model.TakeForGone(model.QueueRelease))},
 		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int = max(heard.Int, 1)
@@ -225,6 +225,35 @@ func plantedBugs() []planted {
 			}
 			return next
 		})},
+
+		// The same in the bridge.
+		{"bridge-grant-from-its-message", func() *Model {
+			return world(10, B("x", queue, lease(6), claimed(6), turns(2)), B("y", queue, lease(6), claimed(6))).messages()
+		}, each(func(c *Client) { c.FromReply = true })},
+		{"bridge-grant-for-a-full-lease", claim("BB-grant"), waiter(func(e *protocol.Entry) { e.Claim /= 4 })},
+		{"bridge-grant-for-an-earlier-place", func() *Model {
+			return world(8, B("x", queue, lease(4), claimed(4), turns(2)), B("y", queue, lease(4), claimed(4))).messages()
+		}, reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int2 = 1
+			} else if heard.Int4 != 0 {
+				heard.Int4 = 1
+			}
+			return heard
+		})},
+		{"bridge-grant-without-its-fencing-number", claim("BMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+			if heard.Kind == protocol.Granted {
+				heard.Int = max(heard.Int, 1)
+			}
+			return heard
+		})},
+		{"bridge-grant-without-the-guard", claim("LBB-grant-stale-del"), waiter(func(e *protocol.Entry) { e.Guarded = false })},
+		{"bridge-grant-after-the-lease", claim("BB-grant-until"), waiter(func(e *protocol.Entry) { e.Until = 0 })},
+		{"bridge-grant-after-the-lease-by-a-token-client", claim("BM-grant-until"), waiter(func(e *protocol.Entry) { e.Until = 0 })},
+		{"bridge-hands-on-what-it-has-lost", claim("LBB-grant-displaced"), override(protocol.BridgeDrop, model.HandsOnRegardless)},
+		{"bridge-release-grants-and-deletes", claim("LBB-grant"), override(protocol.BridgeDrop, model.GrantAndDelete(model.BridgeDrop))},
+		{"bridge-grant-to-one-taken-for-gone", claim("BBB-grant"), override(protocol.BridgeDrop, model.TakeForGone(model.BridgeDrop))},
+		{"bridge-claim-as-long-as-a-lease", claim("BBB-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},
 
 		// Old code behind a sidecar.
 		{"sidecar-del-without-compare", claim("SSM-stale-del"), swap(protocol.SidecarDel, protocol.Del, nil)},
@@ -324,6 +353,17 @@ func value(v string) func(*Model) {
 	return step(func(s *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 		if next.Kind == protocol.Send && s.Scheme == session.Bridge {
 			next.Command.Value = v
+		}
+		return next
+	})
+}
+
+// waiter changes how bridge clients stand in the queue.
+func waiter(change func(*protocol.Entry)) func(*Model) {
+	return step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		if e, ok := protocol.ParseEntry(next.Command.Entry); ok {
+			change(&e)
+			next.Command.Entry = e.String()
 		}
 		return next
 	})

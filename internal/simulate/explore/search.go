@@ -179,11 +179,8 @@ func (s *search) execute(n node, from origin, command uint32) {
 // enter visits a successor, after judging it.
 func (s *search) enter(before, next node, from origin) {
 	i := int(from.client)
-	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) {
-		s.culprit = len(s.nodes)
-	}
-	if s.model.Property.Gone && s.remains(&next) {
-		s.culprit = len(s.nodes)
+	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) || s.remains(&next) {
+		s.blame()
 	}
 	if s.model.Property.Tolerate > 0 {
 		next.over = s.intrusion(&before, &next, i)
@@ -213,12 +210,15 @@ func (s *search) pass(at int, n node) {
 	next := n
 	next.tick++
 	next.server = s.tables.aged(n.server, Ticks(next.tick))
+	if s.remains(&next) {
+		s.blame()
+	}
 	if limit := s.model.Property.Tolerate; limit > 0 {
 		if !s.violates(&next) {
 			next.over = 0
 		} else if next.over > 0 {
 			if next.over++; int(next.over) > limit+1 {
-				s.culprit = len(s.nodes)
+				s.blame()
 			}
 		}
 	}
@@ -227,14 +227,24 @@ func (s *search) pass(at int, n node) {
 			next.idle = 0
 		}
 		if int(next.idle) > limit {
-			s.culprit = len(s.nodes)
+			s.blame()
 		}
 	}
 	s.visit(next, origin{parent: uint32(at), act: tickPasses})
 }
 
+// blame makes the node that is visited next the violation that was found, unless there is one.
+func (s *search) blame() {
+	if s.culprit < 0 {
+		s.culprit = len(s.nodes)
+	}
+}
+
 // remains tells whether something of a client stands on the server longer than its last command may leave it there.
 func (s *search) remains(n *node) bool {
+	if !s.model.Property.Gone {
+		return false
+	}
 	for i := range s.model.Clients {
 		c := &s.model.Clients[i]
 		last := c.NotAfter.Add(c.Lease)

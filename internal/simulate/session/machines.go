@@ -250,10 +250,13 @@ func (s *Session) maxSleep() time.Duration { return cmp.Or(s.MaxSleep, s.Lease) 
 
 func (s *Session) queueKey() string { return protocol.QueueKey(s.Key) }
 
+// Hears tells that messages may come to the client: it waits for the lock. They may be read later.
+func (s *Session) Hears() bool { return s.Phase == Acquiring && !s.Polls }
+
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.
 func (s *Session) Listens() bool {
-	return !s.Polls && s.Phase == Acquiring && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
+	return s.Hears() && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
 }
 
 // Channel is where the client listens for the lock to be granted to it.
