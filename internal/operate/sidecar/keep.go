@@ -35,6 +35,7 @@ type watched struct {
 	next     time.Time    // of the looks
 	attempt  time.Time    // the last one
 	wanted   time.Time    // when two wanted it last
+	text     string       // what the last attempt wrote
 	waits    bool         // no DEL came since: it was refused, or the lock is in use
 	displace bool         // that was told
 }
@@ -49,7 +50,8 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		w = &watched{next: now.Add(s.every(o))}
 		k.all[command.Key] = w
 	}
-	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() {
+	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
+		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
 		s.waking.Lock()
 		woken, handed := s.woken, s.handed.After(w.attempt)
 		s.waking.Unlock()
@@ -64,7 +66,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		}
 	}
 	w.acts[o.record.Stage] = o.until
-	w.attempt, w.waits = now, true
+	w.attempt, w.waits, w.text = now, true, command.Sidecar.Text
 	if command.TTL > k.longest {
 		k.longest = command.TTL
 		s.tellNews()
