@@ -360,6 +360,9 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{}, ""},
 		{compat.Options{Namespace: "orders"}, ""},
 		{compat.Options{ShortestLease: 2 * second}, ""},
+		{compat.Options{ShortestLease: time.Minute}, ""}, // the default of Lease follows
+		{compat.Options{ShortestLease: time.Minute + 1, Dialect: legacy.RedisDoc}, ""},
+		{compat.Options{ShortestLease: time.Minute, Lease: 30 * second}, "ours counts too"},
 		{compat.Options{TTL: -1}, "must not be negative"},
 		{compat.Options{TTL: second + 1}, "TTL 1.000000001s: whole milliseconds"},
 		{compat.Options{ReplyTimeout: 30 * second}, "ReplyTimeout 30s: not less than TTL 30s"},

@@ -14,8 +14,8 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultLease         = 30 * time.Second
-	DefaultShortestLease = 10 * time.Second
+	defaultLease         = 30 * time.Second
+	defaultShortestLease = 10 * time.Second
 	DefaultClockLag      = time.Second
 	DefaultCommandDelay  = 250 * time.Millisecond
 )
@@ -45,8 +45,8 @@ type Options struct {
 	// milliseconds, at least 10 ms. Zero: 30 seconds.
 	TTL time.Duration
 
-	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 30 seconds, or the
-	// shortest lease of the Namespace's record if that is longer.
+	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 30 seconds, or
+	// ShortestLease or the shortest lease of the Namespace's record if that is longer.
 	Lease time.Duration
 
 	// MaxHold ends a lock that has been held for this long: it is not renewed any more. It frees the
@@ -140,9 +140,6 @@ func (o Options) relationsUnderSome() []error {
 			o.ShortestLease = o.Lease
 		}
 	}
-	if o.Lease == 0 {
-		o.Lease = max(DefaultLease, o.ShortestLease)
-	}
 	wrong := o.withDefaults().relations()
 	if o.Dialect != nil {
 		return wrong
@@ -191,8 +188,9 @@ func (o Options) relations() []error {
 func (o Options) withDefaults() Options {
 	terms := limits.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
 	o.TTL, o.ReplyTimeout = terms.TTL, terms.ReplyTimeout
-	limits.Default(&o.Lease, DefaultLease)
-	limits.Default(&o.ShortestLease, DefaultShortestLease)
+	limits.Default(&o.ShortestLease, defaultShortestLease)
+	unit := o.rules().Unit.Resolution()
+	limits.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
 	limits.Default(&o.ClockLag, DefaultClockLag)
 	limits.Default(&o.CommandDelay, DefaultCommandDelay)
 	o.poll = o.rules().Poll
@@ -240,7 +238,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 	measured("Yield", &defaults.Yield, r.Yield, "shorter", o.Yield < r.Yield)
 	if o.Lease == 0 {
 		unit := defaults.rules().Unit.Resolution()
-		defaults.Lease = max(DefaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
+		defaults.Lease = max(defaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
 	}
 	filled := defaults.withDefaults()
 	wrong = append(wrong, filled.relations()...)

@@ -10,8 +10,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// DefaultLease is how long a lock is held at most.
-const DefaultLease = 5 * time.Minute
+// defaultLease is how long a lock is held at most.
+const defaultLease = 5 * time.Minute
 
 // Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes, waits for
 // as long as the context allows, and deletes only while its lease lasts. No duration may be longer than ten years.
@@ -102,7 +102,7 @@ func (o Options) Validate() error {
 }
 
 func (o Options) lease() time.Duration {
-	limits.Default(&o.Lease, DefaultLease)
+	limits.Default(&o.Lease, defaultLease)
 	return o.Lease
 }
 
