@@ -50,7 +50,7 @@ func enqueue(c *call) protocol.Reply {
 	return integers(-int64(at), left, c.waiters()[at].N)
 }
 
-// shared is shared of modern_grant.lua: for how many more milliseconds the key is left to others.
+// shared is shared of modern_share.lua: for how many more milliseconds the key is left to others.
 func (c *call) shared() int64 {
 	if c.command.Share < time.Millisecond {
 		return 0
@@ -62,7 +62,7 @@ func (c *call) shared() int64 {
 	return max(0, began-c.ms)
 }
 
-// run is run of modern_grant.lua: what the share's state says.
+// run is run of modern_share.lua: what the share's state says.
 func (c *call) run() (began int64, ok bool) {
 	i := c.find(c.shareKey())
 	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) >= 16 {
@@ -72,7 +72,7 @@ func (c *call) run() (began int64, ok bool) {
 	return began, err == nil && began >= 0
 }
 
-// pause is pause of modern_grant.lua: whether the hand-overs stop for a while now.
+// pause is pause of modern_share.lua: whether the hand-overs stop for a while now.
 func (c *call) pause() bool {
 	share := c.command.Share.Milliseconds()
 	if share == 0 || c.find(c.command.Queue) < 0 {

@@ -75,7 +75,7 @@ var plants = []plant{
 			"internal/client/waiting/place.go": {
 				"\t\th.forget(p) // the next one who waits there tries at once\n", "\t\tp.failures++\n\t\tp.again = time.AfterFunc(time.Hour, func() {})\n",
 			},
-			"internal/scripts/modern_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
+			"internal/scripts/queue_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
 		},
 		kinds: "modern,modern-owner,modern-norenewal", finds: `did not get the lock for \S+, with nothing in the way`,
 	},
