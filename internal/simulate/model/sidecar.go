@@ -43,8 +43,10 @@ func (c *call) remembered() sidecar {
 		}
 		part := strings.SplitN(field, " ", 8)
 		s.token, s.place, s.text = part[0], part[3], part[7]
-		for i, n := range map[int]*int64{1: &s.until, 2: &s.since, 4: &s.settle, 5: &s.stands} {
-			*n, _ = strconv.ParseInt(part[i], 10, 64)
+		for i, n := range []*int64{1: &s.until, 2: &s.since, 4: &s.settle, 5: &s.stands} {
+			if n != nil {
+				*n, _ = strconv.ParseInt(part[i], 10, 64)
+			}
 		}
 		for _, at := range strings.Split(part[6], ",") {
 			if n, err := strconv.ParseInt(at, 10, 64); err == nil {

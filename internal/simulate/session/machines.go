@@ -273,7 +273,8 @@ func (s *Session) Channel() string {
 // ClientOf tells whose token or bridge value a value is.
 func ClientOf(value string) (id int, ok bool) {
 	n, err := strconv.ParseInt(value, 10, 64)
-	return int((n-firstNumber)/numbersEach) - 1, err == nil && n > firstNumber
+	id = int((n-firstNumber)/numbersEach) - 1
+	return id, err == nil && n > firstNumber && id >= 0 // a number below the first client's is nobody's
 }
 
 const firstNumber, numbersEach = 6_000_000_000_000_000_000, 1_000_000_000_000
