@@ -88,7 +88,11 @@ if seen == value or owner == value and not seen then
 elseif seen then
   local left = redis.call('PTTL', key)
   if kind ~= 'string' then return held(-1, left, kind) end
-  if left >= 0 then return held(0, left, seen) end
+  if left >= 0 then
+    -- A token that is no number of ours, without a guard: another library's, whose clients only poll. It counts as an old turn.
+    if state and not owner and (#seen ~= 19 or string.find(seen, '%D')) then old_turn(state) end
+    return held(0, left, seen)
+  end
   local due = expiry(seen, unit, layout)
   if not due then return held(-1, -1, seen) end
   if state then old_turn(state) end
