@@ -57,7 +57,8 @@ func (l *Locker) prepare(k *Lock) {
 	}
 	if k.permit.stage == stages.Modern {
 		m.Grace = -1
-	} else if o.Yield > 0 {
+	}
+	if o.Yield > 0 {
 		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
 	}
 	if o.FenceTTL > 0 {

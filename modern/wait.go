@@ -29,8 +29,9 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
 	// of this wait, because its place is bound to what it has said.
 	h.polls = turn.Mode() == waiting.Polling
+	names := protocol.CompanionsOf(h.Key())
 	m := &protocol.ModernQueue{
-		Key: h.Key(), Queue: protocol.QueueKey(h.Key()), Guard: protocol.GuardKey(h.Key()), Token: h.Token, Channel: l.channelOf(h),
+		Key: h.Key(), Queue: names.Queue, Guard: names.Guard, Yield: names.Yield, Token: h.Token, Channel: l.channelOf(h),
 		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*leased.MaxSleep + l.opts.TTL,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: leased.MaxSleep,
 		Whole: l.opts.RenewEvery < 0,

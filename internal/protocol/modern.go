@@ -145,6 +145,7 @@ type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
 	Guard    string // the guard's key: a bridge client that waits gets it with the key
+	Yield    string // the key with the state of the bridge's gaps, in which we keep off; empty: none are looked for
 	Token    string
 	Channel  string        // where grants to us are published, or Polls
 	TTL      time.Duration // of the lock
@@ -273,7 +274,7 @@ func (q *ModernQueue) ask(now Instant) Step {
 	q.at, q.asked = modernAsked, now
 	return send(Command{
 		Op: Queue, Key: q.Key, Value: q.Token, TTL: q.TTL,
-		Queue: q.Queue, Guard: q.Guard, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
+		Queue: q.Queue, Guard: q.Guard, Yield: q.Yield, Channel: q.Channel, Claim: q.Claim, QueueTTL: q.QueueTTL,
 		Fence: q.Fence, FenceTTL: q.FenceTTL, Share: q.Share,
 	})
 }

@@ -18,7 +18,8 @@
 -- counted: no gap while old clients are ahead. One more comes at once when they are a turn behind, and SETNX was sent while
 -- the last one had the key.
 --
--- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen>
+-- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen> <ends>
+-- Mode 1 is a gap, and ends is its end: modern_share.lua reads these two, so that clients of package modern keep off too.
 --   mode     0 bridge clients follow one another, 1 a gap, 2 an old client has, or had, the key
 --   at       when the last gap began, or the old client was seen
 --   credit   milliseconds that the key may be left free
@@ -31,12 +32,12 @@
 --   seen     SETNX when the old client was seen
 -- All times are in milliseconds of the server's clock. A state of the future is not believed. Whatever has become of
 -- the state must not matter to the lock: each command here may be refused.
-local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%-?%d+)$'
+local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%-?%d+) %d+$'
 local keep = 45000 -- for how long the state is remembered: less than a minute
 
 local function recall()
   local text = redis.pcall('GET', yield)
-  if type(text) ~= 'string' or #text > 120 then return nil end
+  if type(text) ~= 'string' or #text > 140 then return nil end
   local mode, at, credit, owed, waiting, count, noted, due, step, seen = string.match(text, form)
   if not mode then return nil end
   local s = {mode = mode, at = tonumber(at), credit = tonumber(credit), owed = tonumber(owed), waiting = tonumber(waiting),
@@ -46,8 +47,8 @@ local function recall()
 end
 
 local function remember(s, ms)
-  redis.pcall('SET', yield, string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
-    s.mode, s.at, s.credit, s.owed, s.waiting, s.count, s.noted, s.due, s.step, s.seen), 'PX', ms)
+  redis.pcall('SET', yield, string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', s.mode, s.at, s.credit, s.owed,
+    s.waiting, s.count, s.noted, s.due, s.step, s.seen, (s.mode == 1 or s.mode == '1') and s.at + gap or 0), 'PX', ms)
 end
 
 -- setnx() is how often the server has run SETNX, nil where it does not say.

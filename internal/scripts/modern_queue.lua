@@ -4,7 +4,7 @@
 -- KEYS queue        the key's queue
 -- KEYS guard        the guard of the bridge: a bridge client that waits gets it with the key
 -- KEYS [fence]      the fencing counter, or the lock's key when none is wanted
--- KEYS [state]      where the share's state is, or the lock's key when none is wanted
+-- KEYS [state]      where the share's state is; without a share, that of the bridge's gaps; or the lock's key when none is wanted
 -- ARGV token        the token
 -- ARGV ttl          the TTL in milliseconds
 -- ARGV entry        the waiter's entry, see queue_grant.lua
@@ -28,7 +28,9 @@ local held = redis.call('GET', key)
 if not held and not fence_ttl then
   local head = redis.call('EXISTS', queue) == 1 and redis.pcall('ZRANGE', queue, 0, 0)
   head = head and (head[1] or head.err)
-  if not head or head == entry then
+  local ours = not head or head == entry
+  local gap = ours and state and redis.pcall('GET', state)
+  if ours and not (type(gap) == 'string' and string.find(gap, '^1 ')) then
     redis.call('SET', key, token, 'PX', ttl)
     if head then redis.pcall('ZREM', queue, head) end
     return {1, 0, 0}

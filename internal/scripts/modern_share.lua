@@ -4,6 +4,8 @@
 -- one, and nobody of the queue takes the key meanwhile. The state is the time, on the server's clock in ms, when the present
 -- run of hand-overs began, or will begin after the pause; it expires when there is no contention.
 --
+-- Without a share of our own, state is that of the bridge's gaps (bridge_yield.lua): a gap is theirs whom the bridge leaves it.
+--
 -- shared(state, ms) tells for how many more ms the key is left to others; pause(queue, state, ms), for a release, whether it
 -- is to be left to them now. A release calls them with pcall: whatever has become of the state, it must still free the key.
 -- run(state): what the state says; nil also for what is no number of ours.
@@ -13,8 +15,14 @@ local function run(state)
 end
 
 local function shared(state, ms)
-  if ms == '0' then return 0 end
-  local began = run(state)
+  local began
+  if ms == '0' then
+    local text = state and redis.pcall('GET', state)
+    began = type(text) == 'string' and string.match(text, '^1 .* (%d+)$')
+    began = began and tonumber(began)
+  else
+    began = run(state)
+  end
   if not began then return 0 end
   local now = redis.call('TIME')
   return math.max(0, began - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))

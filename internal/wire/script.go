@@ -123,7 +123,7 @@ func argument(c *protocol.Command, key any, name string) any {
 		return wanted(c.Queue, key)
 	case "state":
 		if c.Share == 0 {
-			return key
+			return wanted(c.Yield, key)
 		}
 		return protocol.ShareKey(c.Key)
 	case "value", "token", "holder":

@@ -25,7 +25,7 @@ type state struct {
 	mode, at, credit, owed, waiting, count, noted, due, step, seen int64
 }
 
-const stateText = "%d %d %d %d %d %d %d %d %d %d"
+const stateText = "%d %d %d %d %d %d %d %d %d %d %d"
 
 func yields(c *protocol.Command) { c.Yield, c.Gap = protocol.YieldKey(c.Key), gap }
 
@@ -52,13 +52,14 @@ func (g gaps) put(s state) {
 	g.Helper()
 	now := g.time().UnixMilli()
 	due := now - s.due
-	g.do("SET", protocol.YieldKey(g.key), fmt.Sprintf(stateText, s.mode, now-s.at, s.credit, s.owed, s.waiting, s.count, now-s.noted, due, s.step, s.seen), "PX", 60000)
+	g.do("SET", protocol.YieldKey(g.key), fmt.Sprintf(stateText, s.mode, now-s.at, s.credit, s.owed, s.waiting, s.count, now-s.noted, due, s.step, s.seen, 0), "PX", 60000)
 }
 
 func (g gaps) read() (s state) {
 	g.Helper()
 	now, text := g.time().UnixMilli(), g.s.Value(protocol.YieldKey(g.key))
-	if _, err := fmt.Sscanf(text, stateText, &s.mode, &s.at, &s.credit, &s.owed, &s.waiting, &s.count, &s.noted, &s.due, &s.step, &s.seen); err != nil {
+	var ends int64
+	if _, err := fmt.Sscanf(text, stateText, &s.mode, &s.at, &s.credit, &s.owed, &s.waiting, &s.count, &s.noted, &s.due, &s.step, &s.seen, &ends); err != nil {
 		g.Fatalf("the state is %q", text)
 	}
 	s.at, s.noted, s.due = now-s.at, now-s.noted, now-s.due

@@ -136,7 +136,7 @@ const (
 	wakes  = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token  = Lock + " set !get !del !eval !evalsha pexpire "
-	fair   = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	fair   = Lock + " " + Guard + " " + Yield + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
 	bridge = Lock + " " + Guard + " " + Queue + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
 	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 )

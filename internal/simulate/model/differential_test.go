@@ -437,8 +437,8 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 func gaps(g *rand.Rand) string {
 	pick := func(of ...int64) int64 { return of[g.IntN(len(of))] }
 	then := time.Now().UnixMilli() - pick(1_000_000, 15_000_000, 30_000_000, 1_000_000_000)/10*10
-	text := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d", g.IntN(3), then, pick(-5_300_000, 0, 9_300_000, 31_300_000), pick(-100, 0, 50, 250), pick(0, 100, 400),
-		pick(-2, -1, 0, 1, 2, 1_000_000), then-pick(0, 10_000_000), pick(0, then, then+2_000_000_000), pick(20_000_000, 320_000_000), pick(-1, 0, 1, 2))
+	text := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d", g.IntN(3), then, pick(-5_300_000, 0, 9_300_000, 31_300_000), pick(-100, 0, 50, 250), pick(0, 100, 400),
+		pick(-2, -1, 0, 1, 2, 1_000_000), then-pick(0, 10_000_000), pick(0, then, then+2_000_000_000), pick(20_000_000, 320_000_000), pick(-1, 0, 1, 2), pick(0, then, then+2_000_000_000))
 	switch g.IntN(12) {
 	case 0:
 		return text + " 1"
@@ -474,7 +474,7 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 	if ms, err := strconv.ParseInt(r.Text, 10, 64); err == nil && time.Since(time.UnixMilli(ms)).Abs() < 10*time.Hour {
 		r.Text = "now" // the state of a courtesy
 	}
-	if fields := strings.Fields(r.Text); len(fields) == 10 { // the state of the gaps, which has times of the clock and what follows from them
+	if fields := strings.Fields(r.Text); len(fields) == 11 { // the state of the gaps, which has times of the clock and what follows from them
 		for i, field := range fields {
 			fields[i] = fromNow(field, 500*time.Second)
 		}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -52,15 +53,31 @@ func enqueue(c *call) protocol.Reply {
 
 // shared is shared of modern_share.lua: for how many more milliseconds the key is left to others.
 func (c *call) shared() int64 {
-	if c.command.Share < time.Millisecond {
-		return 0
-	}
 	began, ok := c.run()
+	if c.command.Share < time.Millisecond {
+		began, ok = c.gapEnds()
+	}
 	if !ok {
 		return 0
 	}
 	return max(0, began-c.ms)
 }
+
+// gapEnds is when the bridge's present gap ends.
+func (c *call) gapEnds() (ends int64, ok bool) {
+	i := c.find(c.command.Yield)
+	if c.command.Yield == "" || i < 0 || c.entries[i].Kind != String {
+		return 0, false
+	}
+	m := gapInState.FindStringSubmatch(c.entries[i].Value)
+	if m == nil {
+		return 0, false
+	}
+	ends, err := strconv.ParseInt(m[1], 10, 64)
+	return ends, err == nil
+}
+
+var gapInState = regexp.MustCompile(`^1 .* (\d+)$`)
 
 // run is run of modern_share.lua: what the share's state says.
 func (c *call) run() (began int64, ok bool) {

@@ -19,20 +19,21 @@ const (
 	unknown   = -2
 )
 
-var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+ -?\d+$`)
+var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+ -?\d+ \d+$`)
 
-const gapsText = "%d %d %d %d %d %d %d %d %d %d"
+const gapsText = "%d %d %d %d %d %d %d %d %d %d %d"
 
 func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >= time.Millisecond }
 
 // recall reads the state; nil where there is none that is believed.
 func (c *call) recall() *gaps {
 	i := c.find(c.command.Yield)
-	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 120 || !gapsForm.MatchString(c.entries[i].Value) {
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 140 || !gapsForm.MatchString(c.entries[i].Value) {
 		return nil
 	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
-	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen)
+	var ends int64
+	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &ends)
 	if err != nil || g.at > c.ms || g.noted > c.ms {
 		return nil
 	}
@@ -40,7 +41,11 @@ func (c *call) recall() *gaps {
 }
 
 func (g *gaps) remember(ms int64) {
-	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen)
+	ends := int64(0)
+	if g.mode == 1 {
+		ends = g.at + g.gap
+	}
+	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen, ends)
 	g.c.write(g.c.command.Yield, text, ms)
 }
 

@@ -206,6 +206,9 @@ func (s *Session) tryModern() {
 			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Share: s.Share,
 			MaxSleep: s.maxSleep(), Tries: 3,
 		}
+		if s.Yield > 0 {
+			s.modernQueue.Yield = protocol.YieldKey(s.Key)
+		}
 		return
 	}
 	s.running = modernAcquire

@@ -148,8 +148,7 @@ func TestFleets(t *testing.T) {
 			of("compat"), of("compat"), of("compat", "stage=legacy"), of(holders.Bridge, "lease=1000", eager)}},
 		{"bridge, redispy-float", 1000, 1, []int{0, 2}, []member{of(holders.RedisPy), of(holders.RedisPy), of("compat", "dialect=redispy-float"), of("compat", "dialect=redispy-float")}},
 		{"bridge, jedis-uuid", 1000, 1, []int{0, 2}, []member{of(holders.JedisUUID), of(holders.JedisUUID), of("compat", "dialect=jedis-uuid"), of("compat", "dialect=jedis-uuid")}},
-		{"bridge, tokens", 1000, 1, []int{0, 1, 2, 3}, []member{of(holders.SetNXPX, eager), of(holders.PySetNXPX, eager), of("compat"), of("compat")}},
-		{"bridge, modern", 1000, 1, []int{0, 1, 2}, []member{of("modern"), of("compat"), of("compat", "stage=modern")}},
+		{"bridge, tokens", 1000, 1, []int{0, 1, 2, 3, 4}, []member{of(holders.SetNXPX, eager), of(holders.PySetNXPX, eager), of("modern"), of("compat"), of("compat", "stage=modern")}},
 
 		{"modern, queue", 12_000, 500, []int{0, 3, 2}, []member{setNX, setNX, pySetNX, of("queue"), of("queue")}},
 		{"modern, unfair", 2_000, 1, []int{0, 3, 2}, []member{setNX, setNX, pySetNX, of("unfair"), of("unfair")}},
