@@ -35,6 +35,7 @@ func (m *member) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	closed := false // that nothing may be acquired has been told
+	pause := lease / 60
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,12 +46,15 @@ func (m *member) run(ctx context.Context) {
 		next := lease / 3
 		news, err := m.report(ctx)
 		if err != nil {
-			next = lease / 10
+			next, pause = pause, min(2*pause, lease/10)
 			if why := m.gate.whyClosed(); why != nil && !closed && ctx.Err() == nil {
 				closed = true
 				m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Err: why})
 			}
-		} else if news || closed {
+		} else {
+			pause = lease / 60
+		}
+		if err == nil && (news || closed) {
 			stage, epoch, _ := m.gate.stage()
 			closed = false
 			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Stage: stage, Epoch: epoch})

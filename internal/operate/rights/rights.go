@@ -136,8 +136,8 @@ const (
 	wakes  = "?exists ?subscribe ?client|id ?client|tracking ?ping ?" + Wake + " ?" + Invalidate + " "
 	renews = "get set pttl ?persist ?type ?pexpire " // of a legacy value
 	token  = Lock + " set !get !del !eval !evalsha pexpire "
-	fair   = Lock + " " + Guard + " " + Yield + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
-	bridge = Lock + " " + Guard + " " + Queue + " exists ?get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
+	fair   = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
+	bridge = Lock + " " + Guard + " " + Queue + " exists !get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
 	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
 )
 
@@ -147,18 +147,18 @@ var Packages = []Use{
 	use("legacy ReleaseCompare", Lock+" setnx getset !get !del !eval !evalsha", renews),
 	use("legacy ServiceStack", Lock+" setnx watch unwatch multi exec !del", renews, run),
 	use("legacy FollowServer", Lock+" setnx getset time !del", renews, run),
-	use("modern", fair),
-	use("modern FenceTTL", fair, Fence, "mget"),
+	use("modern", fair, Yield),
+	use("modern FenceTTL", fair, Yield, Fence, "mget"),
 	use("modern Unfair", token, "pttl ?type", wakes),
 	use("modern Yield", fair, Share),
-	use("modern Replicas", fair, "wait"),
+	use("modern Replicas", fair, Yield, "wait"),
 	use("redisson", Lock+" exists !hexists hincrby !hget pexpire pttl !del ?publish ?spublish ?unsubscribe ?"+RedissonAll, run, wakes),
 	use("quorum", token, "?type"),
 	use("compat", bridge, Yield),
 	use("compat FenceTTL", bridge, Fence, Yield),
 	use("compat Namespace legacy", member, Lock+" "+Guard+" setnx getset !get set !del ?pttl ?persist ?type ?pexpire", run, wakes),
 	use("compat Namespace bridge", bridge, member, Yield),
-	use("compat Namespace modern", bridge, member),
+	use("compat Namespace modern", bridge, member, Yield),
 }
 
 const (

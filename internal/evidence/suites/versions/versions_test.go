@@ -247,7 +247,7 @@ func refused(t *testing.T, server *redistest.Server, l lock) {
 
 func refusedWell(t *testing.T, server *redistest.Server, text string) {
 	t.Helper()
-	for _, part := range []string{"needs Redis 3.2 or later", "this is " + serverOf(server).String(), "package modern with Unfair and without Fencing", "lockmigrate scan"} {
+	for _, part := range []string{"needs Redis 3.2 or later", "this is " + serverOf(server).String(), "package modern with Unfair and without FenceTTL", "lockmigrate scan"} {
 		assert.Contains(t, text, part)
 	}
 	assert.NotContains(t, text, "namespaces: members, stage init, advance, rollback;", "what does not work there is no way out")
