@@ -48,7 +48,7 @@ func crowd(t *testing.T, s *redistest.Server, hold time.Duration) (turns *atomic
 // gapState is the state of the gaps on a key, as bridge_yield.lua keeps it; ok tells that there is one.
 func gapState(s *redistest.Server) (mode, step int64, ok bool) {
 	fields := strings.Fields(s.Value(protocol.YieldKey("orders")))
-	if len(fields) != 10 {
+	if len(fields) != 11 {
 		return 0, 0, false
 	}
 	_, err := fmt.Sscan(fields[0]+" "+fields[8], &mode, &step)
@@ -158,7 +158,7 @@ func TestYieldOfTheRecord(t *testing.T) {
 		conn, want := s.Conn(), max(c.yield, to.Yield)
 		k := acquire(t, l, "orders:1")
 		now := time.Now().UnixMilli()
-		if _, err := conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0", now-1000)); err != nil {
+		if _, err := conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0 0", now-1000)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Millisecond)
