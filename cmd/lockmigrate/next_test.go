@@ -38,6 +38,13 @@ func TestNextLeadsThrough(t *testing.T) {
 			}
 		})
 	}
+	busy, err := legacy.New(s.Pool(), legacy.Options{Lease: 4 * time.Second})
+	require.NoError(t, err)
+	clients.Go(func() { // alone on its key, which is held whenever somebody looks
+		for old.Err() == nil {
+			_ = busy.Do(old, "lock.order.2", func(context.Context) error { time.Sleep(time.Second); return nil })
+		}
+	})
 	defer func() { stopOld(); clients.Wait() }()
 	s.Do("SET", "lock.order.9", "1700000000123") // a client died long ago
 
