@@ -377,7 +377,7 @@ func situations() []situation {
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
 	gaps := func(mode, owed string) string { // a state in which the next release begins a gap
 		ago := ms(-time.Minute)
-		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600_-1")
+		return set(yield, mode+"_"+ago+"_600_"+owed+"_100_0_"+ago+"_0_600_-1_0")
 	}
 	kept := []string{gaps("0", "100"), set(fence, "1700000000000000")}
 	begins := strings.Replace(gaps("0", "100"), "_100_0_", "_100_-2_", 1) // whatever the count of SETNX says

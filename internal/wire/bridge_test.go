@@ -393,7 +393,7 @@ func TestBridgeQueueWaitsForGapsAndLegacyHolders(t *testing.T) {
 		b.want(take(mine), protocol.TakeFree, mine, mine)
 		take(theirs)
 		take(third)
-		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("0 %[1]d 60000 100 100 -2 %[1]d 0 60000 0", b.now.UnixMilli()-100_000))
+		b.do("SET", protocol.YieldKey(b.key), fmt.Sprintf("0 %[1]d 60000 100 100 -2 %[1]d 0 60000 0 0", b.now.UnixMilli()-100_000))
 		released := b.send(b.command(protocol.BridgeDrop, waits("", mine, courteous)))
 		b.want(released, protocol.DropDone, "-", "-")
 		for range 2 {

@@ -91,8 +91,8 @@ var plants = []plant{
 		name: "a fenced acquisition fails after its SET",
 		files: map[string][2]string{
 			"internal/scripts/modern_take.lua": {
-				"  local fence = next_fence(KEYS[2], ARGV[3])\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
-				"  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  local fence = next_fence(KEYS[2], ARGV[3])\n",
+				"  local n = next_fence(fence, fence_ttl)\n  redis.call('SET', key, token, 'PX', ttl)\n",
+				"  redis.call('SET', key, token, 'PX', ttl)\n  local n = next_fence(fence, fence_ttl)\n",
 			},
 			"internal/protocol/modern.go": {`return strings.Contains(r.Text, "user_script")`, "return false"},
 		},
