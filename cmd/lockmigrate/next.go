@@ -53,7 +53,7 @@ commands write them.`,
 	return cmd
 }
 
-// standing is where a migration stands: facts, of which next is a function.
+// standing is where a migration stands: the facts. Method next depends on them alone.
 type standing struct {
 	namespace   string
 	match       []string // of the command line
