@@ -81,7 +81,7 @@ type BridgeAcquire struct {
 	NotAfter Instant
 	Yield    Yield
 	Queue    string        // the queue's key: a free key goes to the first who waits there; empty for none
-	Passes   bool          // a free key is taken whoever waits: an attempt that does not wait itself
+	Passes   bool          // an attempt that does not wait takes a free key even when others wait
 	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
 	Claim    time.Duration // of a lock that is handed to us, until we have spoken
 	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep

@@ -138,7 +138,7 @@ func (s *Sidecar) Get(now Instant, key string) Command {
 	return c
 }
 
-// GetSet is GETSET, or SET with GET. Whoever sends it has seen an expired value, or none. No expired value is ever shown to it, so what
+// GetSet is GETSET, or SET with GET. Its sender has seen an expired value, or none. No expired value is ever shown to it, so what
 // is left are the dialects that take a vanished key for an expired one, and those that take a value of their own for expired.
 func (s *Sidecar) GetSet(now Instant, key, text, token string) Command {
 	d := s.Dialect

@@ -36,7 +36,7 @@ type Kind interface {
 	Releasing() protocol.Machine
 	GivingBack(queued bool) protocol.Machine
 
-	// More and Fewer tell that an owner has one Lock of the hold more, or fewer, of which the last one is Releasing's.
+	// More says that an owner has one Lock of the hold more, Fewer that it has one fewer. The last one is Releasing's.
 	// Count has changed already.
 	More(ctx context.Context) error
 	Fewer(ctx context.Context) error

@@ -181,8 +181,7 @@ func (h *Hold) taken(m Taking) {
 }
 
 // Compete tries again and again beside all others who wait, until the lock is ours, ctx ends or the server refuses. A connection
-// that breaks, or a server that is away for a while, is no reason to lose one's place: whoever has the lock may release it at
-// any time.
+// that breaks, or a server that is away for a while, does not end the wait: the holder may release the lock at any time.
 func (h *Hold) Compete(ctx context.Context, turn *waiting.Turn, next func() Taking) error {
 	unsettled := false // a question that stayed without an answer may have taken the key
 	gaveUp := func(err error) error {

@@ -138,19 +138,19 @@ func (l *Life) outcome(o driver.Outcome) {
 // unlock it: a command whose caller has left keeps the turn until its reply. Life's mu guards it.
 type turn struct {
 	freed chan struct{} // closed at the next unlock; nil while nobody waits
-	of    whose
+	of    purpose
 }
 
-type whose uint8
+type purpose uint8
 
 const (
-	nobody whose = iota
+	nobody purpose = iota
 	renewing
 	releasing
 	retrying // a release that nobody has asked for again
 )
 
-func (l *Life) lock(ctx context.Context, of whose) error {
+func (l *Life) lock(ctx context.Context, of purpose) error {
 	for {
 		l.mu.Lock()
 		if l.turn.of == nobody {
@@ -404,7 +404,7 @@ func (l *Life) releaseBehind(ctx context.Context, cause error) error {
 }
 
 // goBehind runs one release in the background, unless one is under way there. ErrClosed: nothing runs there any more.
-func (l *Life) goBehind(ctx context.Context, of whose) error {
+func (l *Life) goBehind(ctx context.Context, of purpose) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.behind {

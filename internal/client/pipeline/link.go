@@ -248,7 +248,7 @@ func (k *link) write() {
 	}
 }
 
-// send writes what is queued, of which it makes a batch. Called with mu held, which it gives up.
+// send writes what is queued, as one batch. Called with mu held; it releases mu.
 func (k *link) send(batch []*call) []*call {
 	first := k.next
 	batch = k.take(batch)
@@ -281,7 +281,7 @@ func (k *link) take(batch []*call) []*call {
 	return batch
 }
 
-// transmit writes calls, the first of which has a number in the ring. Once it is encoded, a call can be
+// transmit writes calls. The first one has a number in the ring. Once it is encoded, a call can be
 // answered and used again at any moment, so nothing looks at it afterwards.
 func (k *link) transmit(first uint32, batch ...*call) {
 	for i, c := range batch {
@@ -468,7 +468,7 @@ func (k *link) due() bool {
 	if !pays {
 		return false
 	}
-	runtime.Gosched() // whoever was woken by the last replies may have something to write
+	runtime.Gosched() // callers that the last replies woke may have something to write
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.head != k.next

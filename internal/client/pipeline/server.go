@@ -91,8 +91,8 @@ func (s *server) batch(ctx context.Context, commands []protocol.Command, each fu
 	}
 }
 
-// resubmissions bounds how often a command is sent anew that has certainly not run: because the
-// connection broke before its turn, or because the server does not know the script.
+// resubmissions bounds how often a command is sent again that has not run. The connection broke before its turn, or the
+// server does not know the script.
 const resubmissions = 3
 
 // settle waits for the reply of a call that was submitted. The call is over when it returns, whatever

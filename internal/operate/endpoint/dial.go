@@ -220,8 +220,8 @@ func (e *Endpoint) network() string {
 	return "tcp"
 }
 
-// DialBare connects to one of Masters, with TLS where the URL wants it, and sends no command: whoever uses the connection
-// says who he is.
+// DialBare connects to one of Masters, with TLS where the URL wants it, and sends no command. The caller
+// authenticates.
 func (e *Endpoint) DialBare(ctx context.Context, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

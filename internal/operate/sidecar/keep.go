@@ -200,7 +200,8 @@ func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
 	return changed, nil
 }
 
-// stages says of which stages something may be held, -1 of none, and for how long a lock can outlive its last renewal.
+// stages returns the lowest and the highest stage with a lock that may be held (-1: none), and for how long a lock can outlive
+// its last renewal.
 func (k *keys) stages(lease time.Duration) (low, high stages.Stage, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -235,7 +235,7 @@ func TestTwoThreads(t *testing.T) {
 	says(t, first, "1", "SETNX", "lock:t", ends(time.Second))
 	time.Sleep(1100 * time.Millisecond)
 	says(t, second, "1", "SETNX", "lock:t", ends(5*time.Second))
-	says(t, first, "1", "DEL", "lock:t") // of whom? the lock stays
+	says(t, first, "1", "DEL", "lock:t") // nobody knows which thread sent it: the lock stays
 	assert.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:t"))
 	says(t, second, "1", "DEL", "lock:t")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:t"))

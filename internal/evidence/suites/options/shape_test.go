@@ -112,7 +112,7 @@ func TestOneShape(t *testing.T) {
 	}
 }
 
-// TestALossSaysWhyInOneLine: the reason, and what is known of it, whoever finds out.
+// TestALossSaysWhyInOneLine: the reason and its details, no matter who finds the loss.
 func TestALossSaysWhyInOneLine(t *testing.T) {
 	for name, c := range map[string]struct {
 		lose   func(t *testing.T, s *redistest.Server, k lockmigrate.Held, l *modern.Locker)

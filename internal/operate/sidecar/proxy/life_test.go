@@ -152,7 +152,7 @@ func TestTLSBothSides(t *testing.T) {
 // TestBigWord sends half a gigabyte, the most that Redis takes in one word, in flat memory.
 func TestBigWord(t *testing.T) {
 	if testing.Short() {
-		t.Skip("half a gigabyte")
+		t.Skip("-short leaves it out: it sends half a gigabyte")
 	}
 	server := redistest.Real(t)
 	_, addr := start(t, server.Addr, passing)
@@ -316,7 +316,7 @@ func TestNothingIsLeft(t *testing.T) {
 // TestIdleMemory: 10,000 idle connections cost less than 150 MiB. The proxy is a process of its own.
 func TestIdleMemory(t *testing.T) {
 	if raced {
-		t.Skip("the race detector needs several times the memory")
+		t.Skip("the race detector needs several times the memory; scripts/test runs it without")
 	}
 	var limit syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
