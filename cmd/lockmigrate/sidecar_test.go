@@ -199,3 +199,52 @@ func TestSidecarLeastRights(t *testing.T) {
 		})
 	}
 }
+
+// TestVerifyBehindASidecar: an old client behind a sidecar is no old client left, at bridge and at modern. The same client with the
+// server's own address is seen.
+func TestVerifyBehindASidecar(t *testing.T) {
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	stage := func(args ...string) {
+		t.Helper()
+		code, _, stderr := lockmigrateIn(ctx, false, append(append([]string{"stage"}, args...), "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+	stage("init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute")
+	stage("advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	addr, status := freePort(t), freePort(t)
+	ended := make(chan int, 1)
+	go func() {
+		code, _, _ := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
+		ended <- code
+	}()
+	defer func() { cancel(); <-ended }()
+	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	client := func(addr string) (turn func()) {
+		conn, err := redis.Dial("tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return func() {
+			for range 5 {
+				taken, err := redis.Int(conn.Do("SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli()))
+				require.NoError(t, err)
+				require.Equal(t, 1, taken)
+				_, err = conn.Do("GET", "lock:a")
+				require.NoError(t, err)
+				freed, err := redis.Int(conn.Do("DEL", "lock:a"))
+				require.NoError(t, err)
+				require.Equal(t, 1, freed)
+			}
+		}
+	}
+	behind, direct := client(addr), client(s.Addr)
+	args := with(wholeWindow, "--namespace", "orders", "--longest", "1s")
+	found := verifyWhile(t, s.URL(), behind, args...)
+	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
+	assert.Equal(t, "seen", verifyWhile(t, s.URL(), func() { behind(); direct() }, args...).Verdict)
+
+	stage("advance", "--namespace", "orders", "--to", "modern", "--force", "a test", "--wait", "--execute")
+	found = verifyWhile(t, s.URL(), behind, args...)
+	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
+	assert.Equal(t, "seen", verifyWhile(t, s.URL(), direct, args...).Verdict)
+}
