@@ -89,8 +89,8 @@ elseif seen then
   local left = redis.call('PTTL', key)
   if kind ~= 'string' then return held(-1, left, kind) end
   if left >= 0 then
-    -- A token that is no number of ours, without a guard: another library's, whose clients only poll. It counts as an old turn.
-    if state and not owner and (#seen ~= 19 or string.find(seen, '%D')) then old_turn(state) end
+    -- What is no number of ours (5e18 to 9.2e18), without a guard: another library's, whose clients only poll. It counts as an old turn.
+    if state and not owner and (#seen ~= 19 or not string.find(seen, '^[5-9]%d+$')) then old_turn(state) end
     return held(0, left, seen)
   end
   local due = expiry(seen, unit, layout)

@@ -136,6 +136,24 @@ func TestGapsComeByEvidence(t *testing.T) {
 	})
 }
 
+// TestTokensOfOthersAreOldTurns: who waits for a token of another library counts it as a turn of an old client, so that the next gap
+// comes without a count of SETNX. Tokens of our own, which are numbers from 5e18, do not count.
+func TestTokensOfOthersAreOldTurns(t *testing.T) {
+	eachGaps(t, func(t *testing.T, g gaps) {
+		for value, mode := range map[string]int64{
+			"0f0e0d0c-0b0a-4908-8706-050403020100": 2, "1795357950626000000": 2, "17953579506260": 2, "5795357950626000000": 0, "9100000000000000000": 0,
+		} {
+			g.do("FLUSHALL")
+			g.put(g.ready())
+			g.do("SET", g.key, value, "PX", 1000)
+			g.send(g.command(protocol.BridgeTake, yields))
+			if got := g.read().mode; got != mode {
+				t.Errorf("%s: mode %d, want %d", value, got, mode)
+			}
+		}
+	})
+}
+
 // TestGapOfNoUse: nobody has come. The next gap comes twice as late, up to sixteen gaps.
 func TestGapOfNoUse(t *testing.T) {
 	eachGaps(t, func(t *testing.T, g gaps) {

@@ -80,7 +80,7 @@ func (c *call) judge(seen string, state *gaps) (reply protocol.Reply, over bool)
 	case c.entries[c.find(cmd.Key)].Kind != String:
 		return c.held(protocol.TakeForeign, left, seen), false
 	case left >= 0:
-		if state != nil && c.find(cmd.Guard) < 0 && (len(seen) != 19 || strings.Trim(seen, "0123456789") != "") {
+		if state != nil && c.find(cmd.Guard) < 0 && (len(seen) != 19 || seen[0] < '5' || strings.Trim(seen, "0123456789") != "") {
 			state.oldTurn() // a token of another library, whose clients only poll
 		}
 		return c.held(protocol.TakeHeld, left, seen), false

@@ -478,6 +478,9 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 		for i, field := range fields {
 			fields[i] = fromNow(field, 500*time.Second)
 		}
+		if credit, err := strconv.ParseFloat(fields[2], 64); err == nil { // it may be earned by the time between two commands
+			fields[2] = fmt.Sprintf("%.0f00000", math.Round(credit/100_000))
+		}
 		r.Text = strings.Join(fields, " ")
 	}
 	switch {
