@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha1" // a name, not a protection
 	"encoding/hex"
@@ -65,29 +64,18 @@ var calls, library, libraryName = func() (map[*scripts.Script]call, string, stri
 		}
 	}
 	version := hex.EncodeToString(digest.Sum(nil))[:10]
-	library := "lockmigrate_sidecar_" + version
+	library := scripts.SidecarFunction + version
 	fmt.Fprintf(&code, "#!lua name=%s\n", library)
 	for _, s := range scripts.All() {
 		if !strings.HasPrefix(s.Name, "sidecar_") {
 			continue
 		}
-		name, text := "lockmigrate_"+strings.TrimSuffix(s.Name, ".lua")+"_"+version, bare(s.Source)
+		name, text := "lockmigrate_"+strings.TrimSuffix(s.Name, ".lua")+"_"+version, s.Bare()
 		fmt.Fprintf(&code, "redis.register_function('%s', function(KEYS, ARGV)\n%send)\n", name, text)
 		all[s] = call{appendWord(appendWord(nil, "EVAL"), text), appendWord(appendWord(nil, "FCALL"), name)}
 	}
 	return all, code.String(), library
 }()
-
-// bare is a script without its comments.
-func bare(source string) string {
-	var code []byte
-	for _, line := range bytes.Split([]byte(source), []byte("\n")) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("--")) {
-			code = append(append(code, line...), '\n')
-		}
-	}
-	return string(code)
-}
 
 // loadFunctions makes sure that the server has the library, and tells whether it does.
 func (s *Sidecar) loadFunctions(ctx context.Context) bool {

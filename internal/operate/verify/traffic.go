@@ -21,6 +21,7 @@ type traffic struct {
 	other    int64  // SETNX and GETSET on other keys
 	caller   string // the client whose script runs, if lines of "lua" follow
 	ours     bool   // the script is one of the bridge or of modern clients
+	asks     bool   // ... or of a sidecar
 	line     observe.Line
 	garbled  int64
 	mark     string // of the look whose ECHO was seen last, and from whom
@@ -68,6 +69,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 		return mark
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro":
 		t.caller, t.ours = strings.Clone(l.Addr), len(l.Words) > 1 && harmless(l.Words[1])
+		t.asks = t.ours || len(l.Words) > 1 && scripts.OfSidecar(l.Words[1])
 		return ""
 	}
 	if at >= 0 {
@@ -170,6 +172,7 @@ func (t *traffic) set(w []string) {
 	switch {
 	case get:
 		t.sees(w[1], w[2], "SET GET")
+	case nx && !ttl && t.line.Lua() && t.asks: // for the right to set the key, by a SET that sets nothing: see queue_grant.lua
 	case nx && !ttl:
 		t.sees(w[1], w[2], "SET NX without TTL")
 	case nx:

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second})
+			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second, Lease: holders.Millis(args, "lease", 0)})
 			if err != nil {
 				return nil, err
 			}
@@ -83,21 +83,28 @@ func serve(text string) error {
 	}).Run(ctx)
 }
 
-// site is a server with the namespace "orders" on one key. The referee's book lies on others.
+// site is a server with the namespace "orders" on one key. The referee's book lies on others, or on a server of its own.
 type site struct {
 	*testing.T
-	server *redistest.Server
-	store  *stages.Store
+	server, book *redistest.Server
+	store        *stages.Store
+	lease        time.Duration // that the services write
 }
 
 func newSite(t *testing.T, stage stages.Stage) *site {
-	s := &site{T: t, server: redistest.Real(t)}
-	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
-	require.NoError(t, s.store.Init(t.Context(), stages.Record{
-		Namespace: "orders", Stage: stage, Patterns: []string{"lock:fleet"}, Dialect: "jedis-ms", Shortest: lease,
-		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
-	}))
+	server := redistest.Real(t)
+	s := &site{T: t, server: server, book: server, lease: lease}
+	s.init(stages.Record{Stage: stage, Dialect: "jedis-ms", ClockLag: 100 * time.Millisecond})
 	return s
+}
+
+func (s *site) init(r stages.Record) {
+	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	r.Namespace, r.Shortest, r.CommandDelay = "orders", s.lease, 500*time.Millisecond
+	if r.Patterns == nil {
+		r.Patterns = []string{"lock:fleet"}
+	}
+	require.NoError(s, s.store.Init(s.Context(), r))
 }
 
 // process is a sidecar that can be killed. Its service goes on at the same address.
@@ -148,9 +155,9 @@ func (s *site) behind(kind holders.Kind, name, dialect string, offset time.Durat
 
 func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.Member {
 	return func() *holders.Holder {
-		options := []holders.Option{holders.Arg("wait", 10*time.Second)}
+		options := []holders.Option{holders.Arg("wait", 10*time.Second), holders.Arg("book", s.book.Addr)}
 		if kind != holders.SetNXUUID {
-			options = append(options, holders.Arg("lease", lease))
+			options = append(options, holders.Arg("lease", s.lease))
 		}
 		switch {
 		case offset == 0:
@@ -164,7 +171,9 @@ func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.M
 }
 
 func (s *site) goMember() holders.Member {
-	return func() *holders.Holder { return holders.StartGo(s.T, "compat", s.server.URL()) }
+	return func() *holders.Holder {
+		return holders.StartGo(s.T, "compat", s.server.URL(), holders.Arg("lease", s.lease), holders.Arg("book", s.book.Addr))
+	}
 }
 
 func (s *site) move(to stages.Stage) {
