@@ -4,6 +4,7 @@ package sidecar
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 			return holders.TakerOf(locker.Acquire), nil
 		},
 	})
+	_ = flag.Set("test.parallel", "6") // they wait more than they work
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
 }
 
@@ -52,6 +54,9 @@ type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
 }
+
+// memberLease is for how long a sidecar may lock without a report.
+const memberLease = 3 * time.Second
 
 // serve is a sidecar's process. It ends when it is killed.
 func serve(text string) error {
@@ -63,7 +68,7 @@ func serve(text string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
 	s, err := sidecar.New(ctx, sidecar.Options{
-		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: 3 * time.Second, Lease: 2 * time.Second, Log: log,
+		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
 	})
 	if err != nil {
@@ -115,9 +120,13 @@ type process struct {
 }
 
 func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
+	return s.sidecarOf(s.server.Addr, name, dialect, offset)
+}
+
+func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	p := &process{site: s, line: command{s.server.Addr, l.Addr().String(), name, dialect, offset}}
+	p := &process{site: s, line: command{upstream, l.Addr().String(), name, dialect, offset}}
 	_ = l.Close()
 	p.start()
 	s.Cleanup(p.kill)
