@@ -99,6 +99,13 @@ func (s *site) keyset(prefix string) *keyset {
 	return set
 }
 
+// tagged makes the keys of a fleet that a cluster has on one master.
+func (s *site) tagged(prefix string) *keyset {
+	set := &keyset{keys: []string{"{" + prefix + "}:1", "{" + prefix + "}:2"}}
+	s.sets = append(s.sets, set)
+	return set
+}
+
 // allKeys are the keys of all fleets.
 func (s *site) allKeys() (keys []string) {
 	for _, set := range s.sets {
