@@ -164,7 +164,7 @@ func (r *soaking) muster(withRedisson bool) {
 		r.behind("redis-py", "redispy-float", holders.RedisPy, last)
 		r.behind("jedis-uuid", "jedis-uuid", holders.JedisUUID, 0)
 	}
-	if withRedisson && redistest.Wanted(redistest.Java) {
+	if withRedisson && r.fleet != fleetBehind && redistest.Wanted(redistest.Java) {
 		own := r.site.keyset(r.set.keys[0] + ":redisson")
 		r.local("go-redisson", redissons, own, nil)
 		r.process("go-redisson-process", redissons, own)
