@@ -77,7 +77,7 @@ hashes, and their unshared keys count as not known.
 Windows that overlap are refused: the same commands would count twice.`,
 		Example: `  lockmigrate observe --group host --for 30m --profile monday.json
   lockmigrate observe merge monday.json tuesday.json --profile fleet.json`,
-		Args: cobra.MinimumNArgs(2),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
 	}
 	cmd.Flags().StringVar(&out, "profile", "", "write the profile of all to `FILE`")
@@ -100,6 +100,9 @@ func openProfile(path string) (profile.Profile, error) {
 }
 
 func mergeProfiles(env *environment, files []string, out string) error {
+	if len(files) < 2 {
+		return usageError("name two profiles or more", "one profile has nothing to merge with")
+	}
 	if out == "" {
 		return usageError("give --profile fleet.json", "there is no file to write to")
 	}
