@@ -64,13 +64,13 @@ var calls, library, libraryName = func() (map[*scripts.Script]call, string, stri
 		}
 	}
 	version := hex.EncodeToString(digest.Sum(nil))[:10]
-	library := scripts.SidecarFunction + version
+	library := "lockmigrate_sidecar_" + version
 	fmt.Fprintf(&code, "#!lua name=%s\n", library)
 	for _, s := range scripts.All() {
 		if !strings.HasPrefix(s.Name, "sidecar_") {
 			continue
 		}
-		name, text := "lockmigrate_"+strings.TrimSuffix(s.Name, ".lua")+"_"+version, s.Bare()
+		name, text := s.Function(version), s.Bare()
 		fmt.Fprintf(&code, "redis.register_function('%s', function(KEYS, ARGV)\n%send)\n", name, text)
 		all[s] = call{appendWord(appendWord(nil, "EVAL"), text), appendWord(appendWord(nil, "FCALL"), name)}
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -362,13 +361,10 @@ func TestTraffic(t *testing.T) {
 	ms := fmt.Sprint(now.Add(30 * time.Second).UnixMilli())
 	ns := fmt.Sprint(now.Add(30 * time.Second).UnixNano())
 	bridge := "6234567890123456789"
-	digest, text, function := "", "", scripts.SidecarFunction+"take_0123456789"
+	digest := ""
 	for _, s := range scripts.All() {
-		switch s.Name {
-		case "modern_release.lua":
+		if s.Name == "modern_release.lua" {
 			digest = s.Digest
-		case "sidecar_take.lua":
-			text = s.Bare()
 		}
 	}
 	require.NotEmpty(t, digest)
@@ -404,13 +400,9 @@ func TestTraffic(t *testing.T) {
 		{"a script", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "setnx" "lock:1" "1"`}, "SETNX in a script"},
 		{"a time beside a lock, by a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:{1}:share" "` + ms + `" "PX" "1000"`}, ""},
 		{"SETNX in a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SETNX" "lock:1" "` + ms + `"`}, "SETNX in a script"},
-		{"a script of ours asks for a right", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + bridge + `" "NX"`}, ""},
-		{"a sidecar's function asks for a right", []string{`a "FCALL" "` + function + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + bridge + `" "NX"`}, ""},
-		{"a sidecar's text does", []string{`a "EVAL" ` + strconv.Quote(text) + ` "1" "lock:1"`, `lua "SET" "lock:1" "` + bridge + `" "NX"`}, ""},
-		{"SETNX in a sidecar's function", []string{`a "FCALL" "` + function + `" "1" "lock:1"`, `lua "SETNX" "lock:1" "` + ms + `"`}, "SETNX in a script"},
-		{"an expiry by a sidecar's function", []string{`a "FCALL" "` + function + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
-		{"SET NX in another's function", []string{`a "FCALL" "lock" "1" "lock:1"`, `lua "SET" "lock:1" "x" "NX"`}, "SET NX without TTL in a script"},
-		{"SET NX of a client after a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `a "SET" "lock:1" "x" "NX"`}, "SET NX without TTL"},
+		{"a script of ours asks whether it may hand over", []string{`a "EVALSHA" "` + scripts.BridgeRelease.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, ""},
+		{"the same, by a script of another", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, "SET NX without TTL in a script"},
+		{"a sidecar at stage legacy", []string{`a "FCALL" "lockmigrate_sidecar_old_0123456789" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"reads", []string{`a "GET" "lock:1"`, `a "DEL" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
 	} {

@@ -21,7 +21,6 @@ type traffic struct {
 	other    int64  // SETNX and GETSET on other keys
 	caller   string // the client whose script runs, if lines of "lua" follow
 	ours     bool   // the script is one of the bridge or of modern clients
-	asks     bool   // ... or of a sidecar
 	line     observe.Line
 	garbled  int64
 	mark     string // of the look whose ECHO was seen last, and from whom
@@ -69,7 +68,6 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 		return mark
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro":
 		t.caller, t.ours = strings.Clone(l.Addr), len(l.Words) > 1 && harmless(l.Words[1])
-		t.asks = t.ours || len(l.Words) > 1 && scripts.OfSidecar(l.Words[1])
 		return ""
 	}
 	if at >= 0 {
@@ -172,7 +170,8 @@ func (t *traffic) set(w []string) {
 	switch {
 	case get:
 		t.sees(w[1], w[2], "SET GET")
-	case nx && !ttl && t.line.Lua() && t.asks: // for the right to set the key, by a SET that sets nothing: see queue_grant.lua
+	case nx && !ttl && t.line.Lua() && t.ours:
+		// A script of ours that hands a lock over asks whether it may: the key exists, so this sets nothing.
 	case nx && !ttl:
 		t.sees(w[1], w[2], "SET NX without TTL")
 	case nx:
@@ -227,8 +226,10 @@ func dialectOf(f census.Finding) string {
 	return f.Dialects[0]
 }
 
-// harmless tells a server script of the bridge or of modern clients, by its text or digest.
+// harmless tells a server script of the bridge, of modern clients or of a sidecar, by its text, digest or name. At stage legacy a
+// sidecar locks the old way, by a script of its own.
 func harmless(text string) bool {
 	name := scripts.NameOf(text)
-	return strings.HasPrefix(name, "bridge_") || strings.HasPrefix(name, "modern_")
+	return strings.HasPrefix(name, "bridge_") || strings.HasPrefix(name, "modern_") ||
+		strings.HasPrefix(name, "sidecar_") && name != scripts.SidecarOld.Name
 }
