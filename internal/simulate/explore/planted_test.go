@@ -271,6 +271,13 @@ func plantedBugs() []planted {
 			return world(8, S("a", behind("s")), S("b", behind("s")))
 		}, sidecarCall(func(call *protocol.SidecarCall) { call.Once = true })},
 
+		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			if value := next.Command.Value; next.Command.Op == protocol.SidecarTake {
+				next.Command.Value = value[:len(value)-6] + "000000"
+			}
+			return next
+		})},
+
 		{"modern-beside-legacy-without-a-number", func() *Model {
 			return world(9, L("a", dialect(protocol.RedisObjects)), M("m"))
 		}, func(m *Model) { m.stretch(1); each(func(c *Client) { c.Plain = true })(m) }},
