@@ -185,14 +185,6 @@ func (s *site) goMember() holders.Member {
 	}
 }
 
-func (s *site) move(to stages.Stage) {
-	ctx, cancel := context.WithTimeout(s.Context(), 40*time.Second)
-	defer cancel()
-	mover := stages.Mover{Store: s.store}
-	require.NoError(s, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}), "to %v", to)
-	s.Logf("stage %v", to)
-}
-
 // noLockWithoutTTL checks what stands on the locks' keys and beside them.
 func (s *site) noLockWithoutTTL() {
 	keys, err := redis.Strings(s.server.Do("KEYS", "*lock:*"), nil)
