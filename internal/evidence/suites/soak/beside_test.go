@@ -52,8 +52,11 @@ type beside struct {
 	args  []string
 	words strings.Builder // on its stderr; whole when it has ended
 
-	mu  sync.Mutex
-	cmd *exec.Cmd
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when cmd has ended
+
+	killed bool // and not started since
 }
 
 // url is where clients find the servers that know the topology.
@@ -79,6 +82,7 @@ func (r *soaking) sidecar(name, dialect string) *beside {
 	require.NoError(r.t, err)
 	b.args = []string{path, "sidecar", "--redis", r.site.known(), "--namespace", r.namespace(), "--name", name, "--listen", dialect + "=" + b.addr, "--drain", "0s"}
 	b.start()
+	r.working.Go(b.supervise)
 	r.sidecars = append(r.sidecars, b)
 	r.closers = append(r.closers, b.kill)
 	return b
@@ -87,10 +91,41 @@ func (r *soaking) sidecar(name, dialect string) *beside {
 func (b *beside) start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.startLocked()
+}
+
+func (b *beside) startLocked() {
+	b.killed = false
 	b.cmd = exec.Command(b.args[0], b.args[1:]...)
 	b.cmd.Stderr = &b.words
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(b.r.t, b.cmd.Start())
+	cmd, ended := b.cmd, make(chan struct{})
+	b.ended = ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+}
+
+// supervise starts it again when it has ended by itself, as one does that finds no server when it starts.
+func (b *beside) supervise() {
+	for b.r.ctx.Err() == nil {
+		b.mu.Lock()
+		ended := b.ended
+		b.mu.Unlock()
+		select {
+		case <-b.r.ctx.Done():
+			return
+		case <-ended:
+		}
+		time.Sleep(100 * time.Millisecond)
+		b.mu.Lock()
+		if ended == b.ended && !b.killed {
+			b.startLocked()
+		}
+		b.mu.Unlock()
+	}
 }
 
 // ready waits until services can connect. While no master is reached, they cannot.
@@ -107,8 +142,9 @@ func (b *beside) ready() {
 func (b *beside) kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.killed = true
 	_ = b.cmd.Process.Kill()
-	_ = b.cmd.Wait()
+	<-b.ended
 	b.r.note("sidecar %s said:\n%s", b.name, b.words.String())
 	b.words.Reset()
 }
