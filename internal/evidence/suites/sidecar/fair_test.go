@@ -67,6 +67,8 @@ func (r *share) p95(i int) time.Duration {
 	return r.waits[i][len(r.waits[i])*95/100].Round(time.Millisecond)
 }
 
+func (r *share) longest(i int) time.Duration { return slices.Max(r.waits[i]).Round(time.Millisecond) }
+
 // meet lets members take turns of 5 ms for a while, with other work between them, 30 ms on average.
 func (r *share) meet(all []*holders.Holder, during time.Duration) {
 	if r.turns == nil {
@@ -124,8 +126,9 @@ func five(t *testing.T, stage stages.Stage) []*holders.Holder {
 //
 // Where each has other work between its turns, each service gets at least 0.8 of the turns, and waits no longer. Where nobody
 // has, at stage legacy the client that has just released the key takes it again, and others starve. There each service gets at
-// least 0.8 of an equal share of its fleet's turns, and waits no longer than the service that waited longest. All turns together may be
-// fewer than at stage legacy: each goes to another process, which the machine has to wake.
+// least 0.8 of an equal share of its fleet's turns, and its longest wait is no longer than the longest before. (Its p95 is: of a client
+// that takes the key a hundred times in a row, nearly all waits are none.) All turns together may be fewer than at stage legacy: each goes to
+// another process, which the machine has to wake.
 //
 // Other work on the machine may hit one stage and not the other: what is missed is measured again.
 func TestFair(t *testing.T) {
@@ -146,21 +149,24 @@ func TestFair(t *testing.T) {
 				}
 				for stage := stages.Legacy; stage <= stages.Modern; stage++ {
 					r := got[stage]
-					t.Logf("%v: turns of Go services %v, of Java %v; p95 of their waits %v %v, %v %v %v", stage, r.turns[:2], r.turns[2:], r.p95(0), r.p95(1), r.p95(2), r.p95(3), r.p95(4))
+					t.Logf("%v: turns of Go services %v, of Java %v; p95 of their waits %v %v, %v %v %v; the longest %v %v, %v %v %v", stage, r.turns[:2], r.turns[2:],
+						r.p95(0), r.p95(1), r.p95(2), r.p95(3), r.p95(4), r.longest(0), r.longest(1), r.longest(2), r.longest(3), r.longest(4))
 					require.Equal(t, 1, r.inside, redistest.Violated)
 				}
 				before := got[stages.Legacy]
 				turns := float64(before.turns[2]+before.turns[3]+before.turns[4]) / 3
-				wait := (before.p95(2) + before.p95(3) + before.p95(4)) / 3
+				wait, waited := (before.p95(2)+before.p95(3)+before.p95(4))/3, (*share).p95
+				if name == "busy" {
+					wait, waited = max(before.longest(2), before.longest(3), before.longest(4)), (*share).longest
+				}
 				for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
 					r := got[stage]
 					if name == "busy" {
 						turns = float64(r.turns[0]+r.turns[1]+r.turns[2]+r.turns[3]+r.turns[4]) / 5
-						wait = max(before.p95(2), before.p95(3), before.p95(4))
 					}
 					for i := 2; i < 5; i++ {
-						if float64(r.turns[i]) < 0.8*turns || r.p95(i) > wait {
-							missed = append(missed, fmt.Sprintf("%v: service %d has %d turns, want 0.8 of %.1f; waits %v, want %v", stage, i-1, r.turns[i], turns, r.p95(i), wait))
+						if float64(r.turns[i]) < 0.8*turns || waited(r, i) > wait {
+							missed = append(missed, fmt.Sprintf("%v: service %d has %d turns, want 0.8 of %.1f; waits %v, want %v", stage, i-1, r.turns[i], turns, waited(r, i), wait))
 						}
 					}
 				}
