@@ -20,6 +20,9 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 			return
 		}
 	case OpSet:
+		if e.Done == No { // with XX, on a key that was not there
+			return
+		}
 		blind = o.blind(c, l, e)
 		if o.locks[id] == nil && !l.Lua() && !blind {
 			return
