@@ -195,3 +195,25 @@ func TestProfileOfARobbedRestart(t *testing.T) {
 		}
 	}
 }
+
+// TestOnePool: a DEL over another connection of the same host is noted as what a pool does too; by host it is a release.
+func TestOnePool(t *testing.T) {
+	var r recording
+	for n := range int64(3) {
+		r.at(1000*n, "10.0.0.1:1", "SETNX", "stock", expiry(1000*n, 0))
+		r.at(1000*n+100, "10.0.0.1:2", "DEL", "stock")
+		r.at(1000*n+500, "10.0.0.1:2", "SETNX", "stock", expiry(1000*n+500, 0))
+		r.at(1000*n+600, "10.0.0.1:1", "DEL", "stock")
+	}
+	events := func(group Group) []EventRow {
+		o := New(Options{Group: group})
+		o.Keys.Scanning(0)
+		o.Keys.Complete()
+		require.NoError(t, ReadFile(context.Background(), strings.NewReader(r.String()), o))
+		return o.Report().Events
+	}
+	byAddr := events(ByAddr)
+	require.NotEmpty(t, byAddr)
+	assert.Contains(t, byAddr[0].Note, OnePool)
+	assert.Empty(t, events(ByHost))
+}
