@@ -88,7 +88,9 @@ func TestScriptsOfNamespace(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		return strings.TrimSpace(string(out))
 	}
-	write := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
 	write("story.py", pythonOfNamespace)
 	write("Story.java", javaOfNamespace)
 	python := filepath.Join(holders.Root(t), "python/.venv/bin/python")

@@ -115,7 +115,8 @@ type client struct {
 	addr     string
 	votes    map[vote]int64
 	commands int64
-	last     protocol.Instant
+	first    protocol.Instant // of its commands that use a lock
+	last     protocol.Instant // of all
 
 	attempts    map[keyID]*attempt
 	uses        map[string]*use // by family

@@ -166,6 +166,8 @@ func TestProfileOfARestart(t *testing.T) {
 	r.at(10_000, after, "PING")
 	p := r.profile(t, Options{Group: ByHost, Lease: 3_000_000_000})
 	require.Len(t, p.Clients, 1)
+	assert.Equal(t, 2, p.Clients[0].Connections)
+	assert.Equal(t, 1, p.Clients[0].AtOnce, "one after the other")
 	u := p.Clients[0].Uses[0]
 	assert.EqualValues(t, 1, u.Crashed)
 	assert.EqualValues(t, 1, u.Hold.N)
