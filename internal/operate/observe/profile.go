@@ -78,7 +78,7 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 		if row.LeaseFrom == "ttl" && (ttl == 0 || m.ttl > 0 && m.ttl < ttl) {
 			ttl = m.ttl
 		}
-		for id, a := range m.attempts { // whoever has gone to other keys since
+		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(o.last.Sub(a.last)) {
 				family := familyOf(id.name)
 				if gaveUp[family] == nil {

@@ -174,7 +174,7 @@ func TestProfileOfARestart(t *testing.T) {
 	assert.InDelta(t, 399, u.Hold.Most(), 1)
 }
 
-// TestProfileOfARobbedRestart kills a holder whose lock another client deletes. Its host's next process loses a lock of its
+// TestProfileOfARobbedRestart kills a holder, and another client deletes its lock. Its host's next process loses a lock of its
 // own, finds that out by GET, and deletes nevertheless: that is the end of its own hold, and not of the dead one.
 func TestProfileOfARobbedRestart(t *testing.T) {
 	const before, after, other = "10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"
@@ -220,7 +220,7 @@ func TestOnePool(t *testing.T) {
 	assert.Empty(t, events(ByHost))
 }
 
-// TestOtherVersion: members whose library has other scripts than this program are known by what they are given. A lock that one
+// TestOtherVersion: members with a library of another version send other scripts. They are known by keys and arguments. A lock that one
 // hands to the other is no clobber.
 func TestOtherVersion(t *testing.T) {
 	const a, b = "10.0.0.1:1", "10.0.0.2:1"
