@@ -255,3 +255,25 @@ func TestOtherVersion(t *testing.T) {
 		assert.EqualValues(t, 3, row.Acquired)
 	}
 }
+
+// TestProfileOfAHostsClocks: the stretches of two connections of one host overlap, and the readings of its clock are in order.
+func TestProfileOfAHostsClocks(t *testing.T) {
+	var r recording
+	for at := int64(0); at < 12_000; at += 100 {
+		for n, begins := range []int64{0, 3_000} {
+			if at < begins {
+				continue
+			}
+			delay := int64(3)
+			if at == []int64{5_000, 7_900}[n] { // the largest sample of its stretch
+				delay = 0
+			}
+			who, key := fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n)
+			r.at(at, who, "SETNX", key, expiry(at, -delay))
+			r.at(at+5, who, "DEL", key)
+		}
+	}
+	p := r.profile(t, Options{Group: ByHost, Lease: 10_000_000_000})
+	require.Len(t, p.Clients, 1)
+	assert.GreaterOrEqual(t, len(p.Clients[0].Clock), 2)
+}

@@ -169,8 +169,11 @@ func (c Client) Acquired() int64 {
 	return n
 }
 
-// Write writes a profile as JSON.
+// Write writes a profile as JSON. It writes nothing that Read would refuse.
 func (p Profile) Write(w io.Writer) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
 	if p.Clients == nil {
 		p.Clients = []Client{}
 	}
