@@ -23,10 +23,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// eager are options of waiters that are not kept waiting by anything but each other.
+// eager are options of waiters that are not kept waiting by anything but each other. A claim lasts for seconds: a process that
+// gets no processor for less does not lose what was handed to it.
 func eager(change ...func(*compat.Options)) compat.Options {
 	return quick(append([]func(*compat.Options){func(o *compat.Options) {
-		o.TTL, o.Yield = 20*time.Second, -1
+		o.TTL, o.Lease, o.ShortestLease, o.Yield = 20*time.Second, 20*time.Second, 10*time.Second, -1
 	}}, change...)...)
 }
 

@@ -543,13 +543,17 @@ func (l *Life) Lost(why renewal.Loss) {
 		e.Cause = l.failed
 		rests := l.rests
 		l.mu.Unlock()
+		span := l.Lease.Span
+		if claim := l.Lease.Until().Sub(l.Lease.Began); claim+l.locker.Drift < span { // handed over, and never renewed
+			span = claim
+		}
 		switch {
 		case rests:
-			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", l.Lease.Span)
+			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", span)
 		case l.Lease.Every > 0:
-			e.Note = fmt.Sprintf("no renewal came through for %v", l.Lease.Span)
+			e.Note = fmt.Sprintf("no renewal came through for %v", span)
 		default:
-			e.Note = fmt.Sprintf("the lease of %v is over", l.Lease.Span)
+			e.Note = fmt.Sprintf("the lease of %v is over", span)
 		}
 	case renewal.Outlived:
 		e.Reason = lockmigrate.ReasonMaxHold
