@@ -37,7 +37,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 		master := redistest.Real(t)
 		host, port, _ := net.SplitHostPort(master.Addr)
 		redistest.Real(t, "--replicaof", host+" "+port)
-		redistest.Await(t, "the replica", 10*time.Second, func() bool {
+		redistest.Await(t, "the replica", time.Minute, func() bool {
 			info, _ := redis.String(master.Do("INFO", "replication"), nil)
 			return strings.Contains(info, "state=online")
 		})
@@ -50,7 +50,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 // the server refused.
 func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.Right) (left, refused []string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var pools []lockmigrate.Pool
 	for _, s := range all {
