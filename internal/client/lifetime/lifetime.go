@@ -544,8 +544,9 @@ func (l *Life) Lost(why renewal.Loss) {
 		rests := l.rests
 		l.mu.Unlock()
 		span := l.Lease.Span
-		if claim := l.Lease.Until().Sub(l.Lease.Began); claim+l.locker.Drift < span { // handed over, and never renewed
-			span = claim
+		// A lock that was handed over and never renewed had its claim only. Else slow replies make less of a whole span.
+		if claim := l.Lease.Until().Sub(l.Lease.Began); claim < span/2 {
+			span = claim.Round(time.Millisecond)
 		}
 		switch {
 		case rests:
