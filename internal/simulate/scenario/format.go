@@ -23,6 +23,9 @@ func (s *Scenario) Format() string {
 			fmt.Fprintf(&b, "seeds %d\n", s.Seeds)
 		}
 	}
+	if s.Fleet.Masters > 0 {
+		fmt.Fprintf(&b, "masters %d\n", s.Fleet.Masters)
+	}
 	if s.Fleet.Stop {
 		fmt.Fprintln(&b, "stop")
 	}
@@ -116,6 +119,12 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 	if c.Key != "orders" {
 		fmt.Fprintf(b, " key=%s", c.Key)
 	}
+	for _, set := range c.Keys {
+		fmt.Fprintf(b, " keys=%s*%d", set.Prefix, set.Count)
+		if set.Weight != 0 {
+			fmt.Fprintf(b, "@%d", set.Weight)
+		}
+	}
 	if s.Fleet.Plan == nil {
 		formatHabits(b, c)
 	}
@@ -144,7 +153,11 @@ func formatHabits(b *strings.Builder, c *sim.Client) {
 func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
 	fmt.Fprintf(b, "latency %v\n", p.Latency)
 	for _, t := range p.Turns {
-		fmt.Fprintf(b, "turn %s at %v holds %v\n", s.name(t.Client), time.Duration(t.At), t.Hold)
+		fmt.Fprintf(b, "turn %s at %v holds %v", s.name(t.Client), time.Duration(t.At), t.Hold)
+		if t.Key != "" {
+			fmt.Fprintf(b, " on %s", t.Key)
+		}
+		fmt.Fprintln(b)
 	}
 	for _, d := range p.Delays {
 		fmt.Fprintf(b, "command %d of %s request=%v reply=%v", d.Nth, s.name(d.Client), d.Request, d.Reply)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
@@ -11,8 +12,8 @@ import (
 // waits for the lock.
 func (w *World) listeners(channel string) int {
 	n := 0
-	for i := range w.members {
-		if m := &w.members[i]; m.session.Phase == session.Acquiring && m.Queue && m.session.Channel() == channel {
+	for _, i := range w.channels[channel] {
+		if m := &w.members[i]; m.session.Phase == session.Acquiring && m.Queue {
 			n++
 		}
 	}
@@ -20,11 +21,12 @@ func (w *World) listeners(channel string) int {
 }
 
 // publish sends the server's messages on their way.
-func (w *World) publish(delay time.Duration) {
-	for _, message := range w.store.Published {
-		for i := range w.members {
+func (w *World) publish(messages []model.Message, delay time.Duration) {
+	for _, message := range messages {
+		w.referee.tally.Messages++
+		for _, i := range w.channels[message.Channel] {
 			m := &w.members[i]
-			if m.session.Phase != session.Acquiring || m.session.Channel() != message.Channel {
+			if m.session.Phase != session.Acquiring {
 				continue
 			}
 			n := w.takeOff()
