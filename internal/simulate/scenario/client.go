@@ -48,6 +48,9 @@ func (s *Scenario) client(n int, words []string) error {
 	if err != nil {
 		return err
 	}
+	if c.Tracks && scheme.Old() {
+		return fail(n, "a client of scheme %s tracks no keys: leave out tracks", scheme)
+	}
 	if count < 1 || groups < 1 || groups > count || len(s.Fleet.Clients)+count > mostClients {
 		return fail(n, "a fleet has 1 to %d clients, and no more groups than clients", mostClients)
 	}
@@ -84,7 +87,7 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 	}
 	flags := map[string]*bool{
 		"no-guard": &c.NoGuard, "truthful": &c.Truthful, "no-deadline": &c.NoDeadline, "from-reply": &c.FromReply,
-		"plain": &c.Plain, "queue": &c.Queue,
+		"plain": &c.Plain, "queue": &c.Queue, "tracks": &c.Tracks,
 	}
 	if d := durations[name]; d != nil {
 		*d, err = span(n, value)

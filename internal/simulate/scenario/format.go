@@ -69,7 +69,7 @@ func (s *Scenario) formatNetwork(b *strings.Builder) {
 	for _, c := range []struct {
 		name string
 		p    sim.PPM
-	}{{"lose-request", n.LoseRequest}, {"lose-reply", n.LoseReply}, {"repeat", n.Repeat}, {"repeat-reply", n.RepeatReply}} {
+	}{{"lose-request", n.LoseRequest}, {"lose-reply", n.LoseReply}, {"repeat", n.Repeat}, {"repeat-reply", n.RepeatReply}, {"lose-message", n.LoseMessage}} {
 		if c.p > 0 {
 			fmt.Fprintf(b, " %s=%g%%", c.name, float64(c.p)/1e4)
 		}
@@ -111,7 +111,7 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 		name string
 		on   bool
 	}{{"no-guard", c.NoGuard}, {"truthful", c.Truthful}, {"no-deadline", c.NoDeadline}, {"from-reply", c.FromReply},
-		{"plain", c.Plain}, {"queue", c.Queue}, {"fence", c.Member.Fence != ""}} {
+		{"plain", c.Plain}, {"queue", c.Queue}, {"tracks", c.Tracks}, {"fence", c.Member.Fence != ""}} {
 		if f.on {
 			fmt.Fprintf(b, " %s", f.name)
 		}

@@ -98,7 +98,7 @@ func (s *Scenario) plan() *sim.Plan {
 	return s.Fleet.Plan
 }
 
-// network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P]
+// network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P] [lose-message=P]
 func (s *Scenario) network(n int, words []string) (err error) {
 	network := &s.Fleet.Network
 	if len(words) > 0 && !strings.Contains(words[0], "=") {
@@ -121,6 +121,8 @@ func (s *Scenario) network(n int, words []string) (err error) {
 			network.LoseReply, err = chance(n, value)
 		case "repeat":
 			network.Repeat, err = chance(n, value)
+		case "lose-message":
+			network.LoseMessage, err = chance(n, value)
 		case "repeat-reply":
 			network.RepeatReply, err = chance(n, value)
 		default:

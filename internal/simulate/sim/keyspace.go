@@ -33,9 +33,12 @@ type masters struct {
 type room struct {
 	key, fence string
 	store      model.Store
-	inside     []int32 // the clients inside, in order of entry
-	since      protocol.Instant
+	inside     []int32          // the clients inside, in order of entry
+	since      protocol.Instant // two or more are inside
+	heldSince  protocol.Instant // one or more are
+	held       time.Duration    // before that
 	lastFence  int64
+	watchers   []int32 // clients that hear of the next change of the key
 }
 
 // Has tells whether a key is of the set.
@@ -197,7 +200,7 @@ func (w *World) open(key string) int32 {
 	r := &w.rooms[n]
 	r.store.Reset()
 	r.store.Listening = w.listening
-	*r = room{key: key, fence: protocol.FenceKey(key), store: r.store, inside: r.inside[:0]}
+	*r = room{key: key, fence: protocol.FenceKey(key), store: r.store, inside: r.inside[:0], watchers: r.watchers[:0]}
 	w.byName[key] = int32(n)
 	return int32(n)
 }

@@ -84,11 +84,16 @@ func (w *World) execute(e event) {
 	store.SetNX = w.setnx
 	reply := store.Exec(w.clock.Read(w.now).Wall, uint32(f.client), writer(f.client, f.turn), &f.command)
 	w.setnx = store.SetNX
-	w.ops++
+	if w.ops++; w.ops == w.fleet.MostOps {
+		w.stopped = true
+	}
 	w.referee.tally.Commands[f.command.Op]++
 	if len(store.Published) > 0 {
 		w.publish(store.Published, f.back)
 		f = &w.flights[e.flight] // publishing may have moved them
+	}
+	if w.invalidate(m, f, &reply) {
+		f = &w.flights[e.flight]
 	}
 	w.referee.executes(w, m, f, &reply)
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -29,12 +30,46 @@ func (w *World) publish(messages []model.Message, delay time.Duration) {
 			if m.session.Phase != session.Acquiring {
 				continue
 			}
-			n := w.takeOff()
 			_, reply := session.ReadMessage(message.Text)
-			w.flights[n] = flight{client: m.number, legs: 1, reply: reply}
-			w.schedule(event{at: w.now.Add(max(delay, 1)), client: m.number, kind: told, flight: n, stamp: m.process})
+			w.message(m, reply, delay)
 		}
 	}
+}
+
+// message sends a client word that no command of its own asked for.
+func (w *World) message(m *member, reply protocol.Reply, delay time.Duration) {
+	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.chance) {
+		return
+	}
+	n := w.takeOff()
+	w.flights[n] = flight{client: m.number, legs: 1, reply: reply}
+	w.schedule(event{at: w.now.Add(max(delay, 1)), client: m.number, kind: told, flight: n, stamp: m.process})
+}
+
+// invalidate tells those who track the key that it has changed, each once; a waiter that has looked at the key is one of them
+// from then on. It returns whether flights may have moved. A key whose TTL is over changes when a command finds that out.
+func (w *World) invalidate(m *member, f *flight, reply *protocol.Reply) (moved bool) {
+	room := &w.rooms[f.room]
+	if last := &room.store.Last; (last.Wrote || last.Removed) && len(room.watchers) > 0 {
+		back := f.back
+		if back < 0 {
+			back = w.fleet.Network.Timeout
+		}
+		for _, i := range room.watchers {
+			watcher := &w.members[i]
+			if watcher == m || watcher.room != f.room || watcher.session.Phase != session.Acquiring {
+				continue
+			}
+			w.referee.tally.Messages++
+			w.message(watcher, protocol.Reply{Kind: protocol.Woke}, back)
+			moved = true
+		}
+		room.watchers = room.watchers[:0]
+	}
+	if m.Tracks && m.turn == f.turn && m.session.Phase == session.Acquiring && !slices.Contains(room.watchers, m.number) {
+		room.watchers = append(room.watchers, m.number)
+	}
+	return moved
 }
 
 // tell gives a client a message, now or when its machine sleeps next.

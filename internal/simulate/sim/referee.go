@@ -62,7 +62,8 @@ type Tally struct {
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
 	Commands    [Ops]int64    // that ran at the server, by their Op
-	Messages    int64         // that the server published
+	Messages    int64         // that the server published, or sent to those who track a key
+	Held        time.Duration // true time for which keys were held, all keys together
 }
 
 // Ops is how many numbers a kind of command can have.
@@ -94,13 +95,15 @@ func (t *Tally) Add(u *Tally) {
 		t.Commands[i] += u.Commands[i]
 	}
 	t.Messages += u.Messages
+	t.Held += u.Held
 }
 
 // referee sees true time and everybody's mind. A client is inside from the moment in which it learns
 // that it acquired the lock, to the moment in which it begins to release it, learns of its loss, or
 // dies: that is when it may touch what the lock protects.
 type referee struct {
-	tally Tally
+	tally   Tally
+	busiest Busiest
 }
 
 // view is what the referee remembers of one client.
@@ -209,7 +212,10 @@ func (r *referee) enters(w *World, m *member) {
 		w.note(Record{Kind: Overlaps, Client: m.number, Other: other})
 		w.stopped = w.fleet.Stop
 	}
-	if len(room.inside) == 1 {
+	switch len(room.inside) {
+	case 0:
+		room.heldSince = w.now
+	case 1:
 		room.since = w.now
 	}
 	room.inside = append(room.inside, m.number)
@@ -248,9 +254,18 @@ func (r *referee) out(w *World, m *member) {
 	if i := slices.Index(room.inside, m.number); i >= 0 {
 		room.inside = slices.Delete(room.inside, i, i+1)
 	}
-	if len(room.inside) == 1 {
+	switch len(room.inside) {
+	case 0:
+		r.freed(w, room)
+	case 1:
 		r.overlapped(w, room)
 	}
+}
+
+func (r *referee) freed(w *World, room *room) {
+	d := w.now.Sub(room.heldSince)
+	room.held += d
+	r.tally.Held += d
 }
 
 func (r *referee) overlapped(w *World, room *room) {
@@ -287,9 +302,14 @@ func (r *referee) lost(w *World) {
 
 func (r *referee) finish(w *World) {
 	for i := range w.rooms {
-		if room := &w.rooms[i]; len(room.inside) > 1 {
+		room := &w.rooms[i]
+		if len(room.inside) > 1 {
 			r.overlapped(w, room)
 		}
+		if len(room.inside) > 0 {
+			r.freed(w, room)
+		}
+		r.busiest.add(Busiest{room.key, room.held})
 	}
 }
 
