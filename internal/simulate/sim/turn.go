@@ -20,23 +20,60 @@ func (w *World) wantAgain(m *member, in time.Duration) {
 	w.after(m, in, turnBegins)
 }
 
+// rise gives a client a session for its turn.
+func (w *World) rise(m *member) {
+	if n := len(w.sessions); n > 0 {
+		m.session, w.sessions = w.sessions[n-1], w.sessions[:n-1]
+	} else {
+		m.session = new(session.Session)
+	}
+	*m.session = session.New(int(m.number), &m.Member)
+	m.session.Turn = m.turn
+	m.turn++
+	room := &w.rooms[m.room]
+	m.session.On(room.key, room.fence)
+}
+
+// rest takes the session of a client whose turn is over.
+func (w *World) rest(m *member) {
+	if m.session != &w.idle {
+		w.sessions = append(w.sessions, m.session)
+		m.session = &w.idle
+	}
+}
+
+// nextTurn ends a turn and draws when the next one begins.
+func (w *World) nextTurn(m *member) {
+	w.rest(m)
+	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.chance), m.hold))
+}
+
 func (w *World) beginTurn(m *member) {
-	if m.session.Phase != session.Idle {
+	if m.session != &w.idle {
 		return
 	}
 	m.turns++
 	if w.fleet.Plan != nil {
 		m.hold = m.planned[0].Hold
+		if key := m.planned[0].Key; key != "" {
+			m.room = w.byName[key]
+		}
 		m.planned = m.planned[1:]
 	} else {
+		m.room = m.habit.pick(&m.chance)
 		m.hold = m.Hold.Draw(&m.chance)
 		if m.Overrun.Hits(&m.chance) {
 			m.hold += m.OverBy.Draw(&m.chance)
 		}
 	}
 	if w.Recorded != nil {
-		w.Recorded.Turns = append(w.Recorded.Turns, Turn{Client: int(m.number), At: w.now, Hold: m.hold})
+		turn := Turn{Client: int(m.number), At: w.now, Hold: m.hold}
+		if len(m.Keys) > 0 {
+			turn.Key = w.rooms[m.room].key
+		}
+		w.Recorded.Turns = append(w.Recorded.Turns, turn)
 	}
+	w.rise(m)
 	m.grant = protocol.Reply{}
 	w.referee.wants(w, m)
 	w.follow(m, m.session.Acquire(m.clock.Read(w.now)))
@@ -74,9 +111,9 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 			w.follow(m, step)
 			return
 		}
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 	default:
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 	}
 }
 
@@ -111,7 +148,7 @@ func (w *World) renewed(m *member, verdict protocol.Verdict) {
 			w.follow(m, step)
 			return
 		}
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 		return
 	}
 	if m.workOver {
