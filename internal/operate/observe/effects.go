@@ -42,7 +42,12 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 		o.opts.Wonder(e.DB, e.Key)
 	}
 	switch e.Op {
-	case OpSetNX, OpTake:
+	case OpTake:
+		if l.Lua() && o.script.name != "" && e.Done == No {
+			return // a script of ours that hands a lock over: it asks whether it may
+		}
+		o.try(c, lk, l, e, named)
+	case OpSetNX:
 		o.try(c, lk, l, e, named)
 	case OpGet:
 		if !l.Lua() {
@@ -461,7 +466,25 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 		h.at = l.At
 		return
 	}
+	if owner := o.tokens[e.Value]; owner.later {
+		switch asked := o.script.sidecar; {
+		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && e.TTL == ttlOf(true, asked["ttl"]):
+			c.ttl = e.TTL
+			o.acquire(c, lk, s, e.Value, l.At, "free")
+		case asked == nil && h != nil:
+			o.release(lk, h, c, l.At) // handed over: kept for an attempt that comes
+		}
+		return
+	}
 	switch name := o.script.name; {
+	case name == "sidecar_old.lua": // at stage legacy: an old client's own command
+		e.Op, e.Done = OpSetNX, Yes
+		if e.There {
+			e.Op = OpGetSet
+			o.takeover(c, lk, l, e)
+			return
+		}
+		o.try(c, lk, l, e, true)
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
 			h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s
@@ -471,7 +494,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
 		owner, asked := o.tokens[e.Value]
 		if !asked {
-			owner = asker{c, kindOf(name)}
+			owner = asker{c: c, kind: kindOf(name)}
 		}
 		owner.c.votes[vote{owner.kind, ours}]++
 		for _, p := range lk.past {

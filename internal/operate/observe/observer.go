@@ -107,10 +107,11 @@ type Peer struct {
 
 // script is the running or last script.
 type script struct {
-	caller *client
-	name   string // the file of ours, else empty
-	words  []string
-	keys   int
+	caller  *client
+	name    string // the file of ours, else empty
+	words   []string
+	keys    int
+	sidecar map[string]string // the words of sidecar_take.lua
 }
 
 // client is one connection.
@@ -404,9 +405,12 @@ func (o *Observer) begin(c *client, l *Line) {
 	o.script.keys, _ = strconv.Atoi(l.Words[2])
 	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
 	o.script.name = scripts.NameOf(l.Words[1])
+	if o.script.name == scripts.SidecarTake.Name {
+		o.behindSidecar(c, l)
+	}
 	if at, asks := tokenAt[o.script.name]; asks {
 		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
-			o.tokens[strings.Clone(args[at])] = asker{c, kindOf(o.script.name)}
+			o.tokens[strings.Clone(args[at])] = asker{c: c, kind: kindOf(o.script.name)}
 		}
 	}
 	for _, name := range o.script.names() {
@@ -416,10 +420,29 @@ func (o *Observer) begin(c *client, l *Line) {
 	}
 }
 
+// behindSidecar is an attempt of a service behind a sidecar. What a release puts on the key for it is kept for its next attempt
+// only. Shape wait is the sidecar itself, which asks for that.
+func (o *Observer) behindSidecar(c *client, l *Line) {
+	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
+	if token := heldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
+		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
+	}
+	if len(o.script.names()) == 0 || o.script.sidecar["shape"] == "wait" {
+		return
+	}
+	key := o.script.names()[0]
+	if lk := o.lock(keyID{l.DB, key}); lk != nil && (o.opts.Match == nil || o.opts.Match(key)) {
+		c.votes[vote{Bridge, ours}]++
+		c.tries++
+		o.uses(c, lk)
+	}
+}
+
 // asker is a client of ours that has asked for a lock, and what it is.
 type asker struct {
-	c    *client
-	kind string
+	c     *client
+	kind  string
+	later bool // with the token on the key it does not hold the lock: it has to ask again
 }
 
 // kindOf tells what a client is that runs a script of ours.

@@ -72,3 +72,16 @@ func AppendCommand[W string | []byte](out []byte, words ...W) []byte {
 func appendRefusal(out []byte, why string) []byte {
 	return AppendCommand(out, "EVAL", "return redis.error_reply(ARGV[1])", "0", why)
 }
+
+// Passing passes everything on.
+var Passing Rewriter = passing{}
+
+type passing struct{}
+
+func (passing) Commands() map[string]Keys { return nil }
+func (passing) Covers([]byte) bool        { return false }
+func (passing) Open(*Client)              {}
+func (passing) Close(*Client)             {}
+func (passing) Rewrite(_ *Client, _ [][]byte, out []byte) (Verdict, []byte) {
+	return Pass, out
+}
