@@ -210,6 +210,12 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return endpoint.Explain(err)
 	}
 	r := view.Record
+	if longest := q.opts.Longest; longest > 0 && longest < r.Shortest {
+		return &endpoint.Error{
+			What:   fmt.Sprintf("the longest silence of %v is less than the record's shortest lease of %v", longest, r.Shortest),
+			Advice: "say with --longest how long an old client may be silent: no step would rest on this certificate", BadInput: true,
+		}
+	}
 	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns}
 	if len(q.opts.Match) == 0 {
 		q.opts.Match = r.Patterns
