@@ -246,6 +246,11 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	if len(e.Trusted) > 0 {
 		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
 	}
+	for _, g := range e.Gaps {
+		if g.Anew == "" {
+			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that can take a lock", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
+		}
+	}
 	if e.Values.Before > 0 {
 		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")
 	}

@@ -14,8 +14,10 @@ type Evidence struct {
 	LongestSeconds float64   `json:"longest_seconds"` // what was said to be the longest lease or pause of a job; 0: nothing was said
 	Started        time.Time `json:"started"`         // this host's clock, when all masters had been looked at once
 	Ended          time.Time `json:"ended"`           // when the last looks began
-	LookedSeconds  float64   `json:"looked_seconds"`  // from Started to Ended, by a clock that nobody sets
+	LookedSeconds  float64   `json:"looked_seconds"`  // of the window, by a clock that nobody sets; gaps do not count
 	Finished       bool      `json:"finished"`        // the run was not interrupted
+
+	Gaps []Gap `json:"gaps,omitempty"` // when the run did not run
 
 	Trusted   []string   `json:"trusted,omitempty"`   // users that were said to be the new services' own
 	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
@@ -25,6 +27,13 @@ type Evidence struct {
 	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start
 	Values      Values   `json:"values"`
 	Seen        []Client `json:"seen"` // each is a legacy client, or a trace of one
+}
+
+// Gap is a time within which the run did not run. It is no part of the window.
+type Gap struct {
+	From time.Time `json:"from"` // the last time that was saved
+	To   time.Time `json:"to"`
+	Anew string    `json:"anew,omitempty"` // why the window began again; empty: the counters show that nothing ran
 }
 
 // Namespace is the record that the run is about.

@@ -44,6 +44,8 @@ type master struct {
 	first  reading
 	warned bool
 
+	savedAt time.Time // the last state
+
 	mu     sync.Mutex
 	seen   int64             // commands of legacy clients in MONITOR
 	traces map[string]*trace // of legacy clients in MONITOR, by address
@@ -472,7 +474,9 @@ func (m *master) follow(ctx context.Context) {
 		case m.tap != nil && !now.Before(burstEnds):
 			closing = true
 		}
-		_ = m.look(ctx) // the next one covers the time of one that failed
+		if m.look(ctx) == nil && begun { // the next one covers the time of one that failed
+			m.save(ctx)
+		}
 		if closing && m.tap != nil {
 			m.awaitLast(ctx)
 			m.closeTap("")
@@ -513,8 +517,6 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
-	m.mu.Lock()
-	m.facts.LegacySeen = m.seen
-	m.mu.Unlock()
+	m.facts.LegacySeen = m.sightings()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -68,7 +68,28 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 	case window < longest:
 		return false, fmt.Sprintf("the window of %v is shorter than the longest silence of %v", window.Round(100*time.Millisecond), longest)
 	}
-	return true, fmt.Sprintf("the window of %v covers the longest silence, which was said to be %v", window.Round(100*time.Millisecond), longest)
+	return true, fmt.Sprintf("the window of %v covers the longest silence, which was said to be %v", window.Round(100*time.Millisecond), longest) + gapsOf(e)
+}
+
+// gapsOf says when the run did not run.
+func gapsOf(e *Evidence) string {
+	var bridged, anew int
+	var lost time.Duration
+	for _, g := range e.Gaps {
+		if g.Anew != "" {
+			bridged, lost, anew = 0, 0, anew+1
+			continue
+		}
+		bridged++
+		lost += g.To.Sub(g.From)
+	}
+	switch {
+	case bridged > 0:
+		return fmt.Sprintf("; %s of %v are not counted: the counters show that nothing ran in them", nouns(int64(bridged), "gap"), lost.Round(time.Second))
+	case anew > 0:
+		return "; it began again after the last gap"
+	}
+	return ""
 }
 
 func keysAreAll(e *Evidence) (bool, string) {

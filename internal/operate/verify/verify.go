@@ -28,11 +28,15 @@ type Options struct {
 	Whole     bool          // MONITOR for the whole window, in place of bursts
 	Census    bool          // look at the keys' values at the start and at the end
 
+	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
+
+	// Save, if set, is told every few seconds what Resume needs. The calls come one after the other.
+	Save func(Saved) `json:"-"`
 	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
 	// within the window.
-	Progress func(left time.Duration, seen int)
+	Progress func(left time.Duration, seen int) `json:"-"`
 	// Warn, if set, is told once of each reason why this run cannot find that no client was seen.
-	Warn func(text string)
+	Warn func(text string) `json:"-"`
 }
 
 // inquiry is one run.
@@ -44,13 +48,19 @@ type inquiry struct {
 	facts   Evidence
 
 	telling sync.Mutex
-	began   time.Time // when the window did, zero before
+	began   time.Time     // when the window did, zero before; with Resume, when it went on
+	base    time.Duration // of the window, before began
+
+	before    map[string]value // what stood on the keys at the start
+	whyBefore []string         // what was not read
+	saved     time.Time
+	states    map[*master]MasterSaved // the latest of each
 }
 
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-"}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
@@ -59,6 +69,9 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 		return Certificate{}, err
 	}
 	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
+	if err := q.sameNamespace(); err != nil {
+		return Certificate{}, err
+	}
 	addrs, err := end.Masters(ctx)
 	if err != nil {
 		return Certificate{}, err
@@ -81,6 +94,7 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			return Certificate{}, err
 		}
 	}
+	q.resume(ctx)
 	q.watch(ctx, addrs)
 	return Certify(q.facts), nil
 }
@@ -91,12 +105,15 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	for _, m := range q.masters {
 		group.Go(func() { m.follow(ctx) })
 	}
-	before, whyBefore := map[string]value{}, []string{leftOut}
-	if q.opts.Census {
-		before, whyBefore = q.values(ctx)
+	switch {
+	case q.before != nil: // of the run that this one goes on with
+	case q.opts.Census:
+		q.before, q.whyBefore = q.values(ctx)
+	default:
+		q.before, q.whyBefore = map[string]value{}, []string{leftOut}
 	}
 	q.begin()
-	q.warnOfValues(before)
+	q.warnOfValues(q.before)
 	group.Wait()
 	q.facts.Finished = ctx.Err() == nil
 
@@ -104,12 +121,12 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	defer cancel()
 	if q.facts.Finished {
 		last = ctx
-		q.lastValues(ctx, before, whyBefore)
+		q.lastValues(ctx, q.before, q.whyBefore)
 	} else {
 		q.facts.Values.Why = []string{"the run was interrupted"}
 	}
 	q.facts.Ended = time.Now().UTC()
-	q.facts.LookedSeconds = time.Since(q.began).Seconds()
+	q.facts.LookedSeconds = (q.base + time.Since(q.began)).Seconds()
 	for _, m := range q.masters {
 		group.Go(func() { m.finish(last) })
 	}
@@ -134,14 +151,16 @@ func (q *inquiry) begin() {
 	q.telling.Lock()
 	defer q.telling.Unlock()
 	q.began = time.Now()
-	q.facts.Started = q.began.UTC()
+	if q.facts.Started.IsZero() {
+		q.facts.Started = q.began.UTC()
+	}
 }
 
 // until returns the end of the window, if it has begun.
 func (q *inquiry) until() (end time.Time, begun bool) {
 	q.telling.Lock()
 	defer q.telling.Unlock()
-	return q.began.Add(q.opts.Window), !q.began.IsZero()
+	return q.began.Add(q.opts.Window - q.base), !q.began.IsZero()
 }
 
 // lastMoment is how long an interrupted run may take for its last looks.
@@ -262,7 +281,7 @@ func (q *inquiry) tell() {
 		m.mu.Unlock()
 	}
 	if q.opts.Progress != nil && !q.began.IsZero() {
-		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
+		q.opts.Progress(time.Until(q.began.Add(q.opts.Window-q.base)), seen)
 	}
 }
 
@@ -270,7 +289,7 @@ func (q *inquiry) tell() {
 func (q *inquiry) warnOfValues(before map[string]value) {
 	held := 0
 	for _, v := range before {
-		if v.held {
+		if v.Held {
 			held++
 		}
 	}
