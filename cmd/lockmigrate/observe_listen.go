@@ -119,4 +119,3 @@ func passingListeners(addresses []string) (all []proxy.Listener) {
 	}
 	return all
 }
-

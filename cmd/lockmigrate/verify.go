@@ -157,7 +157,11 @@ func stateName(file string) string { return file + ".state" }
 // verifySaved goes on with a run, or says how far it is.
 func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error {
 	var given []string
-	cmd.LocalNonPersistentFlags().Visit(func(f *pflag.Flag) { given = append(given, "--"+f.Name) })
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			given = append(given, "--"+f.Name)
+		}
+	})
 	if len(given) > 1 {
 		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(given, " and "))
 	}

@@ -85,7 +85,7 @@ func gapsOf(e *Evidence) string {
 	}
 	switch {
 	case bridged > 0:
-		return fmt.Sprintf("; %s of %v are not counted: the counters show that nothing ran in them", nouns(int64(bridged), "gap"), lost.Round(time.Second))
+		return fmt.Sprintf("; %s of %v in all: not counted, and the counters show that nothing ran then", nouns(int64(bridged), "gap"), lost.Round(time.Second))
 	case anew > 0:
 		return "; it began again after the last gap"
 	}
