@@ -306,7 +306,7 @@ func whatToDoAbout(c verify.Client) string {
 	}
 	source, _, _ := strings.Cut(c.Evidence, ":")
 	switch source {
-	case "MONITOR":
+	case "MONITOR", "capture":
 		return fmt.Sprintf("%s: %s%s. Put a sidecar beside this service (docs/sidecar.md), or port it", who, c.Evidence, keys)
 	case "ACL LOG":
 		return fmt.Sprintf("%s: %s%s. The fence stopped it: port it, put a sidecar beside it, or switch it off", who, c.Evidence, keys)

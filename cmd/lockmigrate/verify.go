@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -21,7 +24,7 @@ import (
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
 	var noCensus bool
-	var out, resume, ask string
+	var out, resume, ask, pcap string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
@@ -42,6 +45,11 @@ of --trust-user leave none of them on the lock keys.
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
 SIGHUP) ends the window early and keeps the results so far.
 
+--pcap - reads what tcpdump writes, and costs the server nothing. It can show none-seen where
+it runs on the server's host. Whether it has every connection follows from CLIENT LIST, and
+from the number of connections that the server accepted. A capture does not show what scripts
+of others do. A FILE says nothing of the server: it is seen or inconclusive.
+
 With --out FILE the run keeps what it has seen in FILE.state, and removes it when the window
 is over. After a lost terminal or a restart, --resume FILE.state goes on there, with the same
 options. The time in between is not counted. Where the counters show that a command ran then,
@@ -49,7 +57,9 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor \
       --out orders.json
   lockmigrate verify --match 'lock:*' --for 10m --longest 5m
-  lockmigrate verify --resume orders.json.state`,
+  lockmigrate verify --resume orders.json.state
+  tcpdump -i any -s 0 -U --immediate-mode -w - port 6379 | lockmigrate verify \
+      --namespace orders --for 26h --longest 25h --pcap - --out orders.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if resume != "" || ask != "" {
 				return verifySaved(cmd, env, resume, ask)
@@ -59,6 +69,19 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
+			switch {
+			case pcap != "" && opts.Whole:
+				return usageError("choose one", "--pcap is read in place of MONITOR")
+			case pcap == "-":
+				opts.Capture = os.Stdin
+			case pcap != "":
+				for _, name := range []string{"for", "burst", "every", "no-census", "trust-user"} {
+					if cmd.Flags().Changed(name) {
+						return usageError("leave it out, or read a capture as it is written: --pcap -", "--%s says nothing of a capture's file", name)
+					}
+				}
+				return verifyFile(cmd.Context(), env, opts, pcap, out)
+			}
 			return runVerify(cmd.Context(), env, opts, out)
 		},
 	}
@@ -73,6 +96,8 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
+	f.StringVar(&pcap, "pcap", "", "read a capture of tcpdump in place of MONITOR: - as it is written, on the server's host; or a `FILE`, which can name clients only")
+	f.Uint16Var(&opts.CapturePort, "pcap-port", 0, "the server's `PORT` in the capture, where it is not the one of --redis")
 	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
 	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
@@ -112,7 +137,12 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("verify: %v left, %d findings", max(0, left).Round(time.Second), seen)
 		})
 	}
-	if file != "" {
+	if opts.Capture != nil && opts.CapturePort == 0 {
+		if opts.CapturePort, err = portOf(end); err != nil {
+			return err
+		}
+	}
+	if file != "" && opts.Capture == nil { // a capture has a gap for good
 		opts.Save = func(s verify.Saved) {
 			s.Out = file
 			if err := writeFile(stateName(file), s.Write); err != nil {
@@ -126,6 +156,47 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	if err != nil {
 		return err
 	}
+	return concludeVerify(env, cert, file)
+}
+
+// verifyFile judges a capture's file.
+func verifyFile(ctx context.Context, env *environment, opts verify.Options, pcap, file string) error {
+	in, err := os.Open(pcap)
+	if err != nil {
+		return failedError("name a file that tcpdump wrote", "%w", err)
+	}
+	defer in.Close()
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if opts.Capture = in; opts.CapturePort == 0 {
+		if opts.CapturePort, err = portOf(end); err != nil {
+			return err
+		}
+	}
+	cert, err := verify.ReadCapture(ctx, end, opts)
+	if err != nil {
+		return failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", pcap, err)
+	}
+	return concludeVerify(env, cert, file)
+}
+
+// portOf is the port of a single server.
+func portOf(end *endpoint.Endpoint) (uint16, error) {
+	if end.Kind == endpoint.Single {
+		if _, text, err := net.SplitHostPort(end.Addrs[0]); err == nil {
+			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+				return uint16(n), nil
+			}
+		}
+	}
+	return 0, usageError("give --pcap-port PORT", "the server's port in the capture is not known")
+}
+
+// concludeVerify writes the certificate, and makes the verdict an exit code.
+func concludeVerify(env *environment, cert verify.Certificate, file string) error {
 	if file != "" { // before anything is printed: the terminal may be gone
 		if err := writeFile(file, cert.Write); err != nil {
 			return err

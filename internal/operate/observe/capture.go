@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -27,6 +28,8 @@ type Captured struct {
 	Commands    int64
 	Unread      map[string]int64 // connections that were not read to their end, by the reason
 	LostBytes   int64            // that the capture does not have
+	Skipped     int64            // packets of connections whose beginning was not seen, before the first one that begins with a command
+	First, Last time.Time        // packets, on the clock of the host that captured
 }
 
 // NotSeen says why commands may be missing, empty if none are.
@@ -45,11 +48,23 @@ func (c *Captured) NotSeen() (why []string) {
 // does not show what a script did: the keys of a script that is not this project's become unknown. Times are those of the
 // host that captured; capture on the server's host, or skews are against the other one.
 func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*Captured, error) {
+	return ReadWire(ctx, in, port, o, Wire{})
+}
+
+// ReadWire is ReadCapture that tells of each request too.
+func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire Wire) (*Captured, error) {
 	source, linkType, err := packets(in)
 	if err != nil {
 		return nil, err
 	}
 	c := &capture{dialogues: newDialogues(o), port: port, conns: map[netip.AddrPort]*tcpConn{}}
+	c.wire = wire
+	if wire.Lock == nil {
+		c.wire.Lock = new(sync.Mutex)
+	}
+	if wire.Ready != nil {
+		wire.Ready(c)
+	}
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return c.out, context.Cause(ctx)
@@ -61,11 +76,16 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*
 		if err != nil {
 			return c.out, fmt.Errorf("read the capture: %w", err)
 		}
-		c.out.Packets++
+		if c.out.Packets++; c.out.Packets == 1 {
+			c.out.First = info.Timestamp.UTC()
+		}
+		c.out.Last = info.Timestamp.UTC()
 		if info.CaptureLength < info.Length {
 			return c.out, errors.New("packets were cut: capture with tcpdump -s 0")
 		}
+		c.wire.Lock.Lock()
 		c.packet(data, linkType, info.Timestamp)
+		c.wire.Lock.Unlock()
 	}
 	for _, conn := range c.conns {
 		c.finish(conn)
@@ -73,6 +93,25 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*
 	c.end()
 	o.Finish()
 	return c.out, nil
+}
+
+// Knows implements Reading.
+func (c *capture) Knows(addr string) bool {
+	at, err := netip.ParseAddrPort(addr)
+	return err == nil && c.conns[at] != nil
+}
+
+// SoFar implements Reading.
+func (c *capture) SoFar() Captured {
+	out := *c.out
+	out.Unread = maps.Clone(out.Unread)
+	for _, conn := range c.conns {
+		if gap := conn.to.lost() + conn.from.lost(); gap > 0 && !conn.closed {
+			out.LostBytes += int64(gap)
+			out.Unread["a part of them is missing"]++
+		}
+	}
+	return out
 }
 
 // packets opens a capture of either format.
@@ -115,9 +154,29 @@ type tcpConn struct {
 type stream struct {
 	next    uint32 // the sequence number that comes next
 	known   bool
+	ended   bool // its FIN was seen, and fin is its place
+	fin     uint32
 	waiting map[uint32][]byte
 	held    int
 	resp    *respReader
+}
+
+// whole tells that all came up to the end.
+func (s *stream) whole() bool { return s.ended && (!s.known || s.next == s.fin) }
+
+// lost is how many bytes are known to be missing.
+func (s *stream) lost() int32 {
+	if s.held == 0 {
+		if s.ended && s.known {
+			return max(0, int32(s.fin-s.next))
+		}
+		return 0
+	}
+	gap := int32(1<<31 - 1)
+	for seq := range s.waiting {
+		gap = min(gap, int32(seq-s.next))
+	}
+	return gap
 }
 
 // mostHeld is how many bytes of one direction may wait for a segment that is missing.
@@ -145,6 +204,12 @@ func (c *capture) packet(data []byte, link layers.LinkType, at time.Time) {
 	}
 	id := netip.AddrPortFrom(ip, uint16(port))
 	conn := c.conns[id]
+	if conn == nil && !tcp.SYN && len(tcp.Payload) == 0 { // nothing more comes after its end, or nothing has come so far
+		if (tcp.FIN || tcp.RST) && c.wire.Opened != nil {
+			c.wire.Opened(id.String(), true)
+		}
+		return
+	}
 	if conn == nil || request && tcp.SYN && conn.to.known && conn.to.next != tcp.Seq+1 { // the port is used again
 		if conn != nil {
 			c.finish(conn)
@@ -168,7 +233,10 @@ func (c *capture) packet(data []byte, link layers.LinkType, at time.Time) {
 	if len(tcp.Payload) > 0 {
 		c.segment(conn, s, tcp.Seq, tcp.Payload)
 	}
-	if tcp.RST && conn.to.known {
+	if tcp.FIN {
+		s.ended, s.fin = true, tcp.Seq+uint32(len(tcp.Payload))
+	}
+	if tcp.RST && conn.to.known || conn.to.whole() && conn.from.whole() {
 		c.finish(conn)
 		delete(c.conns, id)
 	}
@@ -181,7 +249,10 @@ func (c *capture) segment(conn *tcpConn, s *stream, seq uint32, data []byte) {
 		// the server sends after that.
 		request := s == &conn.to
 		if request && !bytes.HasPrefix(data, []byte("*")) || !request && !conn.settled {
-			conn.skipped = conn.skipped || request
+			if request {
+				conn.skipped = true
+				c.out.Skipped++
+			}
 			return
 		}
 		s.next, s.known = seq, true
@@ -238,11 +309,7 @@ func (c *capture) finish(conn *tcpConn) {
 		return
 	}
 	for _, s := range []*stream{&conn.to, &conn.from} {
-		if s.held > 0 {
-			gap := int32(1<<31 - 1)
-			for seq := range s.waiting {
-				gap = min(gap, int32(seq-s.next))
-			}
+		if gap := s.lost(); gap > 0 {
 			c.out.LostBytes += int64(gap)
 			c.stop(conn.dialogue, "a part of them is missing")
 		}

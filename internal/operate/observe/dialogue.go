@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -13,10 +14,31 @@ import (
 // concurrent use.
 type dialogues struct {
 	o    *Observer
+	wire Wire
 	out  *Captured
 	open map[*dialogue]bool
 	late []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
 	last protocol.Instant
+}
+
+// Reading is a capture that is being read.
+type Reading interface {
+	SoFar() Captured        // what was read, and the gaps that stand at the moment
+	Knows(addr string) bool // a packet of this client's connection came, and it has not ended
+}
+
+// Wire is told of each request and of its end, in the order of the capture. Its functions may be nil.
+type Wire struct {
+	// Lock, if set, is held while a packet is taken in.
+	Lock sync.Locker
+	// Ready, if set, is given the reading before it begins. Lock is to be held for its methods.
+	Ready func(Reading)
+	// Opened is told of a connection. Joined says that it began before the capture.
+	Opened func(addr string, joined bool)
+	// Asked is told of a request, and Ended of its end: that it ran, or failed, which is an error, or no reply. What a transaction queues
+	// ends with the transaction.
+	Asked func(l *Line)
+	Ended func(l *Line, failed bool)
 }
 
 // dialogue is one connection of a client.
@@ -32,10 +54,7 @@ type dialogue struct {
 }
 
 // request is a command that waits for its reply.
-type request struct {
-	words []string
-	n     int64 // of all requests
-}
+type request struct{ words []string }
 
 // answered is a command that ran.
 type answered struct {
@@ -54,6 +73,9 @@ func (c *dialogues) begin(addr string, joined bool) *dialogue {
 	d.replies = respReader{emit: func(v respValue) { c.answers(d, v) }}
 	c.open[d] = true
 	c.out.Connections++
+	if c.wire.Opened != nil {
+		c.wire.Opened(addr, joined)
+	}
 	return d
 }
 
@@ -72,6 +94,13 @@ func (c *dialogues) stop(d *dialogue, why string) {
 
 // close is the end of a connection.
 func (c *dialogues) close(d *dialogue) {
+	if !d.closed {
+		c.endQueued(d)
+		for _, r := range d.asked {
+			c.ends(d, r.words, true)
+		}
+		d.asked = nil
+	}
 	d.closed = true
 	delete(c.open, d)
 	c.settle()
@@ -118,6 +147,24 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		return
 	}
 	d.asked = append(d.asked, request{words: words})
+	if c.wire.Asked != nil {
+		c.wire.Asked(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words})
+	}
+}
+
+// ends tells the end of a request.
+func (c *dialogues) ends(d *dialogue, words []string, failed bool) {
+	if c.wire.Ended != nil {
+		c.wire.Ended(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, failed)
+	}
+}
+
+// endQueued tells the end of what a transaction had queued and did not run.
+func (c *dialogues) endQueued(d *dialogue) {
+	for _, q := range d.queued {
+		c.ends(d, q, true)
+	}
+	d.queued = nil
 }
 
 // answers takes in a reply: the oldest request is done.
@@ -134,8 +181,9 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 	switch word := words[0]; {
 	case v.kind == '-' || v.kind == '!':
 		if word == "EXEC" {
-			d.queued = nil
+			c.endQueued(d)
 		}
+		c.ends(d, words, true)
 		return // refused: it did nothing
 	case v.kind == '+' && v.text == "QUEUED":
 		d.queued = append(d.queued, words)
@@ -145,15 +193,18 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 	case word == "RESET":
 		d.db = 0
 	case word == "DISCARD":
-		d.queued = nil
+		c.endQueued(d)
 	case word == "EXEC":
 		for i, q := range d.queued {
-			if !v.null && i < len(v.elems) && v.elems[i].kind != '-' {
+			failed := v.null || i >= len(v.elems) || v.elems[i].kind == '-'
+			c.ends(d, q, failed)
+			if !failed {
 				c.ran(d, q, v.elems[i])
 			}
 		}
 		d.queued = nil
 	}
+	c.ends(d, words, false)
 	c.ran(d, words, v)
 }
 

@@ -230,6 +230,20 @@ func sourcesOf(e *Evidence) []Source {
 			monitor.State = Whole
 		}
 	}
+	if len(e.Masters) > 0 && e.Masters[0].Capture != nil {
+		c := *e.Masters[0].Capture
+		all = append(all, Source{"capture", Whole, c.String()})
+		if why := c.open(); why != "" {
+			all[len(all)-1] = Source{"capture", Broken, why}
+		}
+	}
+	if c := e.Recorded; c != nil {
+		found := c.String()
+		if len(c.NotSeen) > 0 {
+			found += "; not seen: " + strings.Join(c.NotSeen, "; ")
+		}
+		all = append(all, Source{"capture", Part, found})
+	}
 	return append(all, monitor)
 }
 

@@ -23,6 +23,7 @@ type Evidence struct {
 	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
 	Namespace *Namespace `json:"namespace,omitempty"` // nil: the run was about no namespace
 
+	Recorded    *Capture `json:"recorded,omitempty"` // a capture's file was read, and nothing else
 	Masters     []Master `json:"masters"`
 	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start
 	Values      Values   `json:"values"`
@@ -78,18 +79,20 @@ type Master struct {
 	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
 	LegacySeen     int64    `json:"monitor_legacy"`         // commands of legacy clients that MONITOR showed
 	OtherSeen      int64    `json:"monitor_other"`          // SETNX and GETSET that MONITOR saw on other keys
+	Capture        *Capture `json:"capture,omitempty"`      // nil: none was read beside the counters
 	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
 }
 
 // Command is how often one command ran on one master, between the first and the last look.
 type Command struct {
 	Name      string `json:"name"`
-	Run       int64  `json:"run"`       // as the server counted
-	Watched   int64  `json:"watched"`   // of these, MONITOR showed each one between two looks that it showed too
-	Unclear   int64  `json:"unclear"`   // of the watched, those whose key or form could not be read
-	Unmatched int64  `json:"unmatched"` // by how much MONITOR and the count disagree
-	Denied    int64  `json:"denied"`    // refused before they ran
-	Elsewhere int64  `json:"elsewhere"` // of the denied, those that ACL LOG shows on other keys
+	Run       int64  `json:"run"`                // as the server counted
+	Watched   int64  `json:"watched"`            // of these, MONITOR showed each one between two looks that it showed too
+	Captured  int64  `json:"captured,omitempty"` // those in the capture
+	Unclear   int64  `json:"unclear"`            // of the watched, those whose key or form could not be read
+	Unmatched int64  `json:"unmatched"`          // by how much MONITOR and the count disagree
+	Denied    int64  `json:"denied"`             // refused before they ran
+	Elsewhere int64  `json:"elsewhere"`          // of the denied, those that ACL LOG shows on other keys
 }
 
 // Unwatched is how many ran while MONITOR did not show them.

@@ -46,6 +46,9 @@ type master struct {
 
 	savedAt time.Time // the last state
 
+	wireFirst, lastMark string          // of the first and the last look
+	listed              map[string]bool // CLIENT LIST at the start, by address
+
 	mu     sync.Mutex
 	seen   int64             // commands of legacy clients in MONITOR
 	traces map[string]*trace // of legacy clients in MONITOR, by address
@@ -112,6 +115,11 @@ func (m *master) begin(ctx context.Context) error {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
 	m.first, m.ruled = m.last, m.excludedNow(ctx)
+	if m.q.wire != nil {
+		if err := m.beginWire(ctx); err != nil {
+			return err
+		}
+	}
 	if major := majorOf(r.version); major == 6 {
 		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
 		if err == nil && len(pair) == 2 {
@@ -181,7 +189,7 @@ func (m *master) look(ctx context.Context) error {
 		l.stats[i] = now.stats[name]
 	}
 	m.looks = append(m.looks, l)
-	m.last = now
+	m.last, m.lastMark = now, mark
 	m.settle(false)
 	m.warnUnwatched()
 	m.poll(ctx)
@@ -278,7 +286,7 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 // warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
 func (m *master) warnUnwatched() {
 	for _, c := range m.facts.Commands {
-		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
+		if m.q.wire == nil && c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
 			m.warned = true
 			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
 		}
@@ -428,6 +436,14 @@ func (m *master) rename(ctx context.Context) {
 	}
 }
 
+// source is what shows the traffic.
+func (m *master) source() string {
+	if m.q.wire != nil || m.q.opts.Capture != nil {
+		return "capture"
+	}
+	return "MONITOR"
+}
+
 // found returns the legacy clients that MONITOR and ACL LOG named.
 func (m *master) found() (all []Client) {
 	m.mu.Lock()
@@ -438,7 +454,7 @@ func (m *master) found() (all []Client) {
 		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
 			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
 		}
-		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: "MONITOR: it sent " + strings.Join(forms, ", ")})
+		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: m.source() + ": it sent " + strings.Join(forms, ", ")})
 	}
 	for _, h := range m.hits {
 		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
@@ -517,6 +533,9 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
+	if m.q.wire != nil {
+		m.endWire(ctx)
+	}
 	m.facts.LegacySeen = m.sightings()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -110,6 +110,9 @@ func keysAreAll(e *Evidence) (bool, string) {
 }
 
 func mastersAreAll(e *Evidence) (bool, string) {
+	if r := e.Recorded; r != nil {
+		return false, "a capture's file says nothing of the server: whose connections it had, what its counters were, what stood on the keys. Read one as it is written (--pcap -)"
+	}
 	if len(e.Masters) == 0 {
 		return false, "no master was looked at"
 	}
@@ -141,13 +144,13 @@ func countersProveThemselves(e *Evidence) (bool, string) {
 }
 
 func commandsAreAccountedFor(e *Evidence) (bool, string) {
-	var run, watched, ruled int64
+	var run, watched, ruled, captured int64
 	for _, m := range e.Masters {
 		if len(m.Commands) != taking {
 			return false, m.Addr + ": nothing is known of its commands"
 		}
 		if m.LegacySeen > 0 {
-			return false, fmt.Sprintf("%s: MONITOR showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
+			return false, fmt.Sprintf("%s: MONITOR or a capture showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
 		}
 		for i, c := range m.Commands {
 			name := strings.ToUpper(c.Name)
@@ -160,6 +163,11 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 				return false, fmt.Sprintf("%s: the key or the form of %d %s could not be read", m.Addr, c.Unclear, name)
 			case c.Unwatched() > 0 && slices.Contains(m.Ruled, c.Name):
 				ruled += c.Unwatched()
+			case m.Capture != nil:
+				if why := cmp.Or(m.Capture.open(), m.Capture.accounts(c)); why != "" {
+					return false, m.Addr + ": " + why
+				}
+				captured += c.Run
 			case c.Unwatched() > 0:
 				return false, fmt.Sprintf("%s: %d of %d %s ran while MONITOR was off, on keys that nobody saw%s: watch the whole window with --monitor",
 					m.Addr, c.Unwatched(), c.Run, name, map[bool]string{true: "; each may be a SET NX"}[c.Name == "set"])
@@ -173,6 +181,9 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 	var parts []string
 	if watched > 0 {
 		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
+	}
+	if captured > 0 {
+		parts = append(parts, fmt.Sprintf("the capture has each connection that the server had, and the %d commands that could have taken a lock, but for those of this project's scripts; none did so the old way", captured))
 	}
 	if ruled > 0 {
 		but := ""

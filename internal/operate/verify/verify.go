@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,10 @@ type Options struct {
 	Whole     bool          // MONITOR for the whole window, in place of bursts
 	Census    bool          // look at the keys' values at the start and at the end
 
+	// Capture, if set, is read in place of MONITOR: what tcpdump writes on the host of the one server.
+	Capture     io.Reader `json:"-"`
+	CapturePort uint16    `json:"-"` // the server's port in it
+
 	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
 
 	// Save, if set, is told every few seconds what Resume needs. The calls come one after the other.
@@ -39,12 +44,44 @@ type Options struct {
 	Warn func(text string) `json:"-"`
 }
 
+// ReadCapture judges what a capture's file has. It names old clients, and never says none-seen: a file does not show whose connections
+// the server had. The namespace's record is read, where there is one.
+func ReadCapture(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
+	q := &inquiry{end: end, opts: opts}
+	q.facts = Evidence{LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
+	if err := q.namespace(ctx); err != nil {
+		return Certificate{}, err
+	}
+	q.facts.Patterns = q.opts.Match
+	m := &master{q: q, traces: map[string]*trace{}}
+	w := openWire(ctx, opts.Capture, opts.CapturePort, markPrefix, q.matches, m.saw)
+	<-w.ended
+	defer w.stopped()
+	if w.reading == nil || !errors.Is(w.err, io.EOF) {
+		return Certificate{}, w.err
+	}
+	seen := w.reading.SoFar()
+	if seen.Commands == 0 {
+		return Certificate{}, fmt.Errorf("%d packets, %d connections to port %d, no command that was answered; %s",
+			seen.Packets, seen.Connections, opts.CapturePort, strings.Join(seen.NotSeen(), "; "))
+	}
+	q.facts.Recorded = &Capture{From: seen.First, To: seen.Last, Packets: seen.Packets, Opened: int64(seen.Connections), NotSeen: seen.NotSeen(), Ours: w.ours, Foreign: w.others}
+	q.facts.Started, q.facts.Ended, q.facts.Finished = seen.First, seen.Last, true
+	q.facts.LookedSeconds = seen.Last.Sub(seen.First).Seconds()
+	q.facts.AskedSeconds = q.facts.LookedSeconds
+	for _, c := range m.found() {
+		q.sees(c)
+	}
+	return Certify(q.facts), nil
+}
+
 // inquiry is one run.
 type inquiry struct {
 	end     *endpoint.Endpoint
 	opts    Options
 	prefix  string // of this run's marks
 	masters []*master
+	wire    *wiretap // nil without Capture
 	facts   Evidence
 
 	telling sync.Mutex
@@ -76,7 +113,13 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err != nil {
 		return Certificate{}, err
 	}
+	if opts.Capture != nil && len(addrs) != 1 {
+		return Certificate{}, &endpoint.Error{What: fmt.Sprintf("a capture is of one server, and there are %d masters", len(addrs)), Advice: "use --monitor", BadInput: true}
+	}
 	defer func() {
+		if q.wire != nil {
+			q.wire.stopped()
+		}
 		for _, m := range q.masters {
 			m.closeTap("")
 			_ = m.conn.Close()
@@ -88,6 +131,10 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			return Certificate{}, err
 		}
 		q.masters = append(q.masters, m)
+	}
+	if opts.Capture != nil {
+		q.wire = openWire(ctx, opts.Capture, opts.CapturePort, q.prefix, q.matches, q.masters[0].saw)
+		q.opts.Whole, q.opts.Burst = false, 0
 	}
 	for _, m := range q.masters {
 		if err := m.begin(ctx); err != nil {
