@@ -79,6 +79,7 @@ it reports, and passes connections on until an interrupt.`,
   lockmigrate observe --redis redis://redis.internal:6379 --listen 127.0.0.1:6380 --for 1h`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
+	cmd.AddCommand(newObserveMergeCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
@@ -164,7 +165,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, limits.For)
-	if printErr := out.final(masters.Report(), masters.Cost(), masters.Holes(), err); printErr != nil {
+	if printErr := out.final(masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), err); printErr != nil {
 		return printErr
 	}
 	return explainStop(err)
@@ -213,7 +214,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
+	if printErr := out.final(o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
 		return printErr
 	}
 	if err == nil && len(holes) > 0 {

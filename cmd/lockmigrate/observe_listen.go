@@ -80,7 +80,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	listening.Finish()
 	early := ctx.Err()
 	commands, missing := listening.Seen()
-	if printErr := out.final(listening.Report(), observe.Cost{Commands: commands}, missing, early); printErr != nil {
+	if printErr := out.final(listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing, early); printErr != nil {
 		return printErr
 	}
 	if early == nil { // the services' connections go through here: they decide when that may end

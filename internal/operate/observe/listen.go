@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -146,6 +147,18 @@ func (l *Listening) Report() Report {
 		r.Started = l.began.UTC()
 	}
 	return r
+}
+
+// Profile writes down the fleet as it was measured so far.
+func (l *Listening) Profile() profile.Profile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.talk.o.Profile()
+	p.Windows[0].Start, p.Windows[0].Seconds = l.began.UTC(), l.took.Seconds() // who is quiet sends nothing to measure by
+	if l.took == 0 {
+		p.Windows[0].Seconds = time.Since(l.began).Seconds()
+	}
+	return p
 }
 
 // Seen returns how many commands were taken in, and why some may be missing.

@@ -74,14 +74,14 @@ func appendRefusal(out []byte, why string) []byte {
 }
 
 // Passing passes everything on.
-var Passing Rewriter = passing{}
+var Passing Rewriter = untouched{}
 
-type passing struct{}
+type untouched struct{}
 
-func (passing) Commands() map[string]Keys { return nil }
-func (passing) Covers([]byte) bool        { return false }
-func (passing) Open(*Client)              {}
-func (passing) Close(*Client)             {}
-func (passing) Rewrite(_ *Client, _ [][]byte, out []byte) (Verdict, []byte) {
+func (untouched) Commands() map[string]Keys { return nil }
+func (untouched) Covers([]byte) bool        { return false }
+func (untouched) Open(*Client)              {}
+func (untouched) Close(*Client)             {}
+func (untouched) Rewrite(_ *Client, _ [][]byte, out []byte) (Verdict, []byte) {
 	return Pass, out
 }

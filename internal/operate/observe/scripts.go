@@ -1,0 +1,71 @@
+package observe
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// script is the running or last script.
+type script struct {
+	caller *client
+	name   string // the file of ours, else empty
+	at     protocol.Instant
+	words  []string
+	keys   int
+
+	sidecar map[string]string // the words of sidecar_take.lua
+}
+
+// asker is a client of ours that has asked for a lock, and what it is.
+type asker struct {
+	c     *client
+	kind  string
+	later bool // with the token on the key it does not hold the lock: it has to ask again
+}
+
+// behindSidecar is an attempt of a service behind a sidecar. What a release puts on the key for it is kept for its next attempt
+// only. Shape wait is the sidecar itself, which asks for that.
+func (o *Observer) behindSidecar(c *client, l *Line) {
+	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
+	if token := heldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
+		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
+	}
+	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
+		c.votes[vote{Bridge, ours}]++
+		o.asks(c, l)
+	}
+}
+
+// kindOf tells what a client is that runs a script of ours.
+func kindOf(script string) string {
+	if strings.HasPrefix(script, "bridge_") {
+		return Bridge
+	}
+	return Modern
+}
+
+// tokenAt are the scripts that ask for a lock: where the token is among their arguments.
+var tokenAt = func() map[string]int {
+	at := map[string]int{}
+	for _, s := range []*scripts.Script{scripts.ModernTake, scripts.ModernQueue, scripts.BridgeAcquire} {
+		at[s.Name] = slices.IndexFunc(s.Args, func(a scripts.Argument) bool { return a.Name == "token" || a.Name == "value" })
+	}
+	return at
+}()
+
+func (s *script) names() []string {
+	if len(s.words) < 3 {
+		return nil
+	}
+	return s.words[3 : 3+s.keys]
+}
+
+func (s *script) args() []string {
+	if len(s.words) < 3 {
+		return nil
+	}
+	return s.words[3+s.keys:]
+}
