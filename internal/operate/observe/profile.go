@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Profile writes down the fleet as it was measured so far.
@@ -56,7 +58,7 @@ func (o *Observer) profile(server string) profile.Profile {
 
 // profiled is one row of the report for a profile.
 func (o *Observer) profiled(row Row, members []*client) profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections}
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(members)}
 	if row.PollMS != nil {
 		c.PollMS = *row.PollMS
 	}
@@ -137,6 +139,27 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 	}
 	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return int(b.Tries - a.Tries) })
 	return c
+}
+
+// atOnce is how many connections worked at the same time, each from its first use of a lock to its last command.
+func atOnce(members []*client) int {
+	type step struct {
+		at protocol.Instant
+		by int
+	}
+	var steps []step
+	for _, c := range members {
+		if c.first != 0 {
+			steps = append(steps, step{c.first, +1}, step{max(c.last, c.first) + 1, -1})
+		}
+	}
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), a.by-b.by) })
+	now, most := 0, 1
+	for _, s := range steps {
+		now += s.by
+		most = max(most, now)
+	}
+	return most
 }
 
 // spread puts the samples of several connections together.

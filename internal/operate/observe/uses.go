@@ -40,6 +40,9 @@ func (o *Observer) use(c *client, family string) *use {
 // works notes that a client uses a key.
 func (o *Observer) works(c *client, lk *lock) *use {
 	lk.user(c)
+	if c.first == 0 {
+		c.first = o.last
+	}
 	u := o.use(c, lk.family)
 	u.n++
 	return u
