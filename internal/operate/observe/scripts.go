@@ -91,3 +91,68 @@ func (s *script) args() []string {
 	}
 	return s.words[3+s.keys:]
 }
+
+// scriptSet is a SET by a script of ours.
+func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
+	h := lk.holder
+	if h != nil && h.value == e.Value {
+		o.renews(lk, h, l.At)
+		return
+	}
+	if owner := o.tokens[e.Value]; owner.later {
+		switch asked := o.script.sidecar; {
+		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && e.TTL == ttlOf(true, asked["ttl"]):
+			c.ttl = e.TTL
+			o.acquire(c, lk, s, e.Value, l.At, "free")
+		case asked == nil && h != nil:
+			o.release(lk, h, c, l.At) // handed over: kept for an attempt that comes
+		}
+		return
+	}
+	switch name := o.script.name; {
+	case name == "sidecar_old.lua": // at stage legacy: an old client's own command
+		e.Op, e.Done = OpSetNX, Yes
+		if e.There {
+			e.Op = OpGetSet
+			o.takeover(c, lk, l, e)
+			return
+		}
+		o.try(c, lk, l, e, true)
+	case name == "compare_set.lua" || name == "gated_compare_set.lua":
+		if h != nil {
+			o.renews(lk, h, l.At)
+			h.value, h.shape = strings.Clone(e.Value), s
+		}
+	case name == "gated_set.lua":
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
+	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
+		owner, asked := o.tokens[e.Value]
+		if !asked {
+			owner = asker{c: c, kind: kindOf(name)}
+		}
+		owner.c.votes[vote{owner.kind, ours}]++
+		for _, p := range lk.past {
+			if owner.kind == Bridge && p.value == e.Value { // put back after a stale DEL or a clobber
+				p.lost, p.at = "", l.At
+				lk.past = slices.DeleteFunc(lk.past, func(x *hold) bool { return x == p })
+				lk.holder = p
+				return
+			}
+		}
+		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
+		switch {
+		case granted && h != nil:
+			o.release(lk, h, c, l.At)
+		case owner.kind == Bridge && owner.c == c && e.There:
+			how = "takeover"
+		}
+		if owner.kind == Bridge && owner.c == c {
+			c.ttl = e.TTL
+		}
+		if !asked {
+			owner.c.tries++
+			o.works(owner.c, lk).tries++
+		}
+		o.acquire(owner.c, lk, s, e.Value, l.At, how)
+	}
+}

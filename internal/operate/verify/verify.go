@@ -88,9 +88,8 @@ type inquiry struct {
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
 	base    time.Duration // of the window, before began
 
-	before    map[string]value // what stood on the keys at the start
-	whyBefore []string         // what was not read
-	saved     time.Time
+	before    map[string]value        // what stood on the keys at the start
+	whyBefore []string                // what was not read
 	states    map[*master]MasterSaved // the latest of each
 }
 
