@@ -119,15 +119,20 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 	}
 }
 
+// two are connections of one client.
+func two(t *testing.T, addr string) (conns [2]redis.Conn) {
+	for i := range conns {
+		conn, err := redis.Dial("tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		conns[i] = conn
+	}
+	return conns
+}
+
 // service is an old client with two connections: one takes a lock, the other is refused it until the first has given it back.
 func service(t *testing.T, addr string, times int) {
-	var conns [2]redis.Conn
-	for i := range conns {
-		var err error
-		conns[i], err = redis.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer conns[i].Close()
-	}
+	conns := two(t, addr)
 	for i := range times {
 		key := fmt.Sprint("lock:service:", i)
 		do := func(conn int, command string, args ...any) int {
@@ -147,13 +152,7 @@ func service(t *testing.T, addr string, times int) {
 // harm is two old clients whose clocks are a minute apart: the one ahead takes over a lock that is held, and the DEL of the holder
 // takes it away again.
 func harm(t *testing.T, addr string, times int) {
-	var conns [2]redis.Conn
-	for i := range conns {
-		var err error
-		conns[i], err = redis.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer conns[i].Close()
-	}
+	conns := two(t, addr)
 	do := func(conn redis.Conn, command string, args ...any) {
 		_, err := conn.Do(command, args...)
 		require.NoError(t, err)
