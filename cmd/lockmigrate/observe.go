@@ -76,7 +76,7 @@ it reports, and passes connections on until an interrupt.`,
   lockmigrate observe --for 10m --group host --profile fleet.json
   redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
   tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap
-  lockmigrate observe --redis redis://redis.internal:6379 --listen 127.0.0.1:6380 --for 1h`,
+  lockmigrate observe --redis redis://10.0.0.9:6379 --listen 127.0.0.1:6380`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
 	cmd.AddCommand(newObserveMergeCommand(env))
