@@ -174,7 +174,7 @@ func TestProfileOfARestart(t *testing.T) {
 	assert.InDelta(t, 399, u.Hold.Most(), 1)
 }
 
-// TestProfileOfARobbedRestart kills a holder whose lock another client deletes. Its host's next process loses a lock of its
+// TestProfileOfARobbedRestart kills a holder, and another client deletes its lock. Its host's next process loses a lock of its
 // own, finds that out by GET, and deletes nevertheless: that is the end of its own hold, and not of the dead one.
 func TestProfileOfARobbedRestart(t *testing.T) {
 	const before, after, other = "10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"
@@ -220,7 +220,7 @@ func TestOnePool(t *testing.T) {
 	assert.Empty(t, events(ByHost))
 }
 
-// TestOtherVersion: members whose library has other scripts than this program are known by what they are given. A lock that one
+// TestOtherVersion: members with a library of another version send other scripts. They are known by keys and arguments. A lock that one
 // hands to the other is no clobber.
 func TestOtherVersion(t *testing.T) {
 	const a, b = "10.0.0.1:1", "10.0.0.2:1"
@@ -254,4 +254,26 @@ func TestOtherVersion(t *testing.T) {
 		assert.Equal(t, Bridge, row.Kind)
 		assert.EqualValues(t, 3, row.Acquired)
 	}
+}
+
+// TestProfileOfAHostsClocks: the stretches of two connections of one host overlap, and the readings of its clock are in order.
+func TestProfileOfAHostsClocks(t *testing.T) {
+	var r recording
+	for at := int64(0); at < 12_000; at += 100 {
+		for n, begins := range []int64{0, 3_000} {
+			if at < begins {
+				continue
+			}
+			delay := int64(3)
+			if at == []int64{5_000, 7_900}[n] { // the largest sample of its stretch
+				delay = 0
+			}
+			who, key := fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n)
+			r.at(at, who, "SETNX", key, expiry(at, -delay))
+			r.at(at+5, who, "DEL", key)
+		}
+	}
+	p := r.profile(t, Options{Group: ByHost, Lease: 10_000_000_000})
+	require.Len(t, p.Clients, 1)
+	assert.GreaterOrEqual(t, len(p.Clients[0].Clock), 2)
 }
