@@ -295,7 +295,7 @@ func TestVerifyBehindASidecar(t *testing.T) {
 		code, _, stderr := lockmigrateIn(ctx, false, append(append([]string{"stage"}, args...), "--redis", s.URL())...)
 		require.Equal(t, exitDone, code, stderr)
 	}
-	stage("init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute")
+	stage("init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
 	stage("advance", "--namespace", "orders", "--to", "bridge", "--execute")
 	addr, status := freePort(t), freePort(t)
 	ended := make(chan int, 1)

@@ -101,6 +101,7 @@ type Info struct {
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
+	Build   Build  `json:"build,omitzero"`
 }
 
 // Member is one process of the fleet as the record knows it.

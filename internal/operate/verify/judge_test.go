@@ -444,10 +444,10 @@ func TestMarks(t *testing.T) {
 }
 
 func TestCompareValues(t *testing.T) {
-	live := value{expires: "5", held: true, dialect: "jedis-ms"}
-	over := value{expires: "1", dialect: "jedis-ms"}
-	flag := value{held: true}
-	brief := value{expires: "5", held: true, ttl: true}
+	live := value{Expires: "5", Held: true, Dialect: "jedis-ms"}
+	over := value{Expires: "1", Dialect: "jedis-ms"}
+	flag := value{Held: true}
+	brief := value{Expires: "5", Held: true, TTL: true}
 	for _, c := range []struct {
 		what          string
 		before, after map[string]value
@@ -457,7 +457,7 @@ func TestCompareValues(t *testing.T) {
 	}{
 		{"nothing", nil, nil, 0, 0, ""},
 		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
-		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {expires: "5"}}, 1, 0, ""},
+		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {Expires: "5"}}, 1, 0, ""},
 		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
 		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
 		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},
