@@ -106,6 +106,19 @@ func countOf(checks []doctor.Check, v doctor.Verdict) int {
 	return n
 }
 
+// markOf is a verdict in four columns.
+func markOf(ink terminal.Ink, v doctor.Verdict) string {
+	text := fmt.Sprintf("%-4s", v)
+	switch v {
+	case doctor.Pass:
+		return ink.Good(text)
+	case doctor.Fail:
+		return ink.Bad(text)
+	default:
+		return ink.Warn(text)
+	}
+}
+
 func useNames() []string {
 	var names []string
 	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
@@ -125,8 +138,9 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		return out.Encode(map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations})
 	}
 	var b strings.Builder
+	ink := env.ink()
 	for _, c := range checks {
-		fmt.Fprintf(&b, "%-4s  %-18s %s", c.Verdict, c.ID, terminal.Safe(c.Found))
+		fmt.Fprintf(&b, "%s  %-18s %s", markOf(ink, c.Verdict), c.ID, terminal.Safe(c.Found))
 		if c.Server != "" {
 			fmt.Fprintf(&b, "  (%s)", c.Server)
 		}

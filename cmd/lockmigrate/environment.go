@@ -53,11 +53,24 @@ func (env *environment) status() *terminal.Status {
 	return terminal.NewStatus(env.stderr, func() int { return env.width(env.stderr) })
 }
 
+// screen is how many columns results have; 0 where they go to a file or a pipe, which have no width.
+func (env *environment) screen() int {
+	if !env.isTerminal(env.stdout) {
+		return 0
+	}
+	return env.width(env.stdout)
+}
+
+// ink is what colours results: on a terminal, unless NO_COLOR is set or TERM is dumb.
+func (env *environment) ink() terminal.Ink {
+	return terminal.Ink(env.isTerminal(env.stdout) && env.getenv("NO_COLOR") == "" && env.getenv("TERM") != "dumb")
+}
+
 // show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
 // the last column. A line that a reader may copy as a command stays whole: the terminal breaks it, and copies it whole.
 func (env *environment) show(text string) error {
-	if env.isTerminal(env.stdout) {
-		text = fold(text, env.width(env.stdout))
+	if width := env.screen(); width > 0 {
+		text = fold(text, width)
 	}
 	_, err := io.WriteString(env.stdout, text)
 	return err

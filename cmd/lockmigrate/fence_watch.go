@@ -40,9 +40,24 @@ func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 		})
 	}
 	go func() { reading.Wait(); close(hits) }()
+	status := env.status()
+	began := time.Now()
+	progress := time.NewTicker(time.Second)
+	defer progress.Stop()
 	total := int64(0)
 	var failed error
-	for h := range hits {
+	for watched := true; watched; {
+		var h fence.Hit
+		select {
+		case <-progress.C:
+			status.Update(func() string { return countdown("fence", time.Since(began), window) })
+			continue
+		case h, watched = <-hits:
+		}
+		status.Clear()
+		if !watched {
+			break
+		}
 		total += h.Count
 		if err := printHit(env, h); err != nil && failed == nil {
 			failed = err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -195,7 +196,7 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 
 	best, bestDistance := "", 3
 	for _, n := range names {
-		distance := editDistance(name, n)
+		distance := levenshtein.ComputeDistance(name, n)
 		if len(name) >= 2 && strings.HasPrefix(n, name) {
 			distance = min(distance, 2)
 		}
@@ -204,25 +205,4 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 		}
 	}
 	return best
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -470,7 +468,7 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(viewJSON(view, blockers))
 	}
-	return printView(env.stdout, view, blockers)
+	return printView(env, view, blockers)
 }
 
 func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
@@ -502,7 +500,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	return doc
 }
 
-func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
+func printView(env *environment, view stages.View, blockers []stages.Blocker) error {
 	r := view.Record
 	var b strings.Builder
 	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
@@ -513,15 +511,20 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 	if len(view.Members) == 0 {
 		b.WriteString("no members\n")
 	} else {
-		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
+		ink := env.ink()
+		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
+			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true})
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
+			stage, last := memberStage(m), seen(m)
+			if m.Misfit != "" {
+				stage = ink.Bad(stage)
+			}
+			if m.Left < 0 {
+				last = ink.Warn(last)
+			}
+			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()))
 		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
+		b.WriteString(t.Render(env.screen(), ink))
 	}
 	for _, m := range view.Members {
 		if m.Misfit != "" && m.Lives() {
@@ -539,8 +542,7 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		}
 		fmt.Fprintf(&b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return env.show(b.String())
 }
 
 func memberEpoch(m stages.Member) string {

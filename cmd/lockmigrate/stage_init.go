@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -306,12 +306,13 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 		_, err := fmt.Fprintln(env.stdout, "no namespaces")
 		return err
 	}
-	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "NAMESPACE\tSTAGE\tEPOCH\tMEMBERS\tDIALECT\tKEYS")
+	t := terminal.NewTable(terminal.Column{Head: "NAMESPACE"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "MEMBERS", Right: true},
+		terminal.Column{Head: "DIALECT"}, terminal.Column{Head: "KEYS", Wrap: true})
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n", r.Namespace, r.Stage, r.Epoch, r.Members, orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
+		t.Row(terminal.Safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
 	}
-	return table.Flush()
+	_, err = io.WriteString(env.stdout, t.Render(env.screen(), env.ink()))
+	return err
 }
 
 func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
