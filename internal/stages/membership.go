@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -39,7 +40,22 @@ func NewMembership(store *Store, name string) *Membership {
 	if name == "" {
 		id = fmt.Sprintf("%s-%d-%x", host, os.Getpid(), b)
 	}
-	return &Membership{Store: store, ID: id, Info: Info{Host: host, Process: os.Getpid()}}
+	return &Membership{Store: store, ID: id, Info: Info{Host: host, Process: os.Getpid(), Version: moduleVersion()}}
+}
+
+// moduleVersion is the version of the lockmigrate module in this process; empty where the build does not say.
+func moduleVersion() string {
+	const module = "github.com/lockmigrate/lockmigrate"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "(devel)" {
+			return m.Version
+		}
+	}
+	return ""
 }
 
 // Known tells that the server's clock has been heard of, so that a report can have a bound.

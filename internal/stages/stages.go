@@ -150,7 +150,8 @@ func same(pattern, text string) bool {
 type Info struct {
 	Host    string `json:"host"`
 	Process int    `json:"pid"`
-	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
+	User    string `json:"user,omitempty"`    // that it is on the server, where that can be told
+	Version string `json:"version,omitempty"` // of the lockmigrate module in it, where the build says
 }
 
 // Member is one process of the fleet as the record knows it.
