@@ -181,10 +181,10 @@ func printDemoTables(env *environment, r *demo.Result) error {
 			note += " (died inside)"
 		}
 		if m.Lost > 0 {
-			note += fmt.Sprintf(" (%d leases over too soon)", m.Lost)
+			note += fmt.Sprintf(" (%s over too soon)", counted(int64(m.Lost), "lease"))
 		}
 		if m.Err != nil {
-			note += fmt.Sprintf(" (%d errors, the last: %s)", m.Errors, terminal.Safe(m.Err.Error()))
+			note += fmt.Sprintf(" (%s, the last: %s)", counted(int64(m.Errors), "error"), terminal.Safe(m.Err.Error()))
 		}
 		members.Row(m.Name, fmt.Sprint(m.Turns), short(m.Longest), note)
 	}

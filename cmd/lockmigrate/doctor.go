@@ -106,9 +106,9 @@ func countOf(checks []doctor.Check, v doctor.Verdict) int {
 	return n
 }
 
-// markOf is a verdict in four columns.
+// markOf is a verdict in its colour.
 func markOf(ink terminal.Ink, v doctor.Verdict) string {
-	text := fmt.Sprintf("%-4s", v)
+	text := string(v)
 	switch v {
 	case doctor.Pass:
 		return ink.Good(text)
@@ -139,20 +139,22 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 	}
 	var b strings.Builder
 	ink := env.ink()
+	t := terminal.NewTable(terminal.Column{}, terminal.Column{}, terminal.Column{Wrap: true})
 	for _, c := range checks {
-		fmt.Fprintf(&b, "%s  %-18s %s", markOf(ink, c.Verdict), c.ID, terminal.Safe(c.Found))
+		what := terminal.Safe(c.Found)
 		if c.Server != "" {
-			fmt.Fprintf(&b, "  (%s)", c.Server)
+			what += "  (" + c.Server + ")"
 		}
-		b.WriteByte('\n')
+		t.Row(markOf(ink, c.Verdict), c.ID, what)
 		if c.Verdict == doctor.Pass && !all {
 			continue
 		}
-		fmt.Fprintf(&b, "      why:  %s\n", c.Why)
+		t.Row("", ink.Dim("why"), terminal.Safe(c.Why))
 		if c.Hint != "" {
-			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
+			t.Row("", ink.Dim("do"), terminal.Safe(c.Hint))
 		}
 	}
+	b.WriteString(t.Render(env.screen(), ink))
 	for _, server := range found.Servers {
 		b.WriteString(serverSummary(server, len(found.Servers) > 1))
 	}
@@ -172,7 +174,14 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 	if len(skipped) > 0 {
 		fmt.Fprintf(&b, "not looked at: %s\n", strings.Join(skipped, ", "))
 	}
-	fmt.Fprintf(&b, "verdict: %s", outcome)
+	verdict := ink.Warn(string(outcome))
+	switch outcome {
+	case doctor.Fit:
+		verdict = ink.Good(string(outcome))
+	case doctor.Unfit:
+		verdict = ink.Bad(string(outcome))
+	}
+	fmt.Fprintf(&b, "verdict: %s", verdict)
 	if len(open) > 0 {
 		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
 	}

@@ -23,7 +23,7 @@ const fencePoll = 100 * time.Millisecond
 
 // watchFence shows hits until the time is over. Ctrl-C ends it with the sum, as a success.
 func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, nodes []*fenceNode, window time.Duration) error {
-	fmt.Fprintf(env.stderr, "lockmigrate: reading ACL LOG every %v for %v\n", fencePoll, window)
+	env.note("reading ACL LOG every %v for %v", fencePoll, window)
 	watching, cancel := context.WithTimeout(ctx, window)
 	defer cancel()
 	last, stop := context.WithTimeout(ctx, window+500*time.Millisecond)

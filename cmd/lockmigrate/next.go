@@ -307,7 +307,7 @@ func (s *standing) print(env *environment, on step) error {
 	}
 	var b strings.Builder
 	ink := env.ink()
-	line := func(what, text string) { fmt.Fprintf(&b, "%-11s%s\n", what, terminal.Safe(text)) }
+	line := func(what, text string) { fmt.Fprintf(&b, "%-12s%s\n", what, terminal.Safe(text)) }
 	line("namespace", s.namespace)
 	line("stands at", on.Stands)
 	line("measured", s.measured())
@@ -315,7 +315,7 @@ func (s *standing) print(env *environment, on step) error {
 		line("keys", s.keys.String())
 	}
 	for _, w := range on.InWay {
-		fmt.Fprintf(&b, "%s %s\n", ink.Warn("in the way"), terminal.Safe(w))
+		fmt.Fprintf(&b, "%s  %s\n", ink.Warn("in the way"), terminal.Safe(w))
 	}
 	for _, c := range on.Costs {
 		line("cost", c)

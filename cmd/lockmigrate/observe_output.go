@@ -42,7 +42,7 @@ func (o *observeOutput) whileRunning(masters *observe.Masters, ended <-chan erro
 		case <-tick.C:
 			left := countdown("observe", time.Since(began), window)
 			if live {
-				o.redraw(left + "\n" + o.table(masters.Report(), 15))
+				o.redraw(left + "\n" + o.table(masters.Report(), 15, o.env.screen()-1))
 			} else {
 				status.Update(func() string { return left })
 			}
@@ -98,7 +98,7 @@ func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []strin
 		return out.Encode(doc)
 	}
 	var b strings.Builder
-	b.WriteString(o.table(r, 1000))
+	b.WriteString(o.table(r, 1000, o.env.screen()))
 	details(&b, r)
 	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, thousands(r.Commands), thousands(r.LockCommands))
 	if o.flags.from == "" && o.flags.pcap == "" {
@@ -168,8 +168,8 @@ func notSeen(r observe.Report, stopped string, holes []string) []string {
 	return why
 }
 
-// table is one row a client.
-func (o *observeOutput) table(r observe.Report, most int) string {
+// table is one row a client, for a screen of a width.
+func (o *observeOutput) table(r observe.Report, most, width int) string {
 	if len(r.Clients) == 0 {
 		return "no client used a lock\n"
 	}
@@ -193,7 +193,7 @@ func (o *observeOutput) table(r observe.Report, most int) string {
 		}
 		t.Row(id, c.Kind, c.Dialect, millis(c.LeaseMS), millis(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
 	}
-	text := t.Render(o.env.screen(), ink)
+	text := t.Render(width, ink)
 	if more := len(r.Clients) - most; more > 0 {
 		text += fmt.Sprintf("... and %d more\n", more)
 	}

@@ -133,7 +133,7 @@ func runScan(ctx context.Context, env *environment, flags scanFlags) error {
 		return failedError("", "write the result: %w", flushErr)
 	}
 	if summary.ClusterNode && end.Kind != endpoint.Cluster {
-		fmt.Fprintln(env.stderr, "lockmigrate: this server is one node of a cluster, and only its keys were scanned: write redis+cluster:// for all")
+		env.note("this server is one node of a cluster, and only its keys were scanned: write redis+cluster:// for all")
 	}
 	if err != nil && summary.Scanned > 0 && !errors.Is(err, context.Canceled) {
 		return failedError(hintOf(err), "after %d keys: %w", summary.Scanned, err)

@@ -173,7 +173,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	}
 	status.Clear()
 	if flags.html != "" {
-		fmt.Fprintf(env.stderr, "lockmigrate: the report is in %s\n", flags.html)
+		env.note("the report is in %s", flags.html)
 	}
 	if env.global.json {
 		err = printSweepJSON(env, r, wall)

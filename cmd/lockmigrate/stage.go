@@ -203,7 +203,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case flags.epoch != 0 && flags.epoch != view.Record.Epoch && to != from:
 		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", view.Record.Epoch, flags.epoch)
 	case to == from: // reached already: a command that is run again
-		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
+		env.note("namespace %s is at %v already", store.Namespace, to)
 		return followStage(ctx, env, store, flags)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
@@ -246,7 +246,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		status.Update(func() string { return text })
 		if why := who(blockers); why != last && !env.isTerminal(env.stderr) {
 			last = why
-			fmt.Fprintln(env.stderr, "lockmigrate: "+text)
+			env.note("%s", text)
 		}
 	})
 	status.Clear()
@@ -315,13 +315,13 @@ func obstacles(ctx context.Context, env *environment, at *place, view stages.Vie
 			return err
 		}
 		for _, note := range seen.besides() {
-			fmt.Fprintln(env.stderr, "lockmigrate: "+note)
+			env.note("%s", note)
 		}
 		refused = seen.modernCan(view.Record.Patterns)
 	case to == stages.Legacy:
 		unknown, err := unfenced(ctx, at.end, view)
 		for _, u := range unknown {
-			fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(u))
+			env.note("%s", terminal.Safe(u))
 		}
 		refused = err
 	}
@@ -359,7 +359,7 @@ func planMove(ctx context.Context, env *environment, store *stages.Store, view s
 		fmt.Fprintf(env.stdout, "first: %s: %s\n", terminal.Safe(refused.Error()), terminal.Safe(hintOf(refused)))
 		return nil
 	}
-	fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
+	env.note("nothing was written; add --execute to do it")
 	return nil
 }
 

@@ -119,7 +119,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	for _, line := range why {
-		fmt.Fprintf(env.stderr, "lockmigrate: from the profile: %s\n", terminal.Safe(line))
+		env.note("from the profile: %s", terminal.Safe(line))
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
@@ -206,7 +206,7 @@ func (f *stageFlags) measured() (why []string, err error) {
 // forceable lets --force overrule a refusal: it is said, and does not stand in the way.
 func forceable(env *environment, refused error, force string) error {
 	if refused != nil && isOwnError(refused) && strings.TrimSpace(force) != "" {
-		fmt.Fprintf(env.stderr, "lockmigrate: forced: %s\n", terminal.Safe(refused.Error()))
+		env.note("forced: %s", terminal.Safe(refused.Error()))
 		return nil
 	}
 	return refused
@@ -246,7 +246,7 @@ func printPlan(env *environment, plan string, record stages.Record, seen *keysSe
 		return err
 	}
 	if refused == nil {
-		fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
+		env.note("nothing was written; add --execute to do it")
 	}
 	return nil
 }
@@ -399,7 +399,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	}
 	changes := changed(from, to)
 	if len(changes) == 0 {
-		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is so already\n", at.store.Namespace)
+		env.note("namespace %s is so already", at.store.Namespace)
 		return showStage(ctx, env, at.store)
 	}
 	if from.Stage == stages.Modern && stages.Widens(from, to) {

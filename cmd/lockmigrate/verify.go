@@ -99,7 +99,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
 		})
 	}
-	opts.Warn = func(text string) { fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(text)) }
+	opts.Warn = func(text string) { env.note("%s", terminal.Safe(text)) }
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {

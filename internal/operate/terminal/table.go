@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -9,10 +10,10 @@ import (
 
 // Column says how one column of a table behaves.
 type Column struct {
-	Head  string
-	Right bool // numbers end at the right
-	Wrap  bool // is broken between words where the table is wider than the screen
-	Spare bool // is left out where the table is too wide even then; the table says so
+	Head  string // where no column has one, the table has no heading
+	Right bool   // numbers end at the right
+	Wrap  bool   // is broken between words where the table is wider than the screen
+	Spare bool   // is left out where the table is too wide even then; the table says so
 }
 
 // Table lays out rows in columns. It is not safe for concurrent use.
@@ -146,7 +147,9 @@ func (t *Table) draw(shown, widths []int, ink Ink) string {
 		head[i] = ink.Head(t.columns[c].Head)
 	}
 	w.SetColumnConfigs(configs)
-	w.AppendHeader(head)
+	if slices.ContainsFunc(t.columns, func(c Column) bool { return c.Head != "" }) {
+		w.AppendHeader(head)
+	}
 	for _, row := range t.rows {
 		cells := make(table.Row, len(shown))
 		for i, c := range shown {
