@@ -29,6 +29,7 @@ type environment struct {
 
 // globalFlags are the flags of the root.
 type globalFlags struct {
+	config      string
 	redis       string
 	tlsCA       string
 	tlsCert     string
