@@ -23,6 +23,7 @@ function lockmigrateChart(box, what) {
     const d = new Date(t * 1000), minute = two(d.getHours()) + ":" + two(d.getMinutes());
     return step >= 86400 ? two(d.getMonth() + 1) + "-" + two(d.getDate()) : step >= 60 ? minute : minute + ":" + two(d.getSeconds());
   });
+  const whole = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800]; // seconds from tick to tick
   const zone = () => localTime(Date.now()).split(" ").slice(1).join(" ");
   const axis = { stroke: () => css("dim"), grid: { stroke: () => css("line"), width: 1 }, ticks: { stroke: () => css("line"), width: 1 }, font: "11px system-ui, sans-serif", labelFont: "11px system-ui, sans-serif" };
   const size = () => ({ width: Math.max(box.clientWidth, 200), height: what.height || 180 });
@@ -36,7 +37,7 @@ function lockmigrateChart(box, what) {
     scales: { x: { time: !!what.time }, y: { range: (u, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
     cursor: { y: false, drag: { x: false, y: false } },
     axes: [
-      { ...axis, space: 70, size: 30, labelSize: 20, label: what.time ? "time, " + zone() : what.xlabel, ...(what.time ? { values: clock } : {}) },
+      { ...axis, space: 70, size: 30, labelSize: 20, label: what.time ? "time, " + zone() : what.xlabel, ...(what.time ? { values: clock, incrs: whole } : {}) },
       { ...axis, size: 46, labelSize: 16, label: what.unit, values: (u, ticks) => ticks.map((t) => t.toLocaleString("en-US")) },
     ],
     series: [
