@@ -72,6 +72,7 @@ of each packet, on the server's host: skews are against the clock of the host th
   tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
+	cmd.AddCommand(newObserveMergeCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
@@ -150,7 +151,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, limits.For)
-	if printErr := out.final(masters.Report(), masters.Cost(), masters.Holes(), err); printErr != nil {
+	if printErr := out.final(masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), err); printErr != nil {
 		return printErr
 	}
 	return explainStop(err)
@@ -199,7 +200,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
+	if printErr := out.final(o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
 		return printErr
 	}
 	if err == nil && len(holes) > 0 {
