@@ -139,22 +139,24 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 	}
 	var b strings.Builder
 	ink := env.ink()
-	t := terminal.NewTable(terminal.Column{}, terminal.Column{}, terminal.Column{Wrap: true})
+	names := 0
 	for _, c := range checks {
-		what := terminal.Safe(c.Found)
+		names = max(names, len(c.ID))
+	}
+	for _, c := range checks {
+		fmt.Fprintf(&b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
 		if c.Server != "" {
-			what += "  (" + c.Server + ")"
+			fmt.Fprintf(&b, "  (%s)", c.Server)
 		}
-		t.Row(markOf(ink, c.Verdict), c.ID, what)
+		b.WriteByte('\n')
 		if c.Verdict == doctor.Pass && !all {
 			continue
 		}
-		t.Row("", ink.Dim("why"), terminal.Safe(c.Why))
+		fmt.Fprintf(&b, "      why:  %s\n", terminal.Safe(c.Why))
 		if c.Hint != "" {
-			t.Row("", ink.Dim("do"), terminal.Safe(c.Hint))
+			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
 		}
 	}
-	b.WriteString(t.Render(env.screen(), ink))
 	for _, server := range found.Servers {
 		b.WriteString(serverSummary(server, len(found.Servers) > 1))
 	}

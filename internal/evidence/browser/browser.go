@@ -1,5 +1,5 @@
 // Package browser opens pages in a real Chromium for tests and for the pictures of the documents. It speaks the DevTools
-// protocol over a pipe: five commands of it, so that no library of all of them has to be compiled.
+// protocol over a pipe: a few commands of it, so that no library of all of them has to be compiled.
 package browser
 
 import (
