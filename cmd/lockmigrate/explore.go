@@ -236,11 +236,12 @@ proven               all interleavings of these few clients were run, and none b
 broken, as expected  the claim leaves out what the lock needs, or the old scheme does; the shortest run that breaks it is known
 otherwise            not what is known of the claim, or not searched to the end
 
+The letters of a claim:
 `)
 	for _, l := range letters {
 		fmt.Fprintf(&b, "%s  %s\n", l.letter, l.one)
 	}
-	b.WriteString("\nall claims: lockmigrate explore --all; one, with its run: lockmigrate explore --claim LLL-clobber\n")
+	b.WriteString("\nall claims:        lockmigrate explore --all\none, with its run: lockmigrate explore --claim LLL-clobber\n")
 	return b.String()
 }
 

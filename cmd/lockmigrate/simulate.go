@@ -165,9 +165,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	r := report.Collect(axes, outcomes, flags.seed)
 	r.Command = command
 	if flags.html != "" {
-		status.Clear()
-		status.Update(func() string { return "simulate: shrinking the breaks, writing the report" })
-		if err := writeReport(ctx, env, r, flags.html); err != nil {
+		if err := writeReport(ctx, status, r, flags.html); err != nil {
 			return err
 		}
 	}
@@ -209,9 +207,15 @@ func checkSweep(ctx context.Context, plan *grid.Plan, outcomes []grid.Outcome) e
 }
 
 // writeReport shrinks the breaks, refutes the claims, and writes the file.
-func writeReport(ctx context.Context, env *environment, r *report.Report, path string) error {
+func writeReport(ctx context.Context, status *terminal.Status, r *report.Report, path string) error {
+	status.Clear()
+	status.Update(func() string { return "simulate: looking for the smallest runs that break" })
 	r.Shrink()
-	for _, c := range explore.Claims() {
+	claims := explore.Claims()
+	for i, c := range claims {
+		status.Update(func() string {
+			return fmt.Sprintf("report %s %d of %d claims", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims))
+		})
 		if c.Expected == explore.Violated {
 			r.Claims = append(r.Claims, explore.Check(ctx, c, explore.Limits{}))
 		}

@@ -429,7 +429,8 @@ type memberJSON struct {
 	Left    int64  `json:"lease_left_ms"` // negative: silent
 	Skew    int64  `json:"skew_ms"`       // positive: ahead of the server
 	User    string `json:"user,omitempty"`
-	Misfit  string `json:"misfit,omitempty"` // why it cannot run the namespace
+	Version string `json:"version,omitempty"` // of the lockmigrate module in it, where its build says
+	Misfit  string `json:"misfit,omitempty"`  // why it cannot run the namespace
 }
 
 type blockerJSON struct {
@@ -490,7 +491,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
-			User: m.Info.User, Misfit: m.Misfit,
+			User: m.Info.User, Version: m.Info.Version, Misfit: m.Misfit,
 		}
 		if stages.Valid(m.Stage) {
 			row.Stage = m.Stage.String()
@@ -513,7 +514,7 @@ func printView(env *environment, view stages.View, blockers []stages.Blocker) er
 	} else {
 		ink := env.ink()
 		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
-			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true})
+			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "VERSION", Spare: true})
 		for _, m := range view.Members {
 			stage, last := memberStage(m), seen(m)
 			if m.Misfit != "" {
@@ -522,7 +523,7 @@ func printView(env *environment, view stages.View, blockers []stages.Blocker) er
 			if m.Left < 0 {
 				last = ink.Warn(last)
 			}
-			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()))
+			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), orDash(terminal.Safe(m.Info.Version)))
 		}
 		b.WriteString(t.Render(env.screen(), ink))
 	}
