@@ -5,7 +5,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults
+.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults pictures
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -36,6 +36,9 @@ lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
+
+pictures: ## docs/pictures, from what the tools print and show (redis-server, Chromium)
+	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/pictures -run TestPictures -v -args -update
 
 bench: ## every lock beside its peers, and docs/benchmarks.md anew (about six minutes, redis-server on the PATH)
 	cd bench && $(GO) run . -docs ../docs $(BENCHFLAGS)

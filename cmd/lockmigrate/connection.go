@@ -8,13 +8,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-// endpoint returns where --redis or LOCKMIGRATE_REDIS leads, fallback if neither is set, and a function
+// endpoint returns where --redis or a setting leads, fallback if neither is given, and a function
 // that ends what it started. Nothing is connected yet, except that an embedded server runs.
 func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), error) {
 	url := env.global.redis
-	if url == "" {
-		url = env.getenv("LOCKMIGRATE_REDIS")
-	}
 	if url == "" {
 		url = fallback
 	}

@@ -91,7 +91,11 @@ func demoStatus(now demo.Situation) string {
 }
 
 func printEvent(env *environment, e demo.Event) {
-	line := fmt.Sprintf("%5.1f s  %-7s  %s", e.At.Seconds(), e.Act, e.Text)
+	text := e.Text
+	if e.Alarm {
+		text = env.ink().Bad(text)
+	}
+	line := fmt.Sprintf("%5.1f s  %-7s  %s", e.At.Seconds(), e.Act, text)
 	if env.isTerminal(env.stdout) {
 		line = wrap(line, env.width(env.stdout), 18)
 	}
@@ -140,7 +144,7 @@ type demoLineJSON struct {
 
 func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
 	if !env.global.json {
-		return printDemoTables(env.stdout, r)
+		return printDemoTables(env, r)
 	}
 	doc := demoJSON{Server: end.String(), Stages: map[string]int{}, Overlaps: len(r.Overlaps), Seconds: r.Elapsed.Seconds(), Complete: r.Complete}
 	for _, a := range r.Acts {
@@ -163,40 +167,47 @@ func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
 }
 
 // printDemoTables prints who got how many turns, what each act came to, and the count on the last line.
-func printDemoTables(w io.Writer, r *demo.Result) error {
+func printDemoTables(env *environment, r *demo.Result) error {
 	var b strings.Builder
+	ink := env.ink()
 	most := 1
 	for _, m := range r.Members {
 		most = max(most, m.Turns)
 	}
-	b.WriteString("\nMEMBER   TURNS  LONGEST WAIT\n")
+	members := terminal.NewTable(terminal.Column{Head: "MEMBER"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "LONGEST WAIT"}, terminal.Column{Wrap: true})
 	for _, m := range r.Members {
 		const widest = 30
-		bar := strings.Repeat("#", (m.Turns*widest+most-1)/most)
-		fmt.Fprintf(&b, "%-7s  %5d  %-12s  %s", m.Name, m.Turns, short(m.Longest), bar)
+		note := strings.Repeat("#", (m.Turns*widest+most-1)/most)
 		if m.Crashed {
-			b.WriteString(" (died inside)")
+			note += " (died inside)"
 		}
 		if m.Lost > 0 {
-			fmt.Fprintf(&b, " (%d leases over too soon)", m.Lost)
+			note += fmt.Sprintf(" (%s over too soon)", counted(int64(m.Lost), "lease"))
 		}
 		if m.Err != nil {
-			fmt.Fprintf(&b, " (%d errors, the last: %s)", m.Errors, terminal.Safe(m.Err.Error()))
+			note += fmt.Sprintf(" (%s, the last: %s)", counted(int64(m.Errors), "error"), terminal.Safe(m.Err.Error()))
 		}
-		b.WriteByte('\n')
+		members.Row(m.Name, fmt.Sprint(m.Turns), short(m.Longest), note)
 	}
-	b.WriteString("\nACT                         STAGE   TURNS  OVERLAPS\n")
+	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
+	overlaps := func(n int) string {
+		if n > 0 {
+			return ink.Bad(fmt.Sprint(n))
+		}
+		return ink.Good("0")
+	}
 	for _, a := range r.Acts {
-		fmt.Fprintf(&b, "%-26s  %-6s  %5d  %8d\n", a.Title, a.Stage, a.Turns, a.Overlaps)
+		acts.Row(a.Title, a.Stage, fmt.Sprint(a.Turns), overlaps(a.Overlaps))
 	}
+	b.WriteString("\n" + members.Render(env.screen(), ink) + "\n" + acts.Render(env.screen(), ink))
 	if !r.Complete {
-		b.WriteString("(not played to the end)\n")
+		b.WriteString(ink.Warn("(not played to the end)") + "\n")
 	}
 	b.WriteByte('\n')
 	for _, s := range r.Stages() {
-		fmt.Fprintf(&b, "overlaps: %d at stage %s, %d turns\n", s.Overlaps, s.Stage, s.Turns)
+		fmt.Fprintf(&b, "overlaps: %s at stage %s, %d turns\n", overlaps(s.Overlaps), s.Stage, s.Turns)
 	}
-	fmt.Fprintf(&b, "overlaps: %d\n", len(r.Overlaps))
-	_, err := io.WriteString(w, b.String())
+	fmt.Fprintf(&b, "overlaps: %s\n", overlaps(len(r.Overlaps)))
+	_, err := io.WriteString(env.stdout, b.String())
 	return err
 }

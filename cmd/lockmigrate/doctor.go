@@ -106,6 +106,19 @@ func countOf(checks []doctor.Check, v doctor.Verdict) int {
 	return n
 }
 
+// markOf is a verdict in its colour.
+func markOf(ink terminal.Ink, v doctor.Verdict) string {
+	text := string(v)
+	switch v {
+	case doctor.Pass:
+		return ink.Good(text)
+	case doctor.Fail:
+		return ink.Bad(text)
+	default:
+		return ink.Warn(text)
+	}
+}
+
 func useNames() []string {
 	var names []string
 	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
@@ -125,8 +138,13 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		return out.Encode(map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations})
 	}
 	var b strings.Builder
+	ink := env.ink()
+	names := 0
 	for _, c := range checks {
-		fmt.Fprintf(&b, "%-4s  %-18s %s", c.Verdict, c.ID, terminal.Safe(c.Found))
+		names = max(names, len(c.ID))
+	}
+	for _, c := range checks {
+		fmt.Fprintf(&b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
 		if c.Server != "" {
 			fmt.Fprintf(&b, "  (%s)", c.Server)
 		}
@@ -134,7 +152,7 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		if c.Verdict == doctor.Pass && !all {
 			continue
 		}
-		fmt.Fprintf(&b, "      why:  %s\n", c.Why)
+		fmt.Fprintf(&b, "      why:  %s\n", terminal.Safe(c.Why))
 		if c.Hint != "" {
 			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
 		}
@@ -158,7 +176,14 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 	if len(skipped) > 0 {
 		fmt.Fprintf(&b, "not looked at: %s\n", strings.Join(skipped, ", "))
 	}
-	fmt.Fprintf(&b, "verdict: %s", outcome)
+	verdict := ink.Warn(string(outcome))
+	switch outcome {
+	case doctor.Fit:
+		verdict = ink.Good(string(outcome))
+	case doctor.Unfit:
+		verdict = ink.Bad(string(outcome))
+	}
+	fmt.Fprintf(&b, "verdict: %s", verdict)
 	if len(open) > 0 {
 		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
 	}

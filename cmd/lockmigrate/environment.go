@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -26,6 +29,7 @@ type environment struct {
 
 // globalFlags are the flags of the root.
 type globalFlags struct {
+	config      string
 	redis       string
 	tlsCA       string
 	tlsCert     string
@@ -53,20 +57,46 @@ func (env *environment) status() *terminal.Status {
 	return terminal.NewStatus(env.stderr, func() int { return env.width(env.stderr) })
 }
 
+// screen is how many columns results have; 0 where they go to a file or a pipe, which have no width.
+func (env *environment) screen() int {
+	if !env.isTerminal(env.stdout) {
+		return 0
+	}
+	return env.width(env.stdout)
+}
+
+// ink is what colours results: on a terminal, unless NO_COLOR is set or TERM is dumb.
+func (env *environment) ink() terminal.Ink {
+	return terminal.Ink(env.isTerminal(env.stdout) && env.getenv("NO_COLOR") == "" && env.getenv("TERM") != "dumb")
+}
+
 // show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
 // the last column. A line that a reader may copy as a command stays whole: the terminal breaks it, and copies it whole.
-func (env *environment) show(text string) error {
-	if env.isTerminal(env.stdout) {
-		text = fold(text, env.width(env.stdout))
+func (env *environment) show(lines string) error {
+	if width := env.screen(); width > 0 {
+		lines = fold(lines, width)
 	}
-	_, err := io.WriteString(env.stdout, text)
+	_, err := io.WriteString(env.stdout, lines)
 	return err
 }
 
+// note writes one line of diagnostics.
+func (env *environment) note(format string, args ...any) {
+	env.say("lockmigrate: " + fmt.Sprintf(format, args...))
+}
+
+// say writes a line to stderr; on a terminal it is broken between words, unless it names a command, which is copied.
+func (env *environment) say(line string) {
+	if env.isTerminal(env.stderr) && !strings.Contains(line, `"lockmigrate `) {
+		line = wrap(line, env.width(env.stderr), len("lockmigrate: "))
+	}
+	fmt.Fprintln(env.stderr, line)
+}
+
 // fold breaks the lines of a text that are wider than width.
-func fold(text string, width int) string {
+func fold(lines string, width int) string {
 	var b strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(lines) {
 		if !strings.Contains(line, "ACL SETUSER") {
 			line = wrap(line, width, lastColumn(line, width/2))
 		}
@@ -77,6 +107,7 @@ func fold(text string, width int) string {
 
 // lastColumn is where the last column of a line begins that begins before a limit: behind two blanks or more.
 func lastColumn(line string, limit int) int {
+	line = text.StripEscape(line)
 	at := 0
 	for i := 1; i <= min(len(line)-1, limit); i++ {
 		if line[i-1] == ' ' && line[i] != ' ' && (i < 2 || line[i-2] == ' ') {

@@ -12,12 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
 
 // exploreFlags are the flags of explore.
 type exploreFlags struct {
 	claims []string
+	all    bool
 	trace  bool
 	states int
 }
@@ -32,8 +34,11 @@ their real protocol code, with the delays, crashes, late deletes, lost replies a
 failovers that the claim allows. Either no interleaving has two holders at once, and
 the claim holds within its bounds; or it prints the shortest run that has.
 
-Each claim has the verdict that is known of it. Exit code 3 if one differs.`,
+Each claim has the verdict that is known of it. Bare, explore checks all claims and
+sums them up by the kinds of client in them; --all lists them. Exit code 3 if a verdict
+differs, 4 if a search did not end.`,
 		Example: `  lockmigrate explore
+  lockmigrate explore --all
   lockmigrate explore --claim LLL-clobber
   lockmigrate explore --claim 'LB-*' --trace`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,6 +47,7 @@ Each claim has the verdict that is known of it. Exit code 3 if one differs.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&flags.claims, "claim", nil, "only the claims of these `ID`s; a * at the end stands for any")
+	f.BoolVar(&flags.all, "all", false, "list the claims one by one")
 	f.BoolVar(&flags.trace, "trace", false, "print the counterexamples, also when all verdicts are as expected")
 	f.IntVar(&flags.states, "states", explore.DefaultStates, "stop a search after this many states, as incomplete")
 	return cmd
@@ -63,7 +69,7 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 			}
 		}
 		if len(chosen) == before {
-			return nil, usageError(`"lockmigrate explore" lists them`, "no claim is named %q", p)
+			return nil, usageError(`"lockmigrate explore --all" lists them`, "no claim is named %q", p)
 		}
 	}
 	return slices.CompactFunc(chosen, func(a, b explore.Claim) bool { return a.ID == b.ID }), nil
@@ -83,24 +89,25 @@ func runExplore(ctx context.Context, env *environment, flags exploreFlags) error
 	found := make([]explore.Finding, len(claims))
 	done := searchAll(ctx, env, claims, flags.states, found)
 	for i := range claims {
-		status.Update(func() string { return fmt.Sprintf("%s (%d of %d)", claims[i].ID, i+1, len(claims)) })
+		status.Update(func() string {
+			return fmt.Sprintf("explore %s %d of %d claims: %s", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims), claims[i].ID)
+		})
 		<-done[i]
 		if err := ctx.Err(); err != nil {
 			return err
-		}
-		if !env.global.json {
-			status.Clear()
-			printFinding(env, &found[i], flags.trace || len(flags.claims) == 1)
 		}
 	}
 	wall := env.now().Sub(start)
 	status.Clear()
 	if env.global.json {
-		if err := printFindingsJSON(env, found); err != nil {
-			return err
-		}
+		err = printFindingsJSON(env, found)
+	} else {
+		err = env.show(exploreText(env, found, flags, wall))
 	}
-	return judgeFindings(env, found, wall)
+	if err != nil {
+		return err
+	}
+	return judgeFindings(found)
 }
 
 // searchAll searches the claims on all cores; done[i] is closed when found[i] is there. The searches
@@ -128,14 +135,7 @@ func searchAll(ctx context.Context, env *environment, claims []explore.Claim, st
 	return done
 }
 
-func judgeFindings(env *environment, found []explore.Finding, wall time.Duration) error {
-	states := 0
-	for i := range found {
-		states += found[i].States
-	}
-	if !env.global.json {
-		fmt.Fprintf(env.stdout, "%d claims, %s states, %.1fs (%s states a second)\n", len(found), thousands(int64(states)), wall.Seconds(), thousands(perSecond(int64(states), wall)))
-	}
+func judgeFindings(found []explore.Finding) error {
 	for i := range found {
 		f := &found[i]
 		switch {
@@ -149,25 +149,147 @@ func judgeFindings(env *environment, found []explore.Finding, wall time.Duration
 	return nil
 }
 
-func printFinding(env *environment, f *explore.Finding, trace bool) {
-	mark := "ok "
-	if !f.AsExpected() {
-		mark, trace = "NOT", true
+// exploreText is the summary by family, or the claims one by one; then what broke that should not, and the count.
+func exploreText(env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) string {
+	var b strings.Builder
+	chosen := len(flags.claims) > 0
+	if flags.all || chosen {
+		b.WriteString(claimTable(env, found))
+	} else {
+		b.WriteString(familyTable(env, found))
 	}
-	complete := "complete"
-	if !f.Complete {
-		complete = "not complete"
-	}
-	size := fmt.Sprintf("%s states, depth %d, %s", thousands(int64(f.States)), f.Depth, complete)
-	if f.Violated {
-		size = fmt.Sprintf("%d server commands, depth %d, %s states", explore.Commands(f.Trace), f.Depth, thousands(int64(f.States)))
-	}
-	fmt.Fprintf(env.stdout, "%s %-10s %-26s %-6s %s (%s)\n", mark, f.Verdict, f.ID, f.Clients, f.Assumptions, size)
-	if trace {
-		for i := range f.Trace {
-			fmt.Fprintf(env.stdout, "    %s\n", f.Trace[i].Text(f.Model))
+	states := 0
+	for i := range found {
+		f := &found[i]
+		states += f.States
+		if !f.AsExpected() || flags.trace || chosen && len(found) == 1 {
+			b.WriteString(counterexample(f))
 		}
 	}
+	fmt.Fprintf(&b, "\n%s, %s states, %.1fs (%s states a second)\n", counted(int64(len(found)), "claim"), thousands(int64(states)), wall.Seconds(), thousands(perSecond(int64(states), wall)))
+	return b.String()
+}
+
+// letters are the kinds of client in a claim, in the order of a migration.
+var letters = []struct{ letter, one, many string }{
+	{"L", "an old client: SETNX and GETSET of an expiry", "old clients"},
+	{"S", "an old client behind a sidecar", "sidecars"},
+	{"B", "a Go client at stage bridge", "bridges"},
+	{"M", "a Go client with a token lock, as at stage modern", "tokens"},
+}
+
+// familyOf names the kinds of client that a claim is about: "old clients + bridges".
+func familyOf(c explore.Claim) string {
+	var parts []string
+	for _, l := range letters {
+		if strings.Contains(c.Clients, l.letter) {
+			parts = append(parts, l.many)
+		}
+	}
+	return strings.Join(parts, " + ")
+}
+
+// familyTable sums the claims up by the kinds of client that they are about.
+func familyTable(env *environment, found []explore.Finding) string {
+	type sum struct{ claims, proven, broken, wrong int }
+	sums := map[string]*sum{}
+	var order []string
+	for i := range found {
+		f := &found[i]
+		name := familyOf(f.Claim)
+		if sums[name] == nil {
+			sums[name] = &sum{}
+			order = append(order, name)
+		}
+		s := sums[name]
+		s.claims++
+		switch {
+		case !f.AsExpected():
+			s.wrong++
+		case f.Verdict == explore.Violated:
+			s.broken++
+		default:
+			s.proven++
+		}
+	}
+	ink := env.ink()
+	t := terminal.NewTable(terminal.Column{Head: "CLIENTS TOGETHER", Wrap: true}, terminal.Column{Head: "CLAIMS", Right: true}, terminal.Column{Head: "PROVEN", Right: true},
+		terminal.Column{Head: "BROKEN, AS EXPECTED", Right: true, Wrap: true}, terminal.Column{Head: "OTHERWISE", Right: true})
+	var all sum
+	row := func(name string, s *sum) {
+		wrong := "0"
+		if s.wrong > 0 {
+			wrong = ink.Bad(fmt.Sprint(s.wrong))
+		}
+		t.Row(name, fmt.Sprint(s.claims), ink.Good(fmt.Sprint(s.proven)), fmt.Sprint(s.broken), wrong)
+	}
+	for _, name := range order {
+		s := sums[name]
+		row(name, s)
+		all = sum{all.claims + s.claims, all.proven + s.proven, all.broken + s.broken, all.wrong + s.wrong}
+	}
+	row("all", &all)
+	var b strings.Builder
+	b.WriteString(t.Render(env.screen(), ink))
+	b.WriteString(`
+proven               all interleavings of these few clients were run, and none breaks the claim
+broken, as expected  the claim leaves out what the lock needs, or the old scheme does; the shortest run that breaks it is known
+otherwise            not what is known of the claim, or not searched to the end
+
+The letters of a claim:
+`)
+	for _, l := range letters {
+		fmt.Fprintf(&b, "%s  %s\n", l.letter, l.one)
+	}
+	b.WriteString("\nall claims:        lockmigrate explore --all\none, with its run: lockmigrate explore --claim LLL-clobber\n")
+	return b.String()
+}
+
+// claimTable has a row for each claim.
+func claimTable(env *environment, found []explore.Finding) string {
+	ink := env.ink()
+	t := terminal.NewTable(terminal.Column{Head: "VERDICT", Wrap: true}, terminal.Column{Head: "CLAIM"}, terminal.Column{Head: "CLIENTS"}, terminal.Column{Head: "UNDER WHAT", Wrap: true},
+		terminal.Column{Head: "STATES", Right: true, Spare: true}, terminal.Column{Head: "DEPTH", Right: true, Spare: true}, terminal.Column{Head: "COMMANDS", Right: true, Spare: true})
+	for i := range found {
+		f := &found[i]
+		commands := ""
+		if f.Violated {
+			commands = fmt.Sprint(explore.Commands(f.Trace))
+		}
+		t.Row(verdictWords(f, ink), f.ID, f.Clients, f.Assumptions, thousands(int64(f.States)), fmt.Sprint(f.Depth), commands)
+	}
+	return t.Render(env.screen(), ink)
+}
+
+// verdictWords says what a verdict is, beside the one that was expected.
+func verdictWords(f *explore.Finding, ink terminal.Ink) string {
+	switch {
+	case f.Verdict == explore.Incomplete:
+		return ink.Warn("not searched to the end")
+	case f.AsExpected() && f.Verdict == explore.Violated:
+		return "broken, as expected"
+	case f.AsExpected():
+		return ink.Good("proven")
+	case f.Verdict == explore.Violated && f.Expected == explore.Violated:
+		return ink.Bad("BROKEN, but not as briefly as expected")
+	case f.Verdict == explore.Violated:
+		return ink.Bad("BROKEN, expected to hold")
+	default:
+		return ink.Bad("HOLDS, expected to break")
+	}
+}
+
+// counterexample is the shortest run that breaks a claim, empty if there is none.
+func counterexample(f *explore.Finding) string {
+	if len(f.Trace) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s, the shortest run that breaks it (%s):\n", f.ID, counted(int64(explore.Commands(f.Trace)), "server command"))
+	for i := range f.Trace {
+		fmt.Fprintf(&b, "    %s\n", f.Trace[i].Text(f.Model))
+	}
+	return b.String()
 }
 
 // claimJSON is one claim in JSON.

@@ -23,7 +23,7 @@ const fencePoll = 100 * time.Millisecond
 
 // watchFence shows hits until the time is over. Ctrl-C ends it with the sum, as a success.
 func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, nodes []*fenceNode, window time.Duration) error {
-	fmt.Fprintf(env.stderr, "lockmigrate: reading ACL LOG every %v for %v\n", fencePoll, window)
+	env.note("reading ACL LOG every %v for %v", fencePoll, window)
 	watching, cancel := context.WithTimeout(ctx, window)
 	defer cancel()
 	last, stop := context.WithTimeout(ctx, window+500*time.Millisecond)
@@ -40,9 +40,24 @@ func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 		})
 	}
 	go func() { reading.Wait(); close(hits) }()
+	status := env.status()
+	began := time.Now()
+	progress := time.NewTicker(time.Second)
+	defer progress.Stop()
 	total := int64(0)
 	var failed error
-	for h := range hits {
+	for watched := true; watched; {
+		var h fence.Hit
+		select {
+		case <-progress.C:
+			status.Update(func() string { return countdown("fence", time.Since(began), window) })
+			continue
+		case h, watched = <-hits:
+		}
+		status.Clear()
+		if !watched {
+			break
+		}
 		total += h.Count
 		if err := printHit(env, h); err != nil && failed == nil {
 			failed = err

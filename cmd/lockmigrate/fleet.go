@@ -192,7 +192,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 		seen := &p.Clients[i]
 		scheme, known := session.SchemeNamed(seen.Kind)
 		if !known {
-			fmt.Fprintf(env.stderr, "lockmigrate: left out: %s: no scheme here plays clients of kind %s\n", terminal.Quoted(seen.Name), terminal.Quoted(seen.Kind))
+			env.note("left out: %s: no scheme here plays clients of kind %s", terminal.Quoted(seen.Name), terminal.Quoted(seen.Kind))
 			continue
 		}
 		if len(sets[i]) == 0 {
@@ -208,7 +208,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 		if d, err := protocol.DialectNamed(seen.Dialect); err == nil {
 			c.Dialect = d
 		} else if seen.Kind == "legacy" && seen.Dialect != "" {
-			fmt.Fprintf(env.stderr, "lockmigrate: left out: %s: no scheme here plays clients of kind %s, dialect %s\n", terminal.Quoted(seen.Name), seen.Kind, terminal.Quoted(seen.Dialect))
+			env.note("left out: %s: no scheme here plays clients of kind %s, dialect %s", terminal.Quoted(seen.Name), seen.Kind, terminal.Quoted(seen.Dialect))
 			continue
 		}
 		c.Member.Release = c.Dialect.Release

@@ -5,20 +5,23 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // thousands writes a count with commas: 1,234,567.
 func thousands(n int64) string {
-	text := strconv.FormatInt(n, 10)
+	digits := strconv.FormatInt(n, 10)
 	first := 0
 	if n < 0 {
 		first = 1
 	}
-	for i := len(text) - 3; i > first; i -= 3 {
-		text = text[:i] + "," + text[i:]
+	for i := len(digits) - 3; i > first; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
 	}
-	return text
+	return digits
 }
 
 // counted writes a count with its noun: "1 lock", "2,000 locks".
@@ -67,12 +70,26 @@ func short(d time.Duration) string {
 	}
 }
 
-// wrap breaks a line between words where it is wider than width; what follows is indented.
-func wrap(text string, width, indent int) string {
+// countdown is the progress of what runs for a fixed time.
+func countdown(what string, ran, all time.Duration) string {
+	return fmt.Sprintf("%s %s %v left", what, terminal.Bar(float64(ran)/float64(max(all, 1))), max(0, all-ran).Round(time.Second))
+}
+
+// timeLeft guesses how long the rest takes, once a twentieth is done.
+func timeLeft(ran time.Duration, done, all int) string {
+	if done == 0 || done*20 < all {
+		return ""
+	}
+	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
+}
+
+// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an
+// indent.
+func wrap(line string, width, indent int) string {
 	var b strings.Builder
 	column := 0
-	for i, word := range strings.Split(text, " ") {
-		length := utf8.RuneCountInString(word)
+	for i, word := range strings.Split(line, " ") {
+		length := text.StringWidthWithoutEscSequences(word)
 		switch {
 		case i == 0:
 		case column+1+length > width && column > indent:
@@ -89,7 +106,7 @@ func wrap(text string, width, indent int) string {
 }
 
 // reflow fills the paragraphs of a text to a width. Lines that begin with a blank stay as they are.
-func reflow(text string, width int) string {
+func reflow(page string, width int) string {
 	var out []string
 	var paragraph string
 	end := func() {
@@ -98,7 +115,7 @@ func reflow(text string, width int) string {
 			paragraph = ""
 		}
 	}
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(page, "\n") {
 		switch {
 		case line == "" || line[0] == ' ' || line[0] == '\t':
 			end()

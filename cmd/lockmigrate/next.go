@@ -379,7 +379,8 @@ func (s *standing) print(env *environment, on step) error {
 		return json.NewEncoder(env.stdout).Encode(doc)
 	}
 	var b strings.Builder
-	line := func(what, text string) { fmt.Fprintf(&b, "%-11s%s\n", what, terminal.Safe(text)) }
+	ink := env.ink()
+	line := func(what, text string) { fmt.Fprintf(&b, "%-12s%s\n", what, terminal.Safe(text)) }
 	line("namespace", s.namespace)
 	line("stands at", on.Stands)
 	line("measured", s.measured())
@@ -387,7 +388,7 @@ func (s *standing) print(env *environment, on step) error {
 		line("keys", s.keys.String())
 	}
 	for _, w := range on.InWay {
-		line("in the way", w)
+		fmt.Fprintf(&b, "%s  %s\n", ink.Warn("in the way"), terminal.Safe(w))
 	}
 	for _, c := range on.Costs {
 		line("cost", c)
@@ -401,6 +402,6 @@ func (s *standing) print(env *environment, on step) error {
 	if err := env.show(b.String()); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(env.stdout, "\n  %s\n", terminal.Safe(on.Command)) // whole: it is copied
+	_, err := fmt.Fprintf(env.stdout, "\n  %s\n", ink.Head(terminal.Safe(on.Command))) // whole: it is copied
 	return err
 }

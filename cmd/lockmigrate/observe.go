@@ -156,7 +156,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 		return err
 	}
 	defer stop()
-	fmt.Fprintf(env.stderr, "lockmigrate: observing %s for %v with MONITOR; a busy server will feel it\n", end, limits.For)
+	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, limits.For)
 	masters, err := observe.StartMasters(ctx, end, opts, limits, newFollower(env, flags.follow).event)
 	if err != nil {
 		return explainStop(err)

@@ -24,9 +24,14 @@ func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
 	return &observeOutput{env: env, flags: flags}
 }
 
-// whileRunning shows the live table until the observation has ended.
+// whileRunning shows the live table until the observation has ended, or a countdown where the table has no place.
 func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, ended <-chan error, window time.Duration) error {
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
+	status := o.env.status()
+	if !live && o.env.isTerminal(o.env.stdout) {
+		status = terminal.NewStatus(nil, nil) // the rows stream on the same screen
+	}
+	defer status.Clear()
 	began := time.Now()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -36,9 +41,11 @@ func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, 
 			o.erase()
 			return err
 		case <-tick.C:
+			left := countdown("observe", time.Since(began), window)
 			if live {
-				left := max(0, window-time.Since(began)).Round(time.Second)
-				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(seen.Report(), 15))
+				o.redraw(left + "\n" + o.table(seen.Report(), 15, o.env.screen()-1))
+			} else {
+				status.Update(func() string { return left })
 			}
 		}
 	}
@@ -55,17 +62,9 @@ func (o *observeOutput) redraw(text string) {
 	o.erase()
 	width := o.env.width(o.env.stdout)
 	for line := range strings.Lines(text) {
-		fmt.Fprintln(o.env.stdout, cutTo(strings.TrimRight(line, "\n"), width-1))
+		fmt.Fprintln(o.env.stdout, terminal.Cut(strings.TrimRight(line, "\n"), width-1))
 		o.lines++
 	}
-}
-
-// cutTo shortens a line to a number of columns, each character counting as one.
-func cutTo(line string, columns int) string {
-	if runes := []rune(line); len(runes) > columns && columns > 0 {
-		return string(runes[:columns])
-	}
-	return line
 }
 
 // observeDocument is what --json prints.
@@ -102,11 +101,11 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 		return out.Encode(doc)
 	}
 	var b strings.Builder
-	b.WriteString(table(r, 1000))
+	b.WriteString(o.table(r, 1000, o.env.screen()))
 	details(&b, r)
-	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, count(r.Commands), count(r.LockCommands))
+	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, thousands(r.Commands), thousands(r.LockCommands))
 	if o.flags.from == "" && o.flags.pcap == "" {
-		held := fmt.Sprintf("held at most %s KiB of it", count(cost.BufferPeak>>10))
+		held := fmt.Sprintf("held at most %s KiB of it", thousands(cost.BufferPeak>>10))
 		if cost.BufferUnknown != "" {
 			held = "held nobody knows how much of it"
 		}
@@ -114,7 +113,7 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 		if cost.LoadUnknown != "" {
 			load = "its load is not known"
 		}
-		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, %s; %s; %s reads of ours\n", float64(cost.Bytes)/(1<<20), held, load, count(cost.ReadsOfOurs))
+		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, %s; %s; %s reads of ours\n", float64(cost.Bytes)/(1<<20), held, load, thousands(cost.ReadsOfOurs))
 		if cost.LoadUnknown != "" {
 			fmt.Fprintf(&b, "NO LIMIT ON THE SERVER'S LOAD WAS KEPT: %s\n", terminal.Safe(cost.LoadUnknown))
 		}
@@ -132,14 +131,14 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 		fmt.Fprintf(&b, "NOT ALL WAS SEEN: %s\n", terminal.Safe(h))
 	}
 	if r.Garbled > 0 {
-		fmt.Fprintf(&b, "%s lines could not be read\n", count(r.Garbled))
+		fmt.Fprintf(&b, "%s lines could not be read\n", thousands(r.Garbled))
 	}
 	if r.Crowded > 0 {
-		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", count(r.Crowded))
+		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", thousands(r.Crowded))
 	}
 	drifts(&b, measured)
 	if keys, clients := measured.Unsure(); keys > 0 {
-		fmt.Fprintf(&b, "%s keys were acquired once, by %d clients: who else locks them is not known; observe for longer\n", count(keys), clients)
+		fmt.Fprintf(&b, "%s keys were acquired once, by %d clients: who else locks them is not known; observe for longer\n", thousands(keys), clients)
 	}
 	if o.flags.profile != "" {
 		file := terminal.Quoted(o.flags.profile)
@@ -160,26 +159,26 @@ func notSeen(r observe.Report, stopped string, holes []string) []string {
 		why = append(why, "all commands: "+h)
 	}
 	if r.Garbled > 0 {
-		why = append(why, fmt.Sprintf("%s lines that could not be read", count(r.Garbled)))
+		why = append(why, fmt.Sprintf("%s lines that could not be read", thousands(r.Garbled)))
 	}
 	if r.Crowded > 0 {
-		why = append(why, fmt.Sprintf("%s commands of too many connections", count(r.Crowded)))
+		why = append(why, fmt.Sprintf("%s commands of too many connections", thousands(r.Crowded)))
 	}
 	return why
 }
 
-// table is one row a client.
-func table(r observe.Report, most int) string {
-	var b strings.Builder
+// table is one row a client, for a screen of a width.
+func (o *observeOutput) table(r observe.Report, most, width int) string {
 	if len(r.Clients) == 0 {
 		return "no client used a lock\n"
 	}
-	fmt.Fprintf(&b, "%-22s %-8s %-14s %9s %7s %20s %8s %8s %9s %9s  %s\n", "CLIENT", "KIND", "DIALECT", "LEASE", "POLL", "SKEW", "ACQUIRED", "RELEASED", "HOLD P50", "WAIT P50", "KEYS")
-	for i, c := range r.Clients {
-		if i == most {
-			fmt.Fprintf(&b, "... and %d more\n", len(r.Clients)-most)
-			break
-		}
+	ink := o.env.ink()
+	number := func(head string, spare bool) terminal.Column {
+		return terminal.Column{Head: head, Right: true, Spare: spare}
+	}
+	t := terminal.NewTable(terminal.Column{Head: "CLIENT", Wrap: true}, terminal.Column{Head: "KIND"}, terminal.Column{Head: "DIALECT"}, number("LEASE", false), number("POLL", true), number("SKEW", false),
+		number("ACQUIRED", false), number("RELEASED", true), number("HOLD P50", true), number("WAIT P50", true), terminal.Column{Head: "KEYS", Wrap: true, Spare: true})
+	for _, c := range r.Clients[:min(most, len(r.Clients))] {
 		id := terminal.Quoted(c.Addr)
 		if c.Name != "" && c.Name != c.Addr {
 			id += " " + terminal.Quoted(c.Name)
@@ -191,11 +190,17 @@ func table(r observe.Report, most int) string {
 		for _, k := range c.Keys[:min(3, len(c.Keys))] {
 			keys = append(keys, terminal.Quoted(k))
 		}
-		fmt.Fprintf(&b, "%-22s %-8s %-14s %9s %7s %20s %8d %8d %9s %9s  %s\n", id, c.Kind, c.Dialect, millis(c.LeaseMS), millis(c.PollMS), skewText(c),
-			c.Acquired, c.Released, span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
+		t.Row(id, c.Kind, c.Dialect, millis(c.LeaseMS), millis(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
 	}
-	fmt.Fprintf(&b, "hazards: %s; overlaps: %d\n", hazardList(r.Hazards), r.OverlapCount)
-	return b.String()
+	text := t.Render(width, ink)
+	if more := len(r.Clients) - most; more > 0 {
+		text += fmt.Sprintf("... and %d more\n", more)
+	}
+	overlaps := fmt.Sprintf("overlaps: %d", r.OverlapCount)
+	if r.OverlapCount > 0 {
+		overlaps = ink.Bad(overlaps)
+	}
+	return text + fmt.Sprintf("hazards: %s; %s\n", hazardList(r.Hazards), overlaps)
 }
 
 // skewText is an offset with its error bar; the lease that it rests on is marked where it was only guessed.
@@ -261,14 +266,14 @@ func pauses(b *strings.Builder, r observe.Report) {
 	}
 	if seen > 0 {
 		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; the record's command delay must be longer\n",
-			span(worst.PauseMaxMS), count(seen), terminal.Quoted(worst.Addr))
+			span(worst.PauseMaxMS), thousands(seen), terminal.Quoted(worst.Addr))
 	}
 }
 
 // more says that a list goes on.
 func more(b *strings.Builder, n int, what string) {
 	if n > 0 {
-		fmt.Fprintf(b, "... and %s more %s: see --json or --follow\n", count(int64(n)), what)
+		fmt.Fprintf(b, "... and %s more %s: see --json or --follow\n", thousands(int64(n)), what)
 	}
 }
 
@@ -319,13 +324,4 @@ func span(v float64) string {
 	default:
 		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v/1000), "0"), ".") + " s"
 	}
-}
-
-// count writes a number with commas.
-func count(n int64) string {
-	text := fmt.Sprint(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }

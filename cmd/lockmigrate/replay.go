@@ -199,7 +199,9 @@ func replayClaim(ctx context.Context, env *environment, id string) error {
 			}
 			continue
 		}
-		printFinding(env, &f, true)
+		if err := env.show(claimTable(env, []explore.Finding{f}) + counterexample(&f)); err != nil {
+			return err
+		}
 	}
 	return ctx.Err()
 }

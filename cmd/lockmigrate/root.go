@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -30,7 +31,7 @@ func run(ctx context.Context, env *environment, args []string) int {
 		err = failedError("what it printed so far is not the whole", "interrupted")
 	}
 	if err != nil {
-		fmt.Fprintln(env.stderr, errorLine(err))
+		env.say(errorLine(err))
 	}
 	return exitCode(err)
 }
@@ -73,6 +74,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, env) },
 	}
 	root.Version = buildVersion().Version
 	root.SetVersionTemplate("lockmigrate {{.Version}}\n")
@@ -125,6 +128,7 @@ func prepare(c *cobra.Command) {
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
 	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
+	flags.StringVar(&global.config, "config", "", "YAML `FILE` with defaults of redis, tls-ca, tls-cert, tls-key, tls-insecure, namespace and match; $LOCKMIGRATE_NAMESPACE and their like count first; default $LOCKMIGRATE_CONFIG")
 	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
 	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
 	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")
@@ -196,7 +200,7 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 
 	best, bestDistance := "", 3
 	for _, n := range names {
-		distance := editDistance(name, n)
+		distance := levenshtein.ComputeDistance(name, n)
 		if len(name) >= 2 && strings.HasPrefix(n, name) {
 			distance = min(distance, 2)
 		}
@@ -205,25 +209,4 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 		}
 	}
 	return best
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

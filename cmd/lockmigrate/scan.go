@@ -133,7 +133,7 @@ func runScan(ctx context.Context, env *environment, flags scanFlags) error {
 		return failedError("", "write the result: %w", flushErr)
 	}
 	if summary.ClusterNode && end.Kind != endpoint.Cluster {
-		fmt.Fprintln(env.stderr, "lockmigrate: this server is one node of a cluster, and only its keys were scanned: write redis+cluster:// for all")
+		env.note("this server is one node of a cluster, and only its keys were scanned: write redis+cluster:// for all")
 	}
 	if err != nil && summary.Scanned > 0 && !errors.Is(err, context.Canceled) {
 		return failedError(hintOf(err), "after %d keys: %w", summary.Scanned, err)
@@ -181,11 +181,7 @@ func newScanReport(env *environment, w io.Writer, all bool) scanReport {
 	if env.global.json {
 		return &scanJSON{w: w}
 	}
-	t := &scanTable{w: w, types: all}
-	if env.isTerminal(env.stdout) {
-		t.width = env.width(env.stdout)
-	}
-	return t
+	return &scanTable{w: w, types: all, width: env.screen(), ink: env.ink()}
 }
 
 // scanJSON prints one object a line, the summary last.
@@ -278,11 +274,12 @@ func sortedKeys[K ~string](counts map[K]int64) []K {
 	return keys
 }
 
-// scanTable prints rows as they come: what has a width first, the key last, and a number for its note. There
+// scanTable prints rows as they come, so their widths are fixed: what has a width first, the key last, and a number for its note. There
 // are few notes; they follow in the end.
 type scanTable struct {
 	w     io.Writer
-	width int  // of the terminal; 0 where there is none
+	width int // of the terminal; 0 where there is none
+	ink   terminal.Ink
 	types bool // show the type of each key
 	any   bool // a row was printed
 	notes []string
@@ -322,7 +319,11 @@ func (t *scanTable) note(text string) int {
 }
 
 func (t *scanTable) line(state, format, expires, ttl, sure, kind, key string) error {
-	text := fmt.Sprintf("%-7s  %-14s  %-10s  %-7s  %-6s  ", state, format, expires, ttl, sure)
+	text := fmt.Sprintf("%-7s  ", state)
+	if state == string(census.Ghost) {
+		text = t.ink.Warn(text)
+	}
+	text += fmt.Sprintf("%-14s  %-10s  %-7s  %-6s  ", format, expires, ttl, sure)
 	if t.types {
 		text += fmt.Sprintf("%-6s  ", kind)
 	}
@@ -347,7 +348,7 @@ func (t *scanTable) summary(sum census.Summary) error {
 	}
 	fmt.Fprintf(&b, "%s in %.1f s (%s a second)", counted(sum.Scanned, "key"), sum.Elapsed.Seconds(), thousands(perSecond(sum.Scanned, sum.Elapsed)))
 	if !sum.Complete {
-		b.WriteString(", NOT ALL OF THEM")
+		b.WriteString(", " + t.ink.Warn("NOT ALL OF THEM"))
 	}
 	fmt.Fprintf(&b, "\n%s%s\n", counted(sum.Locks, "lock"), listed(sum.ByState))
 	for _, f := range sortedKeys(sum.ByFormat) {

@@ -96,7 +96,7 @@ func runServe(ctx context.Context, env *environment, opts serve.Options, listen 
 	if _, err := fmt.Fprintln(env.stdout, address); err != nil {
 		return err
 	}
-	fmt.Fprintln(env.stderr, "lockmigrate: serving until interrupted")
+	env.note("serving until interrupted")
 	collector := serve.NewCollector(end, opts)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -5,16 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
@@ -151,11 +152,13 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	cells := axes.Cells(setting)
 	status := env.status()
 	defer status.Clear()
+	start := env.now()
 	plan := grid.Plan{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
 	plan.Progress = func(done int) {
-		status.Update(func() string { return fmt.Sprintf("%d of %d cells", done, len(cells)) })
+		status.Update(func() string {
+			return fmt.Sprintf("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
+		})
 	}
-	start := env.now()
 	outcomes, err := plan.Run(ctx)
 	if err != nil {
 		return err
@@ -169,11 +172,14 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	r := report.Collect(axes, outcomes, flags.seed)
 	r.Command = command
 	if flags.html != "" {
-		if err := writeReport(ctx, env, r, flags.html); err != nil {
+		if err := writeReport(ctx, status, r, flags.html); err != nil {
 			return err
 		}
 	}
 	status.Clear()
+	if flags.html != "" {
+		env.note("the report is in %s", flags.html)
+	}
 	if env.global.json {
 		err = printSweepJSON(env, r, wall)
 	} else {
@@ -208,9 +214,15 @@ func checkSweep(ctx context.Context, plan *grid.Plan, outcomes []grid.Outcome) e
 }
 
 // writeReport shrinks the breaks, refutes the claims, and writes the file.
-func writeReport(ctx context.Context, env *environment, r *report.Report, path string) error {
+func writeReport(ctx context.Context, status *terminal.Status, r *report.Report, path string) error {
+	status.Clear()
+	status.Update(func() string { return "simulate: looking for the smallest runs that break" })
 	r.Shrink()
-	for _, c := range explore.Claims() {
+	claims := explore.Claims()
+	for i, c := range claims {
+		status.Update(func() string {
+			return fmt.Sprintf("report %s %d of %d claims", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims))
+		})
 		if c.Expected == explore.Violated {
 			r.Claims = append(r.Claims, explore.Check(ctx, c, explore.Limits{}))
 		}
@@ -225,7 +237,6 @@ func writeReport(ctx context.Context, env *environment, r *report.Report, path s
 	if err := file.Close(); err != nil {
 		return fileError(err)
 	}
-	fmt.Fprintf(env.stderr, "lockmigrate: the report is in %s\n", path)
 	return nil
 }
 
@@ -239,12 +250,17 @@ func fileError(err error) error {
 }
 
 func printSweep(env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) error {
-	t := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SCHEME\tBREAKS AT\tPREDICTED\tBROKEN CELLS\tOVERLAPS\tAGAINST THE PROMISE")
+	ink := env.ink()
+	t := terminal.NewTable(terminal.Column{Head: "SCHEME"}, terminal.Column{Head: "BREAKS AT", Wrap: true}, terminal.Column{Head: "PREDICTED", Wrap: true}, terminal.Column{Head: "BROKEN CELLS", Right: true, Wrap: true},
+		terminal.Column{Head: "OVERLAPS", Right: true}, terminal.Column{Head: "AGAINST THE PROMISE", Right: true, Wrap: true})
 	for _, row := range r.Rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d\n", row.Scheme, row.Breaks, row.Predicted, row.Broken, row.Cells, row.Overlaps, row.Unpromised)
+		against := ink.Good("0")
+		if row.Unpromised > 0 {
+			against = ink.Bad(thousands(row.Unpromised))
+		}
+		t.Row(row.Scheme, row.Breaks, row.Predicted, fmt.Sprintf("%d of %d", row.Broken, row.Cells), thousands(row.Overlaps), against)
 	}
-	if err := t.Flush(); err != nil {
+	if _, err := io.WriteString(env.stdout, t.Render(env.screen(), ink)); err != nil {
 		return err
 	}
 	if flags.text {

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -205,7 +203,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	case flags.epoch != 0 && flags.epoch != view.Record.Epoch && to != from:
 		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", view.Record.Epoch, flags.epoch)
 	case to == from: // reached already: a command that is run again
-		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is at %v already\n", store.Namespace, to)
+		env.note("namespace %s is at %v already", store.Namespace, to)
 		return followStage(ctx, env, store, flags)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
@@ -248,7 +246,7 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		status.Update(func() string { return text })
 		if why := who(blockers); why != last && !env.isTerminal(env.stderr) {
 			last = why
-			fmt.Fprintln(env.stderr, "lockmigrate: "+text)
+			env.note("%s", text)
 		}
 	})
 	status.Clear()
@@ -317,13 +315,13 @@ func obstacles(ctx context.Context, env *environment, at *place, view stages.Vie
 			return err
 		}
 		for _, note := range seen.besides() {
-			fmt.Fprintln(env.stderr, "lockmigrate: "+note)
+			env.note("%s", note)
 		}
 		refused = seen.modernCan(view.Record.Patterns)
 	case to == stages.Legacy:
 		unknown, err := unfenced(ctx, at.end, view)
 		for _, u := range unknown {
-			fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(u))
+			env.note("%s", terminal.Safe(u))
 		}
 		refused = err
 	}
@@ -361,7 +359,7 @@ func planMove(ctx context.Context, env *environment, store *stages.Store, view s
 		fmt.Fprintf(env.stdout, "first: %s: %s\n", terminal.Safe(refused.Error()), terminal.Safe(hintOf(refused)))
 		return nil
 	}
-	fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
+	env.note("nothing was written; add --execute to do it")
 	return nil
 }
 
@@ -472,7 +470,7 @@ func showStage(ctx context.Context, env *environment, store *stages.Store) error
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(viewJSON(view, blockers))
 	}
-	return printView(env.stdout, view, blockers)
+	return printView(env, view, blockers)
 }
 
 func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
@@ -504,7 +502,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 	return doc
 }
 
-func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
+func printView(env *environment, view stages.View, blockers []stages.Blocker) error {
 	r := view.Record
 	var b strings.Builder
 	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
@@ -515,15 +513,20 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 	if len(view.Members) == 0 {
 		b.WriteString("no members\n")
 	} else {
-		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK\tBUILD")
+		ink := env.ink()
+		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
+			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BUILD", Spare: true})
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\t%s\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds(), terminal.Safe(m.Info.Build.String()))
+			stage, last := memberStage(m), seen(m)
+			if m.Misfit != "" {
+				stage = ink.Bad(stage)
+			}
+			if m.Left < 0 {
+				last = ink.Warn(last)
+			}
+			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), terminal.Safe(m.Info.Build.String()))
 		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
+		b.WriteString(t.Render(env.screen(), ink))
 	}
 	for _, m := range view.Members {
 		if m.Misfit != "" && m.Lives() {
@@ -541,8 +544,7 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		}
 		fmt.Fprintf(&b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return env.show(b.String())
 }
 
 func memberEpoch(m stages.Member) string {

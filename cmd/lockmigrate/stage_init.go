@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -117,7 +117,7 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 		return err
 	}
 	for _, line := range why {
-		fmt.Fprintf(env.stderr, "lockmigrate: from the profile: %s\n", terminal.Safe(line))
+		env.note("from the profile: %s", terminal.Safe(line))
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
@@ -199,7 +199,7 @@ func (f *stageFlags) measured() (why []string, err error) {
 // forceable lets --force overrule a refusal: it is said, and does not stand in the way.
 func forceable(env *environment, refused error, force string) error {
 	if refused != nil && isOwnError(refused) && strings.TrimSpace(force) != "" {
-		fmt.Fprintf(env.stderr, "lockmigrate: forced: %s\n", terminal.Safe(refused.Error()))
+		env.note("forced: %s", terminal.Safe(refused.Error()))
 		return nil
 	}
 	return refused
@@ -239,7 +239,7 @@ func printPlan(env *environment, plan string, record stages.Record, seen *keysSe
 		return err
 	}
 	if refused == nil {
-		fmt.Fprintln(env.stderr, "lockmigrate: nothing was written; add --execute to do it")
+		env.note("nothing was written; add --execute to do it")
 	}
 	return nil
 }
@@ -299,12 +299,13 @@ func listStages(ctx context.Context, env *environment, at *place) error {
 		_, err := fmt.Fprintln(env.stdout, "no namespaces")
 		return err
 	}
-	table := tabwriter.NewWriter(env.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "NAMESPACE\tSTAGE\tEPOCH\tMEMBERS\tDIALECT\tKEYS")
+	t := terminal.NewTable(terminal.Column{Head: "NAMESPACE"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "MEMBERS", Right: true},
+		terminal.Column{Head: "DIALECT"}, terminal.Column{Head: "KEYS", Wrap: true})
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n", r.Namespace, r.Stage, r.Epoch, r.Members, orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
+		t.Row(terminal.Safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
 	}
-	return table.Flush()
+	_, err = io.WriteString(env.stdout, t.Render(env.screen(), env.ink()))
+	return err
 }
 
 func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {

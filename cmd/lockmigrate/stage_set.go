@@ -68,7 +68,7 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 	}
 	changes := changed(from, to)
 	if len(changes) == 0 {
-		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is so already\n", at.store.Namespace)
+		env.note("namespace %s is so already", at.store.Namespace)
 		return showStage(ctx, env, at.store)
 	}
 	if from.Stage == stages.Modern && stages.Widens(from, to) {

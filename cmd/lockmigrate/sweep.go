@@ -84,7 +84,7 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 		}
 		defer journal.Close()
 		opts.Journal = journal.Write
-		fmt.Fprintf(env.stderr, "lockmigrate: the journal is %s\n", terminal.Quoted(file))
+		env.note("the journal is %s", terminal.Quoted(file))
 	}
 	opts.Now = env.now
 	status := env.status()

@@ -134,7 +134,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	status := env.status()
 	opts.Progress = func(left time.Duration, seen int) {
 		status.Update(func() string {
-			return fmt.Sprintf("verify: %v left, %d findings", max(0, left).Round(time.Second), seen)
+			return fmt.Sprintf("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
 		})
 	}
 	if opts.Capture != nil && opts.CapturePort == 0 {
@@ -150,7 +150,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			}
 		}
 	}
-	opts.Warn = func(text string) { fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(text)) }
+	opts.Warn = func(text string) { env.note("%s", terminal.Safe(text)) }
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
@@ -275,10 +275,10 @@ func printSaved(env *environment, s verify.Saved) error {
 			if g.Anew != "" {
 				what = "the window began again: " + terminal.Safe(g.Anew)
 			}
-			fmt.Fprintf(&b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), indented(what, 9))
+			fmt.Fprintf(&b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), env.indented(what, 9))
 		}
 		for _, why := range lost {
-			fmt.Fprintf(&b, "open     %s\n", indented(why, 9))
+			fmt.Fprintf(&b, "open     %s\n", env.indented(why, 9))
 		}
 		printClients(&b, known.Seen)
 		if err := env.show(b.String()); err != nil {
@@ -314,9 +314,13 @@ func writeFile(file string, write func(io.Writer) error) error {
 // mostClients is how many findings are printed.
 const mostClients = 20
 
-// indented wraps a text to the screen. The lines after the first begin at a column.
-func indented(text string, column int) string {
-	return strings.ReplaceAll(wrap(terminal.Safe(text), helpColumns-column, 0), "\n", "\n"+strings.Repeat(" ", column))
+// indented wraps a text to the screen, or to 80 columns in a file. The lines after the first begin at a column.
+func (env *environment) indented(text string, column int) string {
+	width := helpColumns
+	if screen := env.screen(); screen > 0 {
+		width = min(screen, 120) // longer lines read badly
+	}
+	return strings.ReplaceAll(wrap(terminal.Safe(text), width-column, 0), "\n", "\n"+strings.Repeat(" ", column))
 }
 
 func printCertificate(env *environment, c verify.Certificate) error {
@@ -324,7 +328,17 @@ func printCertificate(env *environment, c verify.Certificate) error {
 		return c.Write(env.stdout)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", strings.ToUpper(string(c.Verdict)), indented(c.Why, 2),
+	ink := env.ink()
+	verdict := strings.ToUpper(string(c.Verdict))
+	switch c.Verdict {
+	case verify.NoneSeen:
+		verdict = ink.Good(verdict)
+	case verify.Seen:
+		verdict = ink.Bad(verdict)
+	default:
+		verdict = ink.Warn(verdict)
+	}
+	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
 		c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
 	if c.Namespace != "" {
 		fmt.Fprintf(&b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
@@ -341,16 +355,16 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	}
 	b.WriteString("\nobligations\n")
 	for _, o := range c.Obligations {
-		fmt.Fprintf(&b, "  %-3s %-9s %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, indented(o.Evidence, 16))
+		fmt.Fprintf(&b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
 	}
 	b.WriteString("\nsources\n")
 	for _, s := range c.Sources {
-		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, indented(s.Found, 24))
+		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, env.indented(s.Found, 24))
 	}
 	printClients(&b, c.LegacyClients)
 	b.WriteString("\nwhat this cannot know\n")
 	for _, r := range c.ResidualRisks {
-		fmt.Fprintf(&b, "  - %s\n", indented(r, 4))
+		fmt.Fprintf(&b, "  - %s\n", env.indented(r, 4))
 	}
 	_, err := io.WriteString(env.stdout, b.String())
 	return err

@@ -224,8 +224,7 @@ func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
 	count := func() {
 		now := time.Now()
 		if c.monitoring.Load() { // on every master
-			ran := now.Sub(since).Seconds()
-			c.board.change(func(s *State) { s.Monitored += ran })
+			c.board.monitored(since, now)
 		}
 		since = now
 	}
@@ -333,7 +332,7 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 	}
 	n := &Namespace{Name: view.Record.Namespace, Stage: view.Record.Stage.String(), Epoch: view.Record.Epoch, Since: view.Record.Since.UTC(), Members: []Member{}, BlockedBy: []string{}}
 	for _, m := range view.Members {
-		n.Members = append(n.Members, Member{ID: m.ID, Host: m.Info.Host, Epoch: m.Epoch, Stage: m.Stage.String(), SeenMSAgo: m.Seen.Milliseconds(), SkewMS: m.Skew.Milliseconds(), Silent: m.Left < 0})
+		n.Members = append(n.Members, Member{ID: m.ID, Host: m.Info.Host, Build: m.Info.Build.String(), Epoch: m.Epoch, Stage: m.Stage.String(), SeenMSAgo: m.Seen.Milliseconds(), SkewMS: m.Skew.Milliseconds(), Silent: m.Left < 0})
 		switch {
 		case m.Left < 0:
 			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s is silent", m.ID))

@@ -36,6 +36,10 @@ func WriteMetrics(w io.Writer, s State) error {
 		for _, kind := range slices.Sorted(maps.Keys(s.Acquired)) {
 			m.sample("lockmigrate_acquired_total", float64(s.Acquired[kind]), "kind", kind)
 		}
+		if s.Quiet != nil {
+			m.family("lockmigrate_quiet_seconds", "gauge", "How long MONITOR has run since it saw the last acquisition: nobody has acquired for that long.")
+			m.sample("lockmigrate_quiet_seconds", *s.Quiet)
+		}
 		m.family("lockmigrate_hazards_total", "counter", "Hazards that happened while MONITOR ran.")
 		for _, name := range slices.Sorted(maps.Keys(s.Hazards)) {
 			m.sample("lockmigrate_hazards_total", float64(s.Hazards[name]), "hazard", name)

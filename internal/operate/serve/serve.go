@@ -7,10 +7,13 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/page"
 )
 
 //go:embed assets
@@ -22,6 +25,9 @@ var assets embed.FS
 func Handler(state func() State, token string, hosts []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", asset("assets/index.html", "text/html; charset=utf-8"))
+	charts, chartScript := page.Charts()
+	mux.HandleFunc("GET /page.css", text(string(page.Style())+"\n"+string(charts), "text/css; charset=utf-8"))
+	mux.HandleFunc("GET /charts.js", text(string(chartScript), "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /style.css", asset("assets/style.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /app.js", asset("assets/app.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /api/state", func(w http.ResponseWriter, _ *http.Request) {
@@ -36,13 +42,17 @@ func Handler(state func() State, token string, hosts []string) http.Handler {
 }
 
 func asset(name, kind string) http.HandlerFunc {
-	text, err := assets.ReadFile(name)
+	content, err := assets.ReadFile(name)
 	if err != nil {
 		panic(err) // embedded at build time: a missing file is a programming error
 	}
+	return text(string(content), kind)
+}
+
+func text(content, kind string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
-		_, _ = w.Write(text)
+		_, _ = io.WriteString(w, content)
 	}
 }
 

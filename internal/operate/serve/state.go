@@ -24,6 +24,7 @@ type State struct {
 	Overlaps  int64              `json:"overlaps"`
 	Refused   []string           `json:"refused"`           // reads of keys that the server refused to observe: the command, and its words
 	Monitored float64            `json:"monitored_seconds"` // for how long MONITOR ran; acquisitions, hazards and overlaps are counted only then
+	Quiet     *float64           `json:"quiet_seconds"`     // of the time that MONITOR ran, how much has gone by since the last acquisition; null before it ran
 	Clients   []observe.Row      `json:"clients"`
 	Events    []observe.EventRow `json:"events"` // the newest first
 	Locks     Locks              `json:"locks"`
@@ -56,6 +57,7 @@ type Namespace struct {
 type Member struct {
 	ID        string `json:"id"`
 	Host      string `json:"host"`
+	Build     string `json:"build,omitempty"` // the program and its version, where its binary says so
 	Epoch     int64  `json:"epoch"`
 	Stage     string `json:"stage"`
 	SeenMSAgo int64  `json:"seen_ms_ago"`
@@ -101,6 +103,7 @@ type board struct {
 	mu       sync.Mutex
 	state    State
 	acquired map[string]int64         // at the last point
+	last     time.Time                // the last acquisition came in
 	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
@@ -141,6 +144,7 @@ func (b *board) event(kind string, e observe.EventRow) {
 	switch {
 	case e.What == "acquired":
 		b.state.Acquired[kind]++
+		b.last = time.Now()
 		return
 	case e.What == "overlap":
 		b.state.Overlaps++
@@ -153,6 +157,21 @@ func (b *board) event(kind string, e observe.EventRow) {
 	if len(b.state.Events) > maxEvents {
 		b.state.Events = b.state.Events[:maxEvents]
 	}
+}
+
+// monitored counts an interval during which MONITOR ran.
+func (b *board) monitored(since, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state.Monitored += now.Sub(since).Seconds()
+	quiet := now.Sub(since).Seconds()
+	switch {
+	case b.last.After(since):
+		quiet = max(0, now.Sub(b.last).Seconds())
+	case b.state.Quiet != nil:
+		quiet += *b.state.Quiet
+	}
+	b.state.Quiet = &quiet // a new one: a State that was handed out keeps its own
 }
 
 // rows takes in the clients of a burst. Those of earlier bursts stay until there are too many.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -15,4 +16,24 @@ func TestRowsOfOneHost(t *testing.T) {
 	assert.Len(t, b.read().Clients, 3)
 	b.rows([]observe.Row{{Addr: "10.0.0.1", Dialect: "jedis-ms"}})
 	assert.Len(t, b.read().Clients, 2)
+}
+
+// Only the time in which MONITOR ran counts as time in which nobody has acquired.
+func TestQuiet(t *testing.T) {
+	b := newBoard("")
+	began := time.Now()
+	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
+	assert.Nil(t, b.read().Quiet, "nobody has looked")
+	b.monitored(at(-30), at(-20))
+	assert.InDelta(t, 10, *b.read().Quiet, 0.01, "since it began to look")
+	earlier := b.read()
+	b.monitored(at(-10), at(-5)) // a pause between two bursts
+	assert.InDelta(t, 15, *b.read().Quiet, 0.01, "the pause does not count")
+	assert.InDelta(t, 10, *earlier.Quiet, 0.01, "a state that was handed out keeps its own")
+	b.event("legacy", observe.EventRow{What: "acquired"}) // now
+	b.monitored(at(-5), at(3))
+	assert.InDelta(t, 3, *b.read().Quiet, 0.5, "since the acquisition")
+	b.monitored(at(3), at(10))
+	assert.InDelta(t, 10, *b.read().Quiet, 0.5)
+	assert.InDelta(t, 30, b.read().Monitored, 0.01)
 }

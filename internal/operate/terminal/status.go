@@ -3,8 +3,11 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
 )
 
 // Status is one line of progress on a terminal, rewritten in place. It is silent where there is no terminal.
@@ -47,15 +50,13 @@ func (s *Status) Clear() {
 	fmt.Fprint(s.w, "\r\x1b[K")
 }
 
-// Cut shortens text to a number of columns, with an ellipsis for what is missing. Every character counts as
-// one column.
-func Cut(text string, columns int) string {
-	runes := 0
-	for i := range text {
-		if runes == columns-1 && len([]rune(text[i:])) > 1 {
-			return text[:i] + "…"
-		}
-		runes++
-	}
-	return text
+// Cut shortens text to a number of columns, with an ellipsis for what is missing. Escape sequences take no column,
+// and East Asian characters take two.
+func Cut(line string, columns int) string { return text.Snip(line, columns, "…") }
+
+// Bar draws the share that is done, 0 to 1, in twenty columns.
+func Bar(done float64) string {
+	const columns = 20
+	full := int(min(max(done, 0), 1) * columns)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", columns-full) + "]"
 }

@@ -27,7 +27,7 @@ type heatMap struct {
 // draw writes the map; link names the run of a cell, empty for none.
 func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string) string {
 	width := mapLeft + len(h.skews)*cellWidth + 8
-	height := mapTop + len(h.rows)*cellHeight + 34
+	height := mapTop + len(h.rows)*cellHeight + 40
 	fmt.Fprintf(h, `<svg class="map" viewBox="0 0 %d %d" width="%d" role="group" aria-label="%s">`, width, height, width, label)
 	fmt.Fprintf(h, `<rect class="k0" x="%d" y="%d" width="%d" height="%d"/>`, mapLeft, mapTop, len(h.skews)*cellWidth-1, len(h.rows)*cellHeight-1)
 	h.grid()
@@ -41,10 +41,10 @@ func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string)
 	h.boundary()
 	for s, skew := range h.skews {
 		if s%4 == 0 || skew == 0 {
-			fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">%s</text>`, mapLeft+s*cellWidth+cellWidth/2, height-20, signedSeconds(skew))
+			fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">%s</text>`, mapLeft+s*cellWidth+cellWidth/2, height-24, signedSeconds(skew))
 		}
 	}
-	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, mapLeft+len(h.skews)*cellWidth/2, height-5)
+	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, mapLeft+len(h.skews)*cellWidth/2, height-6)
 	return h.String()
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	looks "github.com/lockmigrate/lockmigrate/internal/page"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -76,7 +77,34 @@ func (r *Report) Write(w io.Writer) error {
 		Cards   []card
 		Proven  []explore.Finding
 		Broken  []claimView
-	}{r, template.CSS(style), template.JS(behaviour), r.schemes(), r.cards(), r.proven(), r.broken()})
+		Next    []advice
+	}{r, looks.Style() + template.CSS(style), template.JS(behaviour), r.schemes(), r.cards(), r.proven(), r.broken(), r.next()})
+}
+
+// advice is a thing to do after reading, and the command that does it.
+type advice struct{ Why, Do string }
+
+// next says what follows from the numbers.
+func (r *Report) next() []advice {
+	var all []advice
+	for i := range r.Outcomes {
+		if o := &r.Outcomes[i]; o.Unpromised() > 0 {
+			all = append(all, advice{o.Scheme + " broke where it promises not to. Play that run, and report it with this file.", ReplayCommand(o) + " --shrink"})
+			break
+		}
+	}
+	for _, row := range r.Rows {
+		if row.Scheme == "legacy" && row.Broken > 0 {
+			why := fmt.Sprintf("Old clients broke at a skew of %s, with lease %v and hold time %v. Measure the clocks, leases and hold times of your fleet.", row.Breaks, r.Grid.Lease, r.Grid.Hold)
+			if row.Breaks == (&edges{}).String() {
+				why = "Old clients broke in some cells. Measure the clocks, leases and hold times of your fleet."
+			}
+			all = append(all, advice{why, "lockmigrate observe --for 10m --profile fleet.json"})
+		}
+	}
+	return append(all,
+		advice{"Simulate your own fleet: its clients, leases, hold times and clocks.", "lockmigrate simulate --profile fleet.json"},
+		advice{"Bridges and tokens go by the server's clock alone. See where your migration stands, and its next step.", "lockmigrate next --namespace orders --match 'lock.order.*'"})
 }
 
 // schemeView is one scheme's two maps.
@@ -158,6 +186,7 @@ func RunID(scheme, axis string, value time.Duration, behind bool) string {
 type card struct {
 	*Run
 	Picture template.HTML
+	Phone   template.HTML // the same for a narrow screen
 	Steps   []story.Moment
 	Names   []string
 }
@@ -175,7 +204,7 @@ func (r *Report) cards() []card {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		t := story.Draw(run.Fleet, run.Records)
-		c := card{Run: run, Steps: t.Steps, Picture: template.HTML(drawTimeline(t, run.ID))}
+		c := card{Run: run, Steps: t.Steps, Picture: template.HTML(drawTimeline(t, run.ID, onScreen)), Phone: template.HTML(drawTimeline(t, run.ID, onPhone))}
 		for j := range run.Fleet.Clients {
 			c.Names = append(c.Names, run.Fleet.Clients[j].Name)
 		}
@@ -209,6 +238,7 @@ type claimLine struct {
 }
 
 type claimCell struct {
+	Who    string
 	Text   string
 	Inside bool
 }
@@ -231,6 +261,9 @@ func viewClaim(f *explore.Finding) claimView {
 	for i := range f.Trace {
 		step := &f.Trace[i]
 		line := claimLine{Tick: step.Tick, Key: step.Key, Cells: make([]claimCell, len(v.Names)), Overlap: len(step.Inside) > 1}
+		for c := range line.Cells {
+			line.Cells[c].Who = v.Names[c]
+		}
 		for _, c := range step.Inside {
 			line.Cells[c].Inside = true
 		}

@@ -12,25 +12,36 @@ import (
 // The picture of a run is one SVG: time from left to right, a lane for each client, the key at the
 // bottom. Every number in it is a whole pixel, which keeps the file small.
 const (
-	pictureWidth = 860
-	laneLeft     = 118 // room for the names
-	laneHeight   = 58
-	keyHeight    = 34
-	axisHeight   = 24
+	laneHeight = 58
+	keyHeight  = 34
+	axisHeight = 24
+)
+
+// format is the shape of a picture: one for screens, one for phones, of which the style sheet shows one.
+type format struct {
+	class string
+	width int
+	left  int // room for the names
+	times int // on the axis, about
+}
+
+var (
+	onScreen = format{"wide", 860, 118, 7}
+	onPhone  = format{"phone", 340, 92, 3}
 )
 
 // picture draws a timeline.
 type picture struct {
 	strings.Builder
-	t     *story.Timeline
-	width float64
+	format
+	t *story.Timeline
 }
 
-func drawTimeline(t *story.Timeline, id string) string {
-	p := &picture{t: t, width: pictureWidth - laneLeft - 12}
+func drawTimeline(t *story.Timeline, id string, f format) string {
+	p := &picture{t: t, format: f}
 	height := axisHeight + len(t.Lanes)*laneHeight + keyHeight + 8
-	fmt.Fprintf(p, `<svg class="run" viewBox="0 0 %d %d" role="img" aria-labelledby="%s-t"><title id="%s-t">%s</title>`,
-		pictureWidth, height, id, id, html.EscapeString(summary(t)))
+	fmt.Fprintf(p, `<svg class="run %s" viewBox="0 0 %d %d" role="img" aria-labelledby="%s-%s"><title id="%s-%s">%s</title>`,
+		f.class, f.width, height, id, f.class, id, f.class, html.EscapeString(summary(t)))
 	p.axis(height)
 	for _, o := range t.Overlaps {
 		x := p.x(o.From)
@@ -53,12 +64,12 @@ func summary(t *story.Timeline) string {
 
 func (p *picture) x(t time.Duration) int {
 	share := float64(t) / float64(max(p.t.End, 1))
-	return laneLeft + int(min(max(share, 0), 1)*p.width+0.5)
+	return p.left + int(min(max(share, 0), 1)*float64(p.width-p.left-12)+0.5)
 }
 
 // axis draws a handful of round times.
 func (p *picture) axis(height int) {
-	step := roundStep(p.t.End / 7)
+	step := roundStep(p.t.End / time.Duration(p.times))
 	for t := time.Duration(0); t <= p.t.End; t += step {
 		x := p.x(t)
 		fmt.Fprintf(p, `<path class="gr" d="M%d %dV%d"/><text class="ax" x="%d" y="15">%v</text>`, x, axisHeight-4, height-4, x, t)
@@ -83,7 +94,7 @@ func (p *picture) lane(i int) {
 	top := axisHeight + i*laneHeight
 	fmt.Fprintf(p, `<text class="nm" x="4" y="%d">%s</text><text class="sc" x="4" y="%d">%s</text>`,
 		top+24, html.EscapeString(lane.Name), top+39, clockText(lane))
-	fmt.Fprintf(p, `<path class="ln" d="M%d %dH%d"/>`, laneLeft, top+36, pictureWidth-12)
+	fmt.Fprintf(p, `<path class="ln" d="M%d %dH%d"/>`, p.left, top+36, p.width-12)
 	p.clockError(lane, top)
 	for _, w := range lane.Waits {
 		fmt.Fprintf(p, `<rect class="wt" x="%d" y="%d" width="%d" height="6"/>`, p.x(w.From), top+33, max(p.x(w.To)-p.x(w.From), 1))
@@ -116,11 +127,11 @@ func (p *picture) clockError(lane *story.Lane, top int) {
 		return
 	}
 	y := func(by time.Duration) int { return top + 14 - int(9*float64(by)/float64(largest)) }
-	fmt.Fprintf(p, `<path class="ze" d="M%d %dH%d"/><path class="er" d="M%d %d`, laneLeft, y(0), pictureWidth-12, laneLeft, y(lane.Errors[0].By))
+	fmt.Fprintf(p, `<path class="ze" d="M%d %dH%d"/><path class="er" d="M%d %d`, p.left, y(0), p.width-12, p.left, y(lane.Errors[0].By))
 	for _, e := range lane.Errors[1:] {
 		fmt.Fprintf(p, "H%dV%d", p.x(e.At), y(e.By))
 	}
-	fmt.Fprintf(p, `H%d"/>`, pictureWidth-12)
+	fmt.Fprintf(p, `H%d"/>`, p.width-12)
 }
 
 func clockText(lane *story.Lane) string {

@@ -39,54 +39,18 @@ function fill(id, heads, rows, empty) {
   const body = el("tbody");
   for (const cells of rows) {
     const tr = el("tr");
-    for (const c of cells) tr.append(c);
+    cells.forEach((c, i) => { c.dataset.label = heads[i][0]; tr.append(c); });
     body.append(tr);
   }
   table.append(thead, body);
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-function svg(tag, attrs, text) {
-  const e = document.createElementNS(SVG, tag);
-  for (const k in attrs) e.setAttribute(k, attrs[k]);
-  if (text !== undefined) e.textContent = text;
-  return e;
-}
-
-// chart draws lines over time; a point without a value leaves a gap.
-function chart(id, points, names, value, cls) {
-  const box = $(id);
-  const W = Math.max(box.clientWidth, 240), H = 150, L = 44, B = 18;
-  let top = 1;
-  for (const p of points) for (const n of names) top = Math.max(top, value(p, n) ?? 0);
-  const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
-  for (const f of [0, 0.5, 1]) {
-    const y = 6 + (H - B - 6) * (1 - f);
-    root.append(svg("line", { x1: L, x2: W, y1: y, y2: y, class: "axis" }), svg("text", { x: 2, y: y + 4 }, (top * f) < 10 ? (top * f).toFixed(1) : Math.round(top * f)));
-  }
-  if (points.length) {
-    const t0 = Date.parse(points[0].at), t1 = Math.max(Date.parse(points[points.length - 1].at), t0 + 1000);
-    root.append(svg("text", { x: L, y: H - 4 }, new Date(t0).toLocaleTimeString()), svg("text", { x: W - 2, y: H - 4, "text-anchor": "end" }, new Date(t1).toLocaleTimeString()));
-    for (const n of names) {
-      let run = [];
-      const flush = () => {
-        if (run.length) root.append(svg("polyline", { points: run.join(" "), class: cls(n), "vector-effect": "non-scaling-stroke" }));
-        run = [];
-      };
-      for (const p of points) {
-        const v = value(p, n);
-        if (v === null || v === undefined) { flush(); continue; }
-        run.push((L + (W - L) * (Date.parse(p.at) - t0) / (t1 - t0)).toFixed(1) + "," + (6 + (H - B - 6) * (1 - v / top)).toFixed(1));
-      }
-      flush();
-    }
-  }
-  const legend = el("div", undefined, "legend");
-  for (const n of names) {
-    const last = points.length ? value(points[points.length - 1], n) : null;
-    legend.append(el("span", "● " + n + (last === null || last === undefined ? "" : " " + last.toFixed(1)), cls(n)));
-  }
-  box.replaceChildren(root, legend);
+// chart draws what happened in a second over time; a moment without a value leaves a gap.
+function chart(id, points, names, value, color) {
+  lockmigrateChart($(id), {
+    time: true, unit: "a second", x: points.map((p) => Date.parse(p.at) / 1000),
+    series: names.map((n) => ({ name: n, color: color(n), y: points.map((p) => value(p, n) ?? null) })),
+  });
 }
 
 function stage(n) {
@@ -95,11 +59,11 @@ function stage(n) {
   $("ns").textContent = shown(n.namespace);
   const at = ["legacy", "bridge", "modern"].indexOf(n.stage);
   [...$("stages").children].forEach((li, i) => { li.className = i === at ? "now s" + i : ""; });
-  $("since").textContent = `epoch ${n.epoch}, since ${new Date(n.since).toLocaleString()}`;
+  $("since").textContent = `epoch ${n.epoch}, since ${localTime(n.since, true)}`;
   $("blocked").hidden = !n.blocked_by.length;
   $("blocked").textContent = "behind: " + shown(n.blocked_by.join(", "));
-  fill("members", [["member"], ["host"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
-    el("td", m.id, "mono"), el("td", m.host), el("td", m.silent ? "silent" : m.stage, m.silent ? "bad" : "kind " + m.stage),
+  fill("members", [["member"], ["host"], ["version"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
+    el("td", m.id, "mono"), el("td", m.host), el("td", m.build || "-", m.build ? "" : "dim"), el("td", m.silent ? "silent" : m.stage, m.silent ? "bad" : "kind " + m.stage),
     el("td", m.epoch, "num"), el("td", span(m.seen_ms_ago) + " ago", "num"), el("td", span(m.skew_ms), "num")]), "no member has reported");
 }
 
@@ -134,32 +98,37 @@ function show(s) {
   $("server").textContent = shown(s.server);
   $("monitor").textContent = "MONITOR " + shown(s.monitor);
   $("monitor").className = "pill" + (s.monitor === "on" ? " good" : s.monitor.startsWith("stopped") ? " bad" : "");
-  $("fresh").textContent = s.error ? shown(s.error) : "live " + new Date(s.now).toLocaleTimeString();
+  $("fresh").textContent = s.error ? shown(s.error) : "live " + localTime(s.now);
   $("fresh").className = "pill " + (s.error ? "bad" : "good");
   stage(s.namespace);
   const last = s.series.length ? s.series[s.series.length - 1].commands : null;
   $("t-legacy").textContent = last ? ((last.setnx || 0) + (last.getset || 0)).toFixed(1) : "–";
   $("t-overlaps").textContent = s.monitored_seconds ? s.overlaps : "–"; // without MONITOR nobody has looked
   $("t-overlaps").className = s.overlaps ? "bad" : s.monitored_seconds ? "good" : "";
+  const idle = s.quiet_seconds ?? null; // null: MONITOR has not run
+  $("t-quiet").textContent = idle === null ? "–" : idle < 2 ? "now" : Math.round(idle) + " s ago";
+  $("t-quiet").className = idle === null ? "" : idle > 60 ? "warn" : "good";
+  $("quiet").hidden = idle === null || idle <= 60;
+  $("quiet").textContent = `nobody has acquired for ${Math.round(idle)} s of the time that MONITOR ran`;
   const hazards = Object.values(s.hazards).reduce((a, b) => a + b, 0);
-  $("t-hazards").textContent = hazards;
-  $("t-hazards").className = hazards ? "bad" : "good";
+  $("t-hazards").textContent = s.monitored_seconds ? hazards : "–";
+  $("t-hazards").className = hazards ? "bad" : s.monitored_seconds ? "good" : "";
   $("t-ghosts").textContent = s.locks.by_state ? (s.locks.by_state.ghost || 0) : "–";
   chart("chart-commands", s.series, ["setnx", "getset", "set", "del", "evalsha"], (p, n) => p.commands[n],
     (n) => ({ setnx: "legacy", getset: "redisson", set: "modern", del: "unknown", evalsha: "bridge" })[n]);
   chart("chart-kinds", s.series, ["legacy", "bridge", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
   clients(s.clients);
   fill("events", [["at"], ["what"], ["key"], ["by"], ["against"], ["note"]], s.events.slice(0, 50).map((e) => [
-    el("td", new Date(e.at).toLocaleTimeString()), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
+    el("td", localTime(e.at)), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
     el("td", e.by ? e.by.addr + " " + (e.by.name || "") : "", "mono"), el("td", e.victim ? e.victim.addr + " " + (e.victim.name || "") : "", "mono"), el("td", e.note || "")]),
     "none while MONITOR ran");
   const formats = Object.entries(s.locks.by_format || {}).map(([f, n]) => `${n} ${f}`).join(", ");
-  $("locks").textContent = s.locks.scanned ? `${s.locks.scanned} keys looked at ${new Date(s.locks.at).toLocaleTimeString()}: ${formats || "no locks"}` : "no census yet";
+  $("locks").textContent = s.locks.scanned ? `${s.locks.scanned} keys looked at ${localTime(s.locks.at)}: ${formats || "no locks"}` : "no census yet";
   if (s.locks.unread) $("locks").textContent += `; ${s.locks.unread} keys could not be read`;
   for (const why of [...(s.locks.lacks || []), ...(s.refused || [])]) $("locks").textContent += `; ${why}`;
   if (s.locks.error) $("locks").textContent += `; the last look failed: ${s.locks.error}`;
   fill("ghosts", [["ghost"], ["format"], ["expired"]], (s.locks.ghosts || []).map((g) => [
-    el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? new Date(g.expired_at).toLocaleString() : g.note || "")]), "no ghosts");
+    el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? localTime(g.expired_at, true) : g.note || "")]), "no ghosts");
 }
 
 async function tick() {

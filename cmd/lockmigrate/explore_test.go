@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+)
+
+// screenEnvironment writes to a terminal of that many columns; 0 is a pipe.
+func screenEnvironment(columns int, variables map[string]string) (*environment, *bytes.Buffer) {
+	out := new(bytes.Buffer)
+	return &environment{
+		stdout: out, stderr: io.Discard, now: time.Now,
+		getenv:     func(name string) string { return variables[name] },
+		isTerminal: func(w io.Writer) bool { return w == out && columns > 0 },
+		width:      func(io.Writer) int { return columns },
+	}, out
+}
+
+// foundAsKnown are all claims with the verdicts that are known of them, unsearched.
+func foundAsKnown() []explore.Finding {
+	var found []explore.Finding
+	for _, c := range explore.Claims() {
+		found = append(found, explore.Finding{Claim: c, Verdict: c.Expected})
+	}
+	return found
+}
+
+// TestEveryClaimHasAFamily: a letter without a meaning would leave a claim unexplained.
+func TestEveryClaimHasAFamily(t *testing.T) {
+	known := ""
+	for _, l := range letters {
+		known += l.letter
+	}
+	for _, c := range explore.Claims() {
+		assert.Empty(t, strings.Trim(c.Clients, known+" "), c.ID)
+		assert.NotEmpty(t, familyOf(c), c.ID)
+	}
+}
+
+// TestExploreSummary: the sums are those of the claims, the verdicts read as what they are, and one that differs shows.
+func TestExploreSummary(t *testing.T) {
+	env, _ := screenEnvironment(80, nil)
+	found := foundAsKnown()
+	out := text.StripEscape(exploreText(env, found, exploreFlags{}, time.Second))
+	broken := 0
+	for _, f := range found {
+		if f.Expected == explore.Violated {
+			broken++
+		}
+	}
+	total := strings.Fields(out[strings.Index(out, "\nall "):])
+	assert.Equal(t, []string{"all", thousands(int64(len(found))), thousands(int64(len(found) - broken)), thousands(int64(broken)), "0"}, total[:5])
+	assert.Less(t, strings.Count(out, "\n"), 40, "a summary fits a screen")
+	require.NoError(t, judgeFindings(found))
+
+	found[0].Verdict = explore.Violated // LL-agree
+	wide, _ := screenEnvironment(200, nil)
+	out = text.StripEscape(exploreText(wide, found, exploreFlags{all: true}, time.Second))
+	assert.Contains(t, out, "BROKEN, expected to hold  LL-agree ")
+	assert.Equal(t, exitUnsafe, exitCode(judgeFindings(found)))
+	found[0].Verdict = explore.Incomplete
+	assert.Equal(t, exitInconclusive, exitCode(judgeFindings(found)))
+}
+
+// TestWhatAMachineReadsHasNoWidth: in a pipe the width of the terminal changes nothing and nothing is coloured; on a
+// terminal no line is wider than it, and NO_COLOR is honoured.
+func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
+	render := func(columns int, variables map[string]string) string {
+		env, out := screenEnvironment(columns, variables)
+		require.NoError(t, env.show(exploreText(env, foundAsKnown(), exploreFlags{all: true}, time.Second)))
+		return out.String()
+	}
+	pipe := render(0, nil)
+	assert.NotContains(t, pipe, "\x1b")
+	assert.Equal(t, len(explore.Claims())+3, strings.Count(pipe, "\n"), "a row is a line")
+	for _, columns := range []int{80, 120, 200} {
+		out := render(columns, nil)
+		assert.Contains(t, out, "\x1b[32mproven\x1b[0m")
+		assert.NotContains(t, render(columns, map[string]string{"NO_COLOR": "1"}), "\x1b")
+		for line := range strings.Lines(out) {
+			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(strings.TrimSuffix(line, "\n")), columns, line)
+		}
+	}
+}

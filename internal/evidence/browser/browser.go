@@ -1,0 +1,211 @@
+// Package browser opens pages in a real Chromium for tests and for the pictures of the documents. It speaks the DevTools
+// protocol over a pipe: a few commands of it, so that no library of all of them has to be compiled.
+package browser
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// Browser is one running Chromium. It is not safe for concurrent use.
+type Browser struct {
+	cmd     *exec.Cmd
+	in      *os.File
+	out     *bufio.Reader
+	pipe    *os.File
+	id      int
+	session string
+	closing sync.Once
+}
+
+// View is what a reader looks with. A phone is 390 pixels wide.
+type View struct {
+	Width, Height int // CSS pixels
+	Dark          bool
+}
+
+// Program returns the path of the browser that is installed, or an error.
+func Program() (string, error) {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("browser: none of chromium, chromium-browser, google-chrome is installed")
+}
+
+// Start starts a browser without a window; folder is for its profile. Everything ends with ctx, or with Close.
+func Start(ctx context.Context, folder string) (*Browser, error) {
+	path, err := Program()
+	if err != nil {
+		return nil, err
+	}
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	pipe, writes, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir="+folder, "--remote-debugging-pipe", "about:blank")
+	cmd.ExtraFiles = []*os.File{theirs, writes} // 3 and 4, where Chromium looks for them
+	cmd.Env = append(os.Environ(), "TZ=UTC")
+	cmd.WaitDelay = 5 * time.Second
+	err = cmd.Start()
+	_ = theirs.Close()
+	_ = writes.Close()
+	b := &Browser{cmd: cmd, in: ours, pipe: pipe, out: bufio.NewReaderSize(pipe, 1<<20)}
+	if err != nil {
+		_, _ = ours.Close(), pipe.Close()
+		return nil, err
+	}
+	var target struct {
+		TargetID string `json:"targetId"`
+	}
+	if err := b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target); err != nil {
+		b.Close()
+		return nil, err
+	}
+	var attached struct {
+		SessionID string `json:"sessionId"`
+	}
+	if err := b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached); err != nil {
+		b.Close()
+		return nil, err
+	}
+	b.session = attached.SessionID
+	return b, nil
+}
+
+// Close ends the browser.
+func (b *Browser) Close() {
+	b.closing.Do(func() {
+		_ = b.cmd.Process.Kill()
+		_ = b.cmd.Wait()
+		_ = b.in.Close()
+		_ = b.pipe.Close()
+	})
+}
+
+// call sends a command and waits for its answer; what else the browser says is passed over.
+func (b *Browser) call(method string, params, result any) error {
+	b.id++
+	message := map[string]any{"id": b.id, "method": method, "params": params}
+	if b.session != "" {
+		message["sessionId"] = b.session
+	}
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if _, err := b.in.Write(append(text, 0)); err != nil {
+		return fmt.Errorf("browser: %s: %w", method, err)
+	}
+	for {
+		line, err := b.out.ReadBytes(0)
+		if err != nil {
+			return fmt.Errorf("browser: %s: %w", method, err)
+		}
+		var reply struct {
+			ID     int             `json:"id"`
+			Result json.RawMessage `json:"result"`
+			Error  *struct {
+				Message string `json:"message"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal(line[:len(line)-1], &reply); err != nil {
+			return fmt.Errorf("browser: %s: %w", method, err)
+		}
+		switch {
+		case reply.ID != b.id:
+		case reply.Error != nil:
+			return fmt.Errorf("browser: %s: %s", method, reply.Error.Message)
+		case result == nil:
+			return nil
+		default:
+			return json.Unmarshal(reply.Result, result)
+		}
+	}
+}
+
+// Open goes to a page as a view shows it, and waits until it is loaded and ready, an expression of JavaScript, is true.
+func (b *Browser) Open(url string, v View, ready string) error {
+	scheme := "light"
+	if v.Dark {
+		scheme = "dark"
+	}
+	if err := b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": v.Width < 600}, nil); err != nil {
+		return err
+	}
+	if err := b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil); err != nil {
+		return err
+	}
+	if err := b.call("Page.navigate", map[string]any{"url": url}, nil); err != nil {
+		return err
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the page is asked; it does not tell
+		var done bool
+		err := b.Eval("location.href !== 'about:blank' && document.readyState === 'complete' && !!("+ready+")", &done)
+		if err == nil && done {
+			return nil
+		}
+		if time.Since(began) > time.Minute {
+			return fmt.Errorf("browser: %s is not ready after a minute (%v)", url, err)
+		}
+	}
+}
+
+// Eval runs an expression on the page and stores its value. A promise is waited for.
+func (b *Browser) Eval(expression string, value any) error {
+	var reply struct {
+		Result struct {
+			Value json.RawMessage `json:"value"`
+		} `json:"result"`
+		Exception *struct {
+			Text string `json:"text"`
+		} `json:"exceptionDetails"`
+	}
+	if err := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &reply); err != nil {
+		return err
+	}
+	if reply.Exception != nil {
+		return fmt.Errorf("browser: %s: %s", expression, reply.Exception.Text)
+	}
+	if value == nil {
+		return nil
+	}
+	return json.Unmarshal(reply.Result.Value, value)
+}
+
+// Picture writes a PNG of the page to a file: all of it, or its first pixels where most is above 0.
+func (b *Browser) Picture(file string, most int) error {
+	var size struct{ W, H int }
+	if err := b.Eval("({W: document.documentElement.clientWidth, H: document.documentElement.scrollHeight})", &size); err != nil {
+		return err
+	}
+	if most > 0 {
+		size.H = min(size.H, most)
+	}
+	var shot struct {
+		Data string `json:"data"`
+	}
+	err := b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
+		"clip": map[string]any{"x": 0, "y": 0, "width": size.W, "height": size.H, "scale": 1}}, &shot)
+	if err != nil {
+		return err
+	}
+	png, err := base64.StdEncoding.DecodeString(shot.Data)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, png, 0o644)
+}

@@ -1,0 +1,179 @@
+package pictures
+
+import (
+	"bufio"
+	"context"
+	"encoding/xml"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+var update = flag.Bool("update", false, "write docs/pictures")
+
+// largest bounds a picture: documents load on slow lines too.
+const largest = 250 << 10
+
+// TestPictures makes the pictures of docs/pictures; with -update it leaves them there. Without it the fleet is quicker.
+func TestPictures(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	redistest.Need(t, redistest.Browser)
+	folder, act := t.TempDir(), "100ms"
+	if *update {
+		folder, act = filepath.Join("..", "..", "..", "docs", "pictures"), "1800ms"
+	}
+	program := filepath.Join(t.TempDir(), "lockmigrate")
+	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	b, err := browser.Start(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	defer b.Close()
+
+	t.Run("demo", func(t *testing.T) {
+		shown := onTerminal(t, "96", program+" demo --act "+act)
+		picture := Terminal("lockmigrate demo", shown)
+		assert.Contains(t, picture, "overlaps: <tspan class=\"s32\">0</tspan>", "the last line, in colour")
+		if *update {
+			require.NotContains(t, shown, "error", "this machine is too busy for a picture: make it again")
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "demo.svg"), []byte(picture), 0o644))
+	})
+	t.Run("page", func(t *testing.T) {
+		s := redistest.Real(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		run := func(args ...string) *exec.Cmd {
+			cmd := exec.CommandContext(ctx, program, append(args, "--redis", s.URL())...)
+			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+			cmd.WaitDelay = 5 * time.Second
+			return cmd
+		}
+		fleet(ctx, t, s, func(args ...string) {
+			out, err := run(args...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+		page := run("serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--burst", "20s", "--every", "20s")
+		stdout, err := page.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, page.Start())
+		defer func() { cancel(); _ = page.Wait() }()
+		url, err := bufio.NewReader(stdout).ReadString('\n')
+		require.NoError(t, err)
+		go func() { _, _ = io.Copy(io.Discard, stdout) }()
+		ready := "document.getElementById('fresh').textContent.startsWith('live ') && document.querySelector('#members td.kind') && document.querySelector('#clients td.kind')"
+		if *update { // something on the charts
+			ready += " && performance.now() > 14000"
+		}
+		require.NoError(t, b.Open(strings.TrimSpace(url), browser.View{Width: 1100, Height: 900}, ready))
+		require.NoError(t, b.Picture(filepath.Join(folder, "page.png"), 1100))
+		require.NoError(t, b.Open(strings.TrimSpace(url), browser.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "14000", "2500")))
+		require.NoError(t, b.Picture(filepath.Join(folder, "page-phone.png"), 844))
+	})
+	if *update {
+		t.Run("report", func(t *testing.T) {
+			report := filepath.Join(t.TempDir(), "report.html")
+			out, err := exec.Command(program, "simulate", "--runs", "2", "--html", report).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.NoError(t, b.Open("file://"+report, browser.View{Width: 1100, Height: 900}, "true"))
+			require.NoError(t, b.Picture(filepath.Join(folder, "report.png"), 1000))
+		})
+	}
+	files, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, len(files), 3)
+	for _, f := range files {
+		info, err := f.Info()
+		require.NoError(t, err)
+		assert.Greater(t, info.Size(), int64(2<<10), f.Name())
+		assert.Less(t, info.Size(), int64(largest), f.Name())
+	}
+}
+
+// fleet plays old clients with a connection and a clock each, and two Go services at stage bridge, until ctx ends.
+func fleet(ctx context.Context, t *testing.T, s *redistest.Server, run func(args ...string)) {
+	t.Helper()
+	run("stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "30s", "--execute")
+	key := func(i int) string { return fmt.Sprintf("lock.order.%d", 1+i%2) }
+	var clients sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	t.Cleanup(func() { cancel(); clients.Wait() })
+	for i, ahead := range []time.Duration{0, 2300 * time.Millisecond, -40 * time.Millisecond} {
+		conn := s.Conn()
+		_, err := conn.Do("CLIENT", "SETNAME", fmt.Sprintf("billing-%d", i+1))
+		require.NoError(t, err)
+		clients.Go(func() {
+			for turn := 0; ctx.Err() == nil; turn++ {
+				won, err := redis.Int(conn.Do("SETNX", key(turn), time.Now().Add(ahead).Add(30*time.Second).UnixMilli()+1))
+				if err != nil {
+					return
+				}
+				if won == 1 {
+					time.Sleep(15 * time.Millisecond) // its work
+					_, _ = conn.Do("DEL", key(turn))
+				}
+				time.Sleep(35 * time.Millisecond)
+			}
+		})
+	}
+	for i := range 2 {
+		pool := &redis.Pool{MaxActive: 20, MaxIdle: 5, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialClientName(fmt.Sprintf("orders-%d", i+1)))
+		}}
+		locker, err := compat.New(pool, compat.Options{Namespace: "orders", Member: fmt.Sprintf("orders-%d", i+1)})
+		require.NoError(t, err)
+		require.NoError(t, locker.Ready(ctx))
+		t.Cleanup(func() { _, _ = locker.Close(), pool.Close() })
+		clients.Go(func() {
+			for turn := 0; ctx.Err() == nil; turn++ {
+				_ = locker.Do(ctx, key(turn), func(context.Context) error {
+					time.Sleep(15 * time.Millisecond) // its work
+					return nil
+				})
+				time.Sleep(25 * time.Millisecond)
+			}
+		})
+	}
+	run("stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
+}
+
+// onTerminal runs a command on a terminal and returns what its stdout showed.
+func onTerminal(t *testing.T, columns string, command string) string {
+	t.Helper()
+	cmd := exec.Command("script", "-qec", "stty cols "+columns+"; "+command+" 2>/dev/null", "/dev/null")
+	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=", "LOCKMIGRATE_REDIS=", "LOCKMIGRATE_CONFIG=")
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// TestTerminal: colours become classes, text stays text, and the picture is XML.
+func TestTerminal(t *testing.T) {
+	picture := Terminal("say <x>", "plain & \x1b[1;31mred\x1b[0m\r\n\n\x1b[32mgreen\x1b[0m\x1b[K\n")
+	assert.Contains(t, picture, `plain &amp; <tspan class="s1 s31">red</tspan></text>`)
+	assert.Contains(t, picture, `<tspan class="s32">green</tspan></text>`)
+	assert.Contains(t, picture, `$ say &lt;x&gt;`)
+	assert.NotContains(t, picture, "\x1b")
+	decoder := xml.NewDecoder(strings.NewReader(picture))
+	for {
+		if _, err := decoder.Token(); err == io.EOF {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package terminal
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// Column says how one column of a table behaves.
+type Column struct {
+	Head  string // where no column has one, the table has no heading
+	Right bool   // numbers end at the right
+	Wrap  bool   // is broken between words where the table is wider than the screen
+	Spare bool   // is left out where the table is too wide even then; the table says so
+}
+
+// Table lays out rows in columns. It is not safe for concurrent use.
+type Table struct {
+	columns []Column
+	rows    [][]string
+}
+
+// NewTable returns a table without rows.
+func NewTable(columns ...Column) *Table { return &Table{columns: columns} }
+
+// Row adds a row: one cell for each column.
+func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
+
+// gap is the room between columns.
+const gap = 2
+
+// Render lays the table out for a screen of that many columns. 0 is a file or pipe: nothing is broken or left out.
+func (t *Table) Render(width int, ink Ink) string {
+	shown := make([]int, len(t.columns))
+	for i := range shown {
+		shown[i] = i
+	}
+	var without []string
+	widths := t.fit(shown, width)
+	for widths == nil { // the rightmost spare column goes
+		at := len(shown) - 1
+		for at >= 0 && !t.columns[shown[at]].Spare {
+			at--
+		}
+		if at < 0 {
+			widths = t.natural(shown)
+			break
+		}
+		without = append([]string{t.columns[shown[at]].Head}, without...)
+		shown = append(shown[:at:at], shown[at+1:]...)
+		widths = t.fit(shown, width)
+	}
+	out := t.draw(shown, widths, ink)
+	if len(without) > 0 {
+		out += ink.Dim("(no room for "+strings.Join(without, ", ")+": widen the terminal, or see --json)") + "\n"
+	}
+	return out
+}
+
+// natural is what each column needs.
+func (t *Table) natural(shown []int) []int {
+	widths := make([]int, len(shown))
+	for i, c := range shown {
+		widths[i] = text.LongestLineLen(t.columns[c].Head)
+		for _, row := range t.rows {
+			widths[i] = max(widths[i], text.LongestLineLen(row[c]))
+		}
+	}
+	return widths
+}
+
+// comfortable is how narrow a column of words becomes at most while there is a spare column to leave out.
+const comfortable = 24
+
+// fit narrows the columns that may be broken, the widest first, and none below its longest word. It returns nil where
+// that is not enough, or a spare column is better left out.
+func (t *Table) fit(shown []int, width int) []int {
+	widths := t.natural(shown)
+	total := gap * (len(shown) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	if width <= 0 {
+		return widths
+	}
+	least, floor := make([]int, len(shown)), 0
+	for _, c := range shown {
+		if t.columns[c].Spare {
+			floor = comfortable
+		}
+	}
+	for i, c := range shown {
+		least[i] = widths[i]
+		if t.columns[c].Wrap {
+			least[i] = min(widths[i], max(floor, t.longestWord(c)))
+		}
+	}
+	for ; total > width; total-- {
+		widest := -1
+		for i := range widths {
+			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return nil
+		}
+		widths[widest]--
+	}
+	return widths
+}
+
+// longestWord is how narrow a column may become. A word of more than 32 columns is broken.
+func (t *Table) longestWord(column int) int {
+	const most = 32
+	least := 0
+	look := func(cell string) {
+		for _, word := range strings.Fields(cell) {
+			least = max(least, text.StringWidthWithoutEscSequences(word))
+		}
+	}
+	look(t.columns[column].Head)
+	for _, row := range t.rows {
+		look(row[column])
+	}
+	return min(least, most)
+}
+
+func (t *Table) draw(shown, widths []int, ink Ink) string {
+	w := table.NewWriter()
+	w.SuppressTrailingSpaces()
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", strings.Repeat(" ", gap)
+	style.Format.Header = text.FormatDefault
+	w.SetStyle(style)
+	configs := make([]table.ColumnConfig, len(shown))
+	head := make(table.Row, len(shown))
+	for i, c := range shown {
+		align := text.AlignLeft
+		if t.columns[c].Right {
+			align = text.AlignRight
+		}
+		configs[i] = table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align, WidthMin: widths[i], WidthMax: widths[i], WidthMaxEnforcer: text.WrapSoft}
+		head[i] = ink.Head(t.columns[c].Head)
+	}
+	w.SetColumnConfigs(configs)
+	if slices.ContainsFunc(t.columns, func(c Column) bool { return c.Head != "" }) {
+		w.AppendHeader(head)
+	}
+	for _, row := range t.rows {
+		cells := make(table.Row, len(shown))
+		for i, c := range shown {
+			cells[i] = row[c]
+		}
+		w.AppendRow(cells)
+	}
+	return w.Render() + "\n"
+}
