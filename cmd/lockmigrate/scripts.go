@@ -39,9 +39,9 @@ Without --namespace it connects to no server.
 reference: dialect, renewal, grace, settling, yield. The file has all scripts
 in it and needs no other: BridgeLock.ofNamespace and of_namespace make the
 lock. At its start a service compares the values with the record, and refuses
-to lock where it has changed. Dialects whose values have an owner's part, or
-whose losers may win on their own value, are refused: put a sidecar beside
-such a service.`,
+to lock where it has changed. Two kinds of dialects are refused: their values
+have an owner's part, or a loser may win on its own value. Put a sidecar
+beside such a service.`,
 		Example: `  lockmigrate scripts
   lockmigrate scripts --namespace orders --lang python --out ./locks
   lockmigrate scripts --lang java --out ./scripts

@@ -78,7 +78,7 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 		if row.LeaseFrom == "ttl" && (ttl == 0 || m.ttl > 0 && m.ttl < ttl) {
 			ttl = m.ttl
 		}
-		for id, a := range m.attempts { // whoever has gone to other keys since
+		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(o.last.Sub(a.last)) {
 				family := familyOf(id.name)
 				if gaveUp[family] == nil {
@@ -259,7 +259,7 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		trip = coarse
 	}
 	slices.SortFunc(all, func(a, b reading) int { return int(a.from - b.from) })
-	stretch := all[len(all)-1].from.Sub(all[0].from)/mostClock + 1
+	stretch := max(all[len(all)-1].from.Sub(all[0].from)/mostClock+1, firstStretch)
 	var merged []reading
 	for _, r := range all {
 		merged = gathered(merged, r, stretch)
@@ -271,5 +271,6 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		}
 		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(skew + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
 	}
+	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // stretches of several connections overlap
 	return out
 }

@@ -86,8 +86,8 @@ type Use struct {
 	Overrun Spread `json:"overrun"`
 	// Crashed are the leases that ended without a release, and after which nothing came from the holder for one more lease.
 	Crashed int64 `json:"crashed"`
-	// Left are the turns that ended without a release, while the client went on: it tried again. Dialects whose holder sends
-	// nothing after its lease is over end an overrun so.
+	// Left are the turns that ended without a release, while the client went on: it tried again. In some dialects a
+	// holder sends nothing after its lease is over: its overruns end so.
 	Left int64 `json:"left"`
 	// Open are the holds that had not ended with the window.
 	Open int64 `json:"open"`
@@ -169,8 +169,11 @@ func (c Client) Acquired() int64 {
 	return n
 }
 
-// Write writes a profile as JSON.
+// Write writes a profile as JSON. It writes nothing that Read would refuse.
 func (p Profile) Write(w io.Writer) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
 	if p.Clients == nil {
 		p.Clients = []Client{}
 	}
