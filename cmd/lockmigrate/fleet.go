@@ -46,6 +46,9 @@ func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path
 	if flags.run > 0 {
 		s.Fleet.Until = flags.run
 	}
+	if flags.load.on {
+		return runLoad(env, &s.Fleet, &flags.load, s.Seed, flags.workers)
+	}
 	counts := map[[2]int]int64{}
 	play := sim.Parallel{Workers: flags.workers, Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
 	start := env.now()
