@@ -22,10 +22,11 @@ type Costs struct {
 	Bytes     Bytes   `json:"bytes"`
 }
 
-// OpCost is what one command costs, in microseconds.
+// OpCost is what one command costs; times are in microseconds.
 type OpCost struct {
 	Op       protocol.Op `json:"op"`
 	Name     string      `json:"name"`
+	Commands float64     `json:"commands"`  // that the server counts: those inside a script too
 	CPU      float64     `json:"cpu_us"`    // of the server's process, reading and writing included
 	Executes float64     `json:"script_us"` // of this, more than the cheapest command takes: for that time the server does nothing else
 }

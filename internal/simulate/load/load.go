@@ -148,7 +148,7 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 			if c.Scheme == session.Sidecar {
 				c.Behind = c.Name
 			}
-			c.First = sim.Uniform(0, c.Think.Max()+c.Hold.Max()) // so that they do not all begin at once
+			c.First = sim.Uniform(0, c.Think.Mean()+c.Hold.Mean()) // as often in the first moments as later
 			times.Clients = append(times.Clients, c)
 		}
 	}
@@ -190,22 +190,14 @@ func (r *Report) usage(m *sim.Result, seconds float64, connections int, fleet *s
 			continue
 		}
 		cost, rate := r.Costs.of(protocol.Op(op)), float64(n)/seconds
-		u.Commands += rate * commandsOf(protocol.Op(op))
+		u.Commands += rate * cost.Commands
 		u.CPU += rate * cost.CPU / 1e6
 		u.Scripts += rate * cost.Executes / 1e6
 	}
-	waiting := max(m.Waited.Seconds()/seconds-0, 0)
+	waiting := m.Waited.Seconds() / seconds
 	u.Memory = r.Costs.Bytes.Empty + float64(connections)*r.Costs.Bytes.Connection +
 		m.Held.Seconds()/seconds*r.Costs.Bytes.Held[dearest(fleet, &r.Costs)] + waiting*r.Costs.Bytes.Waiter
 	return u
-}
-
-// commandsOf is how many commands the server counts for one of the machines' commands.
-func commandsOf(op protocol.Op) float64 {
-	if op == protocol.Commit {
-		return 3 // MULTI, SET, EXEC
-	}
-	return 1
 }
 
 // dearest is the scheme of the fleet whose held locks take most memory.
