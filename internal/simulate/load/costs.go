@@ -14,7 +14,7 @@ type Costs struct {
 	Machine  string `json:"machine"` // that it ran on
 	Measured string `json:"measured"`
 	Command  string `json:"command"` // that measured it
-	// Ops are the commands. A command that costs more when it finds the key held is there with the larger figure.
+	// Ops are the commands. One that costs more or less when it finds the key held is there twice.
 	Ops []OpCost `json:"ops"`
 	// MessageUS is the processor time of one message to one listener, in microseconds.
 	MessageUS float64 `json:"message_us"`
@@ -26,9 +26,10 @@ type Costs struct {
 type OpCost struct {
 	Op       protocol.Op `json:"op"`
 	Name     string      `json:"name"`
-	Commands float64     `json:"commands"`  // that the server counts: those inside a script too
-	CPU      float64     `json:"cpu_us"`    // of the server's process, reading and writing included
-	Executes float64     `json:"script_us"` // of this, more than the cheapest command takes: for that time the server does nothing else
+	Look     bool        `json:"look,omitempty"` // it changed nothing on the key; a release: it noted nothing about gaps for old clients
+	Commands float64     `json:"commands"`       // that the server counts: those inside a script too
+	CPU      float64     `json:"cpu_us"`         // of the server's process, reading and writing included
+	Executes float64     `json:"script_us"`      // of this, more than the cheapest command takes: for that time the server does nothing else
 }
 
 // Members is what a process that is a member of a namespace costs while it does nothing.
@@ -43,7 +44,8 @@ type Bytes struct {
 	Empty      float64            `json:"empty"`      // a server without keys
 	Held       map[string]float64 `json:"held"`       // a held lock, by the scheme of its holder
 	Waiter     float64            `json:"waiter"`     // a place in a queue
-	Connection float64            `json:"connection"` // of a client that sends small commands
+	Connection float64            `json:"connection"` // that has just sent a command
+	Idle       float64            `json:"idle_connection"`
 }
 
 //go:embed costs.json
@@ -61,15 +63,22 @@ func Measured() (c Costs, err error) {
 }
 
 // of finds what a command costs. One that was not measured costs what the dearest does: no forecast is too low for it.
-func (c *Costs) of(op protocol.Op) OpCost {
+func (c *Costs) of(op protocol.Op, look bool) OpCost {
 	var dearest OpCost
-	for _, o := range c.Ops {
-		if o.Op == op {
+	other := -1
+	for i, o := range c.Ops {
+		if o.Op == op && o.Look == look {
 			return o
+		}
+		if o.Op == op {
+			other = i
 		}
 		if o.CPU > dearest.CPU {
 			dearest = o
 		}
+	}
+	if other >= 0 {
+		return c.Ops[other]
 	}
 	return dearest
 }

@@ -185,18 +185,25 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 func (r *Report) usage(m *sim.Result, seconds float64, connections int, fleet *sim.Fleet) Usage {
 	u := Usage{Connections: connections, Messages: float64(m.Messages) / seconds}
 	u.CPU = u.Messages * r.Costs.MessageUS / 1e6
-	for op, n := range m.Commands {
-		if n == 0 {
-			continue
+	for op := range m.Commands {
+		for i, n := range [2]int64{m.Commands[op] - m.Looks[op], m.Looks[op]} {
+			if n == 0 {
+				continue
+			}
+			cost, rate := r.Costs.of(protocol.Op(op), i == 1), float64(n)/seconds
+			u.Commands += rate * cost.Commands
+			u.CPU += rate * cost.CPU / 1e6
+			u.Scripts += rate * cost.Executes / 1e6
 		}
-		cost, rate := r.Costs.of(protocol.Op(op)), float64(n)/seconds
-		u.Commands += rate * cost.Commands
-		u.CPU += rate * cost.CPU / 1e6
-		u.Scripts += rate * cost.Executes / 1e6
 	}
 	waiting := m.Waited.Seconds() / seconds
-	u.Memory = r.Costs.Bytes.Empty + float64(connections)*r.Costs.Bytes.Connection +
-		m.Held.Seconds()/seconds*r.Costs.Bytes.Held[dearest(fleet, &r.Costs)] + waiting*r.Costs.Bytes.Waiter
+	inUse := 0.0
+	if connections > 0 { // the server takes a connection's buffers back that has been idle for two seconds
+		inUse = min(1, 2*float64(m.Ops)/seconds/float64(connections))
+	}
+	b := &r.Costs.Bytes
+	u.Memory = b.Empty + float64(connections)*(b.Idle+inUse*(b.Connection-b.Idle)) +
+		m.Held.Seconds()/seconds*b.Held[dearest(fleet, &r.Costs)] + waiting*b.Waiter
 	return u
 }
 

@@ -62,6 +62,7 @@ type Tally struct {
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
 	Commands    [Ops]int64    // that ran at the server, by their Op
+	Looks       [Ops]int64    // those of Commands that changed nothing on the key, and a bridge's releases that noted nothing about gaps
 	Messages    int64         // that the server published, or sent to those who track a key
 	Held        time.Duration // true time for which keys were held, all keys together
 }
@@ -93,6 +94,7 @@ func (t *Tally) Add(u *Tally) {
 	t.Blocked += u.Blocked
 	for i := range t.Commands {
 		t.Commands[i] += u.Commands[i]
+		t.Looks[i] += u.Looks[i]
 	}
 	t.Messages += u.Messages
 	t.Held += u.Held

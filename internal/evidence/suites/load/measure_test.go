@@ -105,7 +105,7 @@ func (b *bench) number(field string) float64 {
 
 func (b *bench) memory() float64 { return b.number("used_memory:") }
 
-// connection measures what idle connections take that have sent a command.
+// connection measures what connections take, in use and idle.
 func (b *bench) connection() {
 	const n = 1000
 	before := b.memory()
@@ -115,8 +115,16 @@ func (b *bench) connection() {
 		_, err := all[i].Do("GET", "key")
 		require.NoError(b.t, err)
 	}
-	time.Sleep(3 * time.Second) // the server gives its buffers back
-	b.costs.Bytes.Connection = (b.memory() - before) / n
+	for range 3 { // by and by the server gives each the buffers that it needs
+		time.Sleep(time.Second)
+		for _, c := range all {
+			_, err := c.Do("GET", "key")
+			require.NoError(b.t, err)
+		}
+	}
+	b.costs.Bytes.Connection = round((b.memory() - before) / n)
+	time.Sleep(4 * time.Second) // the server takes their buffers back
+	b.costs.Bytes.Idle = round((b.memory() - before) / n)
 	for _, c := range all {
 		require.NoError(b.t, c.Close())
 	}
@@ -130,28 +138,29 @@ func (b *bench) member() {
 	const n, watched = 50, 10 * time.Second
 	before := int(b.number("connected_clients:"))
 	var all []*compat.Locker
-	var held *compat.Lock
-	for i := range n {
-		pool := b.s.Pool()
-		l, err := compat.New(pool, compat.Options{Namespace: name})
+	for range n {
+		l, err := compat.New(b.s.Pool(), compat.Options{Namespace: name})
 		require.NoError(b.t, err)
 		all = append(all, l)
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		if i == 0 {
-			held, err = l.Acquire(context.Background(), "waited-for")
-			require.NoError(b.t, err)
-		} else {
-			_, _ = l.Acquire(ctx, "waited-for")
-		}
-		cancel()
 	}
+	var group sync.WaitGroup
+	for i, l := range all {
+		group.Go(func() {
+			for turn := range 5 {
+				lock, err := l.Acquire(context.Background(), fmt.Sprint("waited-for-", (i+turn)%10))
+				require.NoError(b.t, err)
+				time.Sleep(10 * time.Millisecond) // the work
+				require.NoError(b.t, lock.Release(context.Background()))
+			}
+		})
+	}
+	group.Wait()
+	b.costs.Members.Connections = (int(b.number("connected_clients:")) - before + n/2) / n
 	commands, cpu := b.number("total_commands_processed:"), b.cpu()
 	time.Sleep(watched)
 	seconds := watched.Seconds()
 	b.costs.Members.CommandsPerSecond = (b.number("total_commands_processed:") - commands) / n / seconds
 	b.costs.Members.CPU = (b.cpu() - cpu) / n / seconds
-	b.costs.Members.Connections = (int(b.number("connected_clients:")) - before + n - 1) / n
-	require.NoError(b.t, held.Release(context.Background()))
 	for _, l := range all {
 		require.NoError(b.t, l.Close())
 	}
@@ -192,7 +201,8 @@ func (b *bench) each(op protocol.Op, title string, do func(conn redis.Conn, lock
 		return cpu / locks
 	}
 	require.InEpsilon(b.t, locks, b.calls(name)-calls, 0.01, "%s: one %s for each lock", title, name)
-	b.note(load.OpCost{Op: op, Name: title, CPU: cpu / locks, Commands: total / locks})
+	look := strings.HasSuffix(title, ", found held")
+	b.note(load.OpCost{Look: look, Op: op, Name: title, CPU: cpu / locks, Commands: total / locks})
 	return cpu / locks
 }
 
@@ -208,17 +218,9 @@ func (b *bench) over(do func(conn redis.Conn, lock int), n int) {
 	group.Wait()
 }
 
-// note keeps the larger figure of a command that was measured in two situations.
+// note keeps what a command costs.
 func (b *bench) note(cost load.OpCost) {
 	cost.CPU, cost.Commands = round(cost.CPU), round(cost.Commands)
-	for i := range b.costs.Ops {
-		if o := &b.costs.Ops[i]; o.Op == cost.Op {
-			if cost.CPU > o.CPU {
-				*o = cost
-			}
-			return
-		}
-	}
 	b.costs.Ops = append(b.costs.Ops, cost)
 }
 
@@ -238,7 +240,7 @@ func (b *bench) plain() {
 	before := b.memory()
 	b.each(protocol.SetNX, "SETNX, free", send(protocol.Command{Op: protocol.SetNX, Value: value}))
 	b.costs.Bytes.Held[session.Legacy.String()] = round((b.memory() - before) / locks)
-	b.each(protocol.SetNX, "SETNX, held", send(protocol.Command{Op: protocol.SetNX, Value: value}))
+	b.each(protocol.SetNX, "SETNX, found held", send(protocol.Command{Op: protocol.SetNX, Value: value}))
 	b.each(protocol.Get, "GET", send(protocol.Command{Op: protocol.Get}))
 	b.each(protocol.GetSet, "GETSET", send(protocol.Command{Op: protocol.GetSet, Value: value}))
 	b.each(protocol.Del, "DEL", send(protocol.Command{Op: protocol.Del}))
@@ -332,8 +334,30 @@ func (b *bench) holder(m session.Member) {
 		listening := b.listen(two[0].Channel())
 		b.costs.MessageUS = round(max(b.each(protocol.NoOp, "", release)-plain, 0.1))
 		require.NoError(b.t, listening.Close())
+		for i := range one { // the lock was handed to the other
+			one[i].Reset()
+			one[i].On(fmt.Sprint(m.Name, "-", i), "")
+		}
+		b.short(what[2]+", held for a moment", take, release)
 	}
 	b.s.Do("FLUSHALL")
+}
+
+// short measures the release of locks that were held for a moment: nothing is noted about gaps for old clients then.
+func (b *bench) short(title string, take, release func(redis.Conn, int)) {
+	measured := func(do func(redis.Conn, int)) (cpu, commands float64) {
+		cpu, commands = b.cpu(), b.number("total_commands_processed:")
+		b.over(do, locks)
+		return (b.cpu() - cpu) / locks, (b.number("total_commands_processed:") - commands) / locks
+	}
+	b.s.Do("FLUSHALL") // the notes about gaps are gone
+	both, commands := measured(func(conn redis.Conn, lock int) {
+		take(conn, lock)
+		release(conn, lock)
+	})
+	taking, takes := measured(take)
+	b.over(release, locks)
+	b.note(load.OpCost{Op: protocol.BridgeDrop, Look: true, Name: title, CPU: both - taking, Commands: commands - takes})
 }
 
 // listen has somebody listen on a channel.
@@ -373,10 +397,10 @@ func table(c *load.Costs) string {
 	}
 	fmt.Fprintf(&b, "| a hand-over to a waiter, with its message: more than the release | %.1f µs | | |\n", c.MessageUS)
 	fmt.Fprintf(&b, "\n| thing | cost |\n|---|---|\n")
-	fmt.Fprintf(&b, "| member of a namespace that does nothing | %.2f commands/s, %.0f µs/s, %d connections |\n", c.Members.CommandsPerSecond, c.Members.CPU, c.Members.Connections)
+	fmt.Fprintf(&b, "| member of a namespace that does nothing | %.2f commands/s, %.0f µs/s; %d connections once it has locked and waited |\n", c.Members.CommandsPerSecond, c.Members.CPU, c.Members.Connections)
 	for _, s := range []session.Scheme{session.Legacy, session.Bridge, session.Sidecar} {
 		fmt.Fprintf(&b, "| held lock, %s | %.0f bytes |\n", s, c.Bytes.Held[s.String()])
 	}
-	fmt.Fprintf(&b, "| waiter in a queue | %.0f bytes |\n| connection | %.0f bytes |\n| empty server | %.0f bytes |\n", c.Bytes.Waiter, c.Bytes.Connection, c.Bytes.Empty)
+	fmt.Fprintf(&b, "| waiter in a queue | %.0f bytes |\n| connection in use | %.0f bytes |\n| connection, idle for two seconds | %.0f bytes |\n| empty server | %.0f bytes |\n", c.Bytes.Waiter, c.Bytes.Connection, c.Bytes.Idle, c.Bytes.Empty)
 	return b.String()
 }
