@@ -185,6 +185,10 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 func (r *Report) usage(m *sim.Result, seconds float64, connections int, fleet *sim.Fleet) Usage {
 	u := Usage{Connections: connections, Messages: float64(m.Messages) / seconds}
 	u.CPU = u.Messages * r.Costs.MessageUS / 1e6
+	// A member asks once before it queues; the simulator's queues at once.
+	asks := float64(m.Queued) / seconds
+	first := r.Costs.of(protocol.BridgeTake, true)
+	u.Commands, u.CPU, u.Scripts = asks*first.Commands, u.CPU+asks*first.CPU/1e6, asks*first.Executes/1e6
 	for op := range m.Commands {
 		for i, n := range [2]int64{m.Commands[op] - m.Looks[op], m.Looks[op]} {
 			if n == 0 {
