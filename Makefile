@@ -28,8 +28,8 @@ size: ## what somebody has to read: lines, packages, names, options; of this tre
 fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)
 
-soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock), on TOPOLOGY single, sentinel or cluster
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0)
+soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SEED (0: from the clock), on TOPOLOGY single, sentinel or cluster; FLEET is drawn unless given
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0) -fleet "$(FLEET)"
 
 lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0: from the clock)
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),2000) -from $(or $(FROM),1)

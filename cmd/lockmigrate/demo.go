@@ -23,8 +23,9 @@ func newDemoCommand(env *environment) *cobra.Command {
 		Short: "Watch a fleet move from old locks to tokens, and a referee",
 		Long: `demo plays a migration in less than 20 seconds: Java services lock the old
 way, Go joins them, and the stages move under load: legacy, bridge, modern,
-back, and forward. It runs on a server inside this process unless --redis
-names another; there it uses keys of its own and leaves nothing behind.
+back, and forward. Then Java comes back unchanged, behind a sidecar. It runs on a
+server inside this process unless --redis names another; there it uses keys of
+its own and leaves nothing behind.
 
 A referee that looks at no lock and no server sees members walk in and out.
 The last lines are what it counted, "overlaps: 0", for each stage and in all.
@@ -55,7 +56,7 @@ func runDemo(ctx context.Context, env *environment, act time.Duration) error {
 	defer pool.Close()
 
 	status := env.status()
-	opts := demo.Options{Pool: pool, Act: act}
+	opts := demo.Options{Pool: pool, End: end, Act: act}
 	opts.Watch = func(now demo.Situation) { status.Update(func() string { return demoStatus(now) }) }
 	if !env.global.json {
 		opts.Event = func(e demo.Event) {

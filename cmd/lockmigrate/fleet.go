@@ -214,7 +214,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 				}
 			}
 			sets = slices.DeleteFunc(sets, ofFamily)
-			for range max(p.Clients[i].Connections, 1) {
+			for range max(p.Clients[i].AtOnce, 1) {
 				one := c
 				one.Owner = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1)
 				if one.Name = plainName(p.Clients[i].Name); named[one.Name] {
@@ -267,7 +267,7 @@ func workOn(p profile.Profile, i int, family string, lease, hold time.Duration) 
 		c.Hold = measured(use.Hold)
 	}
 	if use.Acquired > 0 && p.Seconds() > 0 {
-		c.Think = between(float64(use.Acquired)/p.Seconds()/float64(max(seen.Connections, 1)), c.Hold)
+		c.Think = between(float64(use.Acquired)/p.Seconds()/float64(max(seen.AtOnce, 1)), c.Hold)
 	}
 	c.First = sim.Uniform(0, c.Think.Mean()+c.Hold.Mean())
 	return c

@@ -67,6 +67,9 @@ type standing struct {
 	blockers    []stages.Blocker
 	certificate string // the newest file that verify wrote about this namespace; empty: none
 	certErr     error  // why it does not support the step to modern
+	seen        []verify.Client
+	saved       *verify.Saved // a verify that has not ended; nil: none
+	running     bool          // it was saved a moment ago
 }
 
 // step is what to do next.
@@ -135,9 +138,26 @@ func standingOf(ctx context.Context, env *environment, at *place, flags stageFla
 	if view.Record.Stage == stages.Bridge {
 		if s.certificate = newestCertificate(s.namespace); s.certificate != "" {
 			_, s.certErr = restsOn(env.now(), view.Record, stages.Modern, stageFlags{evidence: s.certificate})
+			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) && c.Verdict == verify.Seen {
+				s.seen = c.LegacyClients
+			}
 		}
+		s.unfinished(env.now(), view.Record)
 	}
 	return s, nil
+}
+
+// longestSaving is how long ago the state of a verify that runs may have been saved.
+const longestSaving = 5 * time.Minute
+
+// unfinished looks for a verify of this record that has not ended.
+func (s *standing) unfinished(now time.Time, record stages.Record) {
+	saved, err := verify.LoadSaved(stateName(certificateName(s.namespace)))
+	n := saved.Evidence.Namespace
+	if err != nil || n == nil || n.Name != s.namespace || n.Epoch != record.Epoch || !n.Since.Equal(record.Since) || !slices.Equal(n.Patterns, record.Patterns) {
+		return
+	}
+	s.saved, s.running = &saved, now.Sub(saved.At) < 5*time.Second || len(saved.Before) > 1000 && now.Sub(saved.At) < longestSaving
 }
 
 // next is the runbook as a function of the facts.
@@ -233,14 +253,72 @@ func (s *standing) toModern(on *step) {
 		on.Do = "move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them"
 		on.Command = fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns))
 		on.Read = "docs/runbook.md, step 4"
+	case s.saved != nil && s.certErr == nil && s.certificate != "": // an old state beside a newer certificate
+		s.certified(on)
+	case s.saved != nil && s.running:
+		on.Do = "a verify is looking. Wait for its end; this says how far it is"
+		on.Command = "lockmigrate verify --ask " + stateName(certificateName(s.namespace))
+		on.Read = "docs/runbook.md, step 5"
+	case s.saved != nil && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
+		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
+		on.InWay = append(on.InWay, fmt.Sprintf("a verify was ended after %v of %v", looked, s.saved.Options.Window))
+		on.Do = "go on with it. Where a command ran in between that can take a lock, its window begins again"
+		on.Command = "lockmigrate verify --resume " + stateName(certificateName(s.namespace))
+		on.Read = "docs/runbook.md, step 5"
+	case len(s.seen) > 0:
+		on.InWay = append(on.InWay, s.certificate+" has seen old clients")
+		for i, c := range s.seen {
+			if i == mostClients {
+				on.InWay = append(on.InWay, fmt.Sprintf("and %d more: %s names them", len(s.seen)-i, s.certificate))
+				break
+			}
+			on.InWay = append(on.InWay, whatToDoAbout(c))
+		}
+		on.Do = "deal with each of them, and then look again"
+		on.Command = s.verify()
+		on.Read = "docs/runbook.md, step 4"
+		on.Costs = []string{verifyCosts}
 	case s.certificate == "" || s.certErr != nil:
 		on.Do = "no old client holds a lock at this moment. Prove that none is left; --longest is your statement of how long one may be silent"
 		if s.certErr != nil {
 			on.InWay = append(on.InWay, s.certErr.Error())
 		}
-		on.Command = fmt.Sprintf("lockmigrate verify --namespace %s --for 26h --longest 25h --monitor --out %s", s.namespace, certificateName(s.namespace))
+		on.Command = s.verify()
 		on.Read = "docs/runbook.md, step 5"
-		on.Costs = []string{"--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"}
+		on.Costs = []string{verifyCosts}
+	default:
+		s.certified(on)
+	}
+}
+
+const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
+
+func (s *standing) verify() string {
+	return fmt.Sprintf("lockmigrate verify --namespace %s --for 26h --longest 25h --monitor --out %s", s.namespace, certificateName(s.namespace))
+}
+
+// whatToDoAbout says who an old client is, and what to do about it.
+func whatToDoAbout(c verify.Client) string {
+	who := strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ")
+	keys := ""
+	if len(c.Keys) > 0 {
+		keys = fmt.Sprintf(" on %q", c.Keys[0])
+	}
+	source, _, _ := strings.Cut(c.Evidence, ":")
+	switch source {
+	case "MONITOR", "capture":
+		return fmt.Sprintf("%s: %s%s. Put a sidecar beside this service (docs/sidecar.md), or port it", who, c.Evidence, keys)
+	case "ACL LOG":
+		return fmt.Sprintf("%s: %s%s. The fence stopped it: port it, put a sidecar beside it, or switch it off", who, c.Evidence, keys)
+	case "census":
+		return fmt.Sprintf("nobody was named: %s%s. lockmigrate observe while it works names the client", c.Evidence, keys)
+	}
+	return fmt.Sprintf("%s: %s. Restart this Go service, or stop it: lockmigrate stage shows it", who, c.Evidence)
+}
+
+// certified is stage bridge with a certificate that no old client is left.
+func (s *standing) certified(on *step) {
+	switch {
 	case s.keysErr != nil:
 		on.InWay = append(on.InWay, s.keysErr.Error())
 		on.Do, on.Command = "remove what dead old clients have left", s.sweep()

@@ -15,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -95,7 +96,7 @@ func TestNextLeadsThrough(t *testing.T) {
 func TestNext(t *testing.T) {
 	window := []profile.Window{{Seconds: 600, Masters: 1}}
 	enough := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
-		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewKnown: true, Uses: []profile.Use{{
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{
 			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet",
 			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
 		}},
@@ -108,6 +109,16 @@ func TestNext(t *testing.T) {
 	clean := &keysSeen{complete: true}
 	held := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Held, ends: time.Second, ttl: -1}}}
 	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Ghost, ends: -time.Hour, ttl: -1}}}
+	ended := func(broke string) *verify.Saved { // after an hour of a day
+		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Named: true, CountsDenied: true, LogRead: true}
+		for _, name := range verify.Taking {
+			m.Commands = append(m.Commands, verify.Command{Name: name})
+		}
+		if broke != "" {
+			m.Breaks = []string{broke}
+		}
+		return &verify.Saved{Options: verify.Options{Window: 26 * time.Hour}, Evidence: verify.Evidence{LookedSeconds: 3600}, Masters: []verify.MasterSaved{{Facts: m}}}
+	}
 	for name, c := range map[string]struct {
 		s       standing
 		command string
@@ -129,6 +140,22 @@ func TestNext(t *testing.T) {
 			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
 		"bridge, a certificate that is too old": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: assert.AnError},
 			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", assert.AnError.Error(), false},
+		"bridge, a certificate that has seen clients": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: verify.ErrVerdict, seen: []verify.Client{
+			{Addr: "10.0.0.7:4711", Name: "billing", Evidence: "MONITOR: it sent SETNX (3)", Keys: []string{"lock.1"}},
+			{Evidence: "census: a legacy value was written within the window", Keys: []string{"lock.2"}},
+			{Addr: "host-1", Name: "id-1", Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"},
+		}}, "lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json",
+			"10.0.0.7:4711 billing: MONITOR: it sent SETNX (3) on \"lock.1\". Put a sidecar beside this service (docs/sidecar.md), or port it\n" +
+				"nobody was named: census: a legacy value was written within the window on \"lock.2\". lockmigrate observe while it works names the client\n" +
+				"host-1 id-1: a member of the namespace that runs stage legacy, or holds a lock of it. Restart this Go service", false},
+		"bridge, a verify that was ended": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("")},
+			"lockmigrate verify --resume orders.certificate.json.state", "ended after 1h0m0s of 26h0m0s", false},
+		"bridge, a verify that runs": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended(""), running: true},
+			"lockmigrate verify --ask orders.certificate.json.state", "how far", false},
+		"bridge, a verify that was ended and cannot come to anything": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("its counters were reset")},
+			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
+		"bridge, certified, an old state": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", saved: ended("")},
+			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
 		"bridge, certified, ghosts": {standing{view: at(stages.Bridge, lives), keys: dead, certificate: "x.json"},
 			"lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "nobody takes it over", false},
 		"bridge, certified": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json"},

@@ -26,6 +26,7 @@ type observeFlags struct {
 	from     string
 	pcap     string
 	port     uint16
+	listen   []string
 	group    string
 	lease    time.Duration
 	match    []string
@@ -65,11 +66,17 @@ blind-set, and nothing can share a key with them.
 --pcap FILE reads what tcpdump wrote, and costs the server nothing. It is for servers that
 refuse MONITOR, or are too busy for it. A capture shows the replies too, so outcomes are
 known. It does not show what scripts do, and nothing of connections with TLS. Capture all
-of each packet, on the server's host: skews are against the clock of the host that captures.`,
+of each packet, on the server's host: skews are against the clock of the host that captures.
+
+--listen ADDRESS is a proxy that changes nothing and watches what passes. It costs the server
+nothing and sees replies too. Give services this address in place of the server's. Clients that
+connect elsewhere are not seen: put all that share a key behind one such proxy. After --for
+it reports, and passes connections on until an interrupt.`,
 		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
   lockmigrate observe --for 10m --group host --profile fleet.json
   redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
-  tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap`,
+  tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap
+  lockmigrate observe --redis redis://10.0.0.9:6379 --listen 127.0.0.1:6380`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
 	cmd.AddCommand(newObserveMergeCommand(env))
@@ -80,6 +87,7 @@ of each packet, on the server's host: skews are against the clock of the host th
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
+	f.StringArrayVar(&flags.listen, "listen", nil, "pass clients on from this `ADDRESS` (host:port or unix:PATH) to the server, and watch them; repeatable")
 	f.StringVar(&flags.group, "group", "addr", "one row for each `addr`, host or name (CLIENT SETNAME)")
 	f.DurationVar(&flags.lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
@@ -134,8 +142,14 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	if flags.from != "" && flags.pcap != "" {
 		return usageError("read one after the other", "--from and --pcap are two sources")
 	}
-	if flags.from != "" || flags.pcap != "" {
+	if len(flags.listen) == 0 && (flags.from != "" || flags.pcap != "") {
 		return observeFile(ctx, env, flags, opts)
+	}
+	if len(flags.listen) > 0 {
+		if err := flags.checkListening(); err != nil {
+			return err
+		}
+		return observeListening(ctx, env, flags, opts, limits)
 	}
 	end, stop, err := env.endpoint("")
 	if err != nil {

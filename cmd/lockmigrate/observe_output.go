@@ -25,7 +25,7 @@ func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
 }
 
 // whileRunning shows the live table until the observation has ended.
-func (o *observeOutput) whileRunning(masters *observe.Masters, ended <-chan error, window time.Duration) error {
+func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, ended <-chan error, window time.Duration) error {
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
 	began := time.Now()
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -38,7 +38,7 @@ func (o *observeOutput) whileRunning(masters *observe.Masters, ended <-chan erro
 		case <-tick.C:
 			if live {
 				left := max(0, window-time.Since(began)).Round(time.Second)
-				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(masters.Report(), 15))
+				o.redraw(fmt.Sprintf("observing, %v left\n", left) + table(seen.Report(), 15))
 			}
 		}
 	}
@@ -235,6 +235,12 @@ func details(b *strings.Builder, r observe.Report) {
 	}
 	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
 	pauses(b, r)
+	for _, e := range r.Events {
+		if strings.HasSuffix(e.Note, observe.OnePool) {
+			b.WriteString("\na pool that locks over one connection and deletes over another looks like stale deletes and overlaps: look again with --group host, or name\n")
+			break
+		}
+	}
 	for _, c := range r.Clients {
 		if c.LeaseFrom == "round" {
 			b.WriteString("\n? only one client uses these keys: its lease is the nearest that people write down; say --lease to be sure\n")

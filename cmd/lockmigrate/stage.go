@@ -431,7 +431,9 @@ type memberJSON struct {
 	Left    int64  `json:"lease_left_ms"` // negative: silent
 	Skew    int64  `json:"skew_ms"`       // positive: ahead of the server
 	User    string `json:"user,omitempty"`
-	Misfit  string `json:"misfit,omitempty"` // why it cannot run the namespace
+
+	Build  stages.Build `json:"build,omitzero"`   // which program, in which version
+	Misfit string       `json:"misfit,omitempty"` // why it cannot run the namespace
 }
 
 type blockerJSON struct {
@@ -492,7 +494,7 @@ func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
 			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
 			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
 			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
-			User: m.Info.User, Misfit: m.Misfit,
+			User: m.Info.User, Build: m.Info.Build, Misfit: m.Misfit,
 		}
 		if stages.Valid(m.Stage) {
 			row.Stage = m.Stage.String()
@@ -514,10 +516,10 @@ func printView(w io.Writer, view stages.View, blockers []stages.Blocker) error {
 		b.WriteString("no members\n")
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK")
+		fmt.Fprintln(table, "MEMBER\tHOST\tEPOCH\tSTAGE\tIN USE\tSEEN\tCLOCK\tBUILD")
 		for _, m := range view.Members {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
-				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds())
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%+dms\t%s\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Host),
+				memberEpoch(m), memberStage(m), inUse(m), seen(m), m.Skew.Milliseconds(), terminal.Safe(m.Info.Build.String()))
 		}
 		if err := table.Flush(); err != nil {
 			return err

@@ -2,16 +2,21 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -19,7 +24,7 @@ import (
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
 	var noCensus bool
-	var out string
+	var out, resume, ask, pcap string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
@@ -38,16 +43,45 @@ enough where these commands are not in use, or where the ACL rules of all users 
 of --trust-user leave none of them on the lock keys.
 
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
-SIGHUP) ends the window early and keeps the results so far.`,
+SIGHUP) ends the window early and keeps the results so far.
+
+--pcap - reads what tcpdump writes, and costs the server nothing. It can show none-seen where
+it runs on the server's host. Whether it has every connection follows from CLIENT LIST, and
+from the number of connections that the server accepted. A capture does not show what scripts
+of others do. A FILE says nothing of the server: it is seen or inconclusive.
+
+With --out FILE the run keeps what it has seen in FILE.state, and removes it when the window
+is over. After a lost terminal or a restart, --resume FILE.state goes on there, with the same
+options. The time in between is not counted. Where the counters show that a command ran then,
+or cannot tell, the window begins again. --ask FILE.state says how far a run is.`,
 		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor \
       --out orders.json
-  lockmigrate verify --match 'lock:*' --for 10m --longest 5m`,
+  lockmigrate verify --match 'lock:*' --for 10m --longest 5m
+  lockmigrate verify --resume orders.json.state
+  tcpdump -i any -s 0 -U --immediate-mode -w - port 6379 | lockmigrate verify \
+      --namespace orders --for 26h --longest 25h --pcap - --out orders.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if resume != "" || ask != "" {
+				return verifySaved(cmd, env, resume, ask)
+			}
 			if err := checkVerify(&opts); err != nil {
 				return err
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
+			switch {
+			case pcap != "" && opts.Whole:
+				return usageError("choose one", "--pcap is read in place of MONITOR")
+			case pcap == "-":
+				opts.Capture = os.Stdin
+			case pcap != "":
+				for _, name := range []string{"for", "burst", "every", "no-census", "trust-user"} {
+					if cmd.Flags().Changed(name) {
+						return usageError("leave it out, or read a capture as it is written: --pcap -", "--%s says nothing of a capture's file", name)
+					}
+				}
+				return verifyFile(cmd.Context(), env, opts, pcap, out)
+			}
 			return runVerify(cmd.Context(), env, opts, out)
 		},
 	}
@@ -61,7 +95,11 @@ SIGHUP) ends the window early and keeps the results so far.`,
 	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
-	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance")
+	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
+	f.StringVar(&pcap, "pcap", "", "read a capture of tcpdump in place of MONITOR: - as it is written, on the server's host; or a `FILE`, which can name clients only")
+	f.Uint16Var(&opts.CapturePort, "pcap-port", 0, "the server's `PORT` in the capture, where it is not the one of --redis")
+	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
+	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
 }
 
@@ -99,15 +137,72 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("verify: %v left, %d findings", max(0, left).Round(time.Second), seen)
 		})
 	}
+	if opts.Capture != nil && opts.CapturePort == 0 {
+		if opts.CapturePort, err = portOf(end); err != nil {
+			return err
+		}
+	}
+	if file != "" && opts.Capture == nil { // a capture has a gap for good
+		opts.Save = func(s verify.Saved) {
+			s.Out = file
+			if err := writeFile(stateName(file), s.Write); err != nil {
+				opts.Warn("the state cannot be saved, so nothing can go on with this run: " + err.Error())
+			}
+		}
+	}
 	opts.Warn = func(text string) { fmt.Fprintln(env.stderr, "lockmigrate: "+terminal.Safe(text)) }
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
 		return err
 	}
+	return concludeVerify(env, cert, file)
+}
+
+// verifyFile judges a capture's file.
+func verifyFile(ctx context.Context, env *environment, opts verify.Options, pcap, file string) error {
+	in, err := os.Open(pcap)
+	if err != nil {
+		return failedError("name a file that tcpdump wrote", "%w", err)
+	}
+	defer in.Close()
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if opts.Capture = in; opts.CapturePort == 0 {
+		if opts.CapturePort, err = portOf(end); err != nil {
+			return err
+		}
+	}
+	cert, err := verify.ReadCapture(ctx, end, opts)
+	if err != nil {
+		return failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", pcap, err)
+	}
+	return concludeVerify(env, cert, file)
+}
+
+// portOf is the port of a single server.
+func portOf(end *endpoint.Endpoint) (uint16, error) {
+	if end.Kind == endpoint.Single {
+		if _, text, err := net.SplitHostPort(end.Addrs[0]); err == nil {
+			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+				return uint16(n), nil
+			}
+		}
+	}
+	return 0, usageError("give --pcap-port PORT", "the server's port in the capture is not known")
+}
+
+// concludeVerify writes the certificate, and makes the verdict an exit code.
+func concludeVerify(env *environment, cert verify.Certificate, file string) error {
 	if file != "" { // before anything is printed: the terminal may be gone
 		if err := writeFile(file, cert.Write); err != nil {
 			return err
+		}
+		if cert.Evidence.Finished {
+			_ = os.Remove(stateName(file))
 		}
 	}
 	if err := printCertificate(env, cert); err != nil {
@@ -124,6 +219,74 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			}
 		}
 		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func stateName(file string) string { return file + ".state" }
+
+// verifySaved goes on with a run, or says how far it is.
+func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error {
+	var given []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			given = append(given, "--"+f.Name)
+		}
+	})
+	if len(given) > 1 {
+		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(given, " and "))
+	}
+	s, err := verify.LoadSaved(resume + ask)
+	if err != nil {
+		return failedError("name the state that \"lockmigrate verify --out FILE\" keeps, FILE.state", "%w", err)
+	}
+	if ask != "" {
+		return printSaved(env, s)
+	}
+	opts := s.Options
+	opts.Resume = &s
+	return runVerify(cmd.Context(), env, opts, s.Out)
+}
+
+// printSaved says how far a run is.
+func printSaved(env *environment, s verify.Saved) error {
+	known := s.Known()
+	asked, looked := time.Duration(known.AskedSeconds*float64(time.Second)), time.Duration(known.LookedSeconds*float64(time.Second))
+	lost := append([]string{}, s.Lost()...)
+	if env.global.json {
+		doc := struct {
+			Namespace string          `json:"namespace,omitempty"`
+			Saved     time.Time       `json:"saved"`
+			Asked     float64         `json:"asked_seconds"`
+			Looked    float64         `json:"looked_seconds"`
+			Gaps      []verify.Gap    `json:"gaps"`
+			Clients   []verify.Client `json:"legacy_clients"`
+			Lost      []string        `json:"cannot_be_discharged"`
+			Out       string          `json:"out"`
+		}{s.Options.Namespace, s.At, known.AskedSeconds, known.LookedSeconds, append([]verify.Gap{}, known.Gaps...), append([]verify.Client{}, known.Seen...), lost, s.Out}
+		if err := json.NewEncoder(env.stdout).Encode(doc); err != nil {
+			return err
+		}
+	} else {
+		var b strings.Builder
+		fmt.Fprintf(&b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
+		for _, g := range known.Gaps {
+			what := "not counted: the counters show that nothing ran"
+			if g.Anew != "" {
+				what = "the window began again: " + terminal.Safe(g.Anew)
+			}
+			fmt.Fprintf(&b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), indented(what, 9))
+		}
+		for _, why := range lost {
+			fmt.Fprintf(&b, "open     %s\n", indented(why, 9))
+		}
+		printClients(&b, known.Seen)
+		if err := env.show(b.String()); err != nil {
+			return err
+		}
+	}
+	if len(known.Seen) > 0 {
+		return unsafeError("find it by its address; the run goes on, and its verdict will be seen", "a legacy client is still there")
 	}
 	return nil
 }
@@ -184,31 +347,36 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	for _, s := range c.Sources {
 		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, indented(s.Found, 24))
 	}
-	if len(c.LegacyClients) > 0 {
-		b.WriteString("\nlegacy clients\n")
-	}
-	for i, l := range c.LegacyClients {
-		if i == mostClients {
-			fmt.Fprintf(&b, "  ... and %d more: --json shows all\n", len(c.LegacyClients)-i)
-			break
-		}
-		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
-		if who == "" {
-			who = "(not named)"
-		}
-		fmt.Fprintf(&b, "  %s  %s", who, terminal.Safe(l.Evidence))
-		if l.Dialect != "" {
-			fmt.Fprintf(&b, "; %s", l.Dialect)
-		}
-		for _, k := range l.Keys[:min(3, len(l.Keys))] {
-			fmt.Fprintf(&b, " %s", terminal.Quoted(k))
-		}
-		b.WriteByte('\n')
-	}
+	printClients(&b, c.LegacyClients)
 	b.WriteString("\nwhat this cannot know\n")
 	for _, r := range c.ResidualRisks {
 		fmt.Fprintf(&b, "  - %s\n", indented(r, 4))
 	}
 	_, err := io.WriteString(env.stdout, b.String())
 	return err
+}
+
+// printClients names the legacy clients that were seen.
+func printClients(b *strings.Builder, clients []verify.Client) {
+	if len(clients) > 0 {
+		b.WriteString("\nlegacy clients\n")
+	}
+	for i, l := range clients {
+		if i == mostClients {
+			fmt.Fprintf(b, "  ... and %d more: --json shows all\n", len(clients)-i)
+			break
+		}
+		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
+		if who == "" {
+			who = "(not named)"
+		}
+		fmt.Fprintf(b, "  %s  %s", who, terminal.Safe(l.Evidence))
+		if l.Dialect != "" {
+			fmt.Fprintf(b, "; %s", l.Dialect)
+		}
+		for _, k := range l.Keys[:min(3, len(l.Keys))] {
+			fmt.Fprintf(b, " %s", terminal.Quoted(k))
+		}
+		b.WriteByte('\n')
+	}
 }

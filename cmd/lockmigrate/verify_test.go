@@ -273,8 +273,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 			out := &buffer{}
 			cmd.Stdout, cmd.Stderr = out, out
 			require.NoError(t, cmd.Start())
-			redistest.Await(t, "a look", 20*time.Second, func() bool { return connections(s) > 0 })
-			time.Sleep(300 * time.Millisecond) // beyond the beginning, which has no results yet
+			redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
 			require.NoError(t, cmd.Process.Signal(signal))
 			_ = cmd.Wait()
 			assert.Equal(t, exitInconclusive, cmd.ProcessState.ExitCode(), out.String())
@@ -284,10 +283,12 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 			require.NoError(t, json.Unmarshal(text, &v))
 			assert.Equal(t, "inconclusive", v.Verdict)
 			assert.Contains(t, v.Why, "interrupted")
+			assert.FileExists(t, file+".state", "it can be resumed")
 		})
 	}
 	t.Run("observe", func(t *testing.T) {
 		t.Parallel()
+		s := redistest.Real(t) // the others' bursts are MONITORs too
 		file := filepath.Join(t.TempDir(), "fleet.json")
 		cmd := program(t, "observe", "--for", "1h", "--profile", file, "--redis", s.URL())
 		out := &buffer{}
@@ -328,6 +329,43 @@ func TestCertificateOutlivesTheTerminal(t *testing.T) {
 	code := run(context.Background(), env, []string{"verify", "--for", "200ms", "--longest", "100ms", "--out", file, "--redis", s.URL()})
 	assert.Equal(t, exitFailed, code)
 	assert.FileExists(t, file)
+}
+
+// TestVerifyOutlivesAKill ends the program itself in the middle, asks how far it was, goes on with it, and takes the step to modern
+// on its certificate.
+func TestVerifyOutlivesAKill(t *testing.T) {
+	s := redistest.Real(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "orders.certificate.json")
+	do := func(want int, args ...string) string {
+		t.Helper()
+		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--redis", s.URL())...)
+		require.Equal(t, want, code, stdout+stderr)
+		return stdout + stderr
+	}
+	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
+	do(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
+	t.Chdir(dir)
+	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest", "4s", "--monitor", "--out", file, "--redis", s.URL())
+	require.NoError(t, cmd.Start())
+	redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
+	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	assert.NoFileExists(t, file)
+	assert.Contains(t, do(exitDone, "verify", "--ask", file+".state"), "of 4s, last saved at")
+	assert.Contains(t, do(exitUsage, "verify", "--resume", file+".state", "--for", "1s"), "cannot be given together")
+	assert.Contains(t, do(exitFailed, "verify", "--resume", filepath.Join(dir, "nothing")), "FILE.state")
+
+	saved, err := os.ReadFile(file + ".state")
+	require.NoError(t, err)
+	assert.Contains(t, do(exitDone, "verify", "--resume", file+".state"), "1 gap of")
+	assert.NoFileExists(t, file+".state")
+	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "--to modern")
+	assert.Contains(t, do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--execute"), "modern")
+
+	require.NoError(t, os.WriteFile(file+".state", saved, 0o600)) // the record is at another epoch by now
+	assert.Contains(t, do(exitFailed, "verify", "--resume", file+".state"), "namespace orders has changed since")
 }
 
 type gone struct{}

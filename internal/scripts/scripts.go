@@ -116,6 +116,40 @@ func (s *Script) Pack(value func(name string) any) string {
 	return string(packed)
 }
 
+// Read is the other way round: it returns the arguments and words of a call by their names. Of words, the last one is the rest.
+func (s *Script) Read(args []string) map[string]string {
+	named := map[string]string{}
+	for i, a := range s.Args {
+		if i < len(args) {
+			named[a.Name] = args[i]
+		}
+	}
+	if len(s.Words) > 0 && len(args) > 0 {
+		for i, text := range strings.SplitN(args[0], " ", len(s.Words)) {
+			named[s.Words[i].Name] = text
+		}
+	}
+	return named
+}
+
+// Bare is a script without its comments.
+func (s *Script) Bare() string {
+	var code strings.Builder
+	for line := range strings.Lines(s.Source) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+			code.WriteString(line + "\n")
+		}
+	}
+	return code.String()
+}
+
+// Function is the script's name as a function of a server's library, of a version.
+func (s *Script) Function(version string) string {
+	return functionPrefix + strings.TrimSuffix(s.Name, ".lua") + "_" + version
+}
+
+const functionPrefix = "lockmigrate_"
+
 // Argument is a key or an argument, as the header names it.
 type Argument struct {
 	Name     string
@@ -182,7 +216,7 @@ func load(name string) *Script {
 	s.Digest = hex.EncodeToString(digest[:])
 	s.ByDigest = s.Digest
 	all = append(all, s)
-	names[s.Digest], names[s.Source] = name, name
+	names[s.Digest], names[s.Source], names[s.Bare()] = name, name, name
 	return s
 }
 

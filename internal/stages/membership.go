@@ -39,7 +39,7 @@ func NewMembership(store *Store, name string) *Membership {
 	if name == "" {
 		id = fmt.Sprintf("%s-%d-%x", host, os.Getpid(), b)
 	}
-	return &Membership{Store: store, ID: id, Info: Info{Host: host, Process: os.Getpid()}}
+	return &Membership{Store: store, ID: id, Info: Info{Host: host, Process: os.Getpid(), Build: thisBuild()}}
 }
 
 // Known tells that the server's clock has been heard of, so that a report can have a bound.

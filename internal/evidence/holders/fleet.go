@@ -13,7 +13,7 @@ import (
 // in which everyone who is inside has a field. The book knows nothing of the lock.
 type Fleet struct {
 	T       testing.TB
-	Server  *redistest.Server
+	Server  *redistest.Server // of the referee's book
 	Key     string
 	Members []Member
 	Turns   int           // to be taken by all together, at least
@@ -21,6 +21,8 @@ type Fleet struct {
 	Hold    time.Duration // inside
 	Kills   []int         // members to kill -9 while they are inside, in this order, spread over the run
 	Limit   time.Duration // for the whole run
+	// Until, if set, keeps the fleet at work until it says true.
+	Until func() bool
 	// Meanwhile, if set, is called once after each turn with the count so far; it may stop or change
 	// members, stages, the server.
 	Meanwhile func(turns int)
@@ -119,7 +121,7 @@ func (f Fleet) Run() Report {
 		case "done":
 			running--
 		}
-		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) {
+		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && (f.Until == nil || f.Until()) {
 			stopping = true
 			for _, h := range current {
 				h.Send("stop")

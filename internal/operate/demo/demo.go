@@ -23,9 +23,10 @@ import (
 // Options of a run.
 type Options struct {
 	Pool  lockmigrate.Pool
-	Act   time.Duration   // how long each act lasts
-	Event func(Event)     // told as it happens; may be nil
-	Watch func(Situation) // told several times a second; may be nil
+	End   *endpoint.Endpoint // the same server, for the sidecar of the last act
+	Act   time.Duration      // how long each act lasts
+	Event func(Event)        // told as it happens; may be nil
+	Watch func(Situation)    // told several times a second; may be nil
 }
 
 // Event is one line of the timeline.

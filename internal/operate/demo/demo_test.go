@@ -33,7 +33,7 @@ func embeddedPool(t *testing.T) (lockmigrate.Pool, *endpoint.Endpoint) {
 func TestStory(t *testing.T) {
 	pool, e := embeddedPool(t)
 	var heard []Event
-	result, err := Run(context.Background(), Options{Pool: pool, Act: shortAct, Event: func(e Event) { heard = append(heard, e) }})
+	result, err := Run(context.Background(), Options{Pool: pool, End: e, Act: shortAct, Event: func(e Event) { heard = append(heard, e) }})
 	require.NoError(t, err)
 	assert.True(t, result.Complete)
 	assert.False(t, result.Broken())

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -23,13 +24,14 @@ const (
 	goMembers   = 3
 )
 
-// story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward.
+// story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward. Then old services come
+// back behind a sidecar.
 var story = []act{
 	{
 		name: "legacy", title: "a legacy fleet at work", stage: stages.Legacy, promises: true,
 		begin: func(_ context.Context, s *stage) error {
 			s.say("%d java services share a lock the old way: SETNX, GET, GETSET, the expiry as the value", javaMembers)
-			return s.joinJava(javaMembers)
+			return s.joinJava(javaMembers, s.opts.Pool)
 		},
 	},
 	{
@@ -70,7 +72,7 @@ var story = []act{
 				return err
 			}
 			s.say("java is switched on again, and shares the key with go as if nothing had been")
-			return s.joinJava(2)
+			return s.joinJava(2, s.opts.Pool)
 		},
 	},
 	{
@@ -82,13 +84,17 @@ var story = []act{
 			return s.move(ctx, stages.Modern, "complete")
 		},
 	},
+	{
+		name: "sidecar", title: "Java is back, unchanged", stage: stages.Modern, promises: true,
+		begin: func(ctx context.Context, s *stage) error { return s.joinBehind(ctx, 2) },
+	},
 }
 
 // joinJava starts members that behave as the old Java clients do, down to the DEL that asks nothing.
-func (s *stage) joinJava(n int) error {
+func (s *stage) joinJava(n int, pool lockmigrate.Pool) error {
 	for range n {
 		s.javas++
-		m, err := s.javaMember(fmt.Sprintf("java-%d", s.javas))
+		m, err := s.javaMember(fmt.Sprintf("java-%d", s.javas), pool)
 		if err != nil {
 			return err
 		}
@@ -114,8 +120,8 @@ func (s *stage) retireJava(ctx context.Context) error {
 	return nil
 }
 
-func (s *stage) javaMember(name string) (*Member, error) {
-	locker, err := legacy.New(s.opts.Pool, legacy.Options{Dialect: legacy.JedisMS, Lease: lease, Release: legacy.ReleaseAsDialect})
+func (s *stage) javaMember(name string, pool lockmigrate.Pool) (*Member, error) {
+	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: lease, Release: legacy.ReleaseAsDialect})
 	if err != nil {
 		return nil, err
 	}

@@ -232,6 +232,16 @@ func (e *Endpoint) DialBare(ctx context.Context, addr string) (net.Conn, error) 
 	return conn, nil
 }
 
+// Through logs in on a connection that leads to the server by another way, such as a sidecar, and closes it on an error.
+func (e *Endpoint) Through(ctx context.Context, raw net.Conn) (redis.Conn, error) {
+	conn := redis.NewConn(raw, replyTimeout, replyTimeout)
+	if err := introduce(ctx, conn, login{e.User, e.password, e.DB}); err != nil {
+		_ = conn.Close()
+		return nil, Explain(err)
+	}
+	return conn, nil
+}
+
 func (e *Endpoint) open(ctx context.Context, network, addr string, wrap func(net.Conn) net.Conn) (net.Conn, error) {
 	dialer := net.Dialer{KeepAlive: time.Minute}
 	conn, err := dialer.DialContext(ctx, network, addr)

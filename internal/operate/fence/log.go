@@ -30,7 +30,7 @@ type Hit struct {
 // therefore polled several times a second; what was there before the first look does not count.
 type Log struct {
 	Server string
-	totals map[string]int64
+	Totals map[string]int64 // of the last look, nil before the first: a Log that is given those of another one goes on there
 }
 
 // Poll returns what was denied since the last look. The first look returns nothing.
@@ -58,13 +58,13 @@ func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
 	}
 	var hits []Hit
 	for id, n := range totals {
-		if d := n - l.totals[id]; d > 0 && l.totals != nil {
+		if d := n - l.Totals[id]; d > 0 && l.Totals != nil {
 			h := latest[id]
 			h.Count = d
 			hits = append(hits, h)
 		}
 	}
-	l.totals = totals
+	l.Totals = totals
 	slices.SortFunc(hits, func(a, b Hit) int { return strings.Compare(a.Addr+a.Command, b.Addr+b.Command) })
 	return hits, nil
 }

@@ -34,7 +34,7 @@ func tcpdump(t *testing.T, addr string) (stop func() string) {
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "redis.pcap")
-	command := exec.Command("tcpdump", "-i", "lo", "-s", "0", "-U", "--immediate-mode", "-B", "16384", "-w", file, "tcp", "port", port)
+	command := exec.Command("tcpdump", "-i", "lo", "-s", "0", "-U", "-B", "16384", "-w", file, "tcp", "port", port)
 	said, err := command.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start(), "scripts/setup installs tcpdump")
@@ -45,7 +45,7 @@ func tcpdump(t *testing.T, addr string) (stop func() string) {
 	}
 	go func() { _, _ = lines.WriteTo(io.Discard) }()
 	return func() string {
-		time.Sleep(200 * time.Millisecond) // for what the kernel holds
+		time.Sleep(1500 * time.Millisecond) // for what the kernel holds: it hands a block on once a second
 		_ = command.Process.Signal(syscall.SIGINT)
 		_ = command.Wait()
 		return file

@@ -46,7 +46,12 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 		o.opts.Wonder(e.DB, e.Key)
 	}
 	switch e.Op {
-	case OpSetNX, OpTake:
+	case OpTake:
+		if l.Lua() && o.script.name != "" && e.Done == No {
+			return // a script of ours that hands a lock over: it asks whether it may
+		}
+		o.try(c, lk, l, e, named)
+	case OpSetNX:
 		o.try(c, lk, l, e, named)
 	case OpGet:
 		if !l.Lua() {
@@ -416,53 +421,6 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
 		o.hazard(Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
-	}
-}
-
-// scriptSet is a SET by a script of ours.
-func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
-	h := lk.holder
-	if h != nil && h.value == e.Value {
-		o.renews(lk, h, l.At)
-		return
-	}
-	switch name := o.script.name; {
-	case name == "compare_set.lua" || name == "gated_compare_set.lua":
-		if h != nil {
-			o.renews(lk, h, l.At)
-			h.value, h.shape = strings.Clone(e.Value), s
-		}
-	case name == "gated_set.lua":
-		o.acquire(c, lk, s, e.Value, l.At, "takeover")
-	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
-		owner, asked := o.tokens[e.Value]
-		if !asked {
-			owner = asker{c, kindOf(name)}
-		}
-		owner.c.votes[vote{owner.kind, ours}]++
-		for _, p := range lk.past {
-			if owner.kind == Bridge && p.value == e.Value { // put back after a stale DEL or a clobber
-				p.lost, p.at = "", l.At
-				lk.past = slices.DeleteFunc(lk.past, func(x *hold) bool { return x == p })
-				lk.holder = p
-				return
-			}
-		}
-		how, granted := "free", strings.HasSuffix(name, "_release.lua")
-		switch {
-		case granted && h != nil:
-			o.release(lk, h, c, l.At)
-		case owner.kind == Bridge && owner.c == c && e.There:
-			how = "takeover"
-		}
-		if owner.kind == Bridge && owner.c == c {
-			c.ttl = e.TTL
-		}
-		if !asked {
-			owner.c.tries++
-			o.works(owner.c, lk).tries++
-		}
-		o.acquire(owner.c, lk, s, e.Value, l.At, how)
 	}
 }
 

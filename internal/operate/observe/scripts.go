@@ -15,12 +15,50 @@ type script struct {
 	at     protocol.Instant
 	words  []string
 	keys   int
+
+	sidecar map[string]string // the words of sidecar_take.lua
+}
+
+// otherBridge stands for a bridge's script of another version.
+const otherBridge = "bridge_other.lua"
+
+// otherVersion knows a bridge's script of another version of this library by what it is given: the guard of its first key, and
+// a bridge value. What it does then shows in its commands.
+func (o *Observer) otherVersion(c *client, l *Line) {
+	names := o.script.names()
+	if len(names) < 2 || names[1] != protocol.GuardKey(names[0]) {
+		return
+	}
+	for _, arg := range o.script.args() {
+		if shapeOf(arg, l.At).kind != Bridge {
+			continue
+		}
+		o.script.name = otherBridge
+		if _, known := o.tokens[arg]; !known && len(o.tokens) < o.opts.MaxKeys {
+			o.tokens[strings.Clone(arg)] = asker{c: c, kind: Bridge}
+		}
+		return
+	}
 }
 
 // asker is a client of ours that has asked for a lock, and what it is.
 type asker struct {
-	c    *client
-	kind string
+	c     *client
+	kind  string
+	later bool // with the token on the key it does not hold the lock: it has to ask again
+}
+
+// behindSidecar is an attempt of a service behind a sidecar. What a release puts on the key for it is kept for its next attempt
+// only. Shape wait is the sidecar itself, which asks for that.
+func (o *Observer) behindSidecar(c *client, l *Line) {
+	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
+	if token := heldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
+		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
+	}
+	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
+		c.votes[vote{Bridge, ours}]++
+		o.asks(c, l)
+	}
 }
 
 // kindOf tells what a client is that runs a script of ours.
@@ -52,4 +90,69 @@ func (s *script) args() []string {
 		return nil
 	}
 	return s.words[3+s.keys:]
+}
+
+// scriptSet is a SET by a script of ours.
+func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
+	h := lk.holder
+	if h != nil && h.value == e.Value {
+		o.renews(lk, h, l.At)
+		return
+	}
+	if owner := o.tokens[e.Value]; owner.later {
+		switch asked := o.script.sidecar; {
+		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && e.TTL == ttlOf(true, asked["ttl"]):
+			c.ttl = e.TTL
+			o.acquire(c, lk, s, e.Value, l.At, "free")
+		case asked == nil && h != nil:
+			o.release(lk, h, c, l.At) // handed over: kept for an attempt that comes
+		}
+		return
+	}
+	switch name := o.script.name; {
+	case name == "sidecar_old.lua": // at stage legacy: an old client's own command
+		e.Op, e.Done = OpSetNX, Yes
+		if e.There {
+			e.Op = OpGetSet
+			o.takeover(c, lk, l, e)
+			return
+		}
+		o.try(c, lk, l, e, true)
+	case name == "compare_set.lua" || name == "gated_compare_set.lua":
+		if h != nil {
+			o.renews(lk, h, l.At)
+			h.value, h.shape = strings.Clone(e.Value), s
+		}
+	case name == "gated_set.lua":
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
+	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
+		owner, asked := o.tokens[e.Value]
+		if !asked {
+			owner = asker{c: c, kind: kindOf(name)}
+		}
+		owner.c.votes[vote{owner.kind, ours}]++
+		for _, p := range lk.past {
+			if owner.kind == Bridge && p.value == e.Value { // put back after a stale DEL or a clobber
+				p.lost, p.at = "", l.At
+				lk.past = slices.DeleteFunc(lk.past, func(x *hold) bool { return x == p })
+				lk.holder = p
+				return
+			}
+		}
+		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
+		switch {
+		case granted && h != nil:
+			o.release(lk, h, c, l.At)
+		case owner.kind == Bridge && owner.c == c && e.There:
+			how = "takeover"
+		}
+		if owner.kind == Bridge && owner.c == c {
+			c.ttl = e.TTL
+		}
+		if !asked {
+			owner.c.tries++
+			o.works(owner.c, lk).tries++
+		}
+		o.acquire(owner.c, lk, s, e.Value, l.At, how)
+	}
 }

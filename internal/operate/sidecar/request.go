@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha1" // a name, not a protection
 	"encoding/hex"
@@ -71,23 +70,12 @@ var calls, library, libraryName = func() (map[*scripts.Script]call, string, stri
 		if !strings.HasPrefix(s.Name, "sidecar_") {
 			continue
 		}
-		name, text := "lockmigrate_"+strings.TrimSuffix(s.Name, ".lua")+"_"+version, bare(s.Source)
+		name, text := s.Function(version), s.Bare()
 		fmt.Fprintf(&code, "redis.register_function('%s', function(KEYS, ARGV)\n%send)\n", name, text)
 		all[s] = call{appendWord(appendWord(nil, "EVAL"), text), appendWord(appendWord(nil, "FCALL"), name)}
 	}
 	return all, code.String(), library
 }()
-
-// bare is a script without its comments.
-func bare(source string) string {
-	var code []byte
-	for _, line := range bytes.Split([]byte(source), []byte("\n")) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("--")) {
-			code = append(append(code, line...), '\n')
-		}
-	}
-	return string(code)
-}
 
 // loadFunctions makes sure that the server has the library, and tells whether it does.
 func (s *Sidecar) loadFunctions(ctx context.Context) bool {

@@ -230,6 +230,20 @@ func sourcesOf(e *Evidence) []Source {
 			monitor.State = Whole
 		}
 	}
+	if len(e.Masters) > 0 && e.Masters[0].Capture != nil {
+		c := *e.Masters[0].Capture
+		all = append(all, Source{"capture", Whole, c.String()})
+		if why := c.open(); why != "" {
+			all[len(all)-1] = Source{"capture", Broken, why}
+		}
+	}
+	if c := e.Recorded; c != nil {
+		found := c.String()
+		if len(c.NotSeen) > 0 {
+			found += "; not seen: " + strings.Join(c.NotSeen, "; ")
+		}
+		all = append(all, Source{"capture", Part, found})
+	}
 	return append(all, monitor)
 }
 
@@ -245,6 +259,11 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	}
 	if len(e.Trusted) > 0 {
 		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
+	}
+	for _, g := range e.Gaps {
+		if g.Anew == "" {
+			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that can take a lock", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
+		}
 	}
 	if e.Values.Before > 0 {
 		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")

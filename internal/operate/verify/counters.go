@@ -29,6 +29,7 @@ type reading struct {
 	used    int64            // bytes
 	cpu     float64          // seconds of its main thread
 	at      time.Time
+	text    string // of INFO, to read it again
 }
 
 // totals are the counts that are compared beside those of the commands.
@@ -39,7 +40,7 @@ var totals = map[string]bool{
 
 // readInfo reads the reply of INFO.
 func readInfo(text string) reading {
-	r := reading{stats: map[string]calls{}, totals: map[string]int64{}, errors: map[string]int64{}, at: time.Now()}
+	r := reading{stats: map[string]calls{}, totals: map[string]int64{}, errors: map[string]int64{}, at: time.Now(), text: text}
 	field := endpoint.InfoOf(text)
 	for name, value := range field {
 		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok {

@@ -14,17 +14,27 @@ type Evidence struct {
 	LongestSeconds float64   `json:"longest_seconds"` // what was said to be the longest lease or pause of a job; 0: nothing was said
 	Started        time.Time `json:"started"`         // this host's clock, when all masters had been looked at once
 	Ended          time.Time `json:"ended"`           // when the last looks began
-	LookedSeconds  float64   `json:"looked_seconds"`  // from Started to Ended, by a clock that nobody sets
+	LookedSeconds  float64   `json:"looked_seconds"`  // of the window, by a clock that nobody sets; gaps do not count
 	Finished       bool      `json:"finished"`        // the run was not interrupted
+
+	Gaps []Gap `json:"gaps,omitempty"` // when the run did not run
 
 	Trusted   []string   `json:"trusted,omitempty"`   // users that were said to be the new services' own
 	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
 	Namespace *Namespace `json:"namespace,omitempty"` // nil: the run was about no namespace
 
+	Recorded    *Capture `json:"recorded,omitempty"` // a capture's file was read, and nothing else
 	Masters     []Master `json:"masters"`
 	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start
 	Values      Values   `json:"values"`
 	Seen        []Client `json:"seen"` // each is a legacy client, or a trace of one
+}
+
+// Gap is a time within which the run did not run. It is no part of the window.
+type Gap struct {
+	From time.Time `json:"from"` // the last time that was saved
+	To   time.Time `json:"to"`
+	Anew string    `json:"anew,omitempty"` // why the window began again; empty: the counters show that nothing ran
 }
 
 // Namespace is the record that the run is about.
@@ -69,18 +79,20 @@ type Master struct {
 	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
 	LegacySeen     int64    `json:"monitor_legacy"`         // commands of legacy clients that MONITOR showed
 	OtherSeen      int64    `json:"monitor_other"`          // SETNX and GETSET that MONITOR saw on other keys
+	Capture        *Capture `json:"capture,omitempty"`      // nil: none was read beside the counters
 	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
 }
 
 // Command is how often one command ran on one master, between the first and the last look.
 type Command struct {
 	Name      string `json:"name"`
-	Run       int64  `json:"run"`       // as the server counted
-	Watched   int64  `json:"watched"`   // of these, MONITOR showed each one between two looks that it showed too
-	Unclear   int64  `json:"unclear"`   // of the watched, those whose key or form could not be read
-	Unmatched int64  `json:"unmatched"` // by how much MONITOR and the count disagree
-	Denied    int64  `json:"denied"`    // refused before they ran
-	Elsewhere int64  `json:"elsewhere"` // of the denied, those that ACL LOG shows on other keys
+	Run       int64  `json:"run"`                // as the server counted
+	Watched   int64  `json:"watched"`            // of these, MONITOR showed each one between two looks that it showed too
+	Captured  int64  `json:"captured,omitempty"` // those in the capture
+	Unclear   int64  `json:"unclear"`            // of the watched, those whose key or form could not be read
+	Unmatched int64  `json:"unmatched"`          // by how much MONITOR and the count disagree
+	Denied    int64  `json:"denied"`             // refused before they ran
+	Elsewhere int64  `json:"elsewhere"`          // of the denied, those that ACL LOG shows on other keys
 }
 
 // Unwatched is how many ran while MONITOR did not show them.

@@ -400,6 +400,9 @@ func TestTraffic(t *testing.T) {
 		{"a script", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "setnx" "lock:1" "1"`}, "SETNX in a script"},
 		{"a time beside a lock, by a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:{1}:share" "` + ms + `" "PX" "1000"`}, ""},
 		{"SETNX in a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SETNX" "lock:1" "` + ms + `"`}, "SETNX in a script"},
+		{"a script of ours asks whether it may hand over", []string{`a "EVALSHA" "` + scripts.BridgeRelease.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, ""},
+		{"the same, by a script of another", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, "SET NX without TTL in a script"},
+		{"a sidecar at stage legacy", []string{`a "FCALL" "lockmigrate_sidecar_old_0123456789" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"reads", []string{`a "GET" "lock:1"`, `a "DEL" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
 	} {
@@ -441,10 +444,10 @@ func TestMarks(t *testing.T) {
 }
 
 func TestCompareValues(t *testing.T) {
-	live := value{expires: "5", held: true, dialect: "jedis-ms"}
-	over := value{expires: "1", dialect: "jedis-ms"}
-	flag := value{held: true}
-	brief := value{expires: "5", held: true, ttl: true}
+	live := value{Expires: "5", Held: true, Dialect: "jedis-ms"}
+	over := value{Expires: "1", Dialect: "jedis-ms"}
+	flag := value{Held: true}
+	brief := value{Expires: "5", Held: true, TTL: true}
 	for _, c := range []struct {
 		what          string
 		before, after map[string]value
@@ -454,7 +457,7 @@ func TestCompareValues(t *testing.T) {
 	}{
 		{"nothing", nil, nil, 0, 0, ""},
 		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
-		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {expires: "5"}}, 1, 0, ""},
+		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {Expires: "5"}}, 1, 0, ""},
 		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
 		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
 		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +42,11 @@ type master struct {
 	ruled  []string // what the rules excluded at the start
 	first  reading
 	warned bool
+
+	savedAt time.Time // the last state
+
+	wireFirst, lastMark string          // of the first and the last look
+	listed              map[string]bool // CLIENT LIST at the start, by address
 
 	mu     sync.Mutex
 	seen   int64             // commands of legacy clients in MONITOR
@@ -110,6 +114,11 @@ func (m *master) begin(ctx context.Context) error {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
 	m.first, m.ruled = m.last, m.excludedNow(ctx)
+	if m.q.wire != nil {
+		if err := m.beginWire(ctx); err != nil {
+			return err
+		}
+	}
 	if major := majorOf(r.version); major == 6 {
 		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
 		if err == nil && len(pair) == 2 {
@@ -179,7 +188,7 @@ func (m *master) look(ctx context.Context) error {
 		l.stats[i] = now.stats[name]
 	}
 	m.looks = append(m.looks, l)
-	m.last = now
+	m.last, m.lastMark = now, mark
 	m.settle(false)
 	m.warnUnwatched()
 	m.poll(ctx)
@@ -276,7 +285,7 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 // warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
 func (m *master) warnUnwatched() {
 	for _, c := range m.facts.Commands {
-		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
+		if m.q.wire == nil && c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
 			m.warned = true
 			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
 		}
@@ -379,75 +388,6 @@ func (m *master) poll(ctx context.Context) {
 	}
 }
 
-// saw notes a command of a legacy client. The reader of MONITOR calls it.
-func (m *master) saw(s sighting) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen++
-	t := m.traces[s.addr]
-	if t == nil {
-		if len(m.traces) >= mostTraces {
-			return
-		}
-		t = &trace{forms: map[string]int64{}}
-		m.traces[s.addr], m.stale = t, true
-	}
-	t.forms[s.form]++
-	if s.dialect != "" {
-		t.dialect = s.dialect
-	}
-	if len(t.keys) < mostKeys && !slices.Contains(t.keys, s.key) {
-		t.keys = append(t.keys, s.key)
-	}
-}
-
-// name asks who is behind an address that was seen for the first time.
-func (m *master) name(ctx context.Context) {
-	m.mu.Lock()
-	stale := m.stale
-	m.stale = false
-	m.mu.Unlock()
-	if stale {
-		m.rename(ctx)
-	}
-}
-
-func (m *master) rename(ctx context.Context) {
-	list, err := endpoint.Clients(ctx, m.conn)
-	if err != nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, field := range list {
-		if t := m.traces[field["addr"]]; t != nil {
-			t.name, t.user = field["name"], field["user"]
-		}
-	}
-}
-
-// found returns the legacy clients that MONITOR and ACL LOG named.
-func (m *master) found() (all []Client) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, addr := range slices.Sorted(maps.Keys(m.traces)) {
-		t := m.traces[addr]
-		var forms []string
-		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
-			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
-		}
-		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: "MONITOR: it sent " + strings.Join(forms, ", ")})
-	}
-	for _, h := range m.hits {
-		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
-		if h.Key != "" {
-			c.Keys = []string{h.Key}
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
 // follow looks until the window is over.
 func (m *master) follow(ctx context.Context) {
 	o := &m.q.opts
@@ -472,7 +412,9 @@ func (m *master) follow(ctx context.Context) {
 		case m.tap != nil && !now.Before(burstEnds):
 			closing = true
 		}
-		_ = m.look(ctx) // the next one covers the time of one that failed
+		if m.look(ctx) == nil && begun { // the next one covers the time of one that failed
+			m.save(ctx)
+		}
 		if closing && m.tap != nil {
 			m.awaitLast(ctx)
 			m.closeTap("")
@@ -513,8 +455,9 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
-	m.mu.Lock()
-	m.facts.LegacySeen = m.seen
-	m.mu.Unlock()
+	if m.q.wire != nil {
+		m.endWire(ctx)
+	}
+	m.facts.LegacySeen = m.sightings()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -68,7 +68,28 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 	case window < longest:
 		return false, fmt.Sprintf("the window of %v is shorter than the longest silence of %v", window.Round(100*time.Millisecond), longest)
 	}
-	return true, fmt.Sprintf("the window of %v covers the longest silence, which was said to be %v", window.Round(100*time.Millisecond), longest)
+	return true, fmt.Sprintf("the window of %v covers the longest silence, which was said to be %v", window.Round(100*time.Millisecond), longest) + gapsOf(e)
+}
+
+// gapsOf says when the run did not run.
+func gapsOf(e *Evidence) string {
+	var bridged, anew int
+	var lost time.Duration
+	for _, g := range e.Gaps {
+		if g.Anew != "" {
+			bridged, lost, anew = 0, 0, anew+1
+			continue
+		}
+		bridged++
+		lost += g.To.Sub(g.From)
+	}
+	switch {
+	case bridged > 0:
+		return fmt.Sprintf("; %s of %v in all: not counted, and the counters show that nothing ran then", nouns(int64(bridged), "gap"), lost.Round(time.Second))
+	case anew > 0:
+		return "; it began again after the last gap"
+	}
+	return ""
 }
 
 func keysAreAll(e *Evidence) (bool, string) {
@@ -89,6 +110,9 @@ func keysAreAll(e *Evidence) (bool, string) {
 }
 
 func mastersAreAll(e *Evidence) (bool, string) {
+	if r := e.Recorded; r != nil {
+		return false, "a capture's file says nothing of the server: whose connections it had, what its counters were, what stood on the keys. Read one as it is written (--pcap -)"
+	}
 	if len(e.Masters) == 0 {
 		return false, "no master was looked at"
 	}
@@ -120,13 +144,13 @@ func countersProveThemselves(e *Evidence) (bool, string) {
 }
 
 func commandsAreAccountedFor(e *Evidence) (bool, string) {
-	var run, watched, ruled int64
+	var run, watched, ruled, captured int64
 	for _, m := range e.Masters {
 		if len(m.Commands) != taking {
 			return false, m.Addr + ": nothing is known of its commands"
 		}
 		if m.LegacySeen > 0 {
-			return false, fmt.Sprintf("%s: MONITOR showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
+			return false, fmt.Sprintf("%s: MONITOR or a capture showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
 		}
 		for i, c := range m.Commands {
 			name := strings.ToUpper(c.Name)
@@ -139,6 +163,11 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 				return false, fmt.Sprintf("%s: the key or the form of %d %s could not be read", m.Addr, c.Unclear, name)
 			case c.Unwatched() > 0 && slices.Contains(m.Ruled, c.Name):
 				ruled += c.Unwatched()
+			case m.Capture != nil:
+				if why := cmp.Or(m.Capture.open(), m.Capture.accounts(c)); why != "" {
+					return false, m.Addr + ": " + why
+				}
+				captured += c.Run
 			case c.Unwatched() > 0:
 				return false, fmt.Sprintf("%s: %d of %d %s ran while MONITOR was off, on keys that nobody saw%s: watch the whole window with --monitor",
 					m.Addr, c.Unwatched(), c.Run, name, map[bool]string{true: "; each may be a SET NX"}[c.Name == "set"])
@@ -152,6 +181,9 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 	var parts []string
 	if watched > 0 {
 		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
+	}
+	if captured > 0 {
+		parts = append(parts, fmt.Sprintf("the capture has each connection that the server had, and the %d commands that could have taken a lock, but for those of this project's scripts; none did so the old way", captured))
 	}
 	if ruled > 0 {
 		but := ""

@@ -14,10 +14,10 @@ const leftOut = "--no-census: nobody looked at the keys"
 
 // value is what stood on a key: an expiry, or something without TTL that no modern client writes.
 type value struct {
-	expires string // of an expiry, else empty
-	held    bool   // it looked held, or nobody can tell that it was not
-	ttl     bool
-	dialect string
+	Expires string `json:"expires,omitempty"` // of an expiry, else empty
+	Held    bool   `json:"held,omitempty"`    // it looked held, or nobody can tell that it was not
+	TTL     bool   `json:"ttl,omitempty"`
+	Dialect string `json:"dialect,omitempty"`
 }
 
 const (
@@ -63,12 +63,12 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, why []str
 // valueOf tells what a legacy client may have written. Bridge values and tokens have a TTL, so a string without
 // one that was found on a lock key is not theirs, whatever it says.
 func valueOf(r *census.Row) (value, bool) {
-	v := value{ttl: r.TTL != census.NoTTL}
+	v := value{TTL: r.TTL != census.NoTTL}
 	switch {
 	case r.Format.Legacy():
-		v.expires, v.held, v.dialect = fmt.Sprint(int64(r.Expires)), r.State == census.Held, dialectOf(r.Finding)
-	case r.Type == "string" && !v.ttl && r.Format != census.Bridge:
-		v.held = true
+		v.Expires, v.Held, v.Dialect = fmt.Sprint(int64(r.Expires)), r.State == census.Held, dialectOf(r.Finding)
+	case r.Type == "string" && !v.TTL && r.Format != census.Bridge:
+		v.Held = true
 	default:
 		return v, false
 	}
@@ -85,24 +85,24 @@ func compareValues(before, after map[string]value, keyOf func(id string) string)
 	}
 	sees := func(v value, key, what string) {
 		if len(seen) < mostTraces {
-			seen = append(seen, Client{Evidence: "census: " + what, Dialect: v.dialect, Keys: []string{key}})
+			seen = append(seen, Client{Evidence: "census: " + what, Dialect: v.Dialect, Keys: []string{key}})
 		}
 	}
 	for id, was := range before {
-		if !was.held {
+		if !was.Held {
 			continue
 		}
 		note(&heldBefore, keyOf(id))
-		if _, still := after[id]; !still && !was.ttl && was.expires != "" {
+		if _, still := after[id]; !still && !was.TTL && was.Expires != "" {
 			sees(was, keyOf(id), "a value that was live at the start was deleted within the window")
 		}
 	}
 	for id, is := range after {
 		was, known := before[id]
-		if is.held {
+		if is.Held {
 			note(&heldAfter, keyOf(id))
 		}
-		if is.expires != "" && (!known || was.expires != is.expires) {
+		if is.Expires != "" && (!known || was.Expires != is.Expires) {
 			sees(is, keyOf(id), "a legacy value was written within the window")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -28,11 +29,50 @@ type Options struct {
 	Whole     bool          // MONITOR for the whole window, in place of bursts
 	Census    bool          // look at the keys' values at the start and at the end
 
+	// Capture, if set, is read in place of MONITOR: what tcpdump writes on the host of the one server.
+	Capture     io.Reader `json:"-"`
+	CapturePort uint16    `json:"-"` // the server's port in it
+
+	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
+
+	// Save, if set, is told every few seconds what Resume needs. The calls come one after the other.
+	Save func(Saved) `json:"-"`
 	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
 	// within the window.
-	Progress func(left time.Duration, seen int)
+	Progress func(left time.Duration, seen int) `json:"-"`
 	// Warn, if set, is told once of each reason why this run cannot find that no client was seen.
-	Warn func(text string)
+	Warn func(text string) `json:"-"`
+}
+
+// ReadCapture judges what a capture's file has. It names old clients, and never says none-seen: a file does not show whose connections
+// the server had. The namespace's record is read, where there is one.
+func ReadCapture(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
+	q := &inquiry{end: end, opts: opts}
+	q.facts = Evidence{LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
+	if err := q.namespace(ctx); err != nil {
+		return Certificate{}, err
+	}
+	q.facts.Patterns = q.opts.Match
+	m := &master{q: q, traces: map[string]*trace{}}
+	w := openWire(ctx, opts.Capture, opts.CapturePort, markPrefix, q.matches, m.saw)
+	<-w.ended
+	defer w.stopped()
+	if w.reading == nil || !errors.Is(w.err, io.EOF) {
+		return Certificate{}, w.err
+	}
+	seen := w.reading.SoFar()
+	if seen.Commands == 0 {
+		return Certificate{}, fmt.Errorf("%d packets, %d connections to port %d, no command that was answered; %s",
+			seen.Packets, seen.Connections, opts.CapturePort, strings.Join(seen.NotSeen(), "; "))
+	}
+	q.facts.Recorded = &Capture{From: seen.First, To: seen.Last, Packets: seen.Packets, Opened: int64(seen.Connections), NotSeen: seen.NotSeen(), Ours: w.ours, Foreign: w.others}
+	q.facts.Started, q.facts.Ended, q.facts.Finished = seen.First, seen.Last, true
+	q.facts.LookedSeconds = seen.Last.Sub(seen.First).Seconds()
+	q.facts.AskedSeconds = q.facts.LookedSeconds
+	for _, c := range m.found() {
+		q.sees(c)
+	}
+	return Certify(q.facts), nil
 }
 
 // inquiry is one run.
@@ -41,16 +81,22 @@ type inquiry struct {
 	opts    Options
 	prefix  string // of this run's marks
 	masters []*master
+	wire    *wiretap // nil without Capture
 	facts   Evidence
 
 	telling sync.Mutex
-	began   time.Time // when the window did, zero before
+	began   time.Time     // when the window did, zero before; with Resume, when it went on
+	base    time.Duration // of the window, before began
+
+	before    map[string]value        // what stood on the keys at the start
+	whyBefore []string                // what was not read
+	states    map[*master]MasterSaved // the latest of each
 }
 
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-"}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
@@ -59,11 +105,20 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 		return Certificate{}, err
 	}
 	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
+	if err := q.sameNamespace(); err != nil {
+		return Certificate{}, err
+	}
 	addrs, err := end.Masters(ctx)
 	if err != nil {
 		return Certificate{}, err
 	}
+	if opts.Capture != nil && len(addrs) != 1 {
+		return Certificate{}, &endpoint.Error{What: fmt.Sprintf("a capture is of one server, and there are %d masters", len(addrs)), Advice: "use --monitor", BadInput: true}
+	}
 	defer func() {
+		if q.wire != nil {
+			q.wire.stopped()
+		}
 		for _, m := range q.masters {
 			m.closeTap("")
 			_ = m.conn.Close()
@@ -76,11 +131,16 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 		}
 		q.masters = append(q.masters, m)
 	}
+	if opts.Capture != nil {
+		q.wire = openWire(ctx, opts.Capture, opts.CapturePort, q.prefix, q.matches, q.masters[0].saw)
+		q.opts.Whole, q.opts.Burst = false, 0
+	}
 	for _, m := range q.masters {
 		if err := m.begin(ctx); err != nil {
 			return Certificate{}, err
 		}
 	}
+	q.resume(ctx)
 	q.watch(ctx, addrs)
 	return Certify(q.facts), nil
 }
@@ -91,12 +151,15 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	for _, m := range q.masters {
 		group.Go(func() { m.follow(ctx) })
 	}
-	before, whyBefore := map[string]value{}, []string{leftOut}
-	if q.opts.Census {
-		before, whyBefore = q.values(ctx)
+	switch {
+	case q.before != nil: // of the run that this one goes on with
+	case q.opts.Census:
+		q.before, q.whyBefore = q.values(ctx)
+	default:
+		q.before, q.whyBefore = map[string]value{}, []string{leftOut}
 	}
 	q.begin()
-	q.warnOfValues(before)
+	q.warnOfValues(q.before)
 	group.Wait()
 	q.facts.Finished = ctx.Err() == nil
 
@@ -104,12 +167,12 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	defer cancel()
 	if q.facts.Finished {
 		last = ctx
-		q.lastValues(ctx, before, whyBefore)
+		q.lastValues(ctx, q.before, q.whyBefore)
 	} else {
 		q.facts.Values.Why = []string{"the run was interrupted"}
 	}
 	q.facts.Ended = time.Now().UTC()
-	q.facts.LookedSeconds = time.Since(q.began).Seconds()
+	q.facts.LookedSeconds = (q.base + time.Since(q.began)).Seconds()
 	for _, m := range q.masters {
 		group.Go(func() { m.finish(last) })
 	}
@@ -134,14 +197,16 @@ func (q *inquiry) begin() {
 	q.telling.Lock()
 	defer q.telling.Unlock()
 	q.began = time.Now()
-	q.facts.Started = q.began.UTC()
+	if q.facts.Started.IsZero() {
+		q.facts.Started = q.began.UTC()
+	}
 }
 
 // until returns the end of the window, if it has begun.
 func (q *inquiry) until() (end time.Time, begun bool) {
 	q.telling.Lock()
 	defer q.telling.Unlock()
-	return q.began.Add(q.opts.Window), !q.began.IsZero()
+	return q.began.Add(q.opts.Window - q.base), !q.began.IsZero()
 }
 
 // lastMoment is how long an interrupted run may take for its last looks.
@@ -210,6 +275,12 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return endpoint.Explain(err)
 	}
 	r := view.Record
+	if longest := q.opts.Longest; longest > 0 && longest < r.Shortest {
+		return &endpoint.Error{
+			What:   fmt.Sprintf("the longest silence of %v is less than the record's shortest lease of %v", longest, r.Shortest),
+			Advice: "say with --longest how long an old client may be silent: no step would rest on this certificate", BadInput: true,
+		}
+	}
 	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns}
 	if len(q.opts.Match) == 0 {
 		q.opts.Match = r.Patterns
@@ -256,7 +327,7 @@ func (q *inquiry) tell() {
 		m.mu.Unlock()
 	}
 	if q.opts.Progress != nil && !q.began.IsZero() {
-		q.opts.Progress(time.Until(q.began.Add(q.opts.Window)), seen)
+		q.opts.Progress(time.Until(q.began.Add(q.opts.Window-q.base)), seen)
 	}
 }
 
@@ -264,7 +335,7 @@ func (q *inquiry) tell() {
 func (q *inquiry) warnOfValues(before map[string]value) {
 	held := 0
 	for _, v := range before {
-		if v.held {
+		if v.Held {
 			held++
 		}
 	}

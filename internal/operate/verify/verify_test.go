@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
@@ -425,6 +426,34 @@ func TestMonitorNamesTheClient(t *testing.T) {
 	assert.Equal(t, "jedis-ms", l.Dialect)
 	assert.Equal(t, []string{"lock:hidden"}, l.Keys)
 	assert.Equal(t, "MONITOR: it sent SETNX (1)", l.Evidence)
+}
+
+// TestWaitingServicesAreNoOldClients has services at stage bridge that wait for one key and hand it on: their scripts ask the server
+// whether they may, by a SET NX that sets nothing.
+func TestWaitingServicesAreNoOldClients(t *testing.T) {
+	s := redistest.Real(t)
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(func() { stop(); running.Wait() })
+	for range 2 {
+		locker, err := compat.New(s.Pool(), compat.Options{})
+		require.NoError(t, err)
+		running.Go(func() {
+			defer locker.Close()
+			for ctx.Err() == nil {
+				_ = locker.Do(ctx, "lock:order:7", func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+			}
+		})
+	}
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c, err := verify.Run(t.Context(), end, verify.Options{Match: []string{"lock:*"}, Window: 2 * time.Second, Longest: time.Second, Census: true, Whole: true})
+	require.NoError(t, err)
+	handed, err := redis.String(s.Conn().Do("INFO", "commandstats"))
+	require.NoError(t, err)
+	require.Contains(t, handed, "cmdstat_zrem:calls=", "the key was handed on")
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	assert.Empty(t, c.LegacyClients)
 }
 
 // TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of

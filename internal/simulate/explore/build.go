@@ -93,6 +93,7 @@ func truthful(c *Client)   { c.Truthful = true }
 func plain(c *Client)      { c.Plain = true }
 func redisson(c *Client)   { c.Redisson = true }
 func queue(c *Client)      { c.Queue = true }
+func held(c *Client)       { c.Held = true }
 func polls(c *Client)      { c.Polls = true }
 func fenced(c *Client)     { c.Member.Fence = protocol.FenceKey(key) }
 func goLegacy(c *Client)   { c.Scheme = session.GoLegacy }

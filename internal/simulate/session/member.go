@@ -94,7 +94,10 @@ type Member struct {
 	// stage bridge. Host is how far the sidecar's clock is ahead of the client's own; they are on one host, so it is 0 (else an ablation).
 	Behind   string
 	OldStage bool
-	Host     time.Duration
+	// Held makes the sidecar hold each SETNX back: it asks first, on its own connection, that the lock be kept for it. The SETNX
+	// follows whatever comes of that.
+	Held bool
+	Host time.Duration
 	// Share is for how long at a time a modern client that queues leaves the key to clients who only poll; 0 is never.
 	Share time.Duration
 	// Yield is for how long at a time a bridge client leaves the key to old clients; 0 is never.

@@ -81,6 +81,10 @@ type Session struct {
 	holds  uint8  // of Redisson's lock
 	keeper keeper // of the sidecar
 
+	asks bool             // the sidecar asks for the attempt that it holds back
+	held protocol.Command // that attempt, as the client sent it
+	drew int64            // tokens of a sidecar that holds attempts back: two threads of its service may not draw the same
+
 	redissonAcquire protocol.AcquireRedisson
 	redissonRelease protocol.ReleaseRedisson
 }
@@ -196,8 +200,15 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 	if s.Mutation != nil && s.Mutation.Reply != nil && reply.Kind != protocol.Begin {
 		reply = s.Mutation.Reply(s, &s.sent, reply)
 	}
-	step := s.advance(now, reply)
+	step := protocol.Step{Kind: protocol.Send, Command: s.held}
+	if !s.asks {
+		step = s.advance(now, reply)
+	}
 	if step.Kind == protocol.Send && s.Scheme == Sidecar {
+		s.asks, s.held = !s.asks && s.Held && step.Command.Op == protocol.SetNX, protocol.Command{}
+		if s.asks {
+			s.held = step.Command
+		}
 		step.Command = s.translate(now, step.Command)
 	}
 	if s.Mutation != nil && s.Mutation.Step != nil {

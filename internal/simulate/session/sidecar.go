@@ -6,22 +6,30 @@ import (
 
 // translate is what the client's sidecar sends in place of a command.
 func (s *Session) translate(now Reading, c protocol.Command) protocol.Command {
+	if s.Held && c.Op == protocol.SetNX {
+		s.drew++
+	}
 	side := protocol.Sidecar{
 		Name: s.Behind, Dialect: s.Dialect, Lease: s.Lease, Legacy: s.OldStage, Alone: s.Member.Queue, Grace: s.Grace, Settle: s.Settle, Poll: s.Poll,
 		Far: s.Dialect.BridgeValue(protocol.BridgeLow, s.nobody()),
 	}
 	host := now.Wall.Add(s.Host)
-	if c.Op == protocol.SidecarKeep {
+	if s.asks {
+		c = side.Wait(host, c.Key, s.drawn())
+		c.NotAfter = s.NotAfter
+	} else if c.Op == protocol.SidecarKeep {
 		c = side.Keep(host, c.Key, true)
 		c.NotAfter = s.NotAfter
 	} else {
-		c = side.Translate(host, c, s.bridgeValue(), s.NotAfter)
+		c = side.Translate(host, c, s.drawn(), s.NotAfter)
 	}
 	if c.Sidecar != nil && s.NoGuard {
 		c.Guard = s.Guard()
 	}
 	return c
 }
+
+func (s *Session) drawn() string { return s.Dialect.BridgeValue(s.number()+s.drew*1000, s.nobody()) }
 
 // keeper asks once what has become of the lock. The client does not hear of it, whatever comes.
 type keeper struct {

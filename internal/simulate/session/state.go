@@ -24,6 +24,10 @@ func (s *Session) AppendState(b []byte) []byte {
 	b = append(b, byte(len(s.pending)))
 	b = append(b, s.pending...)
 	b = binary.AppendVarint(b, int64(s.pendingExpiry))
+	b = binary.AppendVarint(b, s.drew)
+	if s.asks {
+		b = append(append(b, s.held.Value...), 0)
+	}
 	switch s.running {
 	case legacyAcquire:
 		b = s.legacyAcquire.AppendState(b)

@@ -38,8 +38,11 @@ type Client struct {
 	Hold     Distribution // how long the work takes
 	Overrun  PPM          // chance that the work takes OverrunBy more
 	OverBy   Distribution
-	Turns    int // 0 is without end
-	Chaos    Chaos
+	// FirstHold, if set, is how long the work of the first turn takes: what follows from one long hold is seen so.
+	FirstHold Distribution
+	Dies      PPM // chance that the process dies inside, at any time of its work; it restarts as Chaos.Restart says
+	Turns     int // 0 is without end
+	Chaos     Chaos
 	// Keys, if set, are what the client works on instead of Member.Key: each turn draws one.
 	Keys []KeySet
 }

@@ -125,10 +125,14 @@ func (r *referee) deletes(w *World, m *member, removed, own uint64) {
 	if removed == own {
 		return
 	}
+	victim := int32(-1)
+	a := w.author(removed)
 	for _, n := range w.rooms[m.room].inside {
-		if n != m.number {
-			r.hazard(w, StaleDelete, int(m.number), int(n))
-			return
+		if n != m.number && (victim < 0 || a != nil && n == a.number) {
+			victim = n
 		}
+	}
+	if victim >= 0 {
+		r.hazard(w, StaleDelete, int(m.number), int(victim))
 	}
 }

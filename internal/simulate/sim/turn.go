@@ -61,7 +61,11 @@ func (w *World) beginTurn(m *member) {
 		m.planned = m.planned[1:]
 	} else {
 		m.room = m.habit.pick(&m.chance)
-		m.hold = m.Hold.Draw(&m.chance)
+		hold := m.Hold
+		if m.turns == 1 && len(m.FirstHold) > 0 {
+			hold = m.FirstHold
+		}
+		m.hold = hold.Draw(&m.chance)
 		if m.Overrun.Hits(&m.chance) {
 			m.hold += m.OverBy.Draw(&m.chance)
 		}
@@ -122,6 +126,13 @@ func (w *World) startWork(m *member) {
 	m.workOver = false
 	m.workEnds = w.now.Add(m.hold)
 	w.after(m, m.hold, workEnds)
+	if m.Dies.Hits(&m.chance) && m.hold > 0 {
+		w.faults = append(w.faults, Fault{At: w.now.Add(time.Duration(m.chance.Below(uint64(m.hold)))), Kind: Crash, Client: int(m.number), By: m.Chaos.Restart.Draw(&m.chance)})
+		w.schedule(event{at: w.faults[len(w.faults)-1].At, kind: faultDue, flight: int32(len(w.faults) - 1)})
+		if w.Recorded != nil {
+			w.RecordedFaults = append(w.RecordedFaults, w.faults[len(w.faults)-1])
+		}
+	}
 	w.armDeadline(m)
 	w.expectRenewal(m, m.Renew)
 }

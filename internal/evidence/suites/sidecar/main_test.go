@@ -4,6 +4,7 @@ package sidecar
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -37,13 +38,14 @@ func TestMain(m *testing.M) {
 	}
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second})
+			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second, Lease: holders.Millis(args, "lease", 0)})
 			if err != nil {
 				return nil, err
 			}
 			return holders.TakerOf(locker.Acquire), nil
 		},
 	})
+	_ = flag.Set("test.parallel", "6") // they wait more than they work
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
 }
 
@@ -52,6 +54,9 @@ type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
 }
+
+// memberLease is for how long a sidecar may lock without a report.
+const memberLease = 3 * time.Second
 
 // serve is a sidecar's process. It ends when it is killed.
 func serve(text string) error {
@@ -63,7 +68,7 @@ func serve(text string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
 	s, err := sidecar.New(ctx, sidecar.Options{
-		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: 3 * time.Second, Lease: 2 * time.Second, Log: log,
+		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
 	})
 	if err != nil {
@@ -83,21 +88,28 @@ func serve(text string) error {
 	}).Run(ctx)
 }
 
-// site is a server with the namespace "orders" on one key. The referee's book lies on others.
+// site is a server with the namespace "orders" on one key. The referee's book lies on others, or on a server of its own.
 type site struct {
 	*testing.T
-	server *redistest.Server
-	store  *stages.Store
+	server, book *redistest.Server
+	store        *stages.Store
+	lease        time.Duration // that the services write
 }
 
 func newSite(t *testing.T, stage stages.Stage) *site {
-	s := &site{T: t, server: redistest.Real(t)}
-	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
-	require.NoError(t, s.store.Init(t.Context(), stages.Record{
-		Namespace: "orders", Stage: stage, Patterns: []string{"lock:fleet"}, Dialect: "jedis-ms", Shortest: lease,
-		ClockLag: 100 * time.Millisecond, CommandDelay: 500 * time.Millisecond,
-	}))
+	server := redistest.Real(t)
+	s := &site{T: t, server: server, book: server, lease: lease}
+	s.init(stages.Record{Stage: stage, Dialect: "jedis-ms", ClockLag: 100 * time.Millisecond})
 	return s
+}
+
+func (s *site) init(r stages.Record) {
+	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	r.Namespace, r.Shortest, r.CommandDelay = "orders", s.lease, 500*time.Millisecond
+	if r.Patterns == nil {
+		r.Patterns = []string{"lock:fleet"}
+	}
+	require.NoError(s, s.store.Init(s.Context(), r))
 }
 
 // process is a sidecar that can be killed. Its service goes on at the same address.
@@ -108,9 +120,13 @@ type process struct {
 }
 
 func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
+	return s.sidecarOf(s.server.Addr, name, dialect, offset)
+}
+
+func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	p := &process{site: s, line: command{s.server.Addr, l.Addr().String(), name, dialect, offset}}
+	p := &process{site: s, line: command{upstream, l.Addr().String(), name, dialect, offset}}
 	_ = l.Close()
 	p.start()
 	s.Cleanup(p.kill)
@@ -148,9 +164,9 @@ func (s *site) behind(kind holders.Kind, name, dialect string, offset time.Durat
 
 func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.Member {
 	return func() *holders.Holder {
-		options := []holders.Option{holders.Arg("wait", 10*time.Second)}
+		options := []holders.Option{holders.Arg("wait", 10*time.Second), holders.Arg("book", s.book.Addr)}
 		if kind != holders.SetNXUUID {
-			options = append(options, holders.Arg("lease", lease))
+			options = append(options, holders.Arg("lease", s.lease))
 		}
 		switch {
 		case offset == 0:
@@ -164,15 +180,9 @@ func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.M
 }
 
 func (s *site) goMember() holders.Member {
-	return func() *holders.Holder { return holders.StartGo(s.T, "compat", s.server.URL()) }
-}
-
-func (s *site) move(to stages.Stage) {
-	ctx, cancel := context.WithTimeout(s.Context(), 40*time.Second)
-	defer cancel()
-	mover := stages.Mover{Store: s.store}
-	require.NoError(s, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}), "to %v", to)
-	s.Logf("stage %v", to)
+	return func() *holders.Holder {
+		return holders.StartGo(s.T, "compat", s.server.URL(), holders.Arg("lease", s.lease), holders.Arg("book", s.book.Addr))
+	}
 }
 
 // noLockWithoutTTL checks what stands on the locks' keys and beside them.

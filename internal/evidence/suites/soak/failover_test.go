@@ -118,6 +118,9 @@ func TestJudge(t *testing.T) {
 		{"beside", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
 		{"beside an old one", []redistest.Command{in(0, "x", "1"), in(4, "b", "bridge:2"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
 		{"an old one comes in beside", []redistest.Command{in(0, "b", "modern:1"), in(4, "x", "1"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
+		{"two behind sidecars", []redistest.Command{in(0, "s", "1"), in(4, "s2", "1"), out(5, "s"), out(9, "s2")}, nil, nil, nil, 1, 0, 0},
+		{"two behind sidecars after a failover", []redistest.Command{in(88, "s", "1"), in(94, "s2", "1"), out(95, "s"), out(99, "s2")}, nil, failover, nil, 0, 0, 1},
+		{"an old one beside one behind a sidecar", []redistest.Command{in(0, "s", "1"), in(4, "x", "1"), out(5, "s"), out(9, "x")}, nil, nil, nil, 1, 0, 0},
 		{"two old ones", []redistest.Command{in(0, "x", "1"), in(4, "y", "1"), out(5, "x"), out(9, "y")}, nil, nil, nil, 0, 0, 1},
 		{"one that never leaves", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
 		{"told before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a", 3), out(9, "b")}, nil, nil, nil, 0, 0, 0},
@@ -136,7 +139,7 @@ func TestJudge(t *testing.T) {
 		{"a second DEL between tokens", []redistest.Command{in(94, "a", "bridge:1"), in(100, "b", "bridge:2"), out(105, "b"), out(200, "a", 150)}, nil, nil, failover, 1, 0, 0},
 		{"a second DEL long after", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "x"), out(2030, "a")}, nil, nil, failover, 1, 0, 0},
 	} {
-		got := judge(visits(c.book, map[string]string{"x": "old", "y": "old"}, c.dead), c.lossy, c.broken)
+		got := judge(visits(c.book, map[string]string{"x": "old", "y": "old", "s": sidecarred, "s2": sidecarred}, c.dead), c.lossy, c.broken)
 		assert.Len(t, got.violations, c.violations, "%s: %v", c.name, got.violations)
 		assert.Equal(t, [2]int{c.told, c.unpromised}, [2]int{got.told, got.unpromised}, c.name)
 	}

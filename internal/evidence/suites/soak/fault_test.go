@@ -27,6 +27,7 @@ func (r *soaking) faults() []fault {
 		{"stage change", "", r.move},
 		{"stage change", "", r.move},
 	}
+	all = append(all, r.besides()...)
 	for _, m := range r.processes {
 		if m.ours() {
 			// Past its TTL where only tokens are used; an old lock's commands must not come that late, whoever
@@ -155,7 +156,7 @@ func (r *soaking) move() {
 	switch now := view.Record.Stage; {
 	case now != stages.Bridge:
 		to = stages.Bridge
-	case r.fleet == fleetTokens, r.fleet == fleetGo && r.rand.IntN(2) == 0:
+	case r.fleet == fleetTokens, r.fleet == fleetBehind, r.fleet == fleetGo && r.rand.IntN(2) == 0:
 		to = stages.Modern
 	}
 	blockers, err := r.store.Move(ctx, view.Record.Epoch, to, true)

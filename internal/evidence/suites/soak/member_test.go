@@ -31,6 +31,8 @@ const (
 	token     = "modern"   // modern.Locker, in line on the server
 	redissons = "redisson" // modern.Locker in the layout of Redisson
 	planted   = "planted"  // the bug
+
+	sidecarred = "sidecar" // no Go lock: of a service behind a sidecar
 )
 
 // post is all that a Go member needs to know, in this process or in one of its own.

@@ -27,6 +27,7 @@ const (
 	fleetTokens = "tokens" // followers in bridge and modern, package modern, SET NX PX of Java and Python
 	fleetJava   = "java"   // followers in legacy and bridge, jedis-lock and the article's lock
 	fleetPython = "python" // followers in legacy and bridge, redis-py's Lock
+	fleetBehind = "behind" // followers in bridge and modern; jedis-lock, redis-py's Lock and a lock of dialect B, each behind a sidecar
 )
 
 // soaking is one fleet at work on a site.
@@ -50,6 +51,7 @@ type soaking struct {
 
 	locals    []*local
 	processes []*process
+	sidecars  []*beside
 	beat      *pulse
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -104,16 +106,24 @@ func fleets() []string {
 	if redistest.Wanted(redistest.Python) {
 		all = append(all, fleetPython, fleetPython)
 	}
+	if redistest.Wanted(redistest.Java) && redistest.Wanted(redistest.Python) {
+		all = append(all, fleetBehind, fleetBehind)
+	}
 	return all
 }
 
-func (r *soaking) namespace() string { return strings.ReplaceAll(r.set.keys[0], ":", "-") }
+func (r *soaking) namespace() string {
+	return strings.NewReplacer(":", "-", "{", "", "}", "").Replace(r.set.keys[0])
+}
 
 func (r *soaking) hasOld() bool { return r.fleet == fleetJava || r.fleet == fleetPython }
 
 // muster starts the members.
 func (r *soaking) muster(withRedisson bool) {
 	r.t.Helper()
+	if r.fleet == fleetBehind {
+		r.set = r.site.tagged(r.set.keys[0]) // what is behind a sidecar sees one server
+	}
 	p := post{Topology: r.site.topology, Addrs: r.site.addrs()}
 	pool, closer, err := p.pool()
 	require.NoError(r.t, err)
@@ -149,7 +159,12 @@ func (r *soaking) muster(withRedisson bool) {
 		r.foreign("redis-py-1", holders.RedisPy, "old", r.set, 0)
 		r.foreign("redis-py-2", holders.RedisPy, "old", r.set, min(1, last))
 	}
-	if withRedisson && redistest.Wanted(redistest.Java) {
+	if r.fleet == fleetBehind {
+		r.behind("jedis-lock", "jedis-ms", holders.JedisLock, 0)
+		r.behind("redis-py", "redispy-float", holders.RedisPy, last)
+		r.behind("jedis-uuid", "jedis-uuid", holders.JedisUUID, 0)
+	}
+	if withRedisson && r.fleet != fleetBehind && redistest.Wanted(redistest.Java) {
 		own := r.site.keyset(r.set.keys[0] + ":redisson")
 		r.local("go-redisson", redissons, own, nil)
 		r.process("go-redisson-process", redissons, own)
@@ -195,6 +210,10 @@ func (r *soaking) process(name, kind string, set *keyset) {
 
 // foreign starts a Java or Python holder of one key.
 func (r *soaking) foreign(name string, kind holders.Kind, judged string, set *keyset, i int, options ...holders.Option) {
+	r.foreignAt(r.site.url(set, i), name, kind, judged, set, i, options...)
+}
+
+func (r *soaking) foreignAt(url, name string, kind holders.Kind, judged string, set *keyset, i int, options ...holders.Option) {
 	sim := "legacy"
 	if judged != "old" {
 		sim = "modern"
@@ -206,7 +225,7 @@ func (r *soaking) foreign(name string, kind holders.Kind, judged string, set *ke
 		all := append([]holders.Option{
 			holders.Arg("id", id), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second), holders.Arg("book", r.site.book.Addr),
 		}, options...)
-		h := holders.Start(r.t, kind, r.site.url(set, i), all...)
+		h := holders.Start(r.t, kind, url, all...)
 		h.Send("turns %s %s %d %d", set.keys[i], "book:"+set.keys[i], 1_000_000, 3)
 		return h
 	}})

@@ -92,6 +92,15 @@ func (s *site) keyset(prefix string) *keyset {
 			}
 		}
 	}
+	return s.linked(set)
+}
+
+// tagged makes the keys of a fleet that a cluster has on one master.
+func (s *site) tagged(prefix string) *keyset {
+	return s.linked(&keyset{keys: []string{"{" + prefix + "}:1", "{" + prefix + "}:2"}})
+}
+
+func (s *site) linked(set *keyset) *keyset {
 	for _, key := range set.keys {
 		set.links = append(set.links, redistest.NewLink(s.t, s.owner(key).Addr))
 	}

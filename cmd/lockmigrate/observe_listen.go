@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+)
+
+// drainListening is how long connections may go on when the window is over: they belong to a service that works.
+const drainListening = 10 * time.Second
+
+// observeListening is a proxy that passes everything on and watches it.
+func observeListening(ctx context.Context, env *environment, flags observeFlags, opts observe.Options, limits observe.Limits) error {
+	end, stop, err := env.endpoint("")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if end.Kind == endpoint.Cluster {
+		return usageError("use --pcap there, or MONITOR", "--listen stands for one server: clients of a cluster follow its replies past it")
+	}
+	upstream, err := proxy.NewUpstream(ctx, end, nil)
+	if err != nil {
+		return err
+	}
+	addr, err := end.MasterOf(ctx, "")
+	if err != nil {
+		return err
+	}
+	clocks, err := observe.ClocksOf(ctx, end, addr)
+	if err != nil {
+		return err
+	}
+	var listening *observe.Listening
+	follow := newFollower(env, flags.follow)
+	opts.Emit = func(e observe.Event) { follow.event(listening.Show(e)) }
+	listening = observe.Listen(opts, clocks)
+	server := proxy.New(proxy.Options{
+		Listeners: passingListeners(flags.listen), Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			conn, err := upstream.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return listening.Tap(conn), nil
+		},
+	})
+	env.grace.Store(int64(drainListening + 5*time.Second))
+	working, over := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer over()
+	background.Go(func() { listening.KeepComparing(working, end, addr) })
+	background.Go(func() {
+		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
+	})
+	serving, ended := make(chan error, 1), make(chan error, 1)
+	go func() { serving <- server.Run(ctx) }()
+	timer := time.AfterFunc(limits.For, func() { ended <- nil })
+	defer timer.Stop()
+	go func() {
+		err := <-serving
+		serving <- err
+		ended <- err
+	}()
+	fmt.Fprintf(env.stderr, "lockmigrate: observing what passes through %s to %s for %v; services connect there in place of the server\n",
+		strings.Join(flags.listen, ", "), end, limits.For)
+	out := newObserveOutput(env, flags)
+	if err := out.whileRunning(listening, ended, limits.For); err != nil {
+		return failedError("choose another --listen ADDRESS", "%w", err)
+	}
+	listening.Finish()
+	early := ctx.Err()
+	commands, missing := listening.Seen()
+	if printErr := out.final(listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing, early); printErr != nil {
+		return printErr
+	}
+	if early == nil { // the services' connections go through here: they decide when that may end
+		fmt.Fprintln(env.stderr, "lockmigrate: the window is over; connections are passed on until an interrupt")
+	}
+	err = <-serving
+	switch {
+	case early != nil:
+		return early
+	case err != nil:
+		return err
+	case commands == 0:
+		return inconclusiveError("give the services this address in place of the server's", "nobody has sent a command through %s", strings.Join(flags.listen, ", "))
+	case len(missing) > 0:
+		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+// checkListening refuses flags that a proxy has no use for.
+func (f *observeFlags) checkListening() error {
+	if f.from != "" || f.pcap != "" {
+		return usageError("choose one", "--listen, --from and --pcap are different sources")
+	}
+	for _, address := range f.listen {
+		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
+			return usageError("write it like 127.0.0.1:6380 or unix:/run/watch.sock", "--listen %q names no address", address)
+		}
+	}
+	return nil
+}
+
+func passingListeners(addresses []string) (all []proxy.Listener) {
+	for _, address := range addresses {
+		all = append(all, proxy.Listener{Address: address, Rewriter: proxy.Passing})
+	}
+	return all
+}

@@ -1,0 +1,162 @@
+package sidecar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+var long = flag.Bool("long", false, "TestMoves in its long form: 1,500 turns a fleet, client clocks 10 s apart")
+
+// form is how much of TestMoves is run.
+type form struct {
+	turns           int
+	lease           time.Duration // longer than the clocks are apart, or the old scheme itself fails at stage legacy
+	apart           time.Duration // the services' clocks
+	clients, others int           // kills of clients, and of sidecars and the server each
+}
+
+// TestMoves takes fleets in which every Java and Python service is behind a sidecar through legacy, bridge, modern, bridge and modern,
+// under load. Clients, sidecars and the server, which persists, are killed, and the clients' clocks differ. Verify then finds nobody
+// of the old scheme. It has a fleet for each dialect, as at stage legacy those of two do not exclude each other.
+func TestMoves(t *testing.T) {
+	f := form{turns: 120, lease: 3 * time.Second, apart: 2 * time.Second, clients: 1, others: 1}
+	if *long {
+		f = form{turns: 1500, lease: 12 * time.Second, apart: 10 * time.Second, clients: 6, others: 4}
+	}
+	program := filepath.Join(t.TempDir(), "lockmigrate")
+	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Run("fleets", func(t *testing.T) { // it ends when all of them have, before the program is removed
+		for _, fleet := range []struct {
+			kind    holders.Kind
+			dialect string
+		}{{holders.JedisLock, "jedis-ms"}, {holders.JedisUUID, "jedis-uuid"}, {holders.RedisPy, "redispy-float"}} {
+			t.Run(fleet.kind.Name, func(t *testing.T) {
+				t.Parallel()
+				f.run(t, program, fleet.kind, fleet.dialect)
+			})
+		}
+	})
+}
+
+func (f form) run(t *testing.T, program string, kind holders.Kind, dialect string) {
+	s := &site{T: t, server: redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always"), book: redistest.Real(t), lease: f.lease}
+	s.init(stages.Record{Stage: stages.Legacy, Dialect: dialect, ClockLag: f.apart})
+	var members []holders.Member
+	var sidecars []*process
+	for i, name := range []string{"billing", "stock", "mail"} {
+		m, p := s.behind(kind, name, "", f.apart*time.Duration(i-1)/2)
+		members, sidecars = append(members, m), append(sidecars, p)
+	}
+	members = append(members, s.goMember(), s.goMember())
+
+	path := []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Modern}
+	turn, arrived := make(chan int, 1), make(chan string, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	reached := stages.Legacy
+	at := map[string]int{}
+	go func() {
+		for i, to := range path {
+			for n := 0; n < f.turns*(i+1)/(len(path)+1) && ctx.Err() == nil; {
+				select {
+				case n = <-turn:
+				case <-ctx.Done():
+				}
+			}
+			began := time.Now()
+			s.moveUnderFaults(ctx, to)
+			t.Logf("stage %v after %v", to, time.Since(began).Round(time.Millisecond))
+		}
+		arrived <- verdict(ctx, program, s.server.URL(), f.lease)
+	}()
+	verdict := ""
+	others, next := 2*f.others, 1
+	r := holders.Fleet{
+		T: t, Server: s.book, Key: "lock:fleet", Turns: f.turns, Each: f.turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members,
+		Kills: slices.Repeat([]int{0, 3, 1, 2}, 2)[:f.clients],
+		Until: func() bool {
+			select {
+			case verdict = <-arrived:
+			default:
+			}
+			return verdict != ""
+		},
+		Meanwhile: func(n int) {
+			select {
+			case <-turn:
+			default:
+			}
+			turn <- n
+			if view, err := s.store.Show(ctx); err == nil {
+				reached = view.Record.Stage
+				at[reached.String()]++
+			}
+			// At stage legacy redis-py's second DEL, after a connection that broke, is the old scheme's own affair.
+			if reached > stages.Legacy && next <= others && n >= f.turns*(next+others/3)/(others*4/3+1) {
+				if next%2 == 0 {
+					s.server.Kill()
+					s.server.Start()
+				} else {
+					victim := sidecars[next/2%len(sidecars)]
+					victim.kill()
+					victim.start()
+				}
+				next++
+			}
+		},
+	}.Run()
+	t.Logf("%v; turns by stage %v; verify: %s", r, at, verdict)
+	assert.Equal(t, 1, r.Inside, redistest.Violated)
+	assert.Zero(t, r.Overlaps)
+	assert.Equal(t, f.clients, r.Kills)
+	assert.Equal(t, others+1, next, "the kills of sidecars and of the server")
+	assert.Equal(t, "none-seen", verdict)
+	s.noLockWithoutTTL()
+}
+
+// moveUnderFaults moves the stage, however often the server is killed meanwhile.
+func (s *site) moveUnderFaults(ctx context.Context, to stages.Stage) {
+	mover := stages.Mover{Store: s.store, Look: 100 * time.Millisecond}
+	for ctx.Err() == nil {
+		if err := mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}); err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// verdict is what verify says of the fleet at work. The server may be killed meanwhile: then it looks again.
+func verdict(ctx context.Context, program, url string, lease time.Duration) string {
+	for ctx.Err() == nil {
+		command := exec.CommandContext(ctx, program, "verify", "--redis", url, "--namespace", "orders", "--longest", lease.String(),
+			"--for", (lease + time.Second).String(), "--monitor", "--json")
+		out, err := command.Output()
+		var found struct {
+			Verdict string `json:"verdict"`
+		}
+		var exit *exec.ExitError
+		if json.Unmarshal(out, &found) == nil && found.Verdict == "none-seen" || errors.As(err, &exit) && exit.ExitCode() == 3 {
+			return found.Verdict
+		}
+		if ctx.Err() == nil {
+			fmt.Printf("verify: %v %s\n", err, out)
+		}
+	}
+	return "no verdict in time"
+}

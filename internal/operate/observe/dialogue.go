@@ -1,0 +1,303 @@
+package observe
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// dialogues pairs the requests and replies of the connections to one server, and gives an observer what ran. It is not safe for
+// concurrent use.
+type dialogues struct {
+	o    *Observer
+	wire Wire
+	out  *Captured
+	open map[*dialogue]bool
+	late []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
+	last protocol.Instant
+}
+
+// Reading is a capture that is being read.
+type Reading interface {
+	SoFar() Captured        // what was read, and the gaps that stand at the moment
+	Knows(addr string) bool // a packet of this client's connection came, and it has not ended
+}
+
+// Wire is told of each request and of its end, in the order of the capture. Its functions may be nil.
+type Wire struct {
+	// Lock, if set, is held while a packet is taken in.
+	Lock sync.Locker
+	// Ready, if set, is given the reading before it begins. Lock is to be held for its methods.
+	Ready func(Reading)
+	// Opened is told of a connection. Joined says that it began before the capture.
+	Opened func(addr string, joined bool)
+	// Asked is told of a request, and Ended of its end: that it ran, or failed, which is an error, or no reply. What a transaction queues
+	// ends with the transaction.
+	Asked func(l *Line)
+	Ended func(l *Line, failed bool)
+}
+
+// dialogue is one connection of a client.
+type dialogue struct {
+	addr              string
+	requests, replies respReader
+	asked             []request // without a reply so far, the oldest first
+	db                int
+	queued            [][]string // between MULTI and EXEC
+	joined            bool       // it began before it was looked at
+	closed            bool       // no more of it is read
+	late              []answered
+}
+
+// request is a command that waits for its reply.
+type request struct{ words []string }
+
+// answered is a command that ran.
+type answered struct {
+	line  Line
+	reply respValue
+}
+
+func newDialogues(o *Observer) *dialogues {
+	return &dialogues{o: o, out: &Captured{Unread: map[string]int64{}}, open: map[*dialogue]bool{}}
+}
+
+// begin takes in a new connection.
+func (c *dialogues) begin(addr string, joined bool) *dialogue {
+	d := &dialogue{addr: addr, joined: joined}
+	d.requests = respReader{requests: true, emit: func(v respValue) { c.asks(d, v) }}
+	d.replies = respReader{emit: func(v respValue) { c.answers(d, v) }}
+	c.open[d] = true
+	c.out.Connections++
+	if c.wire.Opened != nil {
+		c.wire.Opened(addr, joined)
+	}
+	return d
+}
+
+// now says when what follows happened, on the clock that the observer's report is about.
+func (c *dialogues) now(at protocol.Instant) {
+	c.last = max(c.last, at/1000*1000)
+}
+
+// stop reads no more of a connection, and says why. An empty reason is none that anybody has to know.
+func (c *dialogues) stop(d *dialogue, why string) {
+	if why != "" && !d.closed {
+		c.out.Unread[why]++
+	}
+	c.close(d)
+}
+
+// close is the end of a connection.
+func (c *dialogues) close(d *dialogue) {
+	if !d.closed {
+		c.endQueued(d)
+		for _, r := range d.asked {
+			c.ends(d, r.words, true)
+		}
+		d.asked = nil
+	}
+	d.closed = true
+	delete(c.open, d)
+	c.settle()
+}
+
+// end takes in what still waits.
+func (c *dialogues) end() {
+	clear(c.open)
+	c.settle()
+}
+
+// secret are commands whose arguments are never kept.
+var secret = set(`AUTH HELLO ACL CONFIG MIGRATE`)
+
+// mostAsked is how many requests of one connection may be without a reply.
+const mostAsked = 100_000
+
+// asks takes in a request.
+func (c *dialogues) asks(d *dialogue, v respValue) {
+	if len(v.elems) == 0 {
+		return
+	}
+	words := make([]string, 0, len(v.elems))
+	for _, e := range v.elems {
+		words = append(words, e.text)
+	}
+	words[0] = strings.ToUpper(words[0])
+	if secret[words[0]] {
+		words = words[:1]
+	}
+	switch word := words[0]; {
+	case word == "MONITOR" || word == "PSYNC" || word == "SYNC":
+		c.stop(d, "") // what follows are no replies, and no lock's
+		return
+	case strings.HasSuffix(word, "SUBSCRIBE"):
+		c.stop(d, "")
+		return
+	case word == "CLIENT" && len(words) > 2 && strings.EqualFold(words[1], "REPLY"):
+		c.stop(d, "they switch replies off")
+		return
+	}
+	if len(d.asked) >= mostAsked {
+		c.stop(d, "their replies are not in the capture")
+		return
+	}
+	d.asked = append(d.asked, request{words: words})
+	if c.wire.Asked != nil {
+		c.wire.Asked(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words})
+	}
+}
+
+// ends tells the end of a request.
+func (c *dialogues) ends(d *dialogue, words []string, failed bool) {
+	if c.wire.Ended != nil {
+		c.wire.Ended(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, failed)
+	}
+}
+
+// endQueued tells the end of what a transaction had queued and did not run.
+func (c *dialogues) endQueued(d *dialogue) {
+	for _, q := range d.queued {
+		c.ends(d, q, true)
+	}
+	d.queued = nil
+}
+
+// answers takes in a reply: the oldest request is done.
+func (c *dialogues) answers(d *dialogue, v respValue) {
+	if v.kind == '>' || len(d.asked) == 0 {
+		if v.kind != '>' && !d.joined {
+			c.stop(d, "they have more replies than commands")
+		}
+		return
+	}
+	words := d.asked[0].words
+	d.asked = d.asked[1:]
+	defer c.settle()
+	switch word := words[0]; {
+	case v.kind == '-' || v.kind == '!':
+		if word == "EXEC" {
+			c.endQueued(d)
+		}
+		c.ends(d, words, true)
+		return // refused: it did nothing
+	case v.kind == '+' && v.text == "QUEUED":
+		d.queued = append(d.queued, words)
+		return
+	case word == "SELECT" && len(words) == 2:
+		d.db, _ = strconv.Atoi(words[1])
+	case word == "RESET":
+		d.db = 0
+	case word == "DISCARD":
+		c.endQueued(d)
+	case word == "EXEC":
+		for i, q := range d.queued {
+			failed := v.null || i >= len(v.elems) || v.elems[i].kind == '-'
+			c.ends(d, q, failed)
+			if !failed {
+				c.ran(d, q, v.elems[i])
+			}
+		}
+		d.queued = nil
+	}
+	c.ends(d, words, false)
+	c.ran(d, words, v)
+}
+
+// ran takes in a command that the server has run. Replies may come in another order than the commands ran in: a client that was
+// given a lock comes after the one that gave it back, also where its reply came first.
+func (c *dialogues) ran(d *dialogue, words []string, v respValue) {
+	c.out.Commands++
+	a := answered{Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
+	switch {
+	case len(d.late) > 0:
+		d.late = append(d.late, a)
+	case c.follows(d, &a):
+		d.late = append(d.late, a)
+		c.late = append(c.late, d)
+	default:
+		c.take(&a)
+	}
+}
+
+// longestLate is how long a command waits for the reply to another one.
+const longestLate = time.Second
+
+// settle takes in those that need not wait any more.
+func (c *dialogues) settle() {
+	for moved := true; moved && len(c.late) > 0; {
+		moved = false
+		for i := 0; i < len(c.late); i++ {
+			d := c.late[i]
+			for len(d.late) > 0 && !c.follows(d, &d.late[0]) {
+				a := d.late[0]
+				d.late, moved = d.late[1:], true
+				c.take(&a)
+			}
+			if len(d.late) == 0 {
+				c.late = slices.Delete(c.late, i, i+1)
+				i--
+			}
+		}
+	}
+}
+
+// follows tells that a command which took a key came after one of another connection that gives it back and has no reply so far.
+func (c *dialogues) follows(d *dialogue, a *answered) bool {
+	if c.last.Sub(a.line.At) > longestLate || !took(a) {
+		return false
+	}
+	key := a.line.Words[1]
+	if scripted[a.line.Words[0]] {
+		key = a.line.Words[3]
+	}
+	if _, _, there := c.o.Keys.Value(a.line.DB, key, a.line.At); !there {
+		return false
+	}
+	for other := range c.open {
+		if other == d || other.db != a.line.DB {
+			continue
+		}
+		for _, r := range other.asked {
+			if releases[r.words[0]] && slices.Contains(r.words[1:], key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var (
+	scripted = set(`EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO`)
+	releases = set(`DEL UNLINK GETDEL EVAL EVALSHA FCALL EXEC`)
+)
+
+// took tells that a command found its key free and took it.
+func took(a *answered) bool {
+	n, _ := a.reply.integer()
+	switch w := a.line.Words; w[0] {
+	case "SETNX":
+		return len(w) == 3 && n == 1
+	case "SET":
+		return len(w) > 3 && !a.reply.null
+	case "EVAL", "EVALSHA", "FCALL":
+		return len(w) > 3 && scriptOf(w[1]) != nil && !a.reply.null
+	}
+	return false
+}
+
+// take gives a command to the observer. What its reply tells of the key is learnt first, so that nothing has to be guessed.
+func (c *dialogues) take(a *answered) {
+	l := &a.line
+	if len(l.Words) > 1 {
+		c.learn(l, a.reply)
+	}
+	c.o.Take(l)
+	if scripted[l.Words[0]] && len(l.Words) > 2 {
+		c.script(l, a.reply)
+	}
+}

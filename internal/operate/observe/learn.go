@@ -1,0 +1,186 @@
+package observe
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// learn tells the copy of the keys what a reply says of the state before its command.
+func (c *dialogues) learn(l *Line, v respValue) {
+	key := l.Words[1]
+	there := func(yes bool) { c.learnThere(l, key, yes) }
+	value := func() { c.learnValue(l, key, v) }
+	n, number := v.integer()
+	switch l.Words[0] {
+	case "GET", "GETSET", "GETDEL", "GETEX":
+		value()
+	case "SETNX", "HSETNX":
+		if number && l.Words[0] == "SETNX" {
+			there(n == 0)
+		}
+	case "SET":
+		var nx, xx, get bool
+		for _, w := range l.Words[min(3, len(l.Words)):] {
+			nx, xx, get = nx || strings.EqualFold(w, "NX"), xx || strings.EqualFold(w, "XX"), get || strings.EqualFold(w, "GET")
+		}
+		switch {
+		case get:
+			value()
+		case nx:
+			there(v.null)
+		case xx:
+			there(!v.null)
+		}
+	case "DEL", "UNLINK":
+		if number && len(l.Words) == 2 {
+			there(n == 1)
+		}
+	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PERSIST":
+		if number && len(l.Words) == 3 && l.Words[0] != "PERSIST" {
+			there(n == 1)
+		}
+	}
+}
+
+// scriptOf returns a script of ours by what stands in a command, nil for none of ours.
+func scriptOf(text string) *scripts.Script { return byName[scripts.NameOf(text)] }
+
+var byName = func() map[string]*scripts.Script {
+	all := map[string]*scripts.Script{}
+	for _, s := range scripts.All() {
+		all[s.Name] = s
+	}
+	return all
+}()
+
+// script takes in what a script did, as far as its reply tells: those of this project take a key, or give it back. What
+// another one did to its keys is not known.
+func (c *dialogues) script(l *Line, v respValue) {
+	call := script{words: l.Words}
+	call.keys, _ = strconv.Atoi(l.Words[2])
+	call.keys = max(0, min(call.keys, len(l.Words)-3))
+	s := scriptOf(l.Words[1])
+	if s == nil || call.keys == 0 {
+		for _, name := range call.names() {
+			c.o.Keys.Forget(l.DB, name)
+		}
+		return
+	}
+	named := s.Read(call.args())
+	key, value := call.names()[0], named["value"]+named["token"]
+	code, _ := v.integer()
+	if len(v.elems) > 0 {
+		code, _ = v.elems[0].integer()
+	}
+	as := func(words ...string) {
+		c.o.Take(&Line{At: l.At, DB: l.DB, Addr: "lua", Words: words})
+	}
+	found := func(yes bool) { c.learnThere(l, key, yes) }
+	stands := func() { // the fourth element is what stands on the key
+		if len(v.elems) > 3 && v.elems[3].kind == '$' {
+			c.o.Keys.Learn(l.DB, key, v.elems[3].text)
+		}
+	}
+	switch s {
+	case scripts.BridgeAcquire, scripts.ModernTake, scripts.ModernQueue:
+		if code >= 1 {
+			c.o.Keys.LearnAbsent(l.DB, key)
+			as("SET", key, value, "PX", named["ttl"])
+		}
+	case scripts.BridgeSettle:
+		switch {
+		case code > 1:
+			as("SET", key, value, "PX", named["ttl"])
+		case code < 0:
+			stands()
+		}
+	case scripts.BridgeRelease, scripts.ModernRelease, scripts.CompareDel:
+		switch {
+		case code >= 1:
+			c.o.Keys.Learn(l.DB, key, value)
+			as("DEL", key)
+		case code < 0:
+			stands()
+		}
+	case scripts.GatedSetNX:
+		found(code == 0)
+		as("SETNX", key, value)
+	case scripts.GatedGetSet:
+		c.learnValue(l, key, v)
+		as("GETSET", key, value)
+	case scripts.GatedSet:
+		as("SET", key, value)
+	case scripts.CompareSet, scripts.GatedCompareSet:
+		if code == 1 {
+			c.o.Keys.Learn(l.DB, key, named["old"])
+			as("SET", key, value)
+		}
+	case scripts.RedissonTake:
+		if v.null {
+			if c.o.Keys.look(keyID{l.DB, key}, l.At).kind != hash {
+				c.o.Keys.LearnAbsent(l.DB, key)
+			}
+			as("HINCRBY", key, named["holder"], "1")
+		}
+	case scripts.RedissonRelease:
+		if code == 1 {
+			found(true)
+			as("DEL", key)
+		}
+	case scripts.SidecarTake:
+		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || shape == "getset" && v.null {
+			c.o.Keys.LearnAbsent(l.DB, key)
+			as("SET", key, heldBy(named), "PX", named["ttl"])
+		}
+	case scripts.SidecarDel:
+		if code == 1 {
+			found(true)
+			as("DEL", key)
+		}
+	case scripts.SidecarOld: // at stage legacy: the command itself
+		switch shape := named["shape"]; {
+		case shape == "nx" && code == 1 || shape == "setnx" && !v.null:
+			c.o.Keys.LearnAbsent(l.DB, key)
+			as("SET", key, named["written"])
+		case shape == "getset" && (v.null || v.text != named["far"]):
+			c.learnValue(l, key, v)
+			as("SET", key, named["written"])
+		case shape == "set" && v.text == "OK":
+			as("SET", key, named["written"])
+		}
+	}
+}
+
+// heldBy is what a sidecar puts on a key.
+func heldBy(named map[string]string) string {
+	if named["value"] == "=" {
+		return named["written"]
+	}
+	return named["value"]
+}
+
+// learnThere tells the copy that a key exists, or does not.
+func (c *dialogues) learnThere(l *Line, key string, yes bool) {
+	_, _, text := c.o.Keys.Value(l.DB, key, l.At)
+	switch {
+	case !yes:
+		c.o.Keys.LearnAbsent(l.DB, key)
+	case !text:
+		c.o.Keys.LearnThere(l.DB, key)
+	}
+}
+
+// learnValue tells the copy what a reply shows of a key.
+func (c *dialogues) learnValue(l *Line, key string, v respValue) {
+	old, _, text := c.o.Keys.Value(l.DB, key, l.At)
+	switch {
+	case v.null:
+		c.o.Keys.LearnAbsent(l.DB, key)
+	case v.kind != '$':
+	case !text || old != v.text:
+		c.o.Keys.LearnAbsent(l.DB, key) // a TTL of the value before is not this one's
+		c.o.Keys.Learn(l.DB, key, v.text)
+	}
+}

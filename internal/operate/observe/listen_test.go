@@ -1,0 +1,174 @@
+package observe_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// served starts a proxy and returns its address.
+func served(t *testing.T, r proxy.Rewriter, dial func() (net.Conn, error)) string {
+	t.Helper()
+	p := proxy.New(proxy.Options{
+		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: r}}, Log: slog.New(slog.DiscardHandler),
+		Dial: func(context.Context) (net.Conn, error) { return dial() },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	redistest.Await(t, "the listener", 5*time.Second, func() bool { return p.Ready() == nil })
+	return p.Addresses()[0]
+}
+
+// TestThreeSourcesSeeOneFleet watches one fleet by MONITOR, by tcpdump and by a proxy that listens, all at once: real Python clients
+// with wrong clocks, a service behind a sidecar, and old clients that do each other harm. All three tell the same clients, dialects,
+// leases, acquisitions, skews within their errors, hazards and overlaps.
+func TestThreeSourcesSeeOneFleet(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python, redistest.NetNS)
+	s := redistest.Real(t)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	opts := observe.Options{Lease: 20 * time.Second, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") && !strings.HasSuffix(key, ":referee") }}
+	clocks, err := observe.ClocksOf(t.Context(), end, s.Addr)
+	require.NoError(t, err)
+	listening := observe.Listen(opts, clocks)
+	watched := served(t, proxy.Passing, func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", s.Addr)
+		if err != nil {
+			return nil, err
+		}
+		return listening.Tap(conn), nil
+	})
+
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Bridge, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
+	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
+	require.NoError(t, err)
+	running, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- member.Run(running) }()
+	t.Cleanup(func() { leave(); <-left })
+	require.NoError(t, member.Joined(t.Context()))
+	dialect, err := member.ParseDialect("")
+	require.NoError(t, err)
+	behind := served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", watched) })
+
+	stop := tcpdump(t, s.Addr)
+	var fleet []*holders.Holder
+	offsets := []time.Duration{-5 * time.Second, 0, 5 * time.Second}
+	for _, off := range offsets {
+		fleet = append(fleet, holders.Start(t, holders.RedisPy, "redis://"+watched+"/0", holders.Arg("lease", 20*time.Second), holders.Arg("clock", off)))
+	}
+	monitor := watch(t, s, opts, func() {
+		turns(t, "lock:orders:0", 5, 2, fleet...)
+		for i, h := range fleet {
+			turns(t, fmt.Sprint("lock:orders:", i+1), 15, 0, h)
+		}
+		service(t, behind, 8)
+		harm(t, watched, 5)
+	})
+	listening.Finish()
+	capture, seen := readCapture(t, stop(), s.Addr, opts)
+	assert.Empty(t, seen.NotSeen())
+	_, missing := listening.Seen()
+	assert.Empty(t, missing)
+
+	assert.NotEmpty(t, monitor.Overlaps)
+	assert.NotEmpty(t, monitor.Hazards)
+	for name, other := range map[string]observe.Report{"capture": capture, "listening": listening.Report()} {
+		rows := map[string]observe.Row{}
+		for _, row := range other.Clients {
+			rows[row.Addr] = row
+		}
+		kinds := map[string]int{}
+		for _, m := range monitor.Clients {
+			if m.Tries == 0 {
+				continue // the sidecar's own connections
+			}
+			kinds[m.Kind]++
+			c := rows[m.Addr]
+			assert.Equal(t, m.Kind, c.Kind, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Dialect, c.Dialect, "%s %s", name, m.Addr)
+			assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), "%s %s", name, m.Addr)
+			assert.Equal(t, m.Tries, c.Tries, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Acquired, c.Acquired, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Released, c.Released, "%s %s", name, m.Addr)
+			assert.InDelta(t, value(m.SkewMS), value(c.SkewMS), 2*(value(m.SkewErrorMS)+value(c.SkewErrorMS))+10, "%s %s", name, m.Addr)
+		}
+		assert.Equal(t, map[string]int{observe.Legacy: len(offsets) + 2, observe.Bridge: 2}, kinds, "of MONITOR")
+		assert.Equal(t, monitor.Hazards, other.Hazards, name)
+		assert.Equal(t, monitor.OverlapCount, other.OverlapCount, name)
+	}
+}
+
+// two are connections of one client.
+func two(t *testing.T, addr string) (conns [2]redis.Conn) {
+	for i := range conns {
+		conn, err := redis.Dial("tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		conns[i] = conn
+	}
+	return conns
+}
+
+// service is an old client with two connections: one takes a lock, the other is refused it until the first has given it back.
+func service(t *testing.T, addr string, times int) {
+	conns := two(t, addr)
+	for i := range times {
+		key := fmt.Sprint("lock:service:", i)
+		do := func(conn int, command string, args ...any) int {
+			n, err := redis.Int(conns[conn].Do(command, append([]any{key}, args...)...))
+			require.NoError(t, err)
+			return n
+		}
+		expiry := func() int64 { return time.Now().Add(20 * time.Second).UnixMilli() }
+		require.Equal(t, 1, do(0, "SETNX", expiry()))
+		require.Equal(t, 0, do(1, "SETNX", expiry()))
+		require.Equal(t, 1, do(0, "DEL"))
+		require.Eventually(t, func() bool { return do(1, "SETNX", expiry()) == 1 }, 5*time.Second, time.Millisecond)
+		require.Equal(t, 1, do(1, "DEL"))
+	}
+}
+
+// harm is two old clients whose clocks are a minute apart: the one ahead takes over a lock that is held, and the DEL of the holder
+// takes it away again.
+func harm(t *testing.T, addr string, times int) {
+	conns := two(t, addr)
+	do := func(conn redis.Conn, command string, args ...any) {
+		_, err := conn.Do(command, args...)
+		require.NoError(t, err)
+	}
+	expiry := func(ahead time.Duration) string {
+		return strconv.FormatFloat(float64(time.Now().Add(20*time.Second+ahead).UnixMicro())/1e6, 'f', 6, 64)
+	}
+	for i := range times {
+		key := fmt.Sprint("lock:harm:", i)
+		slow, fast := conns[0], conns[1]
+		do(slow, "SETNX", key, expiry(0))
+		theirs := expiry(time.Minute)
+		do(fast, "SETNX", key, theirs)
+		do(fast, "GET", key)
+		do(fast, "GETSET", key, expiry(time.Minute))
+		do(slow, "DEL", key)
+		do(fast, "DEL", key)
+	}
+}

@@ -1,0 +1,345 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// Capture is what tcpdump showed of one server over the window, in place of MONITOR. It shows each command of each connection that it
+// has, and nothing of what scripts do. That it has each connection follows from the server: from CLIENT LIST, and from the number
+// of connections that it accepted.
+type Capture struct {
+	Marks    int       `json:"marks"` // of this run's first and last look: both are in it, at moments at which nothing was under way
+	From     time.Time `json:"from"`  // the first packet, on the clock of the host that captured
+	To       time.Time `json:"to"`
+	Packets  int64     `json:"packets"`
+	Accepted int64     `json:"accepted"` // connections that the server accepted between the first look and the last
+	Opened   int64     `json:"opened"`   // of the capture, between the two
+	NotSeen  []string  `json:"not_seen,omitempty"`
+	Missing  []string  `json:"missing,omitempty"` // connections that CLIENT LIST has and the capture has not
+	Listed   int       `json:"listed"`            // connections of CLIENT LIST, at the start and at the end
+	Ours     int64     `json:"scripts_of_ours"`
+	Foreign  int64     `json:"scripts_of_others"`
+}
+
+// mostSets is how many SET one call of a script of ours may send.
+const mostSets = 8
+
+// String says what it covers.
+func (c Capture) String() string {
+	return fmt.Sprintf("%d packets from %s to %s, %d connections opened, %d scripts of this project and %d others, whose inside it does not show",
+		c.Packets, c.From.Format(time.RFC3339), c.To.Format(time.RFC3339), c.Opened, c.Ours, c.Foreign)
+}
+
+// open says why the capture does not show all, empty if it does.
+func (c *Capture) open() string {
+	switch {
+	case c.Marks != 2:
+		return "the capture does not show this run's first and last look at moments at which no command was under way: it has ended, or the server is too busy"
+	case len(c.NotSeen) > 0:
+		return "the capture has holes: " + strings.Join(c.NotSeen, "; ")
+	case c.Listed == 0:
+		return "CLIENT LIST could not be read at the start and at the end, so nobody knows whose connections the capture has"
+	case len(c.Missing) > 0:
+		return fmt.Sprintf("%s of CLIENT LIST are not in the capture, such as %s: it is of one client's host, or of one of several interfaces",
+			nouns(int64(len(c.Missing)), "connection"), c.Missing[0])
+	case c.Accepted != c.Opened:
+		return fmt.Sprintf("the server accepted %d connections, and the capture shows %d", c.Accepted, c.Opened)
+	}
+	return ""
+}
+
+// accounts tells why a capture does not account for a command, empty if it does. The numbers must be equal. Only scripts of this
+// project may have sent more SET than it shows.
+func (c *Capture) accounts(command Command) string {
+	name := strings.ToUpper(command.Name)
+	switch hidden := command.Run - command.Captured; {
+	case hidden == 0:
+		return ""
+	case hidden < 0:
+		return fmt.Sprintf("the capture shows %d %s, and the server counts %d", command.Captured, name, command.Run)
+	case c.Foreign > 0:
+		return fmt.Sprintf("%d %s are not in the capture, and scripts that are not of this project ran: a capture does not show what they do", hidden, name)
+	case command.Name != "set" || hidden > mostSets*c.Ours:
+		return fmt.Sprintf("%d of %d %s are not in the capture", hidden, command.Run, name)
+	}
+	return ""
+}
+
+// wiretap reads a capture as it is written.
+type wiretap struct {
+	ended   chan struct{}
+	err     error           // why it ended
+	reading observe.Reading // nil: it could not begin
+	marked  chan struct{}   // closed and renewed at each mark
+	stopped context.CancelFunc
+
+	mu           sync.Mutex
+	traffic      traffic
+	done         [taking]int64 // commands that ran
+	asked        int64         // requests of these, and of scripts
+	way          int64         // of them, those that are under way
+	opened       int64         // connections
+	echoed       int64         // and those before the last ECHO of ours
+	ours, others int64
+	marks        map[string]mark
+	watch        map[string]bool // addresses of CLIENT LIST at the start: whether a packet of it came
+	first        string          // the mark of the window's beginning
+	from         string          // whose ECHO was the last mark
+	last         string
+}
+
+// mark is what the capture had shown when a look was taken. It is clean if that is what INFO has counted: nothing was under way when INFO
+// was asked, and nothing was asked until it was answered. A connection that was opened before our ECHO was accepted before INFO.
+type mark struct {
+	done                [taking]int64
+	asked, opened       int64
+	skipped             int64
+	ours, others        int64
+	seen, clean, failed bool
+}
+
+// openWire begins to read.
+func openWire(ctx context.Context, in io.Reader, port uint16, prefix string, matches func(string) bool, saw func(sighting)) *wiretap {
+	w := &wiretap{
+		ended: make(chan struct{}), marked: make(chan struct{}), marks: map[string]mark{}, watch: map[string]bool{},
+		traffic: traffic{matches: matches, saw: saw, prefix: prefix},
+	}
+	ctx, w.stopped = context.WithCancel(ctx)
+	observer := observe.New(observe.Options{Match: func(string) bool { return false }, MaxKeys: 1000, MaxClients: 1000, MaxEvents: 1})
+	go func() {
+		defer close(w.ended)
+		_, err := observe.ReadWire(ctx, in, port, observer, observe.Wire{
+			Lock: &w.mu, Opened: w.open, Asked: w.asks, Ended: w.ends,
+			Ready: func(r observe.Reading) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.reading = r
+			},
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.err = err; err == nil {
+			w.err = io.EOF
+		}
+	}()
+	return w
+}
+
+func (w *wiretap) open(addr string, joined bool) {
+	if _, listed := w.watch[addr]; listed {
+		w.watch[addr] = true
+	}
+	if !joined {
+		w.opened++
+	}
+}
+
+// asks takes in a request.
+func (w *wiretap) asks(l *observe.Line) {
+	if _, listed := w.watch[l.Addr]; listed {
+		w.watch[l.Addr] = true
+	}
+	name := strings.ToLower(l.Words[0])
+	if indexOf(name) >= 0 || runsScript[name] {
+		w.asked++
+		w.way++
+	}
+	if name == "info" && l.Addr == w.from && w.last != "" {
+		maps.DeleteFunc(w.marks, func(text string, _ mark) bool { return text != w.first })
+		w.marks[w.last] = mark{
+			done: w.done, asked: w.asked, opened: w.echoed, ours: w.ours, others: w.others, skipped: w.reading.SoFar().Skipped,
+			failed: w.way > 0,
+		}
+	}
+	if name == "echo" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], w.traffic.prefix) {
+		w.from, w.last, w.echoed = l.Addr, l.Words[1], w.opened
+	}
+}
+
+var runsScript = map[string]bool{"eval": true, "evalsha": true, "eval_ro": true, "evalsha_ro": true, "fcall": true, "fcall_ro": true}
+
+// ends takes in the end of a request.
+func (w *wiretap) ends(l *observe.Line, failed bool) {
+	name := strings.ToLower(l.Words[0])
+	at := indexOf(name)
+	if at >= 0 || runsScript[name] {
+		w.way--
+	}
+	switch {
+	case name == "info" && l.Addr == w.from && w.last != "":
+		m := w.marks[w.last]
+		m.seen, m.clean = true, !m.failed && !failed && m.asked == w.asked && m.opened == w.opened
+		w.marks[w.last], w.last = m, ""
+		close(w.marked)
+		w.marked = make(chan struct{})
+	case runsScript[name] && !failed && len(l.Words) > 1:
+		if takesNothingOld(l.Words[1]) {
+			w.ours++
+		} else {
+			w.others++
+		}
+	case at >= 0 && !failed:
+		w.done[at]++
+		w.traffic.line = *l
+		w.traffic.judge(name, at, len(l.Words) >= mostWords)
+	}
+}
+
+// takesNothingOld tells a script of this project that takes no lock the old way.
+func takesNothingOld(text string) bool {
+	name := scripts.NameOf(text)
+	return name != "" && name != scripts.SidecarOld.Name && !strings.HasPrefix(name, "gated_")
+}
+
+// await waits until a look has come by in the capture, the capture has ended, or a moment has passed.
+func (w *wiretap) await(ctx context.Context, text string) (m mark, ok bool) {
+	timer := time.NewTimer(catchUp)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		m = w.marks[text]
+		marked := w.marked
+		w.mu.Unlock()
+		if m.seen {
+			return m, true
+		}
+		select {
+		case <-marked:
+		case <-w.ended:
+			return m, false
+		case <-timer.C:
+			return m, false
+		case <-ctx.Done():
+			return m, false
+		}
+	}
+}
+
+// cleanLook looks until a look is clean, or for a moment.
+func (m *master) cleanLook(ctx context.Context) (mk mark, err error) {
+	for until := time.Now().Add(catchUp); ; {
+		seen := false
+		if mk, seen = m.q.wire.await(ctx, m.lastMark); !seen || mk.clean || time.Now().After(until) {
+			return mk, nil
+		}
+		if err := m.look(ctx); err != nil {
+			return mk, err
+		}
+	}
+}
+
+// beginWire finds the first look in the capture. What was counted before it is no part of the window.
+func (m *master) beginWire(ctx context.Context) error {
+	w := m.q.wire
+	first, err := m.cleanLook(ctx)
+	if err != nil {
+		return err
+	}
+	if !first.seen {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		why := "is it of this server, on its host, and written at once?"
+		if w.err != nil && w.err != io.EOF {
+			why = w.err.Error()
+		}
+		return &endpoint.Error{What: "the capture does not show this run's own first look at " + m.addr + ": " + why, Advice: "tcpdump -i any -s 0 -U --immediate-mode -w - port PORT | lockmigrate verify --pcap - ..."}
+	}
+	m.wireFirst, m.first = m.lastMark, m.last
+	m.settle(true)
+	m.looks = m.looks[len(m.looks)-1:]
+	for i := range m.facts.Commands {
+		m.facts.Commands[i].Run, m.facts.Commands[i].Denied = 0, 0
+	}
+	list, err := endpoint.Clients(ctx, m.conn)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.first = m.wireFirst
+	if err != nil {
+		return nil // the duty stays open
+	}
+	m.listed = map[string]bool{}
+	for _, c := range list {
+		m.listed[c["addr"]] = true
+		w.watch[c["addr"]] = w.reading.Knows(c["addr"])
+	}
+	return nil
+}
+
+// endWire says what the capture has shown from the first look to the last.
+func (m *master) endWire(ctx context.Context) {
+	w := m.q.wire
+	c := &Capture{}
+	m.facts.Capture = c
+	b, err := m.cleanLook(ctx)
+	m.settle(true)
+	list, err2 := endpoint.Clients(ctx, m.conn)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := w.marks[m.wireFirst]
+	if w.reading == nil {
+		return
+	}
+	seen := w.reading.SoFar()
+	c.From, c.To, c.Packets, c.NotSeen = seen.First, seen.Last, seen.Packets, seen.NotSeen()
+	if n := b.skipped - a.skipped; n > 0 {
+		c.NotSeen = append(c.NotSeen, fmt.Sprintf("%d packets of connections whose beginning is not in it", n))
+	}
+	for _, mk := range []mark{a, b} {
+		if mk.clean && err == nil {
+			c.Marks++
+		}
+	}
+	c.Accepted = m.last.totals["total_connections_received"] - m.first.totals["total_connections_received"]
+	c.Opened = b.opened - a.opened
+	c.Ours, c.Foreign = b.ours-a.ours, b.others-a.others
+	for i := range m.facts.Commands {
+		command := &m.facts.Commands[i]
+		command.Captured = b.done[i] - a.done[i]
+		command.Unclear += w.traffic.counts.unclear[i]
+	}
+	m.facts.OtherSeen += w.traffic.other
+	if err2 != nil || m.listed == nil {
+		return
+	}
+	c.Listed = len(m.listed) + len(list)
+	c.Missing = m.notCaptured(w, list)
+}
+
+// notCaptured returns the connections that may have sent a command within the window, and of which the capture has no packet.
+func (m *master) notCaptured(w *wiretap, list []map[string]string) (missing []string) {
+	note := func(addr string) {
+		if len(missing) < mostBreaks {
+			missing = append(missing, addr)
+		}
+	}
+	idle := map[string]bool{} // connections that have sent nothing since before the first look
+	for _, c := range list {
+		var age, quiet int64
+		_, _ = fmt.Sscan(c["age"], &age)
+		_, _ = fmt.Sscan(c["idle"], &quiet)
+		looked := int64(time.Since(m.first.at).Seconds()) + 1
+		switch {
+		case quiet > looked:
+			idle[c["addr"]] = true
+		case !m.listed[c["addr"]] && age > looked:
+			note(c["addr"]) // it was there before, and CLIENT LIST did not show it
+		}
+	}
+	for _, addr := range slices.Sorted(maps.Keys(m.listed)) {
+		if !w.watch[addr] && !idle[addr] {
+			note(addr)
+		}
+	}
+	return missing
+}
