@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -45,6 +47,9 @@ func runScenario(env *environment, flags *simulateFlags) error {
 func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path string) error {
 	if flags.run > 0 {
 		s.Fleet.Until = flags.run
+	}
+	if flags.load.on {
+		return runLoad(env, &s.Fleet, &flags.load, s.Seed, flags.workers)
 	}
 	counts := map[[2]int]int64{}
 	play := sim.Parallel{Workers: flags.workers, Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
@@ -151,9 +156,6 @@ func meanWait(t *sim.Tally) time.Duration {
 	return t.Waited / time.Duration(t.Acquisitions)
 }
 
-// maxProfile bounds a simulated fleet: the engine numbers its clients with one byte.
-const maxProfile = 200
-
 // runProfile simulates the fleet that observe saw.
 func runProfile(env *environment, flags *simulateFlags) error {
 	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.lease, flags.hold)
@@ -187,52 +189,108 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	}
 	s := &scenario.Scenario{Seeds: 1}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
-	sets := p.Sets()
-	for i := range p.Clients {
-		seen := &p.Clients[i]
-		scheme, known := session.SchemeNamed(seen.Kind)
-		if !known {
-			env.note("left out: %s: no scheme here plays clients of kind %s", terminal.Quoted(seen.Name), terminal.Quoted(seen.Kind))
+	prefixes, named := map[string]string{}, map[string]bool{} // of the sets that the profile names; the clients
+	for i, sets := range p.Sets() {
+		scheme, dialect, why := playedBy(&p.Clients[i], setting.Dialect)
+		if why != "" {
+			env.note("left out: %s: no scheme here plays clients of %s", terminal.Quoted(p.Clients[i].Name), why)
 			continue
 		}
-		if len(sets[i]) == 0 {
-			continue
+		for len(sets) > 0 { // a client that works on several families has a lease and hold times for each
+			family := sets[0].Family
+			ofFamily := func(set profile.Set) bool { return set.Family == family }
+			c := workOn(p, i, family, lease, hold)
+			c.Scheme, c.Dialect, c.Chaos = scheme, dialect, setting.Chaos
+			c.Member.Release = c.Dialect.Release
+			if !scheme.Old() {
+				c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
+			}
+			if scheme == session.Bridge { // as package compat waits
+				c.Queue, c.Tracks, c.Yield, c.Claim = true, true, dialect.Poll+dialect.Poll/5, min(c.Lease/3, 3*time.Second)
+			}
+			for _, set := range sets {
+				if ofFamily(set) {
+					c.Keys = append(c.Keys, keySetOf(set, prefixes))
+				}
+			}
+			sets = slices.DeleteFunc(sets, ofFamily)
+			for range max(p.Clients[i].AtOnce, 1) {
+				one := c
+				one.Owner = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1)
+				if one.Name = plainName(p.Clients[i].Name); named[one.Name] {
+					one.Name = fmt.Sprintf("%s.%d", one.Name, len(s.Fleet.Clients)+1)
+				}
+				named[one.Name] = true
+				if s.Fleet.Clients = append(s.Fleet.Clients, one); len(s.Fleet.Clients) > load.MostClients {
+					return nil, usageError("observe one namespace at a time", "%s names more than %d clients", path, load.MostClients)
+				}
+			}
 		}
-		use := seen.Use(sets[i][0].Family)
-		c := sim.Client{Member: session.Member{
-			Name: seen.Name, Scheme: scheme, Dialect: setting.Dialect, Key: sets[i][0].Name + "1",
-			Owner:    fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1),
-			Patience: time.Hour,
-			Lease:    ms(use.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
-		}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
-		if d, err := protocol.DialectNamed(seen.Dialect); err == nil {
-			c.Dialect = d
-		} else if seen.Kind == "legacy" && seen.Dialect != "" {
-			env.note("left out: %s: no scheme here plays clients of kind %s, dialect %s", terminal.Quoted(seen.Name), seen.Kind, terminal.Quoted(seen.Dialect))
-			continue
-		}
-		c.Member.Release = c.Dialect.Release
-		hold := min(hold, c.Lease/2)
-		c.Hold, c.Think, c.Chaos = sim.Uniform(hold/2, hold*3/2), sim.Uniform(0, hold), setting.Chaos
-		if use.Hold.N > 0 {
-			c.Hold = measured(use.Hold)
-		}
-		if n := seen.Acquired(); n > 0 && p.Seconds() > 0 {
-			c.Think = between(float64(n)/p.Seconds(), c.Hold)
-		}
-		if !scheme.Old() {
-			c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
-		}
-		s.Fleet.Clients = append(s.Fleet.Clients, c)
-	}
-	if n := len(s.Fleet.Clients); n > maxProfile {
-		return nil, usageError("observe one namespace at a time", "%s names %d clients, more than %d", path, n, maxProfile)
 	}
 	if len(s.Fleet.Clients) == 0 {
 		return nil, usageError("observe for longer, or where locks are used", "%s names no client that takes locks", path)
 	}
 	s.Expect = []scenario.Expectation{{What: "overlaps", Op: "=", N: 0}}
 	return s, nil
+}
+
+// playedBy is what plays a client that was observed, or why nothing does.
+func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme session.Scheme, dialect *protocol.Dialect, why string) {
+	scheme, known := session.SchemeNamed(seen.Kind)
+	if !known {
+		return scheme, nil, "kind " + terminal.Quoted(seen.Kind)
+	}
+	dialect, err := protocol.DialectNamed(seen.Dialect)
+	switch {
+	case err == nil:
+		return scheme, dialect, ""
+	case seen.Kind == "legacy" && seen.Dialect != "":
+		return scheme, nil, fmt.Sprintf("kind %s, dialect %s", seen.Kind, terminal.Quoted(seen.Dialect))
+	default:
+		return scheme, usual, ""
+	}
+}
+
+// workOn is one connection of a client, at work on one family of keys.
+func workOn(p profile.Profile, i int, family string, lease, hold time.Duration) sim.Client {
+	seen := &p.Clients[i]
+	use := seen.Use(family)
+	c := sim.Client{Member: session.Member{
+		Patience: time.Hour, Lease: ms(use.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
+	}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
+	if rate, e, ok := seen.Drift(); ok && math.Abs(rate) > e {
+		c.DriftPPM = int64(rate)
+	}
+	hold = min(hold, c.Lease/2)
+	c.Hold, c.Think = sim.Uniform(hold/2, hold*3/2), sim.Uniform(0, hold)
+	if use.Hold.N > 0 {
+		c.Hold = measured(use.Hold)
+	}
+	if use.Acquired > 0 && p.Seconds() > 0 {
+		c.Think = between(float64(use.Acquired)/p.Seconds()/float64(max(seen.AtOnce, 1)), c.Hold)
+	}
+	c.First = sim.Uniform(0, c.Think.Mean()+c.Hold.Mean())
+	return c
+}
+
+// keySetOf is a set of the profile by a name that a scenario can have.
+func keySetOf(set profile.Set, prefixes map[string]string) sim.KeySet {
+	prefix, known := prefixes[set.Name]
+	if !known {
+		prefix = fmt.Sprintf("%s.%d:", plainName(set.Family), len(prefixes)+1)
+		prefixes[set.Name] = prefix
+	}
+	return sim.KeySet{Prefix: prefix, Count: set.Count, Weight: uint32(min(max(set.Acquired*100, 1), 1<<20-1))}
+}
+
+// plainName replaces what means something to a scenario's reader.
+func plainName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || strings.ContainsRune("#*%@=", r) {
+			return '-'
+		}
+		return r
+	}, name)
 }
 
 func ms(n float64, or time.Duration) time.Duration {
@@ -245,14 +303,7 @@ func ms(n float64, or time.Duration) time.Duration {
 // between is the pause after each turn with which a client takes a lock so often: what is left of the
 // average turn's share of the time. Waits come on top of it: a fleet that waits takes fewer.
 func between(perSecond float64, hold sim.Distribution) sim.Distribution {
-	var mean time.Duration
-	for i := 1; i < len(hold); i++ {
-		mean += time.Duration(hold[i].Permyriad-hold[i-1].Permyriad) * (hold[i].Value + hold[i-1].Value) / 20000
-	}
-	if len(hold) > 0 {
-		mean += time.Duration(hold[0].Permyriad) * hold[0].Value / 10000
-	}
-	think := max(time.Duration(float64(time.Second)/perSecond)-mean, 0)
+	think := max(time.Duration(float64(time.Second)/perSecond)-hold.Mean(), 0)
 	return sim.Uniform(think/2, think*3/2)
 }
 

@@ -105,6 +105,9 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 }
 
 func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error {
+	if s.Fleet.Masters > 1 {
+		return usageError("leave out its line masters: then all keys are on one server", "replay shows the run of one server, and the fleet has %d masters", s.Fleet.Masters)
+	}
 	w := new(sim.World)
 	fleet, seed := &s.Fleet, s.Seed
 	if flags.shrink {

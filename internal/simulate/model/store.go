@@ -71,6 +71,7 @@ type Field struct {
 type Effect struct {
 	Wrote   bool // the value was written, perhaps with the same text
 	Removed bool // the key was deleted
+	Gaps    bool // the state of the gaps for old clients was written
 	// Had tells that the key existed before; Before is what it held then.
 	Had    bool
 	Before Entry

@@ -231,6 +231,9 @@ func distribution(n int, s string) (sim.Distribution, error) {
 		return sim.Uniform(low, high), err
 	}
 	parts := strings.Split(s, "/")
+	if strings.Contains(s, "%:") {
+		return quantiles(n, parts)
+	}
 	var values []time.Duration
 	for _, p := range parts {
 		d, err := span(n, p)
@@ -248,7 +251,27 @@ func distribution(n int, s string) (sim.Distribution, error) {
 	case 4:
 		return sim.Spread(values[0], values[1], values[2], values[3]), nil
 	}
-	return nil, fail(n, "write 1s, 1s..2s, or least/median/p99/greatest")
+	return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s")
+}
+
+// quantiles reads 10%:1s, 50%:2s, 100%:9s: so many of the values lie at or below that.
+func quantiles(n int, parts []string) (d sim.Distribution, err error) {
+	for _, part := range parts {
+		share, value, _ := strings.Cut(part, "%:")
+		percent, err := strconv.ParseFloat(share, 64)
+		if err != nil || !(percent >= 0 && percent <= 100) {
+			return nil, fail(n, "%q is no part of a distribution such as 50%%:2s", part)
+		}
+		q := sim.Quantile{Permyriad: uint32(percent*100 + 0.5)}
+		if q.Value, err = span(n, value); err != nil {
+			return nil, err
+		}
+		if len(d) > 0 && (q.Permyriad < d[len(d)-1].Permyriad || q.Value < d[len(d)-1].Value) {
+			return nil, fail(n, "%s must not fall", strings.Join(parts, "/"))
+		}
+		d = append(d, q)
+	}
+	return d, nil
 }
 
 // chance reads 0.1% or a number from 0 to 1.

@@ -116,7 +116,7 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 			fmt.Fprintf(b, " %s", f.name)
 		}
 	}
-	if c.Key != "orders" {
+	if c.Key != "orders" && len(c.Keys) == 0 {
 		fmt.Fprintf(b, " key=%s", c.Key)
 	}
 	for _, set := range c.Keys {
@@ -203,13 +203,15 @@ func text(d sim.Distribution) string {
 		return "0s"
 	case len(d) == 1:
 		return d[0].Value.String()
-	case len(d) == 2:
+	case len(d) == 2 && d[0].Permyriad == 0 && d[1].Permyriad == 10000:
 		return d[0].Value.String() + ".." + d[1].Value.String()
-	default:
-		parts := make([]string, len(d))
-		for i := range d {
-			parts[i] = d[i].Value.String()
-		}
-		return strings.Join(parts, "/")
 	}
+	usual := len(d) == 4 && d[0].Permyriad == 0 && d[1].Permyriad == 5000 && d[2].Permyriad == 9900 && d[3].Permyriad == 10000
+	parts := make([]string, len(d))
+	for i := range d {
+		if parts[i] = d[i].Value.String(); !usual {
+			parts[i] = fmt.Sprintf("%g%%:%v", float64(d[i].Permyriad)/100, d[i].Value)
+		}
+	}
+	return strings.Join(parts, "/")
 }

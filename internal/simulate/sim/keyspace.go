@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -218,4 +219,36 @@ func (w *World) roomOf(key string) int32 {
 		}
 	}
 	return -1
+}
+
+// MastersOf tells for each client of a fleet on which masters it has keys.
+func MastersOf(fleet *Fleet) [][]int {
+	w := World{keyspace: keyspace{masters: map[string]masters{}}}
+	n := max(fleet.Masters, 1)
+	sets := map[string][]int{}
+	all := make([][]int, len(fleet.Clients))
+	for i := range fleet.Clients {
+		c := &fleet.Clients[i]
+		if len(c.Keys) == 0 {
+			all[i] = []int{masterOf(fleet, c.Key)}
+		}
+		for _, set := range c.Keys {
+			on, known := sets[set.Prefix]
+			if !known {
+				for _, m := range w.mastersOf(fleet, set) {
+					on = append(on, int(m))
+				}
+				if n == 1 {
+					on = []int{0}
+				}
+				slices.Sort(on)
+				on = slices.Compact(on)
+				sets[set.Prefix] = on
+			}
+			all[i] = append(all[i], on...)
+		}
+		slices.Sort(all[i])
+		all[i] = slices.Compact(all[i])
+	}
+	return all
 }

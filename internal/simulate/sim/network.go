@@ -88,6 +88,9 @@ func (w *World) execute(e event) {
 		w.stopped = true
 	}
 	w.referee.tally.Commands[f.command.Op]++
+	if last := &store.Last; !last.Wrote && !last.Removed || f.command.Op == protocol.BridgeDrop && !last.Gaps {
+		w.referee.tally.Looks[f.command.Op]++
+	}
 	if len(store.Published) > 0 {
 		w.publish(store.Published, f.back)
 		f = &w.flights[e.flight] // publishing may have moved them

@@ -84,6 +84,22 @@ func (d Distribution) Draw(g *Generator) time.Duration {
 	return 0
 }
 
+// Mean returns the mean.
+func (d Distribution) Mean() time.Duration {
+	var mean time.Duration
+	for i := range d {
+		if i == 0 {
+			mean = d[0].Value * time.Duration(d[0].Permyriad) / 10000
+			if len(d) == 1 {
+				return d[0].Value
+			}
+			continue
+		}
+		mean += time.Duration(d[i].Permyriad-d[i-1].Permyriad) * ((d[i].Value + d[i-1].Value) / 2) / 10000
+	}
+	return mean
+}
+
 // Max returns the greatest value that can be drawn.
 func (d Distribution) Max() time.Duration {
 	if len(d) == 0 {

@@ -62,7 +62,9 @@ type Tally struct {
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
 	Commands    [Ops]int64    // that ran at the server, by their Op
+	Looks       [Ops]int64    // those of Commands that changed nothing on the key, and a bridge's releases that noted nothing about gaps
 	Messages    int64         // that the server published, or sent to those who track a key
+	Queued      int64         // turns that waited in a queue
 	Held        time.Duration // true time for which keys were held, all keys together
 }
 
@@ -93,8 +95,10 @@ func (t *Tally) Add(u *Tally) {
 	t.Blocked += u.Blocked
 	for i := range t.Commands {
 		t.Commands[i] += u.Commands[i]
+		t.Looks[i] += u.Looks[i]
 	}
 	t.Messages += u.Messages
+	t.Queued += u.Queued
 	t.Held += u.Held
 }
 
@@ -120,6 +124,7 @@ type view struct {
 	took     bool             // the last command was a takeover that replaced a value
 	shorter  bool             // ... by an earlier expiry
 	foreign  bool             // ... of another unit
+	queued   bool             // this turn has waited in a queue
 	overran  bool             // it was inside past the end of its lease
 	silent   bool             // the last reply did not come
 	blocked  bool             // this turn has met a ghost
@@ -140,6 +145,10 @@ func (r *referee) sends(w *World, m *member) {
 
 func (r *referee) waits(w *World, m *member) {
 	r.judgeTakeover(w, m, false)
+	if m.Queue && !m.view.queued {
+		m.view.queued = true
+		r.tally.Queued++
+	}
 	inside := w.rooms[m.room].inside
 	if v := &m.view; len(inside) == 0 && v.ghostAt == 0 {
 		v.ghostAt = w.now
