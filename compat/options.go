@@ -170,7 +170,7 @@ func (o Options) relations() []error {
 		refuse("Lease %v is shorter than ShortestLease %v: ours counts too", o.Lease, o.ShortestLease)
 	}
 	if o.renewEvery+o.CommandDelay >= o.ShortestLease {
-		refuse("ShortestLease %v: too short to renew within it, every %v, beside CommandDelay %v: the value of a legacy client that came in after a stale DEL, or of a late GETSET, could be over and taken by another before we notice", o.ShortestLease, o.renewEvery, o.CommandDelay)
+		refuse("ShortestLease %v: too short to renew within it, every %v, beside CommandDelay %v: before we notice, a legacy value could be over and taken by another: one that came after a stale DEL, or by a late GETSET", o.ShortestLease, o.renewEvery, o.CommandDelay)
 	}
 	if 2*o.CommandDelay >= o.ShortestLease {
 		refuse("CommandDelay %v is not less than half of ShortestLease %v: a clobbering value could expire and be taken over while we settle", o.CommandDelay, o.ShortestLease)

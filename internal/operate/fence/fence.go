@@ -420,10 +420,10 @@ func (p *Plan) kept() bool {
 // did not have before.
 func (p *Plan) keepable(r rule) string {
 	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
-		return "to keep patterns the server needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --keep"
+		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
 	if _, unknown := p.said("unknown"); unknown && p.options.All {
-		return "to deny SET the fence must remember the rights of before, and needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --with-set"
+		return "to deny SET the fence must remember the rights of before. It needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --with-set"
 	}
 	before, fenced := r.memory()
 	if !fenced {
@@ -609,7 +609,7 @@ func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person)
 		for _, command := range Writes {
 			switch said, evidence := may(ctx, conn, who.rule, p.options.Locks, command); {
 			case said == "allowed" && command == "set":
-				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
+				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
 				return o
 			case said == "allowed":
 				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, evidence)

@@ -145,7 +145,7 @@ func queueClaims() []Claim {
 			world(9, M("m", queue, delay(1)), M("n", queue, delay(1))).silences(1)},
 		{"LM-queue-ahead", "L M", "legacy clock ahead by more than the lease; a token client in its queue takes the key when the legacy client has deleted it", Exclusive, 0,
 			world(14, L("a", ahead(5), turns(2)), M("m", queue, crash, delay(1), turns(2)))},
-		{"LMM-queue", "L M M", "the same with two in the queue, one of which may crash while its entry stands there", Exclusive, 0,
+		{"LMM-queue", "L M M", "the same with two in the queue; one may crash while its entry stands there", Exclusive, 0,
 			world(10, L("a", ahead(5)), M("m", queue, crash, turns(2)), M("n", queue))},
 		{"LMM-queue-silent", "L M M", "the same, one reply never comes; its command runs, late or never", Exclusive, 0,
 			world(8, L("a"), M("m", queue, delay(1)), M("n", queue)).silences(1)},
