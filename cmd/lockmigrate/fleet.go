@@ -193,6 +193,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	}
 	s := &scenario.Scenario{Seeds: 1}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
+	sets := p.Sets()
 	for i := range p.Clients {
 		seen := &p.Clients[i]
 		scheme, known := session.SchemeNamed(seen.Kind)
@@ -200,14 +201,16 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 			fmt.Fprintf(env.stderr, "lockmigrate: left out: %s: no scheme here plays clients of kind %s\n", terminal.Quoted(seen.Name), terminal.Quoted(seen.Kind))
 			continue
 		}
-		c := sim.Client{Member: session.Member{
-			Name: seen.Name, Scheme: scheme, Dialect: setting.Dialect, Key: "observed",
-			Patience: time.Hour,
-			Lease:    ms(seen.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
-		}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
-		if len(seen.Keys) > 0 {
-			c.Key = seen.Keys[0]
+		if len(sets[i]) == 0 {
+			continue
 		}
+		use := seen.Use(sets[i][0].Family)
+		c := sim.Client{Member: session.Member{
+			Name: seen.Name, Scheme: scheme, Dialect: setting.Dialect, Key: sets[i][0].Name + "1",
+			Owner:    fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1),
+			Patience: time.Hour,
+			Lease:    ms(use.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
+		}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
 		if d, err := protocol.DialectNamed(seen.Dialect); err == nil {
 			c.Dialect = d
 		} else if seen.Kind == "legacy" && seen.Dialect != "" {
@@ -217,23 +220,16 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 		c.Member.Release = c.Dialect.Release
 		hold := min(hold, c.Lease/2)
 		c.Hold, c.Think, c.Chaos = sim.Uniform(hold/2, hold*3/2), sim.Uniform(0, hold), setting.Chaos
-		if len(seen.HoldMS) > 0 {
-			c.Hold = measured(seen.HoldMS)
+		if use.Hold.N > 0 {
+			c.Hold = measured(use.Hold)
 		}
-		if seen.PerSecond > 0 {
-			c.Think = between(seen.PerSecond/float64(max(seen.Count, 1)), c.Hold)
+		if n := seen.Acquired(); n > 0 && p.Seconds() > 0 {
+			c.Think = between(float64(n)/p.Seconds(), c.Hold)
 		}
 		if !scheme.Old() {
 			c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
 		}
-		for n := range min(max(seen.Count, 1), maxProfile) {
-			one := c
-			one.Owner = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(s.Fleet.Clients)+1)
-			if n > 0 {
-				one.Name = fmt.Sprintf("%s-%d", c.Name, n+1)
-			}
-			s.Fleet.Clients = append(s.Fleet.Clients, one)
-		}
+		s.Fleet.Clients = append(s.Fleet.Clients, c)
 	}
 	if n := len(s.Fleet.Clients); n > maxProfile {
 		return nil, usageError("observe one namespace at a time", "%s names %d clients, more than %d", path, n, maxProfile)
@@ -267,9 +263,9 @@ func between(perSecond float64, hold sim.Distribution) sim.Distribution {
 }
 
 // measured makes a distribution of what observe saw.
-func measured(seen []profile.Quantile) sim.Distribution {
+func measured(seen profile.Spread) sim.Distribution {
 	var d sim.Distribution
-	for _, q := range seen {
+	for _, q := range seen.Quantiles {
 		d = append(d, sim.Quantile{Permyriad: uint32(q.Share * 10000), Value: time.Duration(q.MS * float64(time.Millisecond))})
 	}
 	return d

@@ -211,8 +211,8 @@ func (s *standing) begin() step {
 	on.Do = "watch the traffic: which clients lock, in which dialect, for how long, and with which clock"
 	if s.profile != nil {
 		on.InWay = append(on.InWay, s.oldErr.Error())
-		on.Do, length = "watch again, for longer, and while every old client works", (3 * time.Duration(s.profile.WindowSeconds) * time.Second).Round(time.Minute).String()
-		if s.profile.WindowSeconds < 200 {
+		on.Do, length = "watch again, for longer, and while every old client works", (3 * time.Duration(s.profile.Seconds()) * time.Second).Round(time.Minute).String()
+		if s.profile.Seconds() < 200 {
 			length = "10m"
 		}
 	}
@@ -262,19 +262,14 @@ func (s *standing) waits() (lines []string) {
 		return nil
 	}
 	for _, c := range s.profile.Clients {
-		if c.Kind != "legacy" || len(c.WaitMS) == 0 {
+		if c.Kind != "legacy" {
 			continue
 		}
-		at := func(share float64) time.Duration {
-			for _, q := range c.WaitMS {
-				if q.Share >= share {
-					return time.Duration(q.MS * float64(time.Millisecond))
-				}
+		for _, u := range c.Uses {
+			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
+			if at(0.9) >= 10*time.Millisecond {
+				lines = append(lines, fmt.Sprintf("today %s waits for %s (half of its acquisitions of %s) and %s (one in ten waits longer)", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
 			}
-			return 0
-		}
-		if at(0.9) >= 10*time.Millisecond {
-			lines = append(lines, fmt.Sprintf("today %s waits for %s (half of its acquisitions) and %s (one in ten waits longer)", c.Name, short(at(0.5)), short(at(0.9))))
 		}
 	}
 	return lines
@@ -288,7 +283,7 @@ func (s *standing) measured() string {
 	case s.oldErr != nil:
 		return s.profileFile + ": " + s.oldErr.Error()
 	}
-	return fmt.Sprintf("%s: %s; watched for %s", s.profileFile, strings.Join(s.old.Why, "; "), short(time.Duration(s.profile.WindowSeconds*float64(time.Second))))
+	return fmt.Sprintf("%s: %s; watched for %s", s.profileFile, strings.Join(s.old.Why, "; "), short(time.Duration(s.profile.Seconds()*float64(time.Second))))
 }
 
 func (s *standing) print(env *environment, on step) error {

@@ -93,11 +93,14 @@ func TestNextLeadsThrough(t *testing.T) {
 
 // TestNext takes each state of a migration, and what is said of it.
 func TestNext(t *testing.T) {
-	enough := &profile.Profile{Version: profile.Version, WindowSeconds: 600, Match: []string{"lock.*"}, Clients: []profile.Client{{
-		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Count: 1, LeaseMS: 30_000, LeaseFrom: "fleet", SkewKnown: true,
-		WaitMS: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}},
+	window := []profile.Window{{Seconds: 600, Masters: 1}}
+	enough := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewKnown: true, Uses: []profile.Use{{
+			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet",
+			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
+		}},
 	}}}
-	thin := &profile.Profile{Version: profile.Version, WindowSeconds: 600, Match: []string{"lock.*"}}
+	thin := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}}
 	at := func(stage stages.Stage, members ...stages.Member) *stages.View {
 		return &stages.View{Record: stages.Record{Namespace: "orders", Stage: stage, Epoch: 2, Patterns: []string{"lock.*"}, Dialect: "jedis-ms"}, Members: members}
 	}

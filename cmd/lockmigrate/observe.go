@@ -150,7 +150,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, limits.For)
-	if printErr := out.final(masters.Report(), masters.Cost(), masters.Holes(), err); printErr != nil {
+	if printErr := out.final(masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), err); printErr != nil {
 		return printErr
 	}
 	return explainStop(err)
@@ -199,7 +199,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
+	if printErr := out.final(o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
 		return printErr
 	}
 	if err == nil && len(holes) > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
@@ -75,15 +76,15 @@ type observeDocument struct {
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
 }
 
-func (o *observeOutput) final(r observe.Report, cost observe.Cost, holes []string, err error) error {
+// final prints the report, and writes the profile.
+func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost observe.Cost, holes []string, err error) error {
 	stopped := ""
 	var hole *observe.Hole
 	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
 		stopped = err.Error()
 	}
-	measured := r.Profile()
 	measured.Match = o.flags.match
-	measured.NotSeen = notSeen(r, stopped, holes)
+	measured.NotSeen = append(measured.NotSeen, notSeen(r, stopped, holes)...)
 	if o.flags.profile != "" {
 		if err := writeFile(o.flags.profile, measured.Write); err != nil {
 			return err

@@ -83,7 +83,7 @@ local function needed(s)
     s.waiting = math.max(1, math.min(400, math.floor((s.waiting + math.floor(500 * gap * more / (6 * since))) / 2)))
     return true
   end
-  s.waiting, s.step = 0, math.min(2 * s.step, 3 * gap)
+  s.waiting, s.step = 0, math.min(2 * s.step, 2 * gap)
   s.due = now + s.step
   if now - s.at < 30000 then return false end
   s.waiting = 100

@@ -23,6 +23,9 @@ type sums struct {
 	// seen are the last samples of a client that counts in coarse steps: how far they spread says how much of
 	// a step rounding can have cost the largest of them.
 	seen []time.Duration
+	// readings are the largest samples of one stretch of time after the other.
+	readings []reading
+	stretch  time.Duration
 }
 
 const (
@@ -389,14 +392,18 @@ type samples struct {
 	kept   []time.Duration
 	n      int64
 	stride int64
+	most   time.Duration
+	sum    time.Duration
 }
 
-const maxSamples = 512
+const maxSamples = 256
 
 func (s *samples) add(d time.Duration) {
 	if s.stride == 0 {
 		s.stride = 1
 	}
+	s.most = max(s.most, d)
+	s.sum += d
 	if s.n%s.stride == 0 {
 		if len(s.kept) == maxSamples {
 			for i := range maxSamples / 2 {

@@ -20,6 +20,9 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 			return
 		}
 	case OpSet:
+		if e.Done == No { // with XX, on a key that was not there
+			return
+		}
 		blind = o.blind(c, l, e)
 		if o.locks[id] == nil && !l.Lua() && !blind {
 			return
@@ -34,6 +37,7 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 	}
 	lk := o.lock(id)
 	if lk == nil {
+		o.family(familyOf(id.name)).beyond++
 		return
 	}
 	o.lockOps++
@@ -82,7 +86,7 @@ func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
 		h.c.ttl = e.TTL
 	}
 	if l.Lua() {
-		h.at = l.At
+		o.renews(lk, h, l.At)
 	}
 	if f := o.family(lk.family); h.bySetNX && !h.expiring {
 		h.expiring = true
@@ -120,10 +124,11 @@ func (o *Observer) vanished(lk *lock, e Effect, at protocol.Instant) {
 
 // loses moves a holder that no longer has the key to those that may not know it.
 func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
-	h.lost = why
+	h.lost, h.lostAt = why, at
 	lk.holder = nil
 	lk.past = append(lk.past, h)
 	if len(lk.past) > maxPast {
+		o.use(lk.past[0].c, lk.family).crashed++
 		lk.past = slices.Delete(lk.past, 0, 1)
 	}
 }
@@ -136,21 +141,22 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 		c.ttl = e.TTL
 	}
 	c.tries++
-	o.uses(c, lk)
+	u := o.works(c, lk)
+	u.tries++
 	for _, h := range slices.Clone(lk.past) {
 		if h.c == c { // whoever tries again no longer believes to hold; when it left is not known
 			o.ended(lk, h, l.At, "left")
+			u.left++
 		}
 	}
 	a := c.attempt(lk.id)
 	if a.pending { // it tries again: the last try had failed
 		a.pending, a.failed = false, true
 	}
-	gap := l.At.Sub(a.last)
-	if a.last == 0 || gap > time.Minute || !a.failed {
-		a.first = l.At
+	if a.last == 0 || !a.failed || c.gone(l.At.Sub(a.last)) {
+		u.begins(a, l.At)
 	} else {
-		c.poll.add(gap)
+		c.poll.add(l.At.Sub(a.last))
 	}
 	a.last, a.looked, a.readKnown = l.At, false, false
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
@@ -200,13 +206,6 @@ func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
 	c.votes[v]++
 }
 
-// uses counts a client's use of a family of keys.
-func (o *Observer) uses(c *client, lk *lock) {
-	if len(c.keys) < 64 || c.keys[lk.family] > 0 {
-		c.keys[lk.family]++
-	}
-}
-
 // sample takes in what a value says about the writer's clock. A TTL in the same command is the lease.
 func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl time.Duration) {
 	p := pair{c, lk.family, ttl > 0}
@@ -219,6 +218,7 @@ func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl
 		o.sums[p] = sum
 	}
 	sum.of = s.of
+	sum.read(at, s.expires.Sub(at)-ttl)
 	if by, stepped := sum.take(s.expires.Sub(at)-ttl, s.quantum); stepped {
 		o.stepped(c, lk.id.name, at, by)
 	}
@@ -281,6 +281,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 			o.family(lk.family).looked++
 			o.actsAs(lk, h, at)
 			if h != lk.holder { // it finds out that it has lost the key, and leaves it
+				o.finished(lk, h, at)
 				o.ended(lk, h, at, "lost")
 				c.released++
 			}
@@ -371,30 +372,13 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
 		c.votes[vote{Unknown, hashUID}]++
 	}
 	c.tries++
-	o.uses(c, lk)
+	u := o.works(c, lk)
 	if h := lk.holder; h != nil && h.value == e.Value {
 		return // counted up or down
 	}
+	u.tries++
+	u.begins(c.attempt(lk.id), l.At)
 	o.acquire(c, lk, shape{kind: Redisson}, e.Value, l.At, "free")
-}
-
-// blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
-func (o *Observer) blind(c *client, l *Line, e Effect) bool {
-	id := keyID{e.DB, e.Key}
-	s := shapeOf(e.Value, l.At)
-	if l.Lua() || c.watched == id || e.Done != Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(e.Key) || !s.timed() || accompanies(e.Key) {
-		return false
-	}
-	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
-		return true
-	}
-	// It read a value: one that is over by its own clock is taken over, one that lasts is its own to renew.
-	now := l.At
-	if e.TTL > 0 {
-		now = s.expires.Add(-extraOf(s.of) - e.TTL)
-	}
-	read := shapeOf(string(c.got.value), now)
-	return !read.timed() || read.expires < now
 }
 
 // overwrite is SET on a lock's key.
@@ -411,7 +395,8 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	}
 	switch {
 	case mine || h != nil && h.value == e.Value && !blind:
-		h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s // renewed
+		o.renews(lk, h, l.At)
+		h.value, h.shape = strings.Clone(e.Value), s
 	case !l.Lua() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
@@ -425,46 +410,18 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	}
 }
 
-// setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
-// has taken the key in between.
-func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
-	c.votes[vote{Legacy, blindSet}]++
-	c.blindSets++
-	o.legacySets++
-	c.sends(l.Words[0])
-	o.uses(c, lk)
-	o.sample(c, lk, s, l.At, e.TTL)
-	c.pauses(l.At.Sub(c.got.at))
-	a := c.attempt(lk.id)
-	if !a.failed {
-		c.tries++
-	}
-	if e.TTL > 0 {
-		c.ttl = e.TTL
-	}
-	how := "set"
-	if h := lk.holder; h != nil && !o.same(h.c, c) {
-		how = "takeover"
-		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
-			how = blindSet
-			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
-		}
-	}
-	a.failed = false
-	o.acquire(c, lk, s, e.Value, l.At, how)
-}
-
 // scriptSet is a SET by a script of ours.
 func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 	h := lk.holder
 	if h != nil && h.value == e.Value {
-		h.at = l.At
+		o.renews(lk, h, l.At)
 		return
 	}
 	switch name := o.script.name; {
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
-			h.at, h.value, h.shape = l.At, strings.Clone(e.Value), s
+			o.renews(lk, h, l.At)
+			h.value, h.shape = strings.Clone(e.Value), s
 		}
 	case name == "gated_set.lua":
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
@@ -489,13 +446,13 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 		case owner.kind == Bridge && owner.c == c && e.There:
 			how = "takeover"
 		}
-		if owner.kind == Bridge {
-			owner.c.tries++
-			if owner.c == c {
-				c.ttl = e.TTL
-			}
+		if owner.kind == Bridge && owner.c == c {
+			c.ttl = e.TTL
 		}
-		o.uses(owner.c, lk)
+		if !asked {
+			owner.c.tries++
+			o.works(owner.c, lk).tries++
+		}
 		o.acquire(owner.c, lk, s, e.Value, l.At, how)
 	}
 }

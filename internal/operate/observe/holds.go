@@ -21,11 +21,11 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	if e.TTL > 0 {
 		c.ttl = e.TTL
 	}
-	o.uses(c, lk)
+	o.works(c, lk)
 	at := c.attempt(lk.id)
 	if at.looked {
 		o.trip(c, lk, l.At.Sub(at.last))
-		c.pauses(l.At.Sub(at.lookedAt))
+		c.pause.add(l.At.Sub(at.lookedAt))
 	}
 	if at.pending {
 		at.pending, at.failed = false, true
@@ -41,7 +41,8 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	at.wrote, at.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if h != nil && o.same(h.c, c) && !at.failed {
 		o.actsAs(lk, h, l.At)
-		h.at, h.value, h.shape = l.At, at.wrote, s
+		o.renews(lk, h, l.At)
+		h.value, h.shape = at.wrote, s
 		return
 	}
 	switch o.wins(at, lk, s, e) {
@@ -113,17 +114,25 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 	h := &hold{c: c, at: at, began: at, value: strings.Clone(value), shape: s, how: how}
 	c.acquired++
 	try := c.attempt(lk.id)
+	u := o.works(c, lk)
+	u.acquires(at, how)
 	if try.first != 0 && at.Sub(try.first) < 10*time.Minute {
-		c.wait.add(at.Sub(try.first))
+		u.wait.add(at.Sub(try.first))
 	}
+	lk.user(c).acquired++
 	try.failed, try.pending, try.last = false, false, 0
 	if before := lk.holder; before != nil {
 		switch {
 		case o.same(before.c, c) && how != "takeover":
 			before.ended, before.end = at, "replaced"
+			u.left++
 		default:
 			o.superseded(lk, before, h)
 			o.loses(lk, before, how, at)
+			if before.c == c { // it tried for its own lock: it no longer believed to hold it
+				o.ended(lk, before, at, "left")
+				u.left++
+			}
 		}
 	}
 	for _, p := range lk.past {
@@ -200,6 +209,7 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 	case len(mine) > 0:
 		last := mine[len(mine)-1]
 		o.actsAs(lk, last, l.At)
+		o.finished(lk, last, l.At)
 		o.ended(lk, last, l.At, "released")
 		c.released++
 		if e.Done == Yes && h != nil {
@@ -238,8 +248,8 @@ func (o *Observer) scriptDelete(c *client, lk *lock, l *Line, e Effect) {
 func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	by.released++
 	took := at.Sub(h.began)
-	by.hold.add(took)
 	o.actsAs(lk, h, at)
+	o.finished(lk, h, at)
 	o.ended(lk, h, at, "released")
 	o.emit(Event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
 	if h.shape.kind == Legacy && !h.shape.forever {
@@ -270,6 +280,7 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 		}
 		o.actsAs(lk, p, at)
 		if strings.HasSuffix(o.script.name, "_release.lua") || o.script.name == "" {
+			o.finished(lk, p, at)
 			o.ended(lk, p, at, "lost")
 		}
 	}
@@ -288,6 +299,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 		if len(o.overlaps) < o.opts.MaxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
+		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
 		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.Cause)})
 	}
 	h.successors = nil

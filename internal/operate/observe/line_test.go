@@ -216,7 +216,7 @@ garbage
 	require.Len(t, r.Overlaps, 1)
 	assert.Equal(t, "10.0.0.3:1", r.Overlaps[0].First.Addr)
 	assert.Equal(t, "10.0.0.4:1", r.Overlaps[0].Second.Addr)
-	assert.NoError(t, r.Profile().Validate())
+	assert.NoError(t, o.Profile().Validate())
 }
 
 func TestRoundLease(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // Masters is a live observation of all masters behind an endpoint. It goes along with failovers of a
@@ -282,6 +283,16 @@ func (m *Masters) Report() Report {
 		}
 	}
 	return r
+}
+
+// Profile writes down the fleet of all servers as it was measured so far.
+func (m *Masters) Profile() profile.Profile {
+	var all []profile.Profile
+	watches := m.all()
+	for _, w := range watches {
+		all = append(all, w.profile(len(watches) > 1))
+	}
+	return profile.Beside(all...)
 }
 
 // Cost says what the watches did cost so far; loads are those of the busiest server.

@@ -80,6 +80,8 @@ type Observer struct {
 	overlapN    int64
 	deferred    []func() // judgements that wait for a lease
 	families    map[string]*family
+	uses        int   // of all clients
+	unused      int64 // commands on families beyond the most that are remembered of a client, or of all
 }
 
 // family is what is known of one kind of keys beside its clients.
@@ -87,12 +89,14 @@ type family struct {
 	wins, expired int64                   // acquisitions by SETNX, and those of them that an EXPIRE followed
 	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
 	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
+	beyond        int64                   // tries on keys beyond MaxKeys
+	overlaps      map[string]int64        // by cause
 }
 
 func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
-		f = &family{ttls: map[time.Duration]int64{}}
+		f = &family{ttls: map[time.Duration]int64{}, overlaps: map[string]int64{}}
 		if len(o.families) < o.opts.MaxKeys {
 			o.families[name] = f
 		}
@@ -105,14 +109,6 @@ type Peer struct {
 	Name, User, Lib string
 }
 
-// script is the running or last script.
-type script struct {
-	caller *client
-	name   string // the file of ours, else empty
-	words  []string
-	keys   int
-}
-
 // client is one connection.
 type client struct {
 	o        *Observer
@@ -122,9 +118,8 @@ type client struct {
 	last     protocol.Instant
 
 	attempts    map[keyID]*attempt
-	keys        map[string]int64 // families, by acquisitions and attempts
+	uses        map[string]*use // by family
 	poll        samples
-	hold, wait  samples
 	acquired    int64
 	released    int64
 	tries       int64
@@ -142,7 +137,6 @@ type client struct {
 	blindNames bool              // it writes seconds on keys that are named as blind setters name them
 	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
 	pause      samples           // from the GET to the GETSET or SET of a takeover
-	pauseMost  time.Duration
 	got        got
 }
 
@@ -171,12 +165,6 @@ func (c *client) sends(word string) {
 		c.sent = map[string]int64{}
 	}
 	c.sent[word]++
-}
-
-// pauses takes in the time from a GET to the GETSET or SET that followed from it.
-func (c *client) pauses(d time.Duration) {
-	c.pause.add(d)
-	c.pauseMost = max(c.pauseMost, d)
 }
 
 // vote is what one command makes a client look like.
@@ -209,6 +197,7 @@ type hold struct {
 	bySetNX    bool   // taken by SETNX, or SET NX without a TTL
 	expiring   bool   // an EXPIRE followed
 	lost       string // what took the key away, while it may believe to hold
+	lostAt     protocol.Instant
 	successors []*hold
 }
 
@@ -220,6 +209,9 @@ type lock struct {
 	past   []*hold // lost the key, but may not know
 	unit   string  // the dialect that wrote last
 	odd    map[string]bool
+	users  []user
+	full   bool  // gather does not help
+	more   int64 // uses by connections beyond mostUsers
 }
 
 const maxPast = 16
@@ -380,7 +372,7 @@ func (o *Observer) client(l *Line) *client {
 		o.crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
-		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, keys: map[string]int64{}}
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, uses: map[string]*use{}}
 		o.clients[addr] = c
 	}
 	return c
@@ -397,7 +389,7 @@ func (o *Observer) forgetIdle() {
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *Line) {
-	o.script = script{caller: c, words: slices.Clone(l.Words)}
+	o.script = script{caller: c, at: l.At, words: slices.Clone(l.Words)}
 	if len(l.Words) < 3 {
 		return
 	}
@@ -407,6 +399,7 @@ func (o *Observer) begin(c *client, l *Line) {
 	if at, asks := tokenAt[o.script.name]; asks {
 		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
 			o.tokens[strings.Clone(args[at])] = asker{c, kindOf(o.script.name)}
+			o.asks(c, l)
 		}
 	}
 	for _, name := range o.script.names() {
@@ -416,41 +409,15 @@ func (o *Observer) begin(c *client, l *Line) {
 	}
 }
 
-// asker is a client of ours that has asked for a lock, and what it is.
-type asker struct {
-	c    *client
-	kind string
-}
-
-// kindOf tells what a client is that runs a script of ours.
-func kindOf(script string) string {
-	if strings.HasPrefix(script, "bridge_") {
-		return Bridge
+// rowName is the name of the row that a connection belongs to.
+func (o *Observer) rowName(c *client) string {
+	switch name := o.names[c.addr].Name; {
+	case o.opts.Group == ByHost:
+		return hostOf(c.addr)
+	case o.opts.Group == ByName && name != "":
+		return name
 	}
-	return Modern
-}
-
-// tokenAt are the scripts that ask for a lock: where the token is among their arguments.
-var tokenAt = func() map[string]int {
-	at := map[string]int{}
-	for _, s := range []*scripts.Script{scripts.ModernTake, scripts.ModernQueue, scripts.BridgeAcquire} {
-		at[s.Name] = slices.IndexFunc(s.Args, func(a scripts.Argument) bool { return a.Name == "token" || a.Name == "value" })
-	}
-	return at
-}()
-
-func (s *script) names() []string {
-	if len(s.words) < 3 {
-		return nil
-	}
-	return s.words[3 : 3+s.keys]
-}
-
-func (s *script) args() []string {
-	if len(s.words) < 3 {
-		return nil
-	}
-	return s.words[3+s.keys:]
+	return c.addr
 }
 
 // same tells whether two connections are one party under the grouping.

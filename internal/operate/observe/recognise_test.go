@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // epoch is when the streams of these tests begin, on the server's clock.
@@ -484,4 +485,36 @@ func TestWholeSecondsAtRandom(t *testing.T) {
 	t.Logf("of %d error bars %d do not hold; of %d leases %d are wrong", total, bad, fleets, badLease)
 	assert.LessOrEqual(t, 200*bad, total)
 	assert.LessOrEqual(t, 100*badLease, fleets)
+}
+
+// A SET XX that a script sends to a key that is gone asks for a right and sets nothing. The hand-over after it, and the one back,
+// are an acquisition each.
+func TestSetXXOfAnAbsentKeyTakesNothing(t *testing.T) {
+	tp := newTape(Options{})
+	const first, second = "8151691119356470599", "6808897779947178627"
+	call := func(addr string, s *scripts.Script, args ...string) {
+		tp.run(addr, append([]string{"EVALSHA", s.Digest, "4", "lock:a", "{lock:a}:guard", "{lock:a}:yield", "{lock:a}:queue"}, args...)...)
+	}
+	call("2.2.2.2:1", scripts.BridgeAcquire, second, "30000", "1250 ms plain 120")
+	tp.run("lua", "MGET", "lock:a", "{lock:a}:guard") // in a gap for old clients
+	call("1.1.1.1:1", scripts.BridgeAcquire, first, "30000", "1250 ms plain 120")
+	tp.run("lua", "SET", "lock:a", first, "XX")
+	tp.run("lua", "SET", "{lock:a}:guard", second, "NX", "PX", "3000")
+	tp.run("lua", "SET", "lock:a", second, "PX", "3000")
+	call("2.2.2.2:1", scripts.BridgeAcquire, second, "30000", "1250 ms plain 120")
+	tp.run("lua", "SET", "{lock:a}:guard", second, "PX", "30000")
+	tp.run("lua", "SET", "lock:a", second, "PX", "30000")
+	call("2.2.2.2:1", scripts.BridgeRelease, second, "120", "1", "2")
+	tp.run("lua", "SET", "lock:a", first, "NX")
+	tp.run("lua", "SET", "{lock:a}:guard", first, "PX", "3000")
+	tp.run("lua", "SET", "lock:a", first, "PX", "3000")
+	call("1.1.1.1:1", scripts.BridgeRelease, first, "120", "1", "2")
+	tp.run("lua", "DEL", "lock:a", "{lock:a}:guard")
+	report := tp.report()
+	for _, addr := range []string{"1.1.1.1:1", "2.2.2.2:1"} {
+		row := rowOf(t, report, addr)
+		assert.EqualValues(t, 1, row.Acquired, addr)
+		assert.EqualValues(t, 1, row.Released, addr)
+	}
+	assert.Empty(t, report.Overlaps)
 }

@@ -138,6 +138,13 @@ type Report struct {
 
 func (o *Observer) hazard(e Event) {
 	o.hazards[e.Hazard]++
+	if e.By != nil {
+		u := o.use(e.By, familyOf(e.Key))
+		if u.hazards == nil {
+			u.hazards = map[string]int64{}
+		}
+		u.hazards[e.Hazard]++
+	}
 	if len(o.events) < o.opts.MaxEvents {
 		e.Key = strings.Clone(e.Key)
 		o.events = append(o.events, e)
@@ -219,26 +226,17 @@ type group struct {
 func (o *Observer) groups() map[group][]*client {
 	all := map[group][]*client{}
 	var silent []*client // released only: what they are, another connection of theirs says
-	nameOf := func(c *client) string {
-		switch name := o.names[c.addr].Name; {
-		case o.opts.Group == ByHost:
-			return hostOf(c.addr)
-		case o.opts.Group == ByName && name != "":
-			return name
-		}
-		return c.addr
-	}
 	for _, c := range o.clients {
 		switch {
 		case len(c.votes) > 0:
-			id := group{nameOf(c), c.leading()}
+			id := group{o.rowName(c), c.leading()}
 			all[id] = append(all[id], c)
 		case c.released > 0:
 			silent = append(silent, c)
 		}
 	}
 	for _, c := range silent {
-		best, most := group{name: nameOf(c)}, int64(-1)
+		best, most := group{name: o.rowName(c)}, int64(-1)
 		for id, members := range all {
 			var acquired int64
 			for _, m := range members {
@@ -312,9 +310,10 @@ func (c *client) deletesFloatsBlindly() bool {
 // family returns the family of keys that a client uses most.
 func (c *client) family() string {
 	best := ""
-	for name, n := range c.keys {
-		if n > c.keys[best] || n == c.keys[best] && (best == "" || name < best) {
-			best = name
+	var most int64 = -1
+	for name, u := range c.uses {
+		if u.n > most || u.n == most && name < best {
+			best, most = name, u.n
 		}
 	}
 	return best
@@ -347,14 +346,14 @@ func (o *Observer) row(id group, members []*client) Row {
 			row.Sent[word] += n
 		}
 		row.Pauses += c.pause.n
-		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pauseMost))
+		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pause.most))
 		pause.kept = append(pause.kept, c.pause.kept...)
-		for f, n := range c.keys {
-			families[f] += n
+		for f, u := range c.uses {
+			families[f] += u.n
+			row.Hold.kept = append(row.Hold.kept, u.hold.kept...)
+			row.Wait.kept = append(row.Wait.kept, u.wait.kept...)
 		}
 		poll.kept = append(poll.kept, c.poll.kept...)
-		row.Hold.kept = append(row.Hold.kept, c.hold.kept...)
-		row.Wait.kept = append(row.Wait.kept, c.wait.kept...)
 		if off, ok := o.clocks.off[c]; ok && (best == nil || off < o.clocks.off[best]) {
 			best = c
 		}
@@ -402,16 +401,21 @@ func (o *Observer) overlapRow(v Overlap) OverlapRow {
 		lead := c.leading()
 		return Holder{*o.who(c), lead.kind, lead.dialect, at.Time()}
 	}
-	if v.Cause == "takeover" {
-		v.Cause = "overrun"
-		if lease, ok := o.clocks.lease[familyOf(v.Key)]; ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
-			v.Cause = "early-takeover"
-		}
-	}
 	return OverlapRow{
 		Key: v.Key, DB: v.DB, First: side(v.First, v.FirstAt), Second: side(v.Second, v.SecondAt),
-		From: v.From.Time(), To: v.To.Time(), MS: round1(ms(v.To.Sub(v.From))), Cause: v.Cause,
+		From: v.From.Time(), To: v.To.Time(), MS: round1(ms(v.To.Sub(v.From))), Cause: o.cause(v),
 	}
+}
+
+// cause names why two held at once; a lease tells a takeover that came early from an overrun.
+func (o *Observer) cause(v Overlap) string {
+	if v.Cause != "takeover" {
+		return v.Cause
+	}
+	if lease, ok := o.lease(familyOf(v.Key)); ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
+		return "early-takeover"
+	}
+	return "overrun"
 }
 
 // ghosts are legacy values whose expiry passed longer ago than a whole lease, by the server's clock.

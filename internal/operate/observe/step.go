@@ -58,7 +58,7 @@ func (s *sums) take(x, quantum time.Duration) (by time.Duration, stepped bool) {
 		s.acquit(quantum)
 		return 0, false
 	}
-	s.n, s.top = 0, [topSums]time.Duration{} // what was measured before is of the old clock
+	s.n, s.top, s.readings, s.stretch = 0, [topSums]time.Duration{}, nil, 0 // what was measured before is of the old clock
 	s.acquit(quantum)
 	return by, true
 }

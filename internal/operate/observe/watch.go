@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // Limits bound what a watch may cost the server.
@@ -161,6 +163,23 @@ func (w *Watch) Report() Report {
 		r.Started = w.began.UTC()
 	}
 	return r
+}
+
+// profile writes down the fleet as it was measured so far; among several servers connections are named with theirs.
+func (w *Watch) profile(several bool) profile.Profile {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	server := ""
+	if several {
+		server = w.Addr
+	}
+	p := w.obs.profile(server)
+	one := &p.Windows[0]
+	one.Seconds = cmp.Or(w.took, time.Since(w.began)).Seconds() // a quiet server sends no line to measure by
+	if one.Start.Unix() == 0 {
+		one.Start = w.began.UTC()
+	}
+	return p
 }
 
 // Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.

@@ -41,7 +41,7 @@ func (p Profile) OldClients() (OldClients, error) {
 		}
 	}
 	if len(old) == 0 {
-		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.WindowSeconds)
+		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.Seconds())
 	}
 	var o OldClients
 	speakers := map[string]string{}
@@ -62,36 +62,48 @@ func (p Profile) OldClients() (OldClients, error) {
 
 	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
 	lag := func(c Client) float64 { return -c.SkewMS + c.SkewErrorMS }
-	short, slow, late, idle := old[0], old[0], old[0], old[0]
+	slow, late, idle := old[0], old[0], old[0]
+	var short struct {
+		ms  float64
+		who string
+	}
 	for _, c := range old {
+		known := false
+		for _, u := range c.Uses {
+			switch {
+			case u.LeaseMS <= 0:
+				continue
+			case u.LeaseFrom == "round":
+				missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess, as nobody shares its keys; observe --lease gives it", c.Name, ms(u.LeaseMS)))
+			}
+			known = true
+			if short.ms == 0 || u.LeaseMS < short.ms {
+				short.ms, short.who = u.LeaseMS, c.Name
+			}
+		}
 		switch {
-		case c.LeaseMS <= 0:
+		case !known:
 			missing = append(missing, "the lease of "+c.Name)
-		case c.LeaseFrom == "round":
-			missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess, as nobody shares its keys; observe --lease gives it", c.Name, ms(c.LeaseMS)))
 		case !c.SkewKnown:
 			missing = append(missing, "the clock of "+c.Name)
-		}
-		if c.LeaseMS < short.LeaseMS {
-			short = c
 		}
 		if lag(c) > lag(slow) {
 			slow = c
 		}
-		if c.PauseMS > late.PauseMS {
+		if c.Pause.Most() > late.Pause.Most() {
 			late = c
 		}
 		if c.PollMS > idle.PollMS {
 			idle = c
 		}
 	}
-	o.Shortest = ms(short.LeaseMS * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
-	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s, less %.0f %%", o.Shortest, ms(short.LeaseMS), short.Name, 100*leaseMargin))
+	o.Shortest = ms(short.ms * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
+	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s, less %.0f %%", o.Shortest, ms(short.ms), short.who, 100*leaseMargin))
 	o.ClockLag = max(leastLag, up(ms(lag(slow))+lagMargin, 100*time.Millisecond))
 	o.Why = append(o.Why, fmt.Sprintf("clock lag %v: %s is at most %v behind, and %v more; at least %v", o.ClockLag, slow.Name, max(0, ms(lag(slow))).Round(time.Millisecond), lagMargin, leastLag))
-	o.CommandDelay = max(leastDelay, up(delayMargin*ms(late.PauseMS), 50*time.Millisecond))
-	if late.PauseMS > 0 {
-		o.Why = append(o.Why, fmt.Sprintf("command delay %v: %d times the longest pause, %v of %s; at least %v", o.CommandDelay, delayMargin, ms(late.PauseMS).Round(time.Millisecond), late.Name, leastDelay))
+	o.CommandDelay = max(leastDelay, up(delayMargin*ms(late.Pause.Most()), 50*time.Millisecond))
+	if late.Pause.N > 0 {
+		o.Why = append(o.Why, fmt.Sprintf("command delay %v: %d times the longest pause, %v of %s; at least %v", o.CommandDelay, delayMargin, ms(late.Pause.Most()).Round(time.Millisecond), late.Name, leastDelay))
 	} else {
 		o.Why = append(o.Why, fmt.Sprintf("command delay %v: no takeover was seen, so this is the default", o.CommandDelay))
 	}
@@ -100,7 +112,7 @@ func (p Profile) OldClients() (OldClients, error) {
 		o.Why = append(o.Why, fmt.Sprintf("yield %v: %s looks at a held key each %v", o.Yield, idle.Name, ms(idle.PollMS).Round(time.Millisecond)))
 	}
 	if len(missing) > 0 {
-		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.WindowSeconds, strings.Join(missing, "; "))
+		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.Seconds(), strings.Join(missing, "; "))
 	}
 	return o, nil
 }

@@ -9,7 +9,8 @@ import (
 )
 
 func old(change ...func(c *Client)) Client {
-	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Count: 1, LeaseMS: 30_000, LeaseFrom: "fleet", SkewKnown: true, SkewMS: 100, SkewErrorMS: 20}
+	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewKnown: true, SkewMS: 100, SkewErrorMS: 20,
+		Uses: []Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet"}}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -17,11 +18,14 @@ func old(change ...func(c *Client)) Client {
 }
 
 func TestOldClients(t *testing.T) {
-	p := Profile{Version: Version, WindowSeconds: 600, Clients: []Client{
+	p := Profile{Version: Version, Windows: []Window{{Seconds: 600}}, Clients: []Client{
 		old(),
-		old(func(c *Client) { c.Name, c.LeaseMS, c.PauseMS = "java-2", 20_000, 400 }),
+		old(func(c *Client) {
+			c.Name, c.Pause = "java-2", SpreadOf([]time.Duration{400 * time.Millisecond}, 1, 400*time.Millisecond)
+			c.Uses = append(c.Uses, Use{Family: "report", LeaseMS: 20_000, LeaseFrom: "fleet"})
+		}),
 		old(func(c *Client) { c.Name, c.SkewMS = "java-3", -1200 }),
-		{Name: "go", Kind: "modern", Count: 1, LeaseMS: 5}, // not an old client: its TTL is nobody's lease
+		{Name: "go", Kind: "modern", Connections: 1, Uses: []Use{{Family: "lock.#", LeaseMS: 5}}}, // not an old client: its TTL is nobody's lease
 	}}
 	o, err := p.OldClients()
 	require.NoError(t, err)
@@ -52,8 +56,8 @@ func TestOldClientsNotShown(t *testing.T) {
 	}{
 		"nobody":       {nil, nil, "no client of the old scheme"},
 		"two dialects": {[]Client{old(), old(func(c *Client) { c.Name, c.Dialect = "py", "redispy-float" })}, nil, "jedis-ms (java-1), redispy-float (py)"},
-		"lease":        {[]Client{old(), old(func(c *Client) { c.Name, c.LeaseMS = "quick", 0 })}, nil, "the lease of quick"},
-		"a guess":      {[]Client{old(func(c *Client) { c.LeaseFrom = "round" })}, nil, "is a guess"},
+		"lease":        {[]Client{old(), old(func(c *Client) { c.Name, c.Uses[0].LeaseMS = "quick", 0 })}, nil, "the lease of quick"},
+		"a guess":      {[]Client{old(func(c *Client) { c.Uses[0].LeaseFrom = "round" })}, nil, "is a guess"},
 		"clock":        {[]Client{old(func(c *Client) { c.SkewKnown = false })}, nil, "the clock of java-1"},
 		"gaps":         {[]Client{old()}, []string{"all commands: a failover"}, "does not show all commands: a failover"},
 	} {

@@ -1,5 +1,5 @@
-// Package profile is the file in which observe writes down a fleet as it was measured, and from which
-// simulate builds the same fleet.
+// Package profile is the file in which observe writes down a fleet as it was measured. simulate and forecast build the
+// same fleet from it, and stage init takes the parameters of a namespace from it.
 package profile
 
 import (
@@ -11,43 +11,160 @@ import (
 )
 
 // Version is the format's.
-const Version = 1
+const Version = 2
 
-// Profile is a fleet as it was measured.
+// Profile is a fleet as it was measured. Counts stand beside every quantile and rate: they say how sure a figure is.
 type Profile struct {
-	Version       int       `json:"version"`
-	Measured      time.Time `json:"measured"` // by the server's clock
-	WindowSeconds float64   `json:"window_seconds"`
-	Match         []string  `json:"match,omitempty"`    // the key patterns that observe was given; none: every key
-	NotSeen       []string  `json:"not_seen,omitempty"` // why some of the traffic is missing
-	Clients       []Client  `json:"clients"`
+	Version int      `json:"version"`
+	Windows []Window `json:"windows"`            // when somebody looked, the earliest first
+	Match   []string `json:"match,omitempty"`    // the key patterns that observe was given; none: every key
+	NotSeen []string `json:"not_seen,omitempty"` // why some of the traffic is missing
+	Clients []Client `json:"clients"`
+	// Families are the kinds of keys, by name.
+	Families []Family `json:"families"`
 }
 
-// Client is one member, or Count members alike.
+// Window is one time that somebody looked, by the server's clock.
+type Window struct {
+	Start        time.Time `json:"start"`
+	Seconds      float64   `json:"seconds"`
+	Masters      int       `json:"masters"`       // that were watched
+	Commands     int64     `json:"commands"`      // that they ran
+	LockCommands int64     `json:"lock_commands"` // those on locks
+}
+
+// Client is one row of observe: a connection, a host, or a CLIENT SETNAME.
 type Client struct {
-	Name    string   `json:"name"` // an address, a host or a CLIENT SETNAME
-	Kind    string   `json:"kind"` // legacy, bridge, modern, redisson, unknown
-	Dialect string   `json:"dialect,omitempty"`
-	Count   int      `json:"count"`
-	Keys    []string `json:"keys,omitempty"`     // the kinds of keys that it locks, the most frequent first; ids are #
-	LeaseMS float64  `json:"lease_ms,omitempty"` // 0: not known
-	// LeaseFrom says where the lease is known from: given, fleet (clients share it), round (a guess), ttl.
-	LeaseFrom string  `json:"lease_from,omitempty"`
-	PollMS    float64 `json:"poll_ms,omitempty"` // 0: it never had to wait
-	// PauseMS is the longest time from its GET of an expired value to the GETSET of its takeover; 0: none was seen.
-	PauseMS     float64    `json:"takeover_pause_max_ms,omitempty"`
-	SkewMS      float64    `json:"skew_ms"`       // its clock less the server's
-	SkewErrorMS float64    `json:"skew_error_ms"` // 0 with SkewKnown unset
-	SkewKnown   bool       `json:"skew_known"`
-	PerSecond   float64    `json:"acquired_per_second"`
-	HoldMS      []Quantile `json:"hold_ms,omitempty"`
-	WaitMS      []Quantile `json:"wait_ms,omitempty"`
+	Name    string `json:"name"`
+	Kind    string `json:"kind"` // legacy, bridge, modern, redisson, unknown
+	Dialect string `json:"dialect,omitempty"`
+	// Connections is how many connections the row puts together.
+	Connections int     `json:"connections"`
+	SkewMS      float64 `json:"skew_ms"`       // its clock less the server's, as it was last
+	SkewErrorMS float64 `json:"skew_error_ms"` // 0 with SkewKnown unset
+	SkewKnown   bool    `json:"skew_known"`
+	// Clock is its clock over time, the earliest reading first; Drift reads it. A clock that was stepped begins again.
+	Clock []Reading `json:"clock,omitempty"`
+	// Poll is the time between two looks at a key that another holds. A sleep is often longer than asked for; PollMS is what
+	// it asks for, 0 where it never had to wait.
+	PollMS float64 `json:"poll_ms,omitempty"`
+	Poll   Spread  `json:"poll"`
+	// Pause is the time from its GET of an expired value to the GETSET, or SET, of its takeover.
+	Pause Spread `json:"takeover_pause"`
+	Uses  []Use  `json:"uses"` // one for each family of keys, the most used first
 }
 
-// Quantile says that a share of the values lies at or below MS.
-type Quantile struct {
-	Share float64 `json:"share"` // 0 to 1, rising
-	MS    float64 `json:"ms"`
+// Reading is a clock at an instant.
+type Reading struct {
+	At      time.Time `json:"at"`
+	SkewMS  float64   `json:"skew_ms"`
+	ErrorMS float64   `json:"error_ms"` // of this reading beside the others of the same client and window
+}
+
+// Use is what one client does on one family of keys. Every count is of all the windows.
+type Use struct {
+	Family  string  `json:"family"`
+	LeaseMS float64 `json:"lease_ms,omitempty"` // 0: not known
+	// LeaseFrom says where the lease is known from: given, expire (the TTL that follows), fleet (clients share it), round (a
+	// guess), ttl.
+	LeaseFrom string `json:"lease_from,omitempty"`
+	Tries     int64  `json:"tries"`
+	Acquired  int64  `json:"acquired"`
+	Takeovers int64  `json:"takeovers"` // those of Acquired that took an expired lock over
+	Renewals  int64  `json:"renewals"`
+	// Hold is from the acquisition to the holder's release, or its late try to release; a crash is not in it.
+	Hold Spread `json:"hold"`
+	// Wait is from the first try to the acquisition.
+	Wait Spread `json:"wait"`
+	// GaveUp is how long it waited before it went without the lock.
+	GaveUp Spread `json:"gave_up"`
+	// Think is from the end of one turn to the first try of the next.
+	Think Spread `json:"think"`
+	// Overrun are the holds that were longer than their lease: by how much, since the last renewal.
+	Overrun Spread `json:"overrun"`
+	// Crashed are the leases that ended without a release, and after which nothing came from the holder for one more lease.
+	Crashed int64 `json:"crashed"`
+	// Left are the turns that ended without a release, while the client went on: it tried again. Dialects whose holder sends
+	// nothing after its lease is over end an overrun so.
+	Left int64 `json:"left"`
+	// Open are the holds that had not ended with the window.
+	Open int64 `json:"open"`
+	// Own are keys that no other client was seen on.
+	Own Own `json:"own"`
+	// Hazards are what it did to others, by the names of observe's hazards.
+	Hazards map[string]int64 `json:"hazards,omitempty"`
+	// ByHour are its acquisitions by the hour of the day (UTC); HourSeconds says for how long each was watched.
+	ByHour map[int]int64 `json:"by_hour,omitempty"`
+}
+
+// Own are the keys of a family that one client alone was seen on. A key that was acquired once tells nothing about who else
+// may come: such keys are counted apart.
+type Own struct {
+	Keys     int64 `json:"keys"`     // that it acquired at least twice
+	Acquired int64 `json:"acquired"` // on these
+	Once     int64 `json:"once"`     // keys that it acquired once, or only tried for
+	// IDs say how often it acquired each of the keys above, Once included. See Family.IDs.
+	IDs map[string]int64 `json:"ids,omitempty"`
+}
+
+// Family is one kind of keys. Numbers and ids in the names are #.
+type Family struct {
+	Name string `json:"name"`
+	Keys int64  `json:"keys"` // different ones that were seen
+	// Beyond is how many tries were on keys beyond the most that observe remembers: who shares them is not known.
+	Beyond int64 `json:"beyond,omitempty"`
+	// IDs tells that every key has its id in Own or in a group: a hash of the name, by which Merge knows it again. A family of
+	// very many keys has none.
+	IDs bool `json:"ids"`
+	// Groups are the keys that more than one client was seen on, the most used first.
+	Groups []Group `json:"groups,omitempty"`
+	// Overlaps are the times that two held one key, by cause.
+	Overlaps map[string]int64 `json:"overlaps,omitempty"`
+}
+
+// Group is keys of one family that the same clients were seen on, about equally often.
+type Group struct {
+	Clients  []int    `json:"clients"`  // indexes into Profile.Clients, rising
+	Keys     int64    `json:"keys"`     // how many
+	Acquired []int64  `json:"acquired"` // by each of Clients, on these keys together
+	IDs      []string `json:"ids,omitempty"`
+	// Sharers is 0 where each of Clients was seen on each of the keys. Else these are keys of different clients, put together
+	// to keep the profile small, and each key is used by so many of Clients on the average.
+	Sharers float64 `json:"sharers,omitempty"`
+}
+
+// Seconds is how long was watched, in all windows.
+func (p Profile) Seconds() float64 {
+	total := 0.0
+	for _, w := range p.Windows {
+		total += w.Seconds
+	}
+	return total
+}
+
+// HourSeconds is for how long each hour of the day (UTC) was watched.
+func (p Profile) HourSeconds() (all [24]float64) {
+	for _, w := range p.Windows {
+		at, end := w.Start.UTC(), w.Start.UTC().Add(time.Duration(w.Seconds*float64(time.Second)))
+		for at.Before(end) {
+			next := at.Truncate(time.Hour).Add(time.Hour)
+			if next.After(end) {
+				next = end
+			}
+			all[at.Hour()] += next.Sub(at).Seconds()
+			at = next
+		}
+	}
+	return all
+}
+
+// Acquired is how often a client acquired, on all keys.
+func (c Client) Acquired() int64 {
+	var n int64
+	for _, u := range c.Uses {
+		n += u.Acquired
+	}
+	return n
 }
 
 // Write writes a profile as JSON.
@@ -55,9 +172,10 @@ func (p Profile) Write(w io.Writer) error {
 	if p.Clients == nil {
 		p.Clients = []Client{}
 	}
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(p)
+	if p.Families == nil {
+		p.Families = []Family{}
+	}
+	return json.NewEncoder(w).Encode(p)
 }
 
 // Read reads a profile and checks it.
@@ -73,27 +191,83 @@ func Read(r io.Reader) (Profile, error) {
 // Validate says what is wrong with a profile.
 func (p Profile) Validate() error {
 	if p.Version != Version {
-		return fmt.Errorf("profile: version %d, this program reads version %d", p.Version, Version)
+		return fmt.Errorf("profile: version %d, this program reads version %d; observe again", p.Version, Version)
+	}
+	for i, w := range p.Windows {
+		if w.Seconds > 1e9 || bad(w.Seconds, float64(w.Masters), float64(w.Commands), float64(w.LockCommands)) {
+			return fmt.Errorf("profile: window %d: a number is negative, or none, or too large", i)
+		}
 	}
 	for i, c := range p.Clients {
-		bad := func(what string) error { return fmt.Errorf("profile: client %d (%q): %s", i, c.Name, what) }
-		for _, n := range []float64{c.LeaseMS, c.PollMS, c.PauseMS, c.SkewErrorMS, c.PerSecond} {
-			if n < 0 || math.IsInf(n, 0) || math.IsNaN(n) {
-				return bad("a number is negative or none")
+		if err := c.validate(); err != nil {
+			return fmt.Errorf("profile: client %d (%q): %w", i, c.Name, err)
+		}
+	}
+	for _, f := range p.Families {
+		if err := f.validate(len(p.Clients)); err != nil {
+			return fmt.Errorf("profile: family %q: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+func (c Client) validate() error {
+	if bad(c.PollMS, c.SkewErrorMS) || math.IsInf(c.SkewMS, 0) || math.IsNaN(c.SkewMS) {
+		return errNumber
+	}
+	if c.Connections < 1 {
+		return fmt.Errorf("connections %d is below 1", c.Connections)
+	}
+	for i, r := range c.Clock {
+		if bad(r.ErrorMS) || i > 0 && r.At.Before(c.Clock[i-1].At) {
+			return fmt.Errorf("the readings of its clock are not in order, or an error is negative")
+		}
+	}
+	spreads := []Spread{c.Poll, c.Pause}
+	for _, u := range c.Uses {
+		if bad(u.LeaseMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
+			float64(u.Left), float64(u.Open), float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
+			return errNumber
+		}
+		for hour, n := range u.ByHour {
+			if hour < 0 || hour > 23 || n < 0 {
+				return fmt.Errorf("by_hour has %d acquisitions in hour %d", n, hour)
 			}
 		}
-		if c.Count < 1 {
-			return bad("count is below 1")
+		spreads = append(spreads, u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp)
+	}
+	for _, s := range spreads {
+		if err := s.validate(); err != nil {
+			return err
 		}
-		for _, q := range [][]Quantile{c.HoldMS, c.WaitMS} {
-			last := Quantile{}
-			for _, x := range q {
-				if x.Share < last.Share || x.Share > 1 || x.MS < last.MS {
-					return bad("quantiles do not rise")
-				}
-				last = x
+	}
+	return nil
+}
+
+func (f Family) validate(clients int) error {
+	if bad(float64(f.Keys), float64(f.Beyond)) {
+		return errNumber
+	}
+	for i, g := range f.Groups {
+		if len(g.Clients) < 2 || len(g.Acquired) != len(g.Clients) || g.Keys < 1 || bad(g.Sharers) || g.Sharers > float64(len(g.Clients)) {
+			return fmt.Errorf("group %d: it wants two clients or more, a count for each, and a key", i)
+		}
+		for j, c := range g.Clients {
+			if c < 0 || c >= clients || j > 0 && c <= g.Clients[j-1] || g.Acquired[j] < 0 {
+				return fmt.Errorf("group %d: client %d is none, or out of order, or its count is negative", i, c)
 			}
 		}
 	}
 	return nil
+}
+
+var errNumber = fmt.Errorf("a number is negative or none")
+
+func bad(numbers ...float64) bool {
+	for _, n := range numbers {
+		if n < 0 || math.IsInf(n, 0) || math.IsNaN(n) {
+			return true
+		}
+	}
+	return false
 }

@@ -2,8 +2,10 @@ package profile_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,9 +14,12 @@ import (
 )
 
 func TestRoundTrip(t *testing.T) {
-	p := profile.Profile{Version: profile.Version, WindowSeconds: 10, Clients: []profile.Client{{
-		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Count: 1, LeaseMS: 30000, SkewMS: -4999.6, SkewKnown: true,
-		HoldMS: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}
+	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Clients: []profile.Client{{
+		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewMS: -4999.6, SkewKnown: true,
+		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
+		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000, ByHour: map[int]int64{23: 4},
+			Hold: profile.Spread{N: 2, Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}}}}
+	p.Share("lock.#", []profile.KeyUse{{ID: profile.KeyID(0, "lock.1"), By: map[int]int64{0: 4}}})
 	var text bytes.Buffer
 	require.NoError(t, p.Write(&text))
 	got, err := profile.Read(&text)
@@ -24,10 +29,248 @@ func TestRoundTrip(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, text := range []string{
-		``, `{}`, `{"version":2}`, `{"version":1,"clients":[{"count":0}]}`, `{"version":1,"clients":[{"count":1,"lease_ms":-1}]}`,
-		`{"version":1,"clients":[{"count":1,"hold_ms":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}]}`,
+		``, `{}`, `{"version":1}`, `{"version":2,"clients":[{"connections":0}]}`, `{"version":2,"clients":[{"connections":1,"uses":[{"lease_ms":-1}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"poll":{"n":-1}}]}`, `{"version":2,"windows":[{"seconds":-1}]}`,
+		`{"version":2,"clients":[{"connections":1,"uses":[{"by_hour":{"24":1}}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
+		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
 	} {
 		_, err := profile.Read(strings.NewReader(text))
 		assert.Error(t, err, text)
 	}
+}
+
+func fleet(n int) profile.Profile {
+	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(0, 0).UTC(), Seconds: 100, Masters: 1}}}
+	for i := range n {
+		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, Uses: []profile.Use{{Family: "order:#", LeaseMS: 1000}}})
+	}
+	return p
+}
+
+func key(n int, by ...int64) profile.KeyUse {
+	k := profile.KeyUse{ID: profile.KeyID(0, fmt.Sprint("order:", n)), By: map[int]int64{}}
+	for c, times := range by {
+		if times > 0 {
+			k.By[c] = times
+		}
+	}
+	return k
+}
+
+// Five clients that never share a key are not five clients on one key.
+func TestSharing(t *testing.T) {
+	apart, one := fleet(5), fleet(5)
+	apart.Share("order:#", []profile.KeyUse{key(0, 9), key(1, 0, 9), key(2, 0, 0, 9), key(3, 0, 0, 0, 9), key(4, 0, 0, 0, 0, 9)})
+	one.Share("order:#", []profile.KeyUse{key(0, 9, 9, 9, 9, 9)})
+	assert.Empty(t, apart.Families[0].Groups)
+	assert.EqualValues(t, 5, apart.Families[0].Keys)
+	for _, c := range apart.Clients {
+		assert.Equal(t, int64(1), c.Uses[0].Own.Keys)
+		assert.Equal(t, int64(9), c.Uses[0].Own.Acquired)
+	}
+	require.Len(t, one.Families[0].Groups, 1)
+	assert.Equal(t, []int{0, 1, 2, 3, 4}, one.Families[0].Groups[0].Clients)
+	assert.Equal(t, []int64{9, 9, 9, 9, 9}, one.Families[0].Groups[0].Acquired)
+
+	names := map[string]int{}
+	for _, sets := range apart.Sets() {
+		require.Len(t, sets, 1)
+		names[sets[0].Name]++
+	}
+	assert.Len(t, names, 5, "each client has a set of its own")
+	for _, sets := range one.Sets() {
+		assert.Equal(t, one.Sets()[0], sets, "all have one set")
+	}
+
+	// A key that was acquired once tells nothing about who else may come.
+	once := fleet(2)
+	once.Share("order:#", []profile.KeyUse{key(0, 1), key(1, 0, 1), key(2, 2)})
+	assert.Equal(t, profile.Own{Keys: 1, Acquired: 2, Once: 1, IDs: map[string]int64{key(0).ID: 1, key(2).ID: 2}}, once.Clients[0].Uses[0].Own)
+	keys, clients := once.Unsure()
+	assert.EqualValues(t, 2, keys)
+	assert.Equal(t, 2, clients)
+
+	// A busy key and a quiet one of the same clients do not stand together.
+	mixed := fleet(2)
+	mixed.Share("order:#", []profile.KeyUse{key(0, 1000, 1000), key(1, 1, 1), key(2, 1, 1)})
+	require.Len(t, mixed.Families[0].Groups, 2)
+	assert.EqualValues(t, 1, mixed.Families[0].Groups[0].Keys)
+	assert.EqualValues(t, 2, mixed.Families[0].Groups[1].Keys)
+}
+
+// 100,000 keys of 200 clients, each key shared by two to four of them, stay small, and say how many clients share a key.
+func TestManyKeysStaySmall(t *testing.T) {
+	p := fleet(200)
+	var keys []profile.KeyUse
+	for n := range 100_000 {
+		by := make([]int64, 200)
+		for k := range 2 + n%3 {
+			by[(n*7+k*(1+n%13))%200] = int64(1 + n%5)
+		}
+		keys = append(keys, key(n, by...))
+	}
+	p.Share("order:#", keys)
+	var text bytes.Buffer
+	require.NoError(t, p.Write(&text))
+	t.Logf("%d bytes, %d groups", text.Len(), len(p.Families[0].Groups))
+	assert.Less(t, text.Len(), 200_000)
+	require.NoError(t, p.Validate())
+	var sum, sharing, acquired int64
+	for _, g := range p.Families[0].Groups {
+		each := g.Sharers
+		if each == 0 {
+			each = float64(len(g.Clients))
+		}
+		sum, sharing, acquired = sum+g.Keys, sharing+int64(each*float64(g.Keys)+0.5), acquired+g.Total()
+	}
+	assert.EqualValues(t, 100_000, sum)
+	assert.InDelta(t, 300_000, sharing, 3_000)
+	var want int64
+	for _, k := range keys {
+		for _, n := range k.By {
+			want += n
+		}
+	}
+	assert.Equal(t, want, acquired)
+	laid := map[string]int{}
+	for _, sets := range p.Sets() {
+		for _, s := range sets {
+			laid[s.Name] = s.Count
+		}
+	}
+	total := 0
+	for _, n := range laid {
+		total += n
+	}
+	assert.Equal(t, 100_000, total, "Sets lays out as many keys")
+}
+
+func TestSpread(t *testing.T) {
+	var low, high []time.Duration
+	for i := range 100 {
+		low, high = append(low, time.Duration(i+1)*time.Millisecond), append(high, time.Duration(1000+i)*time.Millisecond)
+	}
+	a, b := profile.SpreadOf(low, 300, 150*time.Millisecond), profile.SpreadOf(high, 100, 1099*time.Millisecond)
+	assert.EqualValues(t, 1, a.At(0))
+	assert.EqualValues(t, 150, a.Most(), "the largest value is kept, although the choice has not got it")
+	assert.InDelta(t, 50.5, a.At(0.5), 0.5)
+	assert.InDelta(t, 0.5, a.Below(50.5), 0.01)
+	assert.InDelta(t, 50.5, a.Mean(), 2)
+	both := a.And(b)
+	assert.EqualValues(t, 400, both.N)
+	assert.InDelta(t, 67, both.At(0.5), 1, "three of four are low: the median of both is at two thirds of the low ones")
+	assert.InDelta(t, 0.75, both.Below(500), 0.1)
+	assert.EqualValues(t, 1, both.At(0))
+	assert.EqualValues(t, 1099, both.Most())
+	assert.Equal(t, a.At(0.25), a.And(profile.Spread{}).At(0.25))
+	assert.Equal(t, a.At(0.25), profile.Spread{}.And(a).At(0.25))
+	assert.Zero(t, profile.Spread{}.At(0.5))
+}
+
+func at(seconds int64, skew, off float64) profile.Reading {
+	return profile.Reading{At: time.Unix(seconds, 0).UTC(), SkewMS: skew, ErrorMS: off}
+}
+
+func TestDrift(t *testing.T) {
+	_, _, known := profile.Client{Clock: []profile.Reading{at(0, 1, 1)}}.Drift()
+	assert.False(t, known)
+	ppm, off, known := profile.Client{Clock: []profile.Reading{at(0, 10, 20), at(10, 0, 1), at(500, 40, 30), at(1010, 50, 1)}}.Drift()
+	assert.True(t, known)
+	assert.InDelta(t, 50, ppm, 1e-9, "50 ms in 1,000 s")
+	assert.InDelta(t, 2, off, 1e-9, "the two readings that are exact speak")
+}
+
+// Profiles of different times add up. A key that one client had in one window and another in the next is shared.
+func TestMerge(t *testing.T) {
+	first, second := fleet(2), fleet(2)
+	second.Windows[0].Start = time.Unix(10_000, 0).UTC()
+	second.Clients[0], second.Clients[1] = second.Clients[1], second.Clients[0] // c1 is the first
+	for i, p := range []*profile.Profile{&first, &second} {
+		for j := range p.Clients {
+			c := &p.Clients[j]
+			c.SkewKnown, c.SkewMS, c.SkewErrorMS = true, float64(100*(i+1)), 1
+			c.Clock = []profile.Reading{at(int64(10_000*i), float64(100*(i+1)), 1)}
+			c.Uses[0].Acquired, c.Uses[0].Crashed, c.Uses[0].ByHour = 10, int64(i), map[int]int64{i: 10}
+			c.Uses[0].Hold = profile.SpreadOf([]time.Duration{time.Duration(i+1) * time.Second}, 10, 0)
+		}
+	}
+	first.Share("order:#", []profile.KeyUse{key(0, 5), key(1, 0, 5), key(2, 3, 3)})
+	second.Share("order:#", []profile.KeyUse{key(0, 5), key(1, 5), key(3, 2)}) // all by c1: order:0 was c0's
+	got, err := profile.Merge(second, first)
+	require.NoError(t, err)
+	require.NoError(t, got.Validate())
+	assert.EqualValues(t, 200, got.Seconds())
+	require.Len(t, got.Clients, 2)
+	c0, c1 := got.Clients[0], got.Clients[1]
+	assert.Equal(t, "c0", c0.Name)
+	assert.EqualValues(t, 20, c0.Uses[0].Acquired)
+	assert.EqualValues(t, 1, c0.Uses[0].Crashed)
+	assert.Equal(t, map[int]int64{0: 10, 1: 10}, c0.Uses[0].ByHour)
+	assert.EqualValues(t, 20, c0.Uses[0].Hold.N)
+	assert.EqualValues(t, 2000, c0.Uses[0].Hold.Most())
+	assert.EqualValues(t, 200, c0.SkewMS, "the clock as it was last")
+	ppm, off, known := c0.Drift()
+	assert.True(t, known)
+	assert.InDelta(t, 10, ppm, 1e-9)
+	assert.InDelta(t, 0.2, off, 1e-9)
+	assert.Equal(t, profile.Own{}, c0.Uses[0].Own, "order:0 was c0's alone in one window only")
+	assert.Equal(t, profile.Own{Keys: 2, Acquired: 12, IDs: map[string]int64{key(1).ID: 10, key(3).ID: 2}}, c1.Uses[0].Own)
+	f := got.Families[0]
+	assert.EqualValues(t, 4, f.Keys)
+	var shared int64
+	for _, g := range f.Groups {
+		assert.Equal(t, []int{0, 1}, g.Clients)
+		shared += g.Keys
+	}
+	assert.EqualValues(t, 2, shared)
+
+	// Without ids nobody knows whether an own key is the same in both windows: it tells nothing.
+	for _, p := range []*profile.Profile{&first, &second} {
+		p.Families[0].IDs = false
+	}
+	got, err = profile.Merge(first, second)
+	require.NoError(t, err)
+	assert.Equal(t, profile.Own{Once: 4}, got.Clients[1].Uses[0].Own)
+	require.Len(t, got.Families[0].Groups, 1)
+
+	// A step, or another lease, in the second window: the readings before it are not compared.
+	second.Clients[0].Uses[0].Hazards = map[string]int64{"step": 1}
+	got, err = profile.Merge(first, second)
+	require.NoError(t, err)
+	_, _, known = got.Clients[1].Drift()
+	assert.False(t, known)
+
+	_, err = profile.Merge(first, first)
+	assert.ErrorContains(t, err, "two profiles are of the same time")
+	second.Match = []string{"order:*"}
+	_, err = profile.Merge(first, second)
+	assert.ErrorContains(t, err, "different keys")
+}
+
+// Servers that were watched at the same time have different keys, and one window.
+func TestBeside(t *testing.T) {
+	a, b := fleet(2), fleet(2)
+	b.Windows[0].Start = time.Unix(1, 0).UTC()
+	a.Share("order:#", []profile.KeyUse{key(0, 5, 5)})
+	b.Share("order:#", []profile.KeyUse{key(1, 5), key(2, 0, 5)})
+	b.Clients[0].SkewKnown, b.Clients[0].SkewMS, b.Clients[0].SkewErrorMS = true, 30, 2
+	got := profile.Beside(a, b)
+	require.NoError(t, got.Validate())
+	assert.Equal(t, []profile.Window{{Start: time.Unix(0, 0).UTC(), Seconds: 101, Masters: 2}}, got.Windows)
+	require.Len(t, got.Clients, 2)
+	assert.Equal(t, 2, got.Clients[0].Connections)
+	assert.EqualValues(t, 30, got.Clients[0].SkewMS)
+	assert.EqualValues(t, 1, got.Clients[0].Uses[0].Own.Keys)
+	assert.Len(t, got.Families[0].Groups, 1)
+	assert.EqualValues(t, 3, got.Families[0].Keys)
+}
+
+func TestHourSeconds(t *testing.T) {
+	p := profile.Profile{Windows: []profile.Window{{Start: time.Date(2026, 1, 1, 23, 30, 0, 0, time.UTC), Seconds: 3 * 3600}}}
+	hours := p.HourSeconds()
+	assert.Equal(t, [4]float64{1800, 3600, 3600, 1800}, [4]float64{hours[23], hours[0], hours[1], hours[2]})
 }

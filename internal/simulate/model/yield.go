@@ -90,7 +90,7 @@ func (g *gaps) needed() bool {
 		g.waiting = max(1, min(400, (g.waiting+500*g.gap*more/(6*since))/2))
 		return true
 	}
-	g.waiting, g.step = 0, min(2*g.step, 3*g.gap)
+	g.waiting, g.step = 0, min(2*g.step, 2*g.gap)
 	g.due = g.c.ms + g.step
 	if g.c.ms-g.at < 30000 {
 		return false

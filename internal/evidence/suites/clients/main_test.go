@@ -21,14 +21,14 @@ var update = flag.Bool("update", false, "write docs/clients.md as this run finds
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := newCompat(pool, args["stage"], args["dialect"], goTTL)
+			locker, err := newCompat(pool, args["stage"], args["dialect"], memberTTL)
 			if err != nil {
 				return nil, err
 			}
 			return holders.TakerOf(locker.Acquire), nil
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := modern.New(pool, modern.Options{TTL: goTTL, FenceTTL: time.Minute})
+			locker, err := modern.New(pool, modern.Options{TTL: memberTTL, FenceTTL: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -39,8 +39,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	lease = 3 * time.Second // of the clients, where they have one
-	goTTL = time.Second     // of the Go members
+	lease     = 3 * time.Second // of the clients, where they have one
+	goTTL     = time.Second     // of a Go holder that somebody waits for
+	memberTTL = 5 * time.Second // of a fleet's Go members: a process that stands still for so long is told that its lock is lost
 )
 
 // newCompat makes a Locker as a service that joins the fleet would.

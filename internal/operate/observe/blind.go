@@ -1,0 +1,51 @@
+package observe
+
+// blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
+func (o *Observer) blind(c *client, l *Line, e Effect) bool {
+	id := keyID{e.DB, e.Key}
+	s := shapeOf(e.Value, l.At)
+	if l.Lua() || c.watched == id || e.Done != Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(e.Key) || !s.timed() || accompanies(e.Key) {
+		return false
+	}
+	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
+		return true
+	}
+	// It read a value: one that is over by its own clock is taken over, one that lasts is its own to renew.
+	now := l.At
+	if e.TTL > 0 {
+		now = s.expires.Add(-extraOf(s.of) - e.TTL)
+	}
+	read := shapeOf(string(c.got.value), now)
+	return !read.timed() || read.expires < now
+}
+
+// setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
+// has taken the key in between.
+func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
+	c.votes[vote{Legacy, blindSet}]++
+	c.blindSets++
+	o.legacySets++
+	c.sends(l.Words[0])
+	u := o.works(c, lk)
+	o.sample(c, lk, s, l.At, e.TTL)
+	c.pause.add(l.At.Sub(c.got.at))
+	a := c.attempt(lk.id)
+	if !a.failed {
+		c.tries++
+		u.tries++
+		u.begins(a, l.At)
+	}
+	if e.TTL > 0 {
+		c.ttl = e.TTL
+	}
+	how := "set"
+	if h := lk.holder; h != nil && !o.same(h.c, c) {
+		how = "takeover"
+		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
+			how = blindSet
+			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+		}
+	}
+	a.failed = false
+	o.acquire(c, lk, s, e.Value, l.At, how)
+}

@@ -1,0 +1,224 @@
+package observe
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// use is what one client does on one family of keys.
+type use struct {
+	n                                  int64 // commands, by which families are put in order
+	tries, acquired, takeovers         int64
+	renewals, left, crashed            int64
+	hold, wait, think, overrun, gaveUp samples
+	hazards                            map[string]int64
+	hours                              [24]int64        // acquisitions, by the hour of the day (UTC)
+	idle                               protocol.Instant // since when it wants nothing; 0 while it works or waits
+}
+
+// mostUses is how many families are remembered of one client.
+const mostUses = 64
+
+// use returns a client's use of a family. What is beyond the most that are remembered goes to one that nobody reads.
+func (o *Observer) use(c *client, family string) *use {
+	u := c.uses[family]
+	if u == nil {
+		u = &use{}
+		if len(c.uses) >= mostUses || o.uses >= 2*o.opts.MaxClients {
+			o.unused++
+			return u
+		}
+		o.uses++
+		c.uses[strings.Clone(family)] = u
+	}
+	return u
+}
+
+// works notes that a client uses a key.
+func (o *Observer) works(c *client, lk *lock) *use {
+	lk.user(c)
+	u := o.use(c, lk.family)
+	u.n++
+	return u
+}
+
+// begins notes the first try of a turn.
+func (u *use) begins(a *attempt, at protocol.Instant) {
+	if a.failed && a.last != 0 {
+		u.gaveUp.add(a.last.Sub(a.first))
+	}
+	if u.idle != 0 {
+		u.think.add(at.Sub(u.idle))
+	}
+	a.first, u.idle = at, 0
+}
+
+// gone tells that a client which has not looked for so long has given up: the next try begins another turn.
+func (c *client) gone(silence time.Duration) bool {
+	limit := time.Minute
+	if c.poll.n >= 5 {
+		limit = min(limit, max(2*time.Second, 10*c.poll.sum/time.Duration(c.poll.n)))
+	}
+	return silence > limit
+}
+
+// acquires notes an acquisition.
+func (u *use) acquires(at protocol.Instant, how string) {
+	u.acquired++
+	if how == "takeover" {
+		u.takeovers++
+	}
+	u.hours[at.Time().UTC().Hour()]++
+	u.idle = 0
+}
+
+// renews moves the begin of a holder's lease. What the script that acquires does to the key is no renewal.
+func (o *Observer) renews(lk *lock, h *hold, at protocol.Instant) {
+	if h.began < o.script.at || o.script.caller == nil {
+		o.use(h.c, lk.family).renewals++
+	}
+	h.at = at
+}
+
+// finished takes in a hold that its holder ended itself, by a release, or by a try to release that came too late.
+func (o *Observer) finished(lk *lock, h *hold, at protocol.Instant) {
+	u := o.use(h.c, lk.family)
+	u.hold.add(at.Sub(h.began))
+	u.idle = at
+	took, quantum := at.Sub(h.at), h.shape.quantum
+	switch {
+	case h.shape.kind == Legacy && !h.shape.forever:
+		o.later(func() {
+			if lease, ok := o.lease(lk.family); ok && took > lease+quantum {
+				u.overrun.add(took - lease)
+			}
+		})
+	case h.shape.kind != Legacy && h.c.ttl > 0 && took > h.c.ttl:
+		u.overrun.add(took - h.c.ttl)
+	}
+}
+
+// open tells what has become of a hold that nobody has ended: a crash, where its lease ended, and for one more lease nothing
+// came from its client; else it is not known yet.
+func (o *Observer) open(lk *lock, h *hold) (crashed bool) {
+	lease := h.c.ttl
+	if h.shape.kind == Legacy {
+		lease = o.clocks.lease[lk.family]
+	}
+	if lease == 0 || h.shape.forever {
+		return false
+	}
+	over := max(h.at.Add(lease), h.lostAt)
+	return o.last.Sub(over) > lease
+}
+
+// asks is a client of ours that runs the script which asks for a lock: a try, whose outcome other commands show.
+func (o *Observer) asks(c *client, l *Line) {
+	names := o.script.names()
+	if len(names) == 0 || o.opts.Match != nil && !o.opts.Match(names[0]) {
+		return
+	}
+	id := keyID{l.DB, names[0]}
+	lk := o.lock(id)
+	if lk == nil {
+		o.family(familyOf(names[0])).beyond++
+		return
+	}
+	c.tries++
+	u, a := o.works(c, lk), c.attempt(id)
+	u.tries++
+	if a.last == 0 || c.gone(l.At.Sub(a.last)) {
+		u.begins(a, l.At)
+	}
+	a.last, a.failed = l.At, true
+}
+
+// user is a client that was seen on a key.
+type user struct {
+	c        *client
+	acquired int64
+}
+
+// mostUsers is how many connections are remembered of one key. Clients that connect for each lock exceed it.
+const mostUsers = 256
+
+// user returns what is known of a client on a key.
+func (lk *lock) user(c *client) *user {
+	for i := range lk.users {
+		if lk.users[i].c == c {
+			return &lk.users[i]
+		}
+	}
+	if len(lk.users) == mostUsers && c.o.opts.Group != ByAddr && !lk.full {
+		lk.gather()
+		lk.full = len(lk.users) > mostUsers/2
+	}
+	if len(lk.users) == mostUsers {
+		lk.more++
+		return &user{}
+	}
+	lk.users = append(lk.users, user{c: c})
+	return &lk.users[len(lk.users)-1]
+}
+
+// gather puts together the connections that make one row of the report.
+func (lk *lock) gather() {
+	rows := map[group]int{}
+	var kept []user
+	for _, u := range lk.users {
+		id := group{u.c.o.rowName(u.c), u.c.leading()}
+		if i, found := rows[id]; found {
+			kept[i].acquired += u.acquired
+			continue
+		}
+		rows[id] = len(kept)
+		kept = append(kept, u)
+	}
+	lk.users = kept
+}
+
+// reading is the largest sample, offset + lease + extra - delay, of a stretch of time, and the next.
+type reading struct {
+	from, at   protocol.Instant // of the stretch, and of the largest
+	most, next time.Duration
+	n          int64
+}
+
+const (
+	mostReadings = 32
+	firstStretch = 5 * time.Second
+)
+
+// read takes in a sample for the drift. When there are too many stretches each becomes twice as long.
+func (s *sums) read(at protocol.Instant, x time.Duration) {
+	if s.stretch == 0 {
+		s.stretch = firstStretch
+	}
+	s.readings = gathered(s.readings, reading{from: at, at: at, most: x, next: math.MinInt64, n: 1}, s.stretch)
+	if len(s.readings) <= mostReadings {
+		return
+	}
+	s.stretch *= 2
+	kept := s.readings[:0]
+	for _, r := range s.readings {
+		kept = gathered(kept, r, s.stretch)
+	}
+	s.readings = kept
+}
+
+// gathered puts a reading behind others, or joins it with the last where both are of one stretch.
+func gathered(all []reading, r reading, stretch time.Duration) []reading {
+	if len(all) == 0 || r.from.Sub(all[len(all)-1].from) >= stretch {
+		return append(all, r)
+	}
+	last := &all[len(all)-1]
+	last.next = max(min(last.most, r.most), last.next, r.next)
+	if r.most > last.most {
+		last.most, last.at = r.most, r.at
+	}
+	last.n += r.n
+	return all
+}

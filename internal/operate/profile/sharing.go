@@ -1,0 +1,168 @@
+package profile
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// KeyUse is one key of a family, and how often each client acquired it; a client that only tried has 0.
+type KeyUse struct {
+	ID string // KeyID of its name
+	By map[int]int64
+}
+
+// The bounds that keep a profile small.
+const (
+	mostIDs    = 2048 // keys of a family whose ids are written down
+	mostGroups = 64   // of a family that are written down as they are; the others are put together
+)
+
+// KeyID stands for a key's name. Numbers of a hash say nothing about the name to those who do not know it.
+func KeyID(database int, name string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", database, name))
+	return hex.EncodeToString(sum[:6])
+}
+
+// Share writes down who shares the keys of a family: Own of its clients' uses, and the groups.
+func (p *Profile) Share(family string, keys []KeyUse) {
+	f := p.family(family)
+	f.Keys, f.IDs, f.Groups = int64(len(keys)), len(keys) <= mostIDs, nil
+	slices.SortFunc(keys, func(a, b KeyUse) int { return cmp.Compare(a.ID, b.ID) })
+	groups := map[string]*Group{}
+	for _, k := range keys {
+		clients := slices.Sorted(maps.Keys(k.By))
+		if len(clients) == 1 {
+			p.own(clients[0], f, k)
+			continue
+		}
+		var total int64
+		for _, n := range k.By {
+			total += n
+		}
+		// Keys that are used about equally often, within a factor of four, can stand together: a busy key and a quiet one can not.
+		at := fmt.Sprint(bits.Len64(uint64(total))/2, clients)
+		if groups[at] == nil {
+			groups[at] = &Group{Clients: clients, Acquired: make([]int64, len(clients))}
+		}
+		g := groups[at]
+		g.Keys++
+		for i, c := range clients {
+			g.Acquired[i] += k.By[c]
+		}
+		if f.IDs {
+			g.IDs = append(g.IDs, k.ID)
+		}
+	}
+	for _, at := range slices.Sorted(maps.Keys(groups)) {
+		f.Groups = append(f.Groups, *groups[at])
+	}
+	f.bound()
+}
+
+// family returns the family of a name, and makes it.
+func (p *Profile) family(name string) *Family {
+	i, found := slices.BinarySearchFunc(p.Families, name, func(f Family, name string) int { return cmp.Compare(f.Name, name) })
+	if !found {
+		p.Families = slices.Insert(p.Families, i, Family{Name: name, IDs: true})
+	}
+	return &p.Families[i]
+}
+
+// own takes in a key that one client alone was seen on.
+func (p *Profile) own(client int, f *Family, k KeyUse) {
+	u, n := p.Clients[client].use(f.Name), k.By[client]
+	if n >= 2 {
+		u.Own.Keys++
+		u.Own.Acquired += n
+	} else {
+		u.Own.Once++
+	}
+	if f.IDs {
+		if u.Own.IDs == nil {
+			u.Own.IDs = map[string]int64{}
+		}
+		u.Own.IDs[k.ID] = n
+	}
+}
+
+// Use is a client's use of a family; the zero value where it has none.
+func (c Client) Use(family string) Use {
+	for _, u := range c.Uses {
+		if u.Family == family {
+			return u
+		}
+	}
+	return Use{Family: family}
+}
+
+// use returns a client's use of a family, and makes it.
+func (c *Client) use(family string) *Use {
+	i := slices.IndexFunc(c.Uses, func(u Use) bool { return u.Family == family })
+	if i < 0 {
+		i = len(c.Uses)
+		c.Uses = append(c.Uses, Use{Family: family})
+	}
+	return &c.Uses[i]
+}
+
+// Total is how often the keys of a group were acquired.
+func (g Group) Total() int64 {
+	var n int64
+	for _, a := range g.Acquired {
+		n += a
+	}
+	return n
+}
+
+// bound puts the groups together that are beyond mostGroups, those that are used least: by how many clients share a key, and
+// how often it is used.
+func (f *Family) bound() {
+	slices.SortStableFunc(f.Groups, func(a, b Group) int { return cmp.Compare(b.Total(), a.Total()) })
+	if f.IDs || len(f.Groups) <= mostGroups {
+		return
+	}
+	rest := map[[2]int][]Group{}
+	for _, g := range f.Groups[mostGroups:] {
+		at := [2]int{bits.Len(uint(len(g.Clients))), bits.Len64(uint64(g.Total()/g.Keys)) / 4}
+		rest[at] = append(rest[at], g)
+	}
+	f.Groups = slices.Clip(f.Groups[:mostGroups])
+	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
+		f.Groups = append(f.Groups, together(rest[at]))
+	}
+}
+
+// together makes one group of several.
+func together(all []Group) Group {
+	by, sharing, out := map[int]int64{}, 0.0, Group{}
+	for _, g := range all {
+		each := g.Sharers
+		if each == 0 {
+			each = float64(len(g.Clients))
+		}
+		out.Keys += g.Keys
+		sharing += each * float64(g.Keys)
+		for i, c := range g.Clients {
+			by[c] += g.Acquired[i]
+		}
+	}
+	out.Sharers = sharing / float64(out.Keys)
+	for _, c := range slices.Sorted(maps.Keys(by)) {
+		out.Clients, out.Acquired = append(out.Clients, c), append(out.Acquired, by[c])
+	}
+	return out
+}
+
+// Unended counts a hold of a client that nobody has ended: a crash, or one that is not over yet.
+func (c *Client) Unended(family string, crashed bool) {
+	if u := c.use(family); crashed {
+		u.Crashed++
+	} else {
+		u.Open++
+	}
+}

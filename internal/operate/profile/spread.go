@@ -1,0 +1,139 @@
+package profile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Spread is how N values lie: quantiles, with the least at share 0 and the largest at share 1. Between two quantiles the
+// values are taken to lie evenly.
+type Spread struct {
+	N         int64      `json:"n"`
+	Quantiles []Quantile `json:"quantiles,omitempty"`
+}
+
+// Quantile says that a share of the values lies at or below MS.
+type Quantile struct {
+	Share float64 `json:"share"` // 0 to 1, rising
+	MS    float64 `json:"ms"`
+}
+
+// shares are those that are written down.
+var shares = []float64{0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1}
+
+// SpreadOf makes a spread of a choice of n values, of which most is the largest.
+func SpreadOf(kept []time.Duration, n int64, most time.Duration) Spread {
+	if len(kept) == 0 {
+		return Spread{N: n}
+	}
+	sorted := slices.Sorted(slices.Values(kept))
+	s := Spread{N: n}
+	for _, share := range shares {
+		at := share * float64(len(sorted)-1)
+		low := int(at)
+		ms := millis(sorted[low])
+		if low+1 < len(sorted) {
+			ms += (at - float64(low)) * (millis(sorted[low+1]) - ms)
+		}
+		s.Quantiles = append(s.Quantiles, Quantile{share, ms})
+	}
+	last := &s.Quantiles[len(s.Quantiles)-1]
+	last.MS = max(last.MS, millis(most))
+	return s
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// At returns the value at a share, in milliseconds: 0.5 is the median. It is 0 where nothing was measured.
+func (s Spread) At(share float64) float64 {
+	q := s.Quantiles
+	for i := range q {
+		if q[i].Share >= share {
+			if i == 0 || q[i].Share == q[i-1].Share {
+				return q[i].MS
+			}
+			return q[i-1].MS + (share-q[i-1].Share)/(q[i].Share-q[i-1].Share)*(q[i].MS-q[i-1].MS)
+		}
+	}
+	return s.Most()
+}
+
+// Most is the largest value in milliseconds, 0 for none.
+func (s Spread) Most() float64 {
+	if len(s.Quantiles) == 0 {
+		return 0
+	}
+	return s.Quantiles[len(s.Quantiles)-1].MS
+}
+
+// Mean is the mean in milliseconds, 0 for none.
+func (s Spread) Mean() float64 {
+	q, mean := s.Quantiles, 0.0
+	for i := range q {
+		if i == 0 {
+			mean = q[0].Share * q[0].MS
+			continue
+		}
+		mean += (q[i].Share - q[i-1].Share) * (q[i].MS + q[i-1].MS) / 2
+	}
+	return mean
+}
+
+// Below is the share of the values that lie at or below ms.
+func (s Spread) Below(ms float64) float64 {
+	q := s.Quantiles
+	for i := len(q) - 1; i >= 0; i-- {
+		if q[i].MS > ms {
+			continue
+		}
+		if i == len(q)-1 {
+			return 1
+		}
+		return q[i].Share + (q[i+1].Share-q[i].Share)*(ms-q[i].MS)/(q[i+1].MS-q[i].MS)
+	}
+	return 0
+}
+
+// And is the spread of the values of both.
+func (s Spread) And(other Spread) Spread {
+	switch {
+	case len(other.Quantiles) == 0:
+		s.N += other.N
+		return s
+	case len(s.Quantiles) == 0:
+		other.N += s.N
+		return other
+	}
+	both := Spread{N: s.N + other.N}
+	weight := float64(max(s.N, 1)) / float64(max(s.N, 1)+max(other.N, 1))
+	var points []Quantile // of the distribution of both, at every value that either names
+	for _, q := range slices.Concat(s.Quantiles, other.Quantiles) {
+		points = append(points, Quantile{weight*s.Below(q.MS) + (1-weight)*other.Below(q.MS), q.MS})
+	}
+	slices.SortFunc(points, func(a, b Quantile) int { return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Share, b.Share)) })
+	points[0].Share = 0
+	all := Spread{Quantiles: points}
+	for _, share := range shares {
+		both.Quantiles = append(both.Quantiles, Quantile{share, all.At(share)})
+	}
+	return both
+}
+
+func (s Spread) validate() error {
+	if s.N < 0 {
+		return errNumber
+	}
+	last := Quantile{}
+	for _, x := range s.Quantiles {
+		if bad(x.Share, x.MS) {
+			return errNumber
+		}
+		if x.Share < last.Share || x.Share > 1 || x.MS < last.MS {
+			return fmt.Errorf("quantiles do not rise")
+		}
+		last = x
+	}
+	return nil
+}
