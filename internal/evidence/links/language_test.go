@@ -43,22 +43,30 @@ func TestDocumentsAreInPlainEnglish(t *testing.T) {
 	}
 }
 
-// TestPackageDocumentationIsInPlainEnglish reads what `go doc` prints of the packages that people import.
+// TestPackageDocumentationIsInPlainEnglish reads what `go doc -all` prints of the packages that people import, without the tables of rights.
 func TestPackageDocumentationIsInPlainEnglish(t *testing.T) {
 	for _, file := range tracked(t, "*.go") {
-		folder := filepath.Dir(file)
-		public := !strings.HasPrefix(folder, "internal") && !strings.HasPrefix(folder, "cmd") && !strings.HasPrefix(folder, "bench") && !strings.Contains(folder, "testdata")
-		if strings.HasSuffix(file, "_test.go") || !public && folder != "internal/protocol" {
+		folder, _, _ := strings.Cut(file, "/")
+		if strings.HasSuffix(file, "_test.go") || strings.HasSuffix(file, "rights.go") || slices.Contains([]string{"internal", "cmd", "bench", "testdata"}, folder) {
 			continue
 		}
 		tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ParseComments)
 		require.NoError(t, err)
-		for _, group := range tree.Comments {
-			for _, sentence := range sentences(tabbed.ReplaceAllString(group.Text(), "\n")) {
-				judge(t, file, sentence)
+		ast.FileExports(tree) // takes away what is not exported
+		ast.Inspect(tree, func(node ast.Node) bool {
+			if group, ok := node.(*ast.CommentGroup); ok {
+				for _, sentence := range sentences(evidence.ReplaceAllString(tabbed.ReplaceAllString(group.Text(), "\n"), "")) {
+					judge(t, file, sentence)
+				}
 			}
-		}
+			_, inside := node.(*ast.BlockStmt)
+			return !inside
+		})
 	}
+}
+
+// TestScriptsAreInPlainEnglish reads the headers of the server scripts, without the lists of arguments and replies.
+func TestScriptsAreInPlainEnglish(t *testing.T) {
 	for _, file := range tracked(t, "internal/scripts/*.lua") {
 		var text strings.Builder
 		for line := range strings.Lines(read(t, file)) {
@@ -106,7 +114,7 @@ var (
 	named    = regexp.MustCompile(`\w+(-\w+){3,}`)     // a name with hyphens
 	blocks   = regexp.MustCompile("(?s)```.*?```|<!--.*?-->")
 	links    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
-	evidence = regexp.MustCompile(`\((code|Test\w+)(, (code|Test\w+))*( and following)?\)`)
+	evidence = regexp.MustCompile(`\(((code|(Test|Benchmark)\w+)(( and|[,;])\s)?)+(in\s[a-z/.]+|and following)?\)`)
 	verbatim = regexp.MustCompile("`[^`]*`")
 	item     = regexp.MustCompile(`^\s*(#+|[-*]|\d+\.) `)
 	ends     = regexp.MustCompile(`[.!?:;]["')*_]*(\s+|$)`)
