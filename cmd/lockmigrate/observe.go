@@ -72,6 +72,7 @@ of each packet, on the server's host: skews are against the clock of the host th
   tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
+	cmd.AddCommand(newObserveMergeCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")

@@ -74,6 +74,7 @@ type observeDocument struct {
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
+	Next    nextStep     `json:"next"`
 }
 
 // final prints the report, and writes the profile.
@@ -90,8 +91,9 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 			return err
 		}
 	}
+	next := afterObserve(measured, o.flags.profile)
 	if o.env.global.json {
-		doc := observeDocument{r, cost, stopped, holes}
+		doc := observeDocument{r, cost, stopped, holes, next}
 		out := json.NewEncoder(o.env.stdout)
 		if o.flags.follow {
 			return out.Encode(map[string]any{"summary": doc})
@@ -135,19 +137,15 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 	if r.Crowded > 0 {
 		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", count(r.Crowded))
 	}
+	drifts(&b, measured)
+	if keys, clients := measured.Unsure(); keys > 0 {
+		fmt.Fprintf(&b, "%s keys were acquired once, by %d clients: who else locks them is not known; observe for longer\n", count(keys), clients)
+	}
 	if o.flags.profile != "" {
 		file := terminal.Quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", file, file)
-		if old, err := measured.OldClients(); err == nil {
-			match := ""
-			if len(o.flags.match) == 0 {
-				match = " --match 'PATTERN'"
-			}
-			fmt.Fprintf(&b, "next: lockmigrate stage init --namespace NAME --profile %s%s (%s)\n", file, match, terminal.Safe(old.Why[0]))
-		} else {
-			fmt.Fprintf(&b, "not enough for stage init: %s\n", terminal.Safe(err.Error()))
-		}
 	}
+	next.print(&b)
 	werr := o.env.show(b.String())
 	return werr
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
@@ -164,14 +162,9 @@ func (f *stageFlags) measured() (why []string, err error) {
 	if f.profile == "" {
 		return nil, nil
 	}
-	file, err := os.Open(f.profile)
+	p, err := openProfile(f.profile)
 	if err != nil {
-		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%w", err)
-	}
-	defer file.Close()
-	p, err := profile.Read(file)
-	if err != nil {
-		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%s: %w", f.profile, err)
+		return nil, err
 	}
 	old, err := p.OldClients()
 	if err != nil && (f.dialect == "" || f.shortest == 0 || f.lag == 0 || f.delay == 0) {

@@ -158,7 +158,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	} else {
 		c.poll.add(l.At.Sub(a.last))
 	}
-	a.last, a.looked, a.readKnown = l.At, false, false
+	a.last, a.looked, a.readKnown, a.left = l.At, false, false, false
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if s.timed() {
 		o.sample(c, lk, s, l.At, e.TTL)
@@ -282,6 +282,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 			o.actsAs(lk, h, at)
 			if h != lk.holder { // it finds out that it has lost the key, and leaves it
 				o.finished(lk, h, at)
+				a.left = true
 				o.ended(lk, h, at, "lost")
 				c.released++
 			}
@@ -347,18 +348,26 @@ func ownerOf(lk *lock) *client {
 	return lk.holder.c
 }
 
-// holdsOf returns the holds that a client may believe in.
+// holdsOf returns the holds that a client may believe in: its own; without any those of the other connections of its row, as
+// a pool may send the release over another one. A process that starts again does not take over its dead predecessor's hold.
 func (o *Observer) holdsOf(lk *lock, c *client) []*hold {
-	var all []*hold
-	if h := lk.holder; h != nil && o.same(h.c, c) {
-		all = append(all, h)
+	all := lk.past
+	if lk.holder != nil {
+		all = append([]*hold{lk.holder}, lk.past...)
 	}
-	for _, h := range lk.past {
-		if o.same(h.c, c) {
-			all = append(all, h)
+	var own, row []*hold
+	for _, h := range all {
+		switch {
+		case h.c == c:
+			own = append(own, h)
+		case o.same(h.c, c) && (h.lost == "" || !o.crashed(lk, h)):
+			row = append(row, h)
 		}
 	}
-	return all
+	if len(own) > 0 {
+		return own
+	}
+	return row
 }
 
 // hashAdd is HSET or HINCRBY in a script: a hash lock is taken, or taken once more.

@@ -197,7 +197,10 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 		o.scriptDelete(c, lk, l, e)
 		return
 	}
-	mine := o.holdsOf(lk, c)
+	var mine []*hold
+	if at := c.attempts[lk.id]; at == nil || !at.left { // else it is the end of a hold that its GET has ended
+		mine = o.holdsOf(lk, c)
+	}
 	switch {
 	case h != nil && len(mine) > 0 && mine[0] == h:
 		c.blindDelete++

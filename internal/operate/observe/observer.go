@@ -180,6 +180,7 @@ type attempt struct {
 	read        string           // what the GET after it found
 	readThere   bool
 	readKnown   bool
+	left        bool // a GET before the release told that the key was lost
 	looked      bool // a GET came after the last try
 	lookedAt    protocol.Instant
 }

@@ -176,7 +176,7 @@ func (o *Observer) shares(p *profile.Profile, index map[*client]int) {
 		}
 		for _, h := range holds {
 			if i, shown := index[h.c]; shown {
-				p.Clients[i].Unended(lk.family, o.open(lk, h))
+				p.Clients[i].Unended(lk.family, o.crashed(lk, h))
 			}
 		}
 	}

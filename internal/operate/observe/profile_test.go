@@ -49,7 +49,7 @@ func TestProfileOfTurns(t *testing.T) {
 		turn(n*1000, a, "order:1", 200)
 		turn(n*1000+300, b, "order:2", 200)
 	}
-	turn(10_000, c, "report", 10_700) // held for longer than its lease
+	turn(10_000, c, "report", 10_700)                      // held for longer than its lease
 	r.at(30_000, a, "SETNX", "order:3", expiry(30_000, 0)) // crashes
 	r.at(39_000, b, "SETNX", "order:3", expiry(39_000, 0))
 	r.at(39_001, b, "GET", "order:3")
@@ -148,5 +148,50 @@ func TestProfileOfDrift(t *testing.T) {
 		assert.True(t, known)
 		assert.InDelta(t, want, ppm, off)
 		assert.Less(t, off, 150.0)
+	}
+}
+
+// TestProfileOfARestart kills a holder, which comes back over another connection of its host, takes its own old lock over and
+// releases by GET and DEL: the dead hold is a crash, and has no hold time.
+func TestProfileOfARestart(t *testing.T) {
+	const before, after = "10.0.0.1:1", "10.0.0.1:2"
+	seconds := func(ms int64) string { return fmt.Sprintf("%.3f", float64(1_700_000_000_000+ms)/1000) }
+	var r recording
+	r.at(0, before, "SETNX", "stock", seconds(3_000))
+	r.at(3_100, after, "SETNX", "stock", seconds(6_100))
+	r.at(3_101, after, "GET", "stock")
+	r.at(3_102, after, "GETSET", "stock", seconds(6_100))
+	r.at(3_500, after, "GET", "stock")
+	r.at(3_501, after, "DEL", "stock")
+	r.at(10_000, after, "PING")
+	p := r.profile(t, Options{Group: ByHost, Lease: 3_000_000_000})
+	require.Len(t, p.Clients, 1)
+	u := p.Clients[0].Uses[0]
+	assert.EqualValues(t, 1, u.Crashed)
+	assert.EqualValues(t, 1, u.Hold.N)
+	assert.InDelta(t, 399, u.Hold.Most(), 1)
+}
+
+// TestProfileOfARobbedRestart kills a holder whose lock another client deletes. Its host's next process loses a lock of its
+// own, finds that out by GET, and deletes nevertheless: that is the end of its own hold, and not of the dead one.
+func TestProfileOfARobbedRestart(t *testing.T) {
+	const before, after, other = "10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"
+	seconds := func(ms int64) string { return fmt.Sprintf("%.3f", float64(1_700_000_000_000+ms)/1000) }
+	var r recording
+	r.at(0, before, "SETNX", "stock", seconds(3_000))
+	r.at(500, other, "DEL", "stock")
+	r.at(1_000, after, "SETNX", "stock", seconds(4_000))
+	r.at(1_200, other, "DEL", "stock")
+	r.at(1_300, other, "SETNX", "stock", seconds(4_300))
+	r.at(1_400, after, "GET", "stock")
+	r.at(1_401, after, "DEL", "stock")
+	r.at(10_000, after, "PING")
+	p := r.profile(t, Options{Group: ByHost, Lease: 3_000_000_000})
+	for _, c := range p.Clients {
+		if c.Name == "10.0.0.1" {
+			assert.EqualValues(t, 1, c.Uses[0].Crashed)
+			assert.EqualValues(t, 1, c.Uses[0].Hold.N)
+			assert.InDelta(t, 400, c.Uses[0].Hold.Most(), 1)
+		}
 	}
 }

@@ -101,18 +101,17 @@ func (o *Observer) finished(lk *lock, h *hold, at protocol.Instant) {
 	}
 }
 
-// open tells what has become of a hold that nobody has ended: a crash, where its lease ended, and for one more lease nothing
-// came from its client; else it is not known yet.
-func (o *Observer) open(lk *lock, h *hold) (crashed bool) {
+// crashed tells what has become of a hold that nobody has ended: its lease ended, and for one more lease nothing came from its
+// client. Until then nobody knows.
+func (o *Observer) crashed(lk *lock, h *hold) bool {
 	lease := h.c.ttl
 	if h.shape.kind == Legacy {
-		lease = o.clocks.lease[lk.family]
+		lease, _ = o.lease(lk.family)
 	}
 	if lease == 0 || h.shape.forever {
 		return false
 	}
-	over := max(h.at.Add(lease), h.lostAt)
-	return o.last.Sub(over) > lease
+	return o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
 }
 
 // asks is a client of ours that runs the script which asks for a lock: a try, whose outcome other commands show.

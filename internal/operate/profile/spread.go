@@ -30,12 +30,19 @@ func SpreadOf(kept []time.Duration, n int64, most time.Duration) Spread {
 	}
 	sorted := slices.Sorted(slices.Values(kept))
 	s := Spread{N: n}
+	shares := shares
+	if k := len(sorted); k < len(shares) { // each as it is
+		shares = nil
+		for i := range max(k, 2) {
+			shares = append(shares, float64(i)/float64(max(k, 2)-1))
+		}
+	}
 	for _, share := range shares {
 		at := share * float64(len(sorted)-1)
-		low := int(at)
+		low := int(at + 1e-9)
 		ms := millis(sorted[low])
 		if low+1 < len(sorted) {
-			ms += (at - float64(low)) * (millis(sorted[low+1]) - ms)
+			ms += max(at-float64(low), 0) * (millis(sorted[low+1]) - ms)
 		}
 		s.Quantiles = append(s.Quantiles, Quantile{share, ms})
 	}

@@ -23,7 +23,7 @@ import (
 const namespace = "orders"
 
 // initStage makes the namespace of these tests.
-var initStage = []string{"stage", "init", "--namespace", namespace, "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s"}
+var initStage = []string{"stage", "init", "--namespace", namespace, "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", ttl.String()}
 
 func memberOptions(d legacy.Dialect) compat.Options {
 	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: ttl, Lease: ttl, TTL: ttl}

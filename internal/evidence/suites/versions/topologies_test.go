@@ -2,6 +2,7 @@ package versions
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -41,18 +42,24 @@ func over(t *testing.T, pool lockmigrate.Pool) map[string]func(ctx context.Conte
 	}
 }
 
-// turns takes and gives back a lock of each kind, n times.
+// turns takes and gives back a lock of each kind, n times. A failover may lose one, which its holder is told: then that turn
+// is taken again. Sentinels on a busy machine replace a master that is only late.
 func turns(t *testing.T, kinds map[string]func(context.Context, string) (func(context.Context) error, error), n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for name, acquire := range kinds {
-		for range n {
+		for done, lost := 0, 0; done < n; done++ {
 			release, err := acquire(ctx, "lock."+name)
 			if !assert.NoError(t, err, name) {
 				break
 			}
-			assert.NoError(t, release(ctx), name)
+			if err := release(ctx); errors.Is(err, lockmigrate.ErrLost) && lost < 3 {
+				lost++
+				done--
+			} else {
+				assert.NoError(t, err, name)
+			}
 		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 const (
 	key = "lock.orders"
-	ttl = time.Second // also what a killed holder costs the other one
+	ttl = 3 * time.Second // also what a killed holder costs the other one
 )
 
 // lock is a kind of lock: how a process takes it, and its row in the table.

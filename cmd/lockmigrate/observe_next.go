@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// nextStep is what to run after an observation, and why. File is the profile that was written; empty for none.
+type nextStep struct {
+	Command string `json:"command"`
+	Why     string `json:"why"`
+}
+
+// afterObserve says what to run after an observation. It is a whole command line, but for what nothing measured tells.
+func afterObserve(p profile.Profile, file string) nextStep {
+	for _, c := range p.Clients {
+		if c.Kind == observe.Bridge {
+			return nextStep{"lockmigrate next --namespace " + cmp.Or(p.Namespace(), "NAME"), "members are at stage bridge: the namespace exists"}
+		}
+	}
+	patterns := p.Patterns()
+	if stages.CheckPatterns(patterns) != nil {
+		patterns = []string{"PATTERN"}
+	}
+	old, err := p.OldClients()
+	switch {
+	case err == nil && file != "":
+		match := ""
+		if len(p.Match) == 0 {
+			match = matchFlags(patterns)
+		}
+		why := old.Why[0] + "; it prints its plan, and writes with --execute"
+		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", cmp.Or(p.Namespace(), "NAME"), match, terminal.Quoted(file)), why}
+	case err == nil:
+		return nextStep{fmt.Sprintf("lockmigrate observe%s --for 10m --profile fleet.json", matchFlags(patterns)), "a profile carries the figures to stage init, simulate and forecast"}
+	}
+	longer := max(10*time.Minute, time.Duration(3*p.Seconds())*time.Second).Round(time.Minute)
+	length := strings.TrimSuffix(longer.String(), "0s")
+	if longer > 24*time.Hour {
+		length = "24h"
+	}
+	return nextStep{fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(patterns), length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
+}
+
+// print adds the step to a report.
+func (n nextStep) print(b *strings.Builder) {
+	fmt.Fprintf(b, "next: %s\n      %s\n", n.Command, terminal.Safe(n.Why))
+}
+
+func newObserveMergeCommand(env *environment) *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "merge FILE... --profile FILE",
+		Short: "Put profiles of several days and hours together",
+		Long: `merge makes one profile of several that observe wrote at different times. It
+reads no server. Counts and windows add up. So rates by the hour become known;
+rare events such as crashes and overruns get a rate; clocks get a drift: the
+further apart the windows, the smaller its error.
+
+A client is known again by its name. Addresses change when a service starts
+again, so observe with --group host or --group name for this. A key is known
+again by a hash of its name: where one client had it in one window and another
+in the next, it is a shared key. Families of more than 2,048 keys have no
+hashes, and their unshared keys count as not known.
+
+Windows that overlap are refused: the same commands would count twice.`,
+		Example: `  lockmigrate observe --group host --for 30m --profile monday.json
+  lockmigrate observe merge monday.json tuesday.json --profile fleet.json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
+	}
+	cmd.Flags().StringVar(&out, "profile", "", "write the profile of all to `FILE`")
+	return cmd
+}
+
+// openProfile reads a profile from a file.
+func openProfile(path string) (profile.Profile, error) {
+	const how = `"lockmigrate observe --profile FILE" writes one`
+	file, err := os.Open(path)
+	if err != nil {
+		return profile.Profile{}, failedError(how, "%w", err)
+	}
+	defer file.Close()
+	p, err := profile.Read(file)
+	if err != nil {
+		return p, failedError(how, "%s: %w", path, err)
+	}
+	return p, nil
+}
+
+func mergeProfiles(env *environment, files []string, out string) error {
+	if len(files) < 2 {
+		return usageError("name two profiles or more", "one profile has nothing to merge with")
+	}
+	if out == "" {
+		return usageError("give --profile fleet.json", "there is no file to write to")
+	}
+	var all []profile.Profile
+	for _, path := range files {
+		p, err := openProfile(path)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	merged, err := profile.Merge(all...)
+	if err != nil {
+		return failedError("merge profiles of one fleet and the same --match, from windows that lie apart", "%w", err)
+	}
+	if err := writeFile(out, merged.Write); err != nil {
+		return err
+	}
+	next := afterObserve(merged, out)
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"profile": out, "windows": merged.Windows, "clients": len(merged.Clients), "next": next})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d windows, %s in all, %d clients, written to %s\n", len(merged.Windows), short(time.Duration(merged.Seconds()*float64(time.Second))), len(merged.Clients), terminal.Quoted(out))
+	drifts(&b, merged)
+	next.print(&b)
+	return env.show(b.String())
+}
+
+// mostDrifts is how many clocks the text names.
+const mostDrifts = 20
+
+// drifts tells how fast each clock runs, where that is known well enough to say that it does.
+func drifts(b *strings.Builder, p profile.Profile) {
+	shown := 0
+	for _, c := range p.Clients {
+		if ppm, off, known := c.Drift(); known && max(ppm, -ppm) > off && shown < mostDrifts {
+			shown++
+			fmt.Fprintf(b, "clock of %s: %+.0f ms, and %+.1f ms more each day, give or take %.1f\n", terminal.Quoted(c.Name), c.SkewMS, 86.4*ppm, 86.4*off)
+		}
+	}
+}
