@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,12 +22,12 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 var (
-	printed = regexp.MustCompile("(?m)^    (?:\\$ )?(lockmigrate .*)$|^    go run \\./cmd/(lockmigrate .*)$|`(lockmigrate [a-z-][^`]*)`")
-	filled  = map[string]string{ // what a reader fills in
+	printed  = regexp.MustCompile("(?m)^    (?:\\$ )?(lockmigrate .*)$|^    go run \\./cmd/(lockmigrate .*)$|`(lockmigrate [a-z-][^`]*)`")
+	longWait = regexp.MustCompile(`(--(?:for|watch)) [0-9]+[mh]\b`)
+	filled   = map[string]string{ // what a reader fills in
 		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders",
 		"fence --user NAME": "fence --user legacy", "doctor --user NAME": "doctor --user orders-service",
 		"FILE": "testdata/scenarios/late_release.txt", "FOLDER": "folder", "DIR": "folder",
@@ -51,8 +52,11 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
 	}
 	s.Do("ACL", "SETUSER", "orders", "on", ">pw", "~lock:*", "&*", "+@all")
-	for range 2 {
-		oldClient(t, s, "lock.order.7", "lock:job:7")
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer func() { stop(); clients.Wait() }()
+	for _, key := range []string{"lock.order.7", "lock.order.7", "lock:job:7"} {
+		clients.Go(func() { oldClient(ctx, t, s, key, 30*time.Second, 0, 10*time.Millisecond, 10*time.Millisecond) })
 	}
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Symlink(filepath.Join(root, "testdata"), "testdata"))
@@ -85,7 +89,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	for blank, value := range filled {
 		line = strings.ReplaceAll(line, blank, value)
 	}
-	words := shellWords(t, hasty.Replace(line))
+	words := shellWords(t, longWait.ReplaceAllString(hasty.Replace(line), "$1 1s"))
 	if words[len(words)-1] == "--scenario" { // a flag by its name
 		words, line = words[:len(words)-1], words[0]
 	}
@@ -136,22 +140,6 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 // forget removes every namespace.
 func forget(s *redistest.Server) {
 	s.Do("DEL", stages.ListKey, stages.RecordKey("orders"), stages.MembersKey("orders"))
-}
-
-// oldClient takes turns on the keys until the test ends, as a client of the old scheme does.
-func oldClient(t *testing.T, s *redistest.Server, keys ...string) {
-	t.Helper()
-	locker, err := legacy.New(s.Pool(), legacy.Options{Dialect: legacy.JedisMS, Lease: 30 * time.Second})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for turn := 0; ctx.Err() == nil; turn++ {
-			_ = locker.Do(ctx, keys[turn%len(keys)], func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil })
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-stopped; _ = locker.Close() })
 }
 
 // captured is what tcpdump writes of a SETNX and its reply.

@@ -19,8 +19,8 @@ import (
 )
 
 // The language of this project is plain English: one idea a sentence, the field's words. The tests here read every text that a user reads:
-// documents, package documentation, help and messages, and the comments of the core. They are forty lines of Go and not a linter such as
-// vale, because half of these texts stand in Go strings and Lua comments, which a linter of prose does not find.
+// documents, package documentation, help and messages. They are some lines of Go and not a linter such as
+// vale, because half of these texts stand in Go strings, which a linter of prose does not find.
 
 // longest is the most words that a sentence may have. A colon or a semicolon ends one, as it ends an idea.
 const longest = 20
@@ -65,23 +65,6 @@ func TestPackageDocumentationIsInPlainEnglish(t *testing.T) {
 	}
 }
 
-// TestScriptsAreInPlainEnglish reads the headers of the server scripts, without the lists of arguments and replies.
-func TestScriptsAreInPlainEnglish(t *testing.T) {
-	for _, file := range tracked(t, "internal/scripts/*.lua") {
-		var text strings.Builder
-		for line := range strings.Lines(read(t, file)) {
-			comment, found := strings.CutPrefix(line, "-- ")
-			if !found || field.MatchString(comment) {
-				comment = "\n"
-			}
-			text.WriteString(comment)
-		}
-		for _, sentence := range sentences(text.String()) {
-			judge(t, file, sentence)
-		}
-	}
-}
-
 // TestMessagesAreInPlainEnglish reads the strings of the code: help, errors, warnings, the page and the report.
 func TestMessagesAreInPlainEnglish(t *testing.T) {
 	for _, file := range tracked(t, "*.go") {
@@ -107,7 +90,6 @@ func TestMessagesAreInPlainEnglish(t *testing.T) {
 
 var (
 	root     = filepath.Join("..", "..", "..")
-	field    = regexp.MustCompile(`^(KEYS|ARGV|Reply|  )`)
 	indented = regexp.MustCompile(`(?m)^(\t|  ).*$`)   // an example in a help text
 	tabbed   = regexp.MustCompile(`(?m)^\t.*$`)        // code in a comment
 	coded    = regexp.MustCompile(`(?m)^(\t|    ).*$`) // code in a document
