@@ -248,5 +248,6 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		}
 		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(skew + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
 	}
+	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // of several connections the pieces overlap
 	return out
 }
