@@ -194,11 +194,7 @@ func (o Options) withDefaults() Options {
 	limits.Default(&o.ClockLag, DefaultClockLag)
 	limits.Default(&o.CommandDelay, DefaultCommandDelay)
 	o.poll = o.rules().Poll
-	// Half of what is left of a shortest lease beside a command's delay: a value that came too late is seen while it lasts.
-	o.renewEvery = max(min(min(o.TTL, o.ShortestLease)/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest)
-	if o.rules().SettlesFree() {
-		o.renewEvery = min(o.renewEvery, o.poll/2)
-	}
+	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), limits.Shortest)
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
 	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest)
 	limits.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))

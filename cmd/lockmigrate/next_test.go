@@ -95,7 +95,7 @@ func TestNextLeadsThrough(t *testing.T) {
 func TestNext(t *testing.T) {
 	window := []profile.Window{{Seconds: 600, Masters: 1}}
 	enough := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
-		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewKnown: true, Uses: []profile.Use{{
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{
 			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet",
 			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
 		}},

@@ -235,6 +235,12 @@ func details(b *strings.Builder, r observe.Report) {
 	}
 	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
 	pauses(b, r)
+	for _, e := range r.Events {
+		if strings.HasSuffix(e.Note, observe.OnePool) {
+			b.WriteString("\na pool that locks over one connection and deletes over another looks like stale deletes and overlaps: look again with --group host, or name\n")
+			break
+		}
+	}
 	for _, c := range r.Clients {
 		if c.LeaseFrom == "round" {
 			b.WriteString("\n? only one client uses these keys: its lease is the nearest that people write down; say --lease to be sure\n")

@@ -1,21 +1,28 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/scripts/reference"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 func newScriptsCommand(env *environment) *cobra.Command {
 	var lang, out string
+	flags := stageFlags{}
 	cmd := &cobra.Command{
 		Use:   "scripts [flags]",
 		Short: "Print the bridge's server scripts, with uses from Java and Python",
@@ -26,12 +33,24 @@ script documents its keys, arguments and replies, and why it must be atomic. The
 Java class and the Python module need the scripts beside them: --lang java and
 --lang python give both.
 
-It connects to no server.`,
+Without --namespace it connects to no server.
+
+--namespace reads the record of a namespace, and writes its values into the
+reference: dialect, renewal, grace, settling, yield. The file has all scripts
+in it and needs no other: BridgeLock.ofNamespace and of_namespace make the
+lock. At its start a service compares the values with the record, and refuses
+to lock where it has changed. Two kinds of dialects are refused: their values
+have an owner's part, or a loser may win on its own value. Put a sidecar
+beside such a service.`,
 		Example: `  lockmigrate scripts
+  lockmigrate scripts --namespace orders --lang python --out ./locks
   lockmigrate scripts --lang java --out ./scripts
   lockmigrate scripts --lang python --out ./scripts`,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			files, err := scriptFiles(lang)
+			if err == nil && flags.namespace != "" {
+				files, err = namespaceFiles(cmd.Context(), env, flags, lang)
+			}
 			if err != nil {
 				return err
 			}
@@ -43,6 +62,7 @@ It connects to no server.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&lang, "lang", "all", "what to print, `LANGUAGE`: lua, java, python or all")
+	f.StringVar(&flags.namespace, "namespace", "", "write the values of this namespace's record into the reference: its `NAME`")
 	f.StringVar(&out, "out", "", "write one file for each into the folder `DIR`, instead of printing")
 	return cmd
 }
@@ -74,6 +94,64 @@ func scriptFiles(lang string) ([]scriptFile, error) {
 	default:
 		return nil, usageError("choose lua, java, python or all", "--lang %q is no language that there is a reference for", lang)
 	}
+}
+
+// namespaceFiles are the references with the values of a namespace's record.
+func namespaceFiles(ctx context.Context, env *environment, flags stageFlags, lang string) (files []scriptFile, err error) {
+	if lang == "lua" {
+		return nil, usageError("choose java, python or all", "--namespace has no part in --lang lua: the scripts are the same for every namespace")
+	}
+	err = withStore(ctx, env, flags, func(ctx context.Context, at *place) error {
+		view, err := at.store.Show(ctx)
+		if err != nil {
+			return err
+		}
+		n, err := referenceOf(view.Record)
+		if err != nil {
+			return err
+		}
+		if lang != "python" {
+			files = append(files, scriptFile{Name: "BridgeLock.java", Text: n.Java()})
+		}
+		if lang != "java" {
+			files = append(files, scriptFile{Name: "bridge_lock.py", Text: n.Python()})
+		}
+		return nil
+	})
+	return files, err
+}
+
+// referenceTTL is how long a lock of a reference outlives its last renewal.
+const referenceTTL = 10 * time.Second
+
+// referenceOf says with which values a reference joins a namespace, as package compat says it of a Go service.
+func referenceOf(r stages.Record) (reference.Namespace, error) {
+	d, err := protocol.DialectNamed(r.Dialect)
+	if err != nil {
+		return reference.Namespace{}, err
+	}
+	const instead = "put a sidecar beside the service (docs/sidecar.md), or use package compat"
+	switch {
+	case d.Layout != protocol.Plain && d.Layout != protocol.MaybeQuoted:
+		return reference.Namespace{}, unsafeError(instead, "the references write a number, and old clients of dialect %s do not read one as held for ever", d)
+	case d.SettlesFree():
+		return reference.Namespace{}, unsafeError(instead, "in dialect %s a loser may win on its own value, and the references do not watch for that", d)
+	}
+	lag, delay := cmp.Or(r.ClockLag, compat.DefaultClockLag), cmp.Or(r.CommandDelay, compat.DefaultCommandDelay)
+	opts := compat.Options{Dialect: d, ShortestLease: r.Shortest, ClockLag: lag, CommandDelay: delay, Yield: r.Yield, TTL: referenceTTL}
+	if err := opts.Validate(); err != nil {
+		return reference.Namespace{}, unsafeError(`correct the record with "lockmigrate stage set"`, "%w", err)
+	}
+	clients, err := r.Clients()
+	if err != nil {
+		return reference.Namespace{}, err
+	}
+	return reference.Namespace{
+		Name: r.Namespace, Record: stages.RecordKey(r.Namespace), Clients: clients, Says: knownClients(r), Unit: d.Unit.String(), Layout: d.Layout.String(),
+		TTL: referenceTTL.Milliseconds(), Grace: (lag + delay).Milliseconds(), Settle: delay.Milliseconds(),
+		Renew: max(d.RenewEvery(referenceTTL, r.Shortest, delay).Milliseconds(), 1), Yield: cmp.Or(r.Yield, d.Poll+d.Poll/5).Milliseconds(),
+		Breath: d.Breath().Milliseconds(), Claim: max(min(time.Second, (r.Shortest-delay)/2).Milliseconds(), 1), FenceTTL: time.Minute.Milliseconds(),
+	}, nil
 }
 
 // printScripts prints one file as it is, and several with a line between them that is a comment in none

@@ -92,6 +92,17 @@ func (d *Dialect) Breath() time.Duration {
 	return 5 * time.Millisecond
 }
 
+// RenewEvery is how often a bridge lock is renewed at least: so long at most an overlap stays unnoticed. Half of what is left
+// of a shortest lease beside a command's delay: a value that came too late is seen while it lasts. Where a loser may win on its
+// own value, it is seen before the loser looks again.
+func (d *Dialect) RenewEvery(ttl, shortest, delay time.Duration) time.Duration {
+	every := min(min(ttl, shortest)/3, (shortest-delay)/2)
+	if d.SettlesFree() {
+		every = min(every, d.Poll/2)
+	}
+	return every
+}
+
 // WriteTime says when the writer computes the expiry that it writes.
 type WriteTime uint8
 

@@ -329,7 +329,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
-	clients, err := r.packClients()
+	clients, err := r.Clients()
 	if err != nil {
 		return err
 	}
@@ -378,7 +378,7 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
-	clients, err := to.packClients()
+	clients, err := to.Clients()
 	if err != nil {
 		return nil, err
 	}

@@ -568,7 +568,8 @@ type clients struct {
 	Yield    int64  `json:"yield_ms,omitempty"`
 }
 
-func (r Record) packClients() (string, error) {
+// Clients is what the record says of the old clients, as it is stored.
+func (r Record) Clients() (string, error) {
 	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
 	return string(text), err
 }

@@ -448,7 +448,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 				return
 			}
 		}
-		how, granted := "free", strings.HasSuffix(name, "_release.lua")
+		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
 		switch {
 		case granted && h != nil:
 			o.release(lk, h, c, l.At)

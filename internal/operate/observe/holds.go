@@ -229,8 +229,14 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 	}
 }
 
+// OnePool is what a DEL by another connection of the holder's host may be too.
+const OnePool = "both are of one host: perhaps of one pool, see --group"
+
 // stale is a DEL that removed another's lock.
 func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold, note string) {
+	if hostOf(c.addr) == hostOf(victim.c.addr) {
+		note += "; " + OnePool
+	}
 	o.hazard(Event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
 	o.loses(lk, victim, "stale-delete", at)
 }

@@ -115,7 +115,8 @@ type client struct {
 	addr     string
 	votes    map[vote]int64
 	commands int64
-	last     protocol.Instant
+	first    protocol.Instant // of its commands that use a lock
+	last     protocol.Instant // of all
 
 	attempts    map[keyID]*attempt
 	uses        map[string]*use // by family
@@ -396,7 +397,9 @@ func (o *Observer) begin(c *client, l *Line) {
 	}
 	o.script.keys, _ = strconv.Atoi(l.Words[2])
 	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
-	o.script.name = scripts.NameOf(l.Words[1])
+	if o.script.name = scripts.NameOf(l.Words[1]); o.script.name == "" {
+		o.otherVersion(c, l)
+	}
 	if at, asks := tokenAt[o.script.name]; asks {
 		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
 			o.tokens[strings.Clone(args[at])] = asker{c, kindOf(o.script.name)}

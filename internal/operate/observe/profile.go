@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Profile writes down the fleet as it was measured so far.
@@ -56,7 +58,7 @@ func (o *Observer) profile(server string) profile.Profile {
 
 // profiled is one row of the report for a profile.
 func (o *Observer) profiled(row Row, members []*client) profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections}
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(members)}
 	if row.PollMS != nil {
 		c.PollMS = *row.PollMS
 	}
@@ -76,7 +78,7 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 		if row.LeaseFrom == "ttl" && (ttl == 0 || m.ttl > 0 && m.ttl < ttl) {
 			ttl = m.ttl
 		}
-		for id, a := range m.attempts { // whoever has gone to other keys since
+		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(o.last.Sub(a.last)) {
 				family := familyOf(id.name)
 				if gaveUp[family] == nil {
@@ -137,6 +139,27 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 	}
 	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return int(b.Tries - a.Tries) })
 	return c
+}
+
+// atOnce is how many connections worked at the same time, each from its first use of a lock to its last command.
+func atOnce(members []*client) int {
+	type step struct {
+		at protocol.Instant
+		by int
+	}
+	var steps []step
+	for _, c := range members {
+		if c.first != 0 {
+			steps = append(steps, step{c.first, +1}, step{max(c.last, c.first) + 1, -1})
+		}
+	}
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), a.by-b.by) })
+	now, most := 0, 1
+	for _, s := range steps {
+		now += s.by
+		most = max(most, now)
+	}
+	return most
 }
 
 // spread puts the samples of several connections together.
@@ -236,7 +259,7 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		trip = coarse
 	}
 	slices.SortFunc(all, func(a, b reading) int { return int(a.from - b.from) })
-	stretch := all[len(all)-1].from.Sub(all[0].from)/mostClock + 1
+	stretch := max(all[len(all)-1].from.Sub(all[0].from)/mostClock+1, firstStretch)
 	var merged []reading
 	for _, r := range all {
 		merged = gathered(merged, r, stretch)
@@ -248,6 +271,6 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		}
 		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(skew + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
 	}
-	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // of several connections the pieces overlap
+	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // stretches of several connections overlap
 	return out
 }

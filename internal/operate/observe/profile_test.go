@@ -166,13 +166,15 @@ func TestProfileOfARestart(t *testing.T) {
 	r.at(10_000, after, "PING")
 	p := r.profile(t, Options{Group: ByHost, Lease: 3_000_000_000})
 	require.Len(t, p.Clients, 1)
+	assert.Equal(t, 2, p.Clients[0].Connections)
+	assert.Equal(t, 1, p.Clients[0].AtOnce, "one after the other")
 	u := p.Clients[0].Uses[0]
 	assert.EqualValues(t, 1, u.Crashed)
 	assert.EqualValues(t, 1, u.Hold.N)
 	assert.InDelta(t, 399, u.Hold.Most(), 1)
 }
 
-// TestProfileOfARobbedRestart kills a holder whose lock another client deletes. Its host's next process loses a lock of its
+// TestProfileOfARobbedRestart kills a holder, and another client deletes its lock. Its host's next process loses a lock of its
 // own, finds that out by GET, and deletes nevertheless: that is the end of its own hold, and not of the dead one.
 func TestProfileOfARobbedRestart(t *testing.T) {
 	const before, after, other = "10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"
@@ -194,4 +196,84 @@ func TestProfileOfARobbedRestart(t *testing.T) {
 			assert.InDelta(t, 400, c.Uses[0].Hold.Most(), 1)
 		}
 	}
+}
+
+// TestOnePool: a DEL over another connection of the same host is noted as what a pool does too; by host it is a release.
+func TestOnePool(t *testing.T) {
+	var r recording
+	for n := range int64(3) {
+		r.at(1000*n, "10.0.0.1:1", "SETNX", "stock", expiry(1000*n, 0))
+		r.at(1000*n+100, "10.0.0.1:2", "DEL", "stock")
+		r.at(1000*n+500, "10.0.0.1:2", "SETNX", "stock", expiry(1000*n+500, 0))
+		r.at(1000*n+600, "10.0.0.1:1", "DEL", "stock")
+	}
+	events := func(group Group) []EventRow {
+		o := New(Options{Group: group})
+		o.Keys.Scanning(0)
+		o.Keys.Complete()
+		require.NoError(t, ReadFile(context.Background(), strings.NewReader(r.String()), o))
+		return o.Report().Events
+	}
+	byAddr := events(ByAddr)
+	require.NotEmpty(t, byAddr)
+	assert.Contains(t, byAddr[0].Note, OnePool)
+	assert.Empty(t, events(ByHost))
+}
+
+// TestOtherVersion: members with a library of another version send other scripts. They are known by keys and arguments. A lock that one
+// hands to the other is no clobber.
+func TestOtherVersion(t *testing.T) {
+	const a, b = "10.0.0.1:1", "10.0.0.2:1"
+	const va, vb = "7265780150708610257", "7523851644436283022"
+	var r recording
+	script := func(ms int64, who, digest, value string, args ...any) {
+		r.at(ms, who, "EVALSHA", append([]any{digest, 4, "stock", "{stock}:guard", "{stock}:yield", "{stock}:queue", value}, args...)...)
+	}
+	for n := range int64(3) {
+		at := 1000 * n
+		script(at, a, "0123456789012345678901234567890123456789", va, 30000)
+		r.at(at, "lua", "SET", "{stock}:guard", va, "PX", 30000)
+		r.at(at, "lua", "SET", "stock", va, "PX", 30000)
+		script(at+100, b, "0123456789012345678901234567890123456789", vb, 30000)
+		r.at(at+100, "lua", "GET", "stock")
+		script(at+200, a, "9876543210987654321098765432109876543210", va, 120)
+		r.at(at+200, "lua", "SET", "stock", vb, "NX")
+		r.at(at+200, "lua", "SET", "stock", vb, "PX", 3000)
+		script(at+300, b, "9876543210987654321098765432109876543210", vb, 120)
+		r.at(at+300, "lua", "DEL", "stock", "{stock}:guard")
+	}
+	o := New(Options{})
+	o.Keys.Scanning(0)
+	o.Keys.Complete()
+	require.NoError(t, ReadFile(context.Background(), strings.NewReader(r.String()), o))
+	report := o.Report()
+	assert.Empty(t, report.Hazards)
+	assert.Empty(t, report.Overlaps)
+	require.Len(t, report.Clients, 2)
+	for _, row := range report.Clients {
+		assert.Equal(t, Bridge, row.Kind)
+		assert.EqualValues(t, 3, row.Acquired)
+	}
+}
+
+// TestProfileOfAHostsClocks: the stretches of two connections of one host overlap, and the readings of its clock are in order.
+func TestProfileOfAHostsClocks(t *testing.T) {
+	var r recording
+	for at := int64(0); at < 12_000; at += 100 {
+		for n, begins := range []int64{0, 3_000} {
+			if at < begins {
+				continue
+			}
+			delay := int64(3)
+			if at == []int64{5_000, 7_900}[n] { // the largest sample of its stretch
+				delay = 0
+			}
+			who, key := fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n)
+			r.at(at, who, "SETNX", key, expiry(at, -delay))
+			r.at(at+5, who, "DEL", key)
+		}
+	}
+	p := r.profile(t, Options{Group: ByHost, Lease: 10_000_000_000})
+	require.Len(t, p.Clients, 1)
+	assert.GreaterOrEqual(t, len(p.Clients[0].Clock), 2)
 }

@@ -17,6 +17,28 @@ type script struct {
 	keys   int
 }
 
+// otherBridge stands for a bridge's script of another version.
+const otherBridge = "bridge_other.lua"
+
+// otherVersion knows a bridge's script of another version of this library by what it is given: the guard of its first key, and
+// a bridge value. What it does then shows in its commands.
+func (o *Observer) otherVersion(c *client, l *Line) {
+	names := o.script.names()
+	if len(names) < 2 || names[1] != protocol.GuardKey(names[0]) {
+		return
+	}
+	for _, arg := range o.script.args() {
+		if shapeOf(arg, l.At).kind != Bridge {
+			continue
+		}
+		o.script.name = otherBridge
+		if _, known := o.tokens[arg]; !known && len(o.tokens) < o.opts.MaxKeys {
+			o.tokens[strings.Clone(arg)] = asker{c, Bridge}
+		}
+		return
+	}
+}
+
 // asker is a client of ours that has asked for a lock, and what it is.
 type asker struct {
 	c    *client

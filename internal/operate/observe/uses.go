@@ -40,6 +40,9 @@ func (o *Observer) use(c *client, family string) *use {
 // works notes that a client uses a key.
 func (o *Observer) works(c *client, lk *lock) *use {
 	lk.user(c)
+	if c.first == 0 {
+		c.first = o.last
+	}
 	u := o.use(c, lk.family)
 	u.n++
 	return u
@@ -114,7 +117,7 @@ func (o *Observer) crashed(lk *lock, h *hold) bool {
 	return o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
 }
 
-// asks is a client of ours that runs the script which asks for a lock: a try, whose outcome other commands show.
+// asks is a client of ours that runs the script which asks for a lock: a try. Other commands show its outcome.
 func (o *Observer) asks(c *client, l *Line) {
 	names := o.script.names()
 	if len(names) == 0 || o.opts.Match != nil && !o.opts.Match(names[0]) {

@@ -4,7 +4,7 @@ package profile
 // the readings allow. It is not known where there are fewer than two readings.
 //
 // The error of a reading is a bound and no deviation: what is common to all readings, such as a lease that was guessed, is
-// not in it. So the two readings speak whose errors weigh least beside the time between them.
+// not in it. Of all pairs of readings, the one with the smallest errors beside the time between them speaks.
 func (c Client) Drift() (ppm, errPPM float64, known bool) {
 	for i, a := range c.Clock {
 		for _, b := range c.Clock[i+1:] {

@@ -217,6 +217,7 @@ func (c Client) and(o Client, beside bool) Client {
 	default:
 		c.Connections = max(c.Connections, o.Connections)
 	}
+	c.AtOnce = max(c.AtOnce, o.AtOnce)
 	sameLeases, stepped := true, false
 	for _, u := range o.Uses {
 		stepped = stepped || u.Hazards["step"] > 0

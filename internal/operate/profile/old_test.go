@@ -9,7 +9,7 @@ import (
 )
 
 func old(change ...func(c *Client)) Client {
-	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewKnown: true, SkewMS: 100, SkewErrorMS: 20,
+	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, SkewMS: 100, SkewErrorMS: 20,
 		Uses: []Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet"}}}
 	for _, f := range change {
 		f(&c)
@@ -25,7 +25,7 @@ func TestOldClients(t *testing.T) {
 			c.Uses = append(c.Uses, Use{Family: "report", LeaseMS: 20_000, LeaseFrom: "fleet"})
 		}),
 		old(func(c *Client) { c.Name, c.SkewMS = "java-3", -1200 }),
-		{Name: "go", Kind: "modern", Connections: 1, Uses: []Use{{Family: "lock.#", LeaseMS: 5}}}, // not an old client: its TTL is nobody's lease
+		{Name: "go", Kind: "modern", Connections: 1, AtOnce: 1, Uses: []Use{{Family: "lock.#", LeaseMS: 5}}}, // not an old client: its TTL is nobody's lease
 	}}
 	o, err := p.OldClients()
 	require.NoError(t, err)

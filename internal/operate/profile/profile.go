@@ -38,8 +38,10 @@ type Client struct {
 	Name    string `json:"name"`
 	Kind    string `json:"kind"` // legacy, bridge, modern, redisson, unknown
 	Dialect string `json:"dialect,omitempty"`
-	// Connections is how many connections the row puts together.
+	// Connections is how many connections the row puts together, AtOnce how many of them worked at the same time: a process that
+	// starts again, or connects for each lock, has many connections and is one.
 	Connections int     `json:"connections"`
+	AtOnce      int     `json:"at_once"`
 	SkewMS      float64 `json:"skew_ms"`       // its clock less the server's, as it was last
 	SkewErrorMS float64 `json:"skew_error_ms"` // 0 with SkewKnown unset
 	SkewKnown   bool    `json:"skew_known"`
@@ -84,8 +86,8 @@ type Use struct {
 	Overrun Spread `json:"overrun"`
 	// Crashed are the leases that ended without a release, and after which nothing came from the holder for one more lease.
 	Crashed int64 `json:"crashed"`
-	// Left are the turns that ended without a release, while the client went on: it tried again. Dialects whose holder sends
-	// nothing after its lease is over end an overrun so.
+	// Left are the turns that ended without a release, while the client went on: it tried again. In some dialects a
+	// holder sends nothing after its lease is over: its overruns end so.
 	Left int64 `json:"left"`
 	// Open are the holds that had not ended with the window.
 	Open int64 `json:"open"`
@@ -167,8 +169,11 @@ func (c Client) Acquired() int64 {
 	return n
 }
 
-// Write writes a profile as JSON.
+// Write writes a profile as JSON. It writes nothing that Read would refuse.
 func (p Profile) Write(w io.Writer) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
 	if p.Clients == nil {
 		p.Clients = []Client{}
 	}
@@ -215,8 +220,8 @@ func (c Client) validate() error {
 	if bad(c.PollMS, c.SkewErrorMS) || math.IsInf(c.SkewMS, 0) || math.IsNaN(c.SkewMS) {
 		return errNumber
 	}
-	if c.Connections < 1 {
-		return fmt.Errorf("connections %d is below 1", c.Connections)
+	if c.Connections < 1 || c.AtOnce < 1 || c.AtOnce > c.Connections {
+		return fmt.Errorf("connections %d, at_once %d: at least one, and no more at once than there are", c.Connections, c.AtOnce)
 	}
 	for i, r := range c.Clock {
 		if bad(r.ErrorMS) || i > 0 && r.At.Before(c.Clock[i-1].At) {

@@ -15,7 +15,7 @@ import (
 
 func TestRoundTrip(t *testing.T) {
 	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Clients: []profile.Client{{
-		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, SkewMS: -4999.6, SkewKnown: true,
+		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: -4999.6, SkewKnown: true,
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
 		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000, ByHour: map[int]int64{23: 4},
 			Hold: profile.Spread{N: 2, Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}}}}
@@ -29,14 +29,14 @@ func TestRoundTrip(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, text := range []string{
-		``, `{}`, `{"version":1}`, `{"version":2,"clients":[{"connections":0}]}`, `{"version":2,"clients":[{"connections":1,"uses":[{"lease_ms":-1}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"poll":{"n":-1}}]}`, `{"version":2,"windows":[{"seconds":-1}]}`,
-		`{"version":2,"clients":[{"connections":1,"uses":[{"by_hour":{"24":1}}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
-		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1},{"connections":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
+		``, `{}`, `{"version":1}`, `{"version":2,"clients":[{"connections":0}]}`, `{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":2,"windows":[{"seconds":-1}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"by_hour":{"24":1}}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
+		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
 	} {
 		_, err := profile.Read(strings.NewReader(text))
 		assert.Error(t, err, text)
@@ -46,7 +46,7 @@ func TestRefused(t *testing.T) {
 func fleet(n int) profile.Profile {
 	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(0, 0).UTC(), Seconds: 100, Masters: 1}}}
 	for i := range n {
-		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, Uses: []profile.Use{{Family: "order:#", LeaseMS: 1000}}})
+		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, AtOnce: 1, Uses: []profile.Use{{Family: "order:#", LeaseMS: 1000}}})
 	}
 	return p
 }

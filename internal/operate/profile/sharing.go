@@ -18,7 +18,7 @@ type KeyUse struct {
 
 // The bounds that keep a profile small.
 const (
-	mostIDs    = 2048 // keys of a family whose ids are written down
+	mostIDs    = 2048 // the ids of a family with no more keys are written down
 	mostGroups = 64   // of a family that are written down as they are; the others are put together
 )
 

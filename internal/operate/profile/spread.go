@@ -23,7 +23,7 @@ type Quantile struct {
 // shares are those that are written down.
 var shares = []float64{0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1}
 
-// SpreadOf makes a spread of a choice of n values, of which most is the largest.
+// SpreadOf makes a spread of a choice of n values. The largest of all n is most.
 func SpreadOf(kept []time.Duration, n int64, most time.Duration) Spread {
 	if len(kept) == 0 {
 		return Spread{N: n}

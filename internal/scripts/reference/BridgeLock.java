@@ -39,7 +39,7 @@ public final class BridgeLock {
         public long graceMs = 1_250;
         /** At least the delay of legacy commands; with it below the shortest legacy lease. */
         public long settleMs = 250;
-        /** How often hold() renews; 0 is a third of ttlMs. Less than the shortest legacy lease. */
+        /** How often hold() renews, at least each third of ttlMs; 0 is that third. Less than the shortest legacy lease. */
         public long renewMs = 0;
         /** The pause between two attempts of acquire(), less up to half at random. */
         public long pollMs = 100;
@@ -50,6 +50,10 @@ public final class BridgeLock {
         public long fenceTtlMs = 60_000;
         /** For how long a contended key is left free at a time, more than the pause between two looks of an old client; 0: never. */
         public long yieldMs = 120;
+        /** For how long a key stays free of bridge clients after a release; 5 where old clients take a key that has gone for an expired one. */
+        public long breathMs = 0;
+        /** For how long a lock that is handed over waits for us; 0 is a second, or five polls. */
+        public long claimMs = 0;
     }
 
     /** A held lock. */
@@ -107,7 +111,7 @@ public final class BridgeLock {
         values.put("rules", options.graceMs + " " + options.unit + " " + options.layout + " " + options.yieldMs);
         values.put("behind", "0");
         values.put("put_back", "0");
-        values.put("breath", "0");
+        values.put("breath", text(options.breathMs));
         values.put("hand", "0");
         values.put("entry", "");
         values.put("stood", "");
@@ -183,7 +187,8 @@ public final class BridgeLock {
      */
     public Held acquire(String key, long waitMs) throws InterruptedException {
         String value = newValue();
-        long claimMs = Math.min(options.ttlMs, Math.max(1000, 5 * options.pollMs)); // ours before we have found it
+        long given = options.claimMs > 0 ? options.claimMs : Math.max(1000, 5 * options.pollMs);
+        long claimMs = Math.min(options.ttlMs, given); // ours before we have found it
         Map<String, String> entry = Map.of("entry", claimMs + " 0 1 - " + value);
         return attempts(key, value, entry, System.nanoTime() + waitMs * 1_000_000);
     }
@@ -259,7 +264,8 @@ public final class BridgeLock {
 
         @Override
         public void run() {
-            long every = options.renewMs > 0 ? options.renewMs : options.ttlMs / 3;
+            long third = Math.max(1, options.ttlMs / 3);
+            long every = options.renewMs > 0 ? Math.min(options.renewMs, third) : third;
             try {
                 while (!done.await(every, TimeUnit.MILLISECONDS)) {
                     try {

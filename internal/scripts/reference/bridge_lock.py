@@ -36,32 +36,38 @@ class BridgeLock:
     MOST_SETTLES = 8
 
     def __init__(self, evaluate, scripts, unit, layout="plain", ttl_ms=10000, grace_ms=1250, settle_ms=250,
-                 renew_ms=None, poll_ms=100, fence_ttl_ms=60000, yield_ms=120):
+                 renew_ms=None, poll_ms=100, fence_ttl_ms=60000, yield_ms=120, breath_ms=0, claim_ms=None):
         """evaluate(script, numkeys, *keys_and_args) is EVAL. It must not wait for a reply for longer than ttl_ms.
 
+        scripts is the folder with the scripts, or their texts by name: acquire, settle, renew, release.
         unit is that of the fleet's dialect, which nothing here can guess: ms (jedis), s, float (redis-py) or ns.
-        renew_ms: how often hold() renews, a third of ttl_ms unless given; less than the shortest legacy lease.
+        renew_ms: how often hold() renews, at least each third of ttl_ms; less than the shortest legacy lease.
         poll_ms: the pause between two attempts, less up to half at random.
         grace_ms: at least the lag of legacy clocks plus the delay of their commands. settle_ms: at least that
         delay, and with it below the shortest legacy lease. yield_ms: for how long a contended key is
         left free at a time, more than the pause between two looks of an old client; 0 never.
+        breath_ms: for how long a key stays free of bridge clients after a release; 5 where old clients take a key that
+        has gone for an expired one (redis-py). claim_ms: for how long a lock that is handed over waits for us.
         """
         if unit not in ("ms", "s", "float", "ns"):
             raise ValueError("unit %r: ms, s, float or ns" % (unit,))
         self.evaluate = evaluate
-        self.renew_every, self.poll = (renew_ms or ttl_ms / 3.0) / 1000.0, poll_ms / 1000.0
+        self.renew_every, self.poll = min(renew_ms or ttl_ms, ttl_ms / 3.0) / 1000.0, poll_ms / 1000.0
         self.ttl, self.settle = ttl_ms, settle_ms
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
             "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
-            "breath": 0, "entry": "", "stood": "", "queue_ttl": 90000 + ttl_ms,
+            "breath": breath_ms, "entry": "", "stood": "", "queue_ttl": 90000 + ttl_ms,
         }
         # for how long a lock may be ours that was handed to us, before we have found it on the key
-        self.claim = min(ttl_ms, max(1000, 5 * poll_ms))
+        self.claim = min(ttl_ms, claim_ms or max(1000, 5 * poll_ms))
         self.scripts = {}
         for name in ("acquire", "settle", "renew", "release"):
-            with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
-                text = f.read()
+            if isinstance(scripts, dict):
+                text = scripts[name]
+            else:
+                with open(os.path.join(scripts, "bridge_%s.lua" % name)) as f:
+                    text = f.read()
             known = {"KEYS": set(SUFFIXES), "ARGV": set(self.values) | {"value", "held"}}
             names = {"KEYS": [], "ARGV": []}
             for kind, optional, word in re.findall(r"^-- (KEYS|ARGV) (\[?)(\w+)", text, re.M):

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set [flags]",
+		Short: "Correct its keys, dialect, lease, lag, delay, yield",
+		Long: `set corrects the record of a namespace. What is not given stays. --match gives
+all patterns, not only those that are added. Members take the change over with
+their next report, and the next stage waits until all have. Going to modern
+then needs a certificate of the new epoch.
+
+Another dialect, and patterns that are left out, are refused while there is a
+member: two members that read the record differently could both hold a key.
+Stop the services first. New patterns are refused at stage modern: nobody has
+looked for legacy clients on them. It prints its plan, and writes only with
+--execute.`,
+		Example: `  lockmigrate stage set --namespace orders --shortest-lease 20s --execute
+  lockmigrate stage set --namespace orders --match 'lock.order.*' \
+      --match 'lock.bill.*' --execute`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return setStage(ctx, env, at, *flags)
+			})
+		},
+	}
+	describeFlags(cmd, flags)
+	cmd.Flags().Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	return cmd
+}
+
+func setStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+	view, err := at.store.Show(ctx)
+	if err != nil {
+		return err
+	}
+	from, to := view.Record, view.Record
+	if flags.epoch != 0 && flags.epoch != from.Epoch {
+		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", from.Epoch, flags.epoch)
+	}
+	if len(flags.match) > 0 {
+		to.Patterns = flags.match
+	}
+	if flags.dialect != "" {
+		to.Dialect = flags.dialect
+	}
+	if flags.shortest != 0 {
+		to.Shortest = flags.shortest
+	}
+	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
+	to.Patterns = slices.Clone(to.Patterns)
+	if to, err = checkedRecord(to); err != nil {
+		return err
+	}
+	changes := changed(from, to)
+	if len(changes) == 0 {
+		fmt.Fprintf(env.stderr, "lockmigrate: namespace %s is so already\n", at.store.Namespace)
+		return showStage(ctx, env, at.store)
+	}
+	if from.Stage == stages.Modern && stages.Widens(from, to) {
+		return unsafeError("roll back to bridge first, or give these keys a namespace of their own", "at stage modern no pattern can be added: nobody has looked for legacy clients on its keys")
+	}
+	seen, err := lookAt(ctx, env, at.end, to.Patterns)
+	if err != nil {
+		return err
+	}
+	refused := forceable(env, seen.speak(to.Dialect), flags.force)
+	plan := fmt.Sprintf("change namespace %s, stage %v, epoch %d to %d: %s", at.store.Namespace, from.Stage, from.Epoch, from.Epoch+1, strings.Join(changes, ", "))
+	blockers, err := at.store.Set(ctx, from.Epoch, from, to, false)
+	if err != nil {
+		return err
+	}
+	if refused == nil {
+		refused = unlessAlone(blockers)
+	}
+	if !flags.execute {
+		if err := printPlan(env, plan, from, seen, blockers, refused); err != nil {
+			return err
+		}
+		return refused
+	}
+	if refused != nil {
+		return refused
+	}
+	if to.Note = ""; strings.TrimSpace(flags.force) != "" {
+		to.Note = "forced: " + flags.force
+	}
+	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
+		err = unlessAlone(blockers)
+	}
+	if err != nil {
+		return err
+	}
+	return showStage(ctx, env, at.store)
+}
+
+// changed says what differs between two records.
+func changed(from, to stages.Record) (changes []string) {
+	if stages.Narrows(from, to) || stages.Widens(from, to) {
+		changes = append(changes, fmt.Sprintf("keys %s (now %s)", shownPatterns(to.Patterns), shownPatterns(from.Patterns)))
+	}
+	if from.Dialect != to.Dialect {
+		changes = append(changes, fmt.Sprintf("dialect %s (now %s)", to.Dialect, from.Dialect))
+	}
+	if from.Shortest != to.Shortest {
+		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
+	}
+	if from.ClockLag != to.ClockLag {
+		changes = append(changes, fmt.Sprintf("clock lag %v (now %v)", to.ClockLag, orDefault(from.ClockLag)))
+	}
+	if from.CommandDelay != to.CommandDelay {
+		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
+	}
+	if from.Yield != to.Yield {
+		changes = append(changes, fmt.Sprintf("yield %v (now %v)", to.Yield, orDefault(from.Yield)))
+	}
+	return changes
+}
+
+// knownClients says what a record knows of the old clients.
+func knownClients(r stages.Record) string {
+	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
+	if r.ClockLag > 0 {
+		text += fmt.Sprintf(", clock lag %v", r.ClockLag)
+	}
+	if r.CommandDelay > 0 {
+		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
+	}
+	if r.Yield > 0 {
+		text += fmt.Sprintf(", yield %v", r.Yield)
+	}
+	return text
+}
+
+// orDefault is a time of the record for people.
+func orDefault(d time.Duration) string {
+	if d == 0 {
+		return "the default"
+	}
+	return d.String()
+}
+
+// unlessAlone refuses what no member may see.
+func unlessAlone(blockers []stages.Blocker) error {
+	if len(blockers) == 0 {
+		return nil
+	}
+	return unsafeError("stop the services, wait until the silent ones have run out, and run it again", "members are in the way: %s", blocked(blockers))
+}
+
+func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete [flags]",
+		Short: "Remove the record of a namespace that has no members",
+		Long: `delete removes the record of a namespace and frees its keys for another one.
+What stands on the keys stays. It is refused while the namespace has a member:
+stop the services first. Where an init was stopped in the middle it frees the
+keys that were reserved. It prints its plan, and writes only with --execute.
+
+What remains is the number of the last epoch, in the list of namespaces: a
+certificate of this namespace is of no use to a later one of the same name.`,
+		Example: `  lockmigrate stage delete --namespace orders --execute`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
+				return deleteStage(ctx, env, at, *flags)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+	return cmd
+}
+
+func deleteStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+	view, err := at.store.Show(ctx)
+	if errors.Is(err, stages.ErrNoRecord) {
+		return freeReserved(ctx, env, at, flags, err)
+	}
+	if err != nil {
+		return err
+	}
+	r := view.Record
+	if flags.epoch != 0 && flags.epoch != r.Epoch {
+		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", r.Epoch, flags.epoch)
+	}
+	blockers, err := at.store.Delete(ctx, r.Epoch, false)
+	if err != nil {
+		return err
+	}
+	refused := unlessAlone(blockers)
+	if !flags.execute {
+		plan := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
+		if err := printPlan(env, plan, r, nil, blockers, refused); err != nil {
+			return err
+		}
+		return refused
+	}
+	if refused == nil {
+		if blockers, err = at.store.Delete(ctx, r.Epoch, true); err != nil {
+			return err
+		}
+		refused = unlessAlone(blockers)
+	}
+	if refused != nil {
+		return refused
+	}
+	return deleted(env, at.store.Namespace)
+}
+
+// freeReserved gives up the keys of a namespace without a record, as an init leaves them that was stopped.
+func freeReserved(ctx context.Context, env *environment, at *place, flags stageFlags, noRecord error) error {
+	all, err := at.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(one stages.Listed) bool { return one.Name == at.store.Namespace })
+	if i < 0 {
+		return noRecord
+	}
+	if !flags.execute {
+		plan := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
+		return printPlan(env, plan, stages.Record{Namespace: at.store.Namespace}, nil, nil, nil)
+	}
+	if _, err := at.store.Delete(ctx, 0, true); err != nil {
+		return err
+	}
+	return deleted(env, at.store.Namespace)
+}
+
+func deleted(env *environment, namespace string) error {
+	if env.global.json {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": namespace, "deleted": true})
+	}
+	_, err := fmt.Fprintf(env.stdout, "namespace %s is deleted\n", namespace)
+	return err
+}

@@ -1,0 +1,102 @@
+package fleets
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// TestRecordChangesUnderLoad corrects the record again and again while Go members and Java clients work on one key, at both
+// stages that they share, with a member that is stopped across a correction: nobody is ever inside beside another, every
+// member takes each correction over, and the next stage waits for the one that has not.
+func TestRecordChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	c := &crew{
+		Crew: &holders.Crew{T: t, Key: "lock.crew"}, t: t, server: server,
+		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
+	}
+	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: lease}))
+	member := func(id string) *holders.Holder {
+		return c.Enlist(holders.StartGo(t, "compat", server.URL(), holders.Arg("id", id), holders.Arg("namespace", "crew"), holders.Arg("member", time.Second), holders.Arg("figures", "record")))
+	}
+	a, b, paused := member("a"), member("b"), member("paused")
+	java := c.Enlist(holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second)))
+	all := []*holders.Holder{a, b, paused, java}
+	c.Progress(1, all...)
+
+	changes := map[string]func(*stages.Record){
+		"more careful": func(r *stages.Record) {
+			r.ClockLag, r.CommandDelay, r.Shortest, r.Yield = 3*time.Second, 400*time.Millisecond, lease-500*time.Millisecond, 300*time.Millisecond
+		},
+		"less careful": func(r *stages.Record) {
+			r.ClockLag, r.CommandDelay, r.Shortest, r.Yield = time.Second, 100*time.Millisecond, lease, 120*time.Millisecond
+		},
+		"more keys": func(r *stages.Record) { r.Patterns = append(slices.Clone(r.Patterns), r.Stage.String()+".*") },
+	}
+	correct := func(what string) (epoch int64) {
+		t.Helper()
+		view, err := c.store.Show(t.Context())
+		require.NoError(t, err)
+		to := view.Record
+		changes[what](&to)
+		blockers, err := c.store.Set(t.Context(), view.Record.Epoch, view.Record, to, true)
+		require.NoError(t, err, what)
+		require.Empty(t, blockers, what)
+		return view.Record.Epoch + 1
+	}
+	follow := func(what string, epoch int64, ids ...string) {
+		t.Helper()
+		c.await(what+": members follow", func() bool {
+			view, err := c.store.Show(t.Context())
+			require.NoError(t, err)
+			n := 0
+			for _, m := range view.Members {
+				if m.Epoch == epoch && slices.Contains(ids, stages.NameOf(m.ID)) {
+					n++
+				}
+			}
+			return n == len(ids)
+		})
+	}
+	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge} {
+		for _, what := range slices.Sorted(maps.Keys(changes)) {
+			follow(what, correct(what), "a", "b", "paused")
+			c.Progress(1, all...)
+		}
+		if stage == stages.Legacy {
+			c.move(stages.Bridge)
+			c.Progress(1, all...)
+		}
+	}
+
+	// A member that is stopped does not hear of a correction. The next stage waits for it, and it takes the correction over
+	// before it locks again.
+	c.stopOutside(paused, func() { paused.Signal(syscall.SIGSTOP) }, func() { paused.Signal(syscall.SIGCONT) }, a, b, java)
+	epoch := correct("more careful")
+	follow("after a stop", epoch, "a", "b")
+	blockers, err := c.store.Move(t.Context(), epoch, stages.Modern, false)
+	require.NoError(t, err)
+	assert.True(t, slices.ContainsFunc(blockers, func(b stages.Blocker) bool { return stages.NameOf(b.Member) == "paused" }), "%v", blockers)
+	paused.Signal(syscall.SIGCONT)
+	follow("after a stop", epoch, "a", "b", "paused")
+	c.Progress(1, all...)
+
+	c.Stop(all...)
+	most, errors := c.Found()
+	t.Logf("%d turns, most inside %d, errors %d", c.Count(), most, len(errors))
+	assert.Equal(t, 1, most, redistest.Violated)
+	for _, e := range errors {
+		assert.True(t, slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) }), "%+v", e)
+	}
+}
