@@ -30,7 +30,10 @@ func TestCloseBesideCallers(t *testing.T) {
 			for range rounds {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
-				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) { o.Observer, o.Yield = seen, -1 }))
+				// The embedded server's time stands still: what a TTL or a claim would end stays. None is over before the test.
+				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) {
+					o.Observer, o.Yield, o.TTL, o.Lease, o.ReplyTimeout = seen, -1, 2*time.Minute, 2*time.Minute, time.Minute
+				}))
 				var all sync.WaitGroup
 				var over atomic.Bool
 				for range callers {

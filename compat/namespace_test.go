@@ -280,6 +280,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 // and a record that is changed under a member to what it cannot run stops it at once, with the reason.
 func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
 		store := namespaceOf(t, s, time.Hour)
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
 		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {

@@ -39,7 +39,7 @@ func patiently(t *testing.T) context.Context {
 }
 
 // TestWaitersOutliveARestart: the server dies under a waiter, stays away for several of its attempts, and
-// comes back without a memory. The waiter gets the lock.
+// comes back without a memory, but for the namespace's record. The waiter gets the lock.
 func TestWaitersOutliveARestart(t *testing.T) {
 	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
 		t.Run(stage.String(), func(t *testing.T) {
@@ -64,6 +64,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 			s.Kill()
 			redistest.Await(t, "attempts in vain", 30*time.Second, func() bool { return refused.Load() >= 4 || len(errs) > 0 })
 			s.Start()
+			inStage(t, s, stage)(&compat.Options{ShortestLease: time.Second}) // an operator makes the record again
 			select {
 			case k := <-locks:
 				release(t, k)

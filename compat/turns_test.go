@@ -23,10 +23,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// eager are options of waiters that are not kept waiting by anything but each other.
+// eager are options of waiters that are not kept waiting by anything but each other. A claim lasts for seconds: a process that
+// gets no processor for less does not lose what was handed to it.
 func eager(change ...func(*compat.Options)) compat.Options {
 	return quick(append([]func(*compat.Options){func(o *compat.Options) {
-		o.TTL, o.Yield = 20*time.Second, -1
+		o.TTL, o.Lease, o.ShortestLease, o.Yield = 20*time.Second, 20*time.Second, 10*time.Second, -1
 	}}, change...)...)
 }
 
@@ -289,25 +290,7 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 // them, a polling client of the old scheme comes in again and again.
 func TestLegacyClientsGetTheirTurns(t *testing.T) {
 	s := redistest.Real(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	var bridge atomic.Int64
-	for range 2 {
-		l := newLocker(t, s, quick())
-		for range 2 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					k, err := l.Acquire(ctx, "orders")
-					if err != nil {
-						continue
-					}
-					bridge.Add(1)
-					time.Sleep(5 * time.Millisecond) // the section
-					_ = k.Release(context.WithoutCancel(ctx))
-				}
-			})
-		}
-	}
+	bridge := crowd(t, s, 5*time.Millisecond)
 	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -326,8 +309,6 @@ func TestLegacyClientsGetTheirTurns(t *testing.T) {
 		before := bridge.Load()
 		redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
 	}
-	cancel()
-	all.Wait()
 }
 
 // TestWaitersInTheQueueFollowTheStage: those who stand in the queue when the stage changes get their turn in

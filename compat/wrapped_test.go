@@ -24,6 +24,7 @@ var fair = []string{"modern", "modern fenced", "bridge"}
 func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := redistest.Real(t)
 			var turns [4]atomic.Int64
 			referee := redistest.NewReferee(t)
@@ -63,6 +64,7 @@ func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 func TestAPoolOfOneConnection(t *testing.T) {
 	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := redistest.Real(t)
 			pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
 				return redis.DialContext(ctx, "tcp", s.Addr)
@@ -99,6 +101,7 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := redistest.Real(t)
 			first, err := of(t, s.Pool())(t.Context(), "orders")
 			require.NoError(t, err)

@@ -41,35 +41,11 @@ type locker interface {
 
 // of makes a locker of either Locker.
 type of[L lock] struct {
-	inner interface {
-		TryAcquire(ctx context.Context, key string) (L, error)
-		Acquire(ctx context.Context, key string) (L, error)
-		Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-		Waiting() lockmigrate.Mode
-		Close() error
-	}
+	redistest.Either[lock, L]
+	waiting func() lockmigrate.Mode
 }
 
-func (o of[L]) TryAcquire(ctx context.Context, key string) (lock, error) {
-	return either(o.inner.TryAcquire(ctx, key))
-}
-
-func (o of[L]) Acquire(ctx context.Context, key string) (lock, error) {
-	return either(o.inner.Acquire(ctx, key))
-}
-
-func (o of[L]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return o.inner.Do(ctx, key, work)
-}
-func (o of[L]) Waiting() lockmigrate.Mode { return o.inner.Waiting() }
-func (o of[L]) Close() error              { return o.inner.Close() }
-
-func either[L lock](k L, err error) (lock, error) {
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
-}
+func (o of[L]) Waiting() lockmigrate.Mode { return o.waiting() }
 
 // open returns a Locker of a kind over a server.
 func open(t testing.TB, s *redistest.Server, k kind) locker {
@@ -89,10 +65,11 @@ func openOver(t testing.TB, pool lockmigrate.Pool, k kind) locker {
 		l, err := redisson.New(pool, redisson.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
-		return of[*redisson.Lock]{l}
+		return of[*redisson.Lock]{redistest.Either[lock, *redisson.Lock]{Inner: l}, l.Waiting}
 	}
-	return of[*modern.Lock]{newLocker(t, pool, modern.Options{
+	l := newLocker(t, pool, modern.Options{
 		TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, FenceTTL: k.FenceTTL, Unfair: k.Unfair, Replicas: k.Replicas,
 		Observer: k.Observer,
-	})}
+	})
+	return of[*modern.Lock]{redistest.Either[lock, *modern.Lock]{Inner: l}, l.Waiting}
 }

@@ -32,35 +32,44 @@ func readScenario(path string) (*scenario.Scenario, error) {
 }
 
 // runScenario runs a scenario file and compares it with what the file expects.
-func runScenario(env *environment, path string, twice bool) error {
+func runScenario(env *environment, flags *simulateFlags) error {
+	path := flags.scenario
 	s, err := readScenario(path)
 	if err != nil {
 		return err
 	}
-	return runFleet(env, s, twice, path)
+	return runFleet(env, s, flags, path)
 }
 
 // runFleet runs a fleet that a file describes. Where clients overlapped it says which, and how to see it.
-func runFleet(env *environment, s *scenario.Scenario, twice bool, path string) error {
-	w := new(sim.World)
+func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path string) error {
+	if flags.run > 0 {
+		s.Fleet.Until = flags.run
+	}
+	counts := map[[2]int]int64{}
+	play := sim.Parallel{Workers: flags.workers, Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
 	start := env.now()
-	first, tally := s.Run(w, nil)
+	played := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
 	wall := env.now().Sub(start)
-	if twice {
-		again, sum := s.Run(new(sim.World), nil)
-		if again.Hash != first.Hash || sum != tally {
+	if flags.determinism {
+		again := sim.Parallel{Workers: 1}
+		if flags.workers == 1 {
+			again.Workers = 3
+		}
+		if second := again.Run(&s.Fleet, s.Seed, max(s.Seeds, 1)); second.Sum() != played.Sum() {
 			return failedError("this is a bug in the simulator", "two runs of the same seed differ")
 		}
 	}
-	blamed, seed := blame(w, s, &tally)
-	if err := printFleet(env, s, &first, &tally, blamed, wall); err != nil {
+	sum := played.Sum()
+	tally, blamed := sum.Tally, blame(s, counts)
+	if err := printFleet(env, s, &sum, blamed, wall); err != nil {
 		return err
 	}
 	for _, e := range s.Expect {
 		if got, ok := e.Met(&tally); !ok {
 			hint := "see the run with: lockmigrate replay " + path
 			if len(blamed) > 0 {
-				hint += fmt.Sprintf(" --seed %d --as story", seed)
+				hint += fmt.Sprintf(" --seed %d --as story", played.Broken)
 			}
 			return unsafeError(hint, "expected %s, got %d", e, got)
 		}
@@ -77,25 +86,8 @@ type overlapOf struct {
 	Times   int64  `json:"times"`
 }
 
-// blame runs the seeds again and counts who came in beside whom, and returns the first seed in which somebody did.
-func blame(w *sim.World, s *scenario.Scenario, t *sim.Tally) (list []overlapOf, seed uint64) {
-	if t.Overlaps == 0 {
-		return nil, 0
-	}
-	counts := map[[2]int]int64{}
-	for n := range max(s.Seeds, 1) {
-		before := len(counts)
-		w.Trace = func(r *sim.Record) {
-			if r.Kind == sim.Overlaps {
-				counts[[2]int{int(r.Client), int(r.Other)}]++
-			}
-		}
-		w.Run(&s.Fleet, s.Seed+uint64(n))
-		if before == 0 && len(counts) > 0 {
-			seed = s.Seed + uint64(n)
-		}
-	}
-	w.Trace = nil
+// blame names who came in beside whom, the most frequent first.
+func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	for pair, n := range counts {
 		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]
 		list = append(list, overlapOf{story.Who(&s.Fleet, pair[0]), a.Offset.Milliseconds(), story.Who(&s.Fleet, pair[1]), b.Offset.Milliseconds(), n})
@@ -103,10 +95,11 @@ func blame(w *sim.World, s *scenario.Scenario, t *sim.Tally) (list []overlapOf, 
 	slices.SortFunc(list, func(a, b overlapOf) int {
 		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Beside, b.Beside))
 	})
-	return list, seed
+	return list
 }
 
-func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *sim.Tally, blamed []overlapOf, wall time.Duration) error {
+func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed []overlapOf, wall time.Duration) error {
+	t := &sum.Tally
 	if env.global.json {
 		return json.NewEncoder(env.stdout).Encode(struct {
 			Seed         uint64           `json:"seed"`
@@ -121,11 +114,11 @@ func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *si
 			BlockedMS    int64            `json:"ghost_blocked_ms"`
 			Between      []overlapOf      `json:"overlaps_between"`
 			WallSecs     float64          `json:"wall_seconds"`
-		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", first.Hash), t.Acquisitions, t.Overlaps, t.Overlapped.Milliseconds(),
+		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Overlapped.Milliseconds(),
 			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()})
 	}
 	out := env.stdout
-	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, first.Hash)
+	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
 	fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
 	for h, n := range t.Hazards {
 		if n > 0 {
@@ -146,7 +139,8 @@ func printFleet(env *environment, s *scenario.Scenario, first *sim.Result, t *si
 		}
 		fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
 	}
-	_, err := fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
+	fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
+	_, err := fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
 	return err
 }
 
@@ -167,7 +161,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		return err
 	}
 	s.Seed, s.Seeds = flags.seed, flags.runs
-	return runFleet(env, s, flags.determinism, flags.profile)
+	return runFleet(env, s, flags, flags.profile)
 }
 
 // isProfile tells a profile of observe, which is JSON, from a scenario, which is text.

@@ -33,6 +33,7 @@ type simulateFlags struct {
 	scenario, profile   string
 	determinism, text   bool
 	workers             int
+	run                 time.Duration
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
@@ -55,20 +56,25 @@ code 3 if a scheme broke where it promises not to.`,
   lockmigrate simulate --profile observed.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case flags.run < 0 || flags.run > 1000*time.Hour:
+				return usageError("give up to 1000h", "--run %v", flags.run)
 			case flags.scenario != "" && flags.profile != "":
 				return usageError("give one of them", "--scenario and --profile exclude each other")
 			case flags.scenario != "":
-				if err := unused(cmd, "--scenario: the file says all of it", "scenario", "check-determinism"); err != nil {
+				if err := unused(cmd, "--scenario: the file says all of it", "scenario", "check-determinism", "workers", "run"); err != nil {
 					return err
 				}
-				return runScenario(env, flags.scenario, flags.determinism)
+				return runScenario(env, &flags)
 			case flags.profile != "":
-				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", "profile", "check-determinism", "runs", "seed", "lease", "hold",
+				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", "profile", "check-determinism", "workers", "run", "runs", "seed", "lease", "hold",
 					"dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step")
 				if err != nil {
 					return err
 				}
 				return runProfile(env, &flags)
+			}
+			if flags.run != 0 {
+				return usageError("give --leases-per-run", "--run has no part in a sweep: a run lasts as many leases as the cell says")
 			}
 			return runSimulate(cmd.Context(), env, &flags, cmd.CommandPath())
 		},
@@ -87,6 +93,7 @@ code 3 if a scheme broke where it promises not to.`,
 	f.StringVar(&flags.profile, "profile", "", "run the fleet that observe --profile wrote to a `FILE` instead")
 	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
 	f.BoolVar(&flags.text, "text", false, "print the maps too, in text")
+	f.DurationVar(&flags.run, "run", 0, "with --scenario or --profile: how much of the fleet's time to play (0: as long as the file says; a profile: 10m)")
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.fleetFlags.add(f)
 	return cmd

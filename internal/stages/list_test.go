@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
@@ -271,9 +273,7 @@ func TestSetAndDelete(t *testing.T) {
 		if blockers, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "key.*"); r.Shortest = 3 * time.Second }); err != nil || len(blockers) > 0 {
 			t.Errorf("more keys beside a member: %v, %v", blockers, err)
 		}
-		if got := move(t, store, Bridge); got != "a:behind" {
-			t.Errorf("a stage change waits until members have taken it over: %q", got)
-		}
+		assert.Equal(t, "a:behind", move(t, store, Bridge), "a stage change waits until members have taken it over")
 		if order := a.report(); order.Shortest != 3*time.Second || !order.Covers("key.1") {
 			t.Errorf("the member was told %+v", order.Record)
 		}
@@ -408,15 +408,11 @@ func TestTheDeadCountBesideTheirSuccessors(t *testing.T) {
 	clock = clock.Add(dead.Lease + time.Millisecond)
 	s.Mini.SetTime(clock)
 	next.report()
-	if got := move(t, store, Bridge); got != "pay-0/1:silent" {
-		t.Errorf("in the way: %q", got)
-	}
+	assert.Equal(t, "pay-0/1:silent", move(t, store, Bridge))
 	clock = clock.Add(dead.Longest + Slack)
 	s.Mini.SetTime(clock)
 	next.report()
-	if got := move(t, store, Bridge); got != "" {
-		t.Errorf("after the last lock of the dead one: %q", got)
-	}
+	assert.Equal(t, "", move(t, store, Bridge), "after the last lock of the dead one")
 }
 
 // TestReportsHaveABound: one that comes after its bound does not count, whether or not its member has left.

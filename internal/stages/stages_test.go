@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -153,23 +155,15 @@ func TestLocksOfAnOldStageBlock(t *testing.T) {
 		a.holds(Legacy, Legacy)
 		a.report()
 		a.report()
-		if got := move(t, store, Modern); got != "a:holds" {
-			t.Errorf("with a legacy lock held: %q", got)
-		}
+		assert.Equal(t, "a:holds", move(t, store, Modern), "with a legacy lock held")
 		a.holds(-1, -1)
 		a.report()
-		if got := move(t, store, Modern); got != "" {
-			t.Errorf("after its release: %q", got)
-		}
+		assert.Equal(t, "", move(t, store, Modern), "after its release")
 		a.holds(Bridge, Modern)
 		a.report()
-		if got := move(t, store, Bridge); got != "" {
-			t.Errorf("back: %q", got)
-		}
+		assert.Equal(t, "", move(t, store, Bridge), "back")
 		a.report()
-		if got := move(t, store, Legacy); got != "a:holds" {
-			t.Errorf("back to legacy with a modern lock held: %q", got)
-		}
+		assert.Equal(t, "a:holds", move(t, store, Legacy), "back to legacy with a modern lock held")
 	})
 }
 
@@ -188,38 +182,26 @@ func TestSilentMembersRunOut(t *testing.T) {
 	}
 	move(t, store, Bridge)
 	a.report()
-	if got := move(t, store, Modern); got != "a:behind silent:behind" {
-		t.Fatalf("blocked by %q", got)
-	}
+	require.Equal(t, "a:behind silent:behind", move(t, store, Modern))
 	pass(silent.Lease + time.Millisecond)
 	a.report()
-	if got := move(t, store, Modern); got != "silent:silent" {
-		t.Fatalf("after its lease: blocked by %q", got)
-	}
+	require.Equal(t, "silent:silent", move(t, store, Modern), "after its lease")
 	blockers, err := store.Move(t.Context(), 2, Modern, true)
 	if err != nil || len(blockers) != 1 || blockers[0].Wait != silent.Longest+Slack {
 		t.Fatalf("%+v, %v", blockers, err)
 	}
 	pass(silent.Longest + Slack - time.Millisecond)
 	a.report()
-	if got := move(t, store, Modern); got != "silent:silent" {
-		t.Fatalf("just before it has run out: blocked by %q", got)
-	}
+	require.Equal(t, "silent:silent", move(t, store, Modern), "just before it has run out")
 	pass(time.Millisecond)
 	a.report()
-	if got := move(t, store, Modern); got != "" {
-		t.Fatalf("after it has run out: blocked by %q", got)
-	}
+	require.Equal(t, "", move(t, store, Modern), "after it has run out")
 	// It comes back from its pause, and reports what it ran. It cannot act on that, but it counts until
 	// it has been told better.
 	silent.report()
-	if got := move(t, store, Bridge); got != "silent:holds" {
-		t.Fatalf("back, while the one that came back has not spoken again: %q", got)
-	}
+	require.Equal(t, "silent:holds", move(t, store, Bridge), "back, while the one that came back has not spoken again")
 	silent.report()
-	if got := move(t, store, Bridge); got != "" {
-		t.Fatalf("back: %q", got)
-	}
+	require.Equal(t, "", move(t, store, Bridge), "back")
 }
 
 // TestUndoingAStepDoesNotWait: back may overtake a step that nobody, or somebody, has taken.
@@ -234,12 +216,8 @@ func TestUndoingAStepDoesNotWait(t *testing.T) {
 		}
 		move(t, store, Bridge)
 		a.report()
-		if got := move(t, store, Legacy); got != "" {
-			t.Fatalf("undo: %q", got)
-		}
-		if got := move(t, store, Bridge); got != "a:behind b:behind" {
-			t.Fatalf("again, while a runs an epoch that is over: %q", got)
-		}
+		require.Equal(t, "", move(t, store, Legacy), "undo")
+		require.Equal(t, "a:behind b:behind", move(t, store, Bridge), "again, while a runs an epoch that is over")
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -31,35 +32,17 @@ func newPool(t *testing.T, c *redistest.Cluster) *Pool {
 	return pool
 }
 
-// locker is what legacy and modern have in common, for tests of both.
+// locker is what all Lockers have in common.
 type locker interface {
-	acquire(ctx context.Context, key string) (lock, error)
+	Acquire(ctx context.Context, key string) (lockmigrate.Held, error)
 	Close() error
 }
 
-type lock interface {
-	Renew(ctx context.Context) error
-	Release(ctx context.Context) error
-	Context() context.Context
-}
-
-type legacyLocker struct{ *legacy.Locker }
-
-func (l legacyLocker) acquire(ctx context.Context, key string) (lock, error) {
-	return l.Acquire(ctx, key)
-}
-
-type modernLocker struct{ *modern.Locker }
-
-func (l modernLocker) acquire(ctx context.Context, key string) (lock, error) {
-	return l.Acquire(ctx, key)
-}
-
-type compatLocker struct{ *compat.Locker }
-
-func (l compatLocker) acquire(ctx context.Context, key string) (lock, error) {
-	return l.Acquire(ctx, key)
-}
+type (
+	legacyLocker = redistest.Either[lockmigrate.Held, *legacy.Lock]
+	modernLocker = redistest.Either[lockmigrate.Held, *modern.Lock]
+	compatLocker = redistest.Either[lockmigrate.Held, *compat.Lock]
+)
 
 func lockers(t *testing.T, pool *Pool) map[string]locker {
 	t.Helper()
@@ -74,8 +57,8 @@ func lockers(t *testing.T, pool *Pool) map[string]locker {
 	bridge, err := compat.New(pool, compat.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
 	all := map[string]locker{
-		"legacy": legacyLocker{old}, "legacy by transaction": legacyLocker{byRelease},
-		"modern": modernLocker{queued}, "bridge": compatLocker{bridge}, "modern unfair": modernLocker{unfair},
+		"legacy": legacyLocker{Inner: old}, "legacy by transaction": legacyLocker{Inner: byRelease},
+		"modern": modernLocker{Inner: queued}, "bridge": compatLocker{Inner: bridge}, "modern unfair": modernLocker{Inner: unfair},
 	}
 	for _, l := range all {
 		t.Cleanup(func() { _ = l.Close() })
@@ -92,14 +75,14 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			for i := range 30 {
-				k, err := l.acquire(ctx, fmt.Sprintf("%s:%d", name, i))
+				k, err := l.Acquire(ctx, fmt.Sprintf("%s:%d", name, i))
 				require.NoError(t, err)
 				require.NoError(t, k.Release(ctx))
 			}
 
 			key := "moving:" + name
 			slot := protocol.Slot(key)
-			held, err := l.acquire(ctx, key)
+			held, err := l.Acquire(ctx, key)
 			require.NoError(t, err)
 			from := c.Owner(slot)
 			to := c.Masters[0]
@@ -108,7 +91,7 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 			}
 			waiting := make(chan error, 1)
 			go func() {
-				next, err := l.acquire(ctx, key)
+				next, err := l.Acquire(ctx, key)
 				if err == nil {
 					err = next.Release(ctx)
 				}
@@ -130,7 +113,7 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 			// its scripts wait (TRYAGAIN) until the move is over.
 			back := c.Migrate(slot, from)
 			go func() {
-				next, err := l.acquire(ctx, key)
+				next, err := l.Acquire(ctx, key)
 				if err == nil {
 					err = next.Release(ctx)
 				}
@@ -187,7 +170,7 @@ func TestRollingFailoverOfEveryMaster(t *testing.T) {
 						return
 					default:
 					}
-					k, err := all[name].acquire(ctx, key)
+					k, err := all[name].Acquire(ctx, key)
 					if err != nil {
 						failures.Add(1)
 						t.Logf("%s: %v", key, err)
@@ -306,12 +289,12 @@ func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
 		"modern": func() locker {
 			l, err := modern.New(pool, modern.Options{})
 			require.NoError(t, err)
-			return modernLocker{l}
+			return modernLocker{Inner: l}
 		},
 		"bridge": func() locker {
 			l, err := compat.New(pool, compat.Options{})
 			require.NoError(t, err)
-			return compatLocker{l}
+			return compatLocker{Inner: l}
 		},
 	} {
 		for i, hung := range c.Masters {
@@ -321,12 +304,12 @@ func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
 				defer waiter.Close()
 				handed := func(key string, when string, freeze func() func()) {
 					t.Helper()
-					held, err := holder.acquire(ctx, key)
+					held, err := holder.Acquire(ctx, key)
 					require.NoError(t, err)
 					var at time.Time
 					got := make(chan error, 1)
 					go func() {
-						k, err := waiter.acquire(ctx, key)
+						k, err := waiter.Acquire(ctx, key)
 						at = time.Now()
 						if err == nil {
 							err = k.Release(ctx)

@@ -205,9 +205,6 @@ func (l *Life) Over() error {
 	return l.why()
 }
 
-// errGivenBack stands for the error of a released lock, which is made when somebody asks for it.
-var errGivenBack = &lockmigrate.Error{Op: "release", Kind: lockmigrate.ErrReleased}
-
 // why is Over for those who hold mu.
 func (l *Life) why() error {
 	if l.ended == error(errGivenBack) {
@@ -311,209 +308,12 @@ func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict
 	}
 }
 
-// Release gives the lock back. The renewals end with the call. When ctx ends before the reply, or has ended before, the
-// release goes on in the background. One that failed is tried again there until the lease is over: a server that refuses now,
-// as a replica or one without memory does, may run it later. It may be called again after an error; the first call
-// after the lock was given back returns nil.
-func (l *Life) Release(ctx context.Context) error {
-	l.mu.Lock()
-	l.rests = true
-	gone, over := l.gone, l.why()
-	if gone && l.failing && l.ended == error(errGivenBack) {
-		l.failing, over = false, nil
-	}
-	l.mu.Unlock()
-	if gone {
-		return over
-	}
-	err := l.ask(ctx)
-	l.mu.Lock()
-	l.failing = err != nil
-	l.mu.Unlock()
-	return err
-}
-
-// ask is Release for a lock that is not known to be gone.
-func (l *Life) ask(ctx context.Context) error {
-	l.locker.Watch.Rest(&l.Lease)
-	if cause := context.Cause(ctx); cause != nil {
-		return l.releaseBehind(ctx, cause)
-	}
-	if err := l.lock(ctx, releasing); err != nil {
-		return l.releaseBehind(ctx, err)
-	}
-	if !l.locker.Background.Begin() {
-		defer l.unlock()
-		return l.orLost(l.Fail("release", nil, ErrClosed))
-	}
-	return l.release(ctx, false)
-}
-
-// Unconfirmed tells that an earlier release may have run. It is for Kind.Release.
-func (l *Life) Unconfirmed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sent > 1
-}
-
-// release runs one release, behind its caller or not. It has the turn, and is counted in background.
-func (l *Life) release(ctx context.Context, behind bool) error {
-	l.mu.Lock()
-	gone, over := l.gone, l.why()
-	if !gone {
-		l.sent++
-	}
-	l.mu.Unlock()
-	if gone { // by the release before us
-		l.unlock()
-		l.locker.Background.End()
-		return over
-	}
-	outcome, err := l.kind.Release(ctx, l.Left())
-	switch {
-	case err == nil, behind && outcome.Step.Verdict == protocol.Failed:
-		if err != nil {
-			outcome.Err = err // there was no connection in all that time; the deadline is watched on
-		}
-		defer l.locker.Background.End()
-		defer l.unlock()
-		return l.released(outcome)
-	case outcome.Step.Verdict == protocol.Unsure: // the turn, too, goes on in the background
-		e := l.Fail("release", lockmigrate.ErrUnknownOutcome, err)
-		e.Until, e.Note = l.Expiry(), "the release goes on in the background"
-		return l.orLost(e)
-	default: // nothing was sent
-		l.mu.Lock()
-		l.sent--
-		l.mu.Unlock()
-		l.unlock()
-		defer l.locker.Background.End()
-		return l.releaseBehind(ctx, err)
-	}
-}
-
-// releaseBehind releases in the background, for a caller who does not wait: a lock must not be kept for its TTL because of
-// that.
-func (l *Life) releaseBehind(ctx context.Context, cause error) error {
-	e := l.Fail("release", nil, cause)
-	e.Note = "the release goes on in the background"
-	if l.goBehind(ctx, releasing) == nil {
-		return l.orLost(e)
-	}
-	return l.orLost(l.Fail("release", nil, errors.Join(cause, ErrClosed)))
-}
-
-// goBehind runs one release in the background, unless one is under way there. ErrClosed: nothing runs there any more.
-func (l *Life) goBehind(ctx context.Context, of purpose) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.behind {
-		return nil
-	}
-	l.behind = l.locker.Background.Go(func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*l.locker.ReplyTimeout)
-		defer cancel()
-		err := l.lock(bounded, of)
-		l.mu.Lock()
-		l.behind = false
-		l.mu.Unlock()
-		if err != nil {
-			l.tryAgain()
-			return
-		}
-		l.locker.Background.Extend()
-		_ = l.release(bounded, true)
-	})
-	if !l.behind {
-		return ErrClosed
-	}
-	return nil
-}
-
-// tryAgain sets when a release that failed is tried again. Nobody may wait for that: it is counted in background only while it
-// runs.
-func (l *Life) tryAgain() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	first := l.locker.Pause
-	if first == 0 {
-		first = 50 * time.Millisecond
-	}
-	l.pause = min(max(2*l.pause, first), 20*first)
-	if left := l.Lease.Until().Sub(l.locker.Now()); l.pause < left && !l.waits {
-		l.waits = true
-		time.AfterFunc(l.pause, func() {
-			l.mu.Lock()
-			l.waits = false
-			gone := l.gone
-			l.mu.Unlock()
-			if !gone {
-				_ = l.goBehind(context.Background(), retrying)
-			}
-		})
-	}
-}
-
-// released ends the lock as far as the verdict allows.
-func (l *Life) released(outcome driver.Outcome) error {
-	l.mu.Lock()
-	v, again, retry := outcome.Step.Verdict, l.sent > 1, l.turn.of == retrying
-	if v == protocol.Failed {
-		l.sent--
-	}
-	l.mu.Unlock()
-	switch {
-	case v == protocol.NotOurs && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
-		l.dispose()
-		l.Lost(renewal.Deadline)
-		l.kind.Gone()
-		return l.Over()
-	case v == protocol.Released, v == protocol.NotOurs && again:
-		// The key is not ours any more after an earlier release whose reply was lost. Before the deadline that is by our
-		// own doing: nobody has taken it from us.
-		l.dispose()
-		if l.end(errGivenBack) {
-			l.observe(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"})
-			l.kind.Ended(nil)
-			l.kind.Gone()
-			return nil
-		}
-		l.kind.Gone()
-		return l.Over() // it was lost before: what was left of it is gone now
-	case v == protocol.NotOurs, v == protocol.Displaced:
-		l.dispose()
-		l.LoseTo(v, "release")
-		l.kind.Gone()
-		return l.Over()
-	}
-	l.note(outcome.Err)
-	e := l.Fail("release", nil, outcome.Err)
-	if v != protocol.Failed {
-		e.Kind, e.Until = lockmigrate.ErrUnknownOutcome, l.Expiry()
-	}
-	e.Note = "it is tried again until the lease is over"
-	l.kind.Explain(e)
-	if !retry { // a server that refuses for long is told of once
-		l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: e})
-	}
-	l.tryAgain()
-	return l.orLost(e)
-}
-
 // orLost returns the loss of a lock that is lost, which a command that failed must not hide; otherwise e.
 func (l *Life) orLost(e *lockmigrate.Error) error {
 	if over := l.Over(); errors.Is(over, lockmigrate.ErrLost) {
 		return over
 	}
 	return e
-}
-
-// dispose ends the watch: nothing of ours is on the server any more.
-func (l *Life) dispose() {
-	l.locker.Watch.Remove(&l.Lease)
-	l.mu.Lock()
-	l.gone = true
-	l.mu.Unlock()
 }
 
 // LoseTo ends the lock because the server said that it is not ours any more: Lost, NotOurs or Displaced.
@@ -543,13 +343,18 @@ func (l *Life) Lost(why renewal.Loss) {
 		e.Cause = l.failed
 		rests := l.rests
 		l.mu.Unlock()
+		span := l.Lease.Span
+		// A lock that was handed over and never renewed had its claim only. Else slow replies make less of a whole span.
+		if claim := l.Lease.Until().Sub(l.Lease.Began); claim < span/2 {
+			span = claim.Round(time.Millisecond)
+		}
 		switch {
 		case rests:
-			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", l.Lease.Span)
+			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", span)
 		case l.Lease.Every > 0:
-			e.Note = fmt.Sprintf("no renewal came through for %v", l.Lease.Span)
+			e.Note = fmt.Sprintf("no renewal came through for %v", span)
 		default:
-			e.Note = fmt.Sprintf("the lease of %v is over", l.Lease.Span)
+			e.Note = fmt.Sprintf("the lease of %v is over", span)
 		}
 	case renewal.Outlived:
 		e.Reason = lockmigrate.ReasonMaxHold

@@ -277,6 +277,20 @@ func TestADeadlineSaysWhatFailedLast(t *testing.T) {
 	assert.Equal(t, []lockmigrate.EventKind{lockmigrate.EventFailed, lockmigrate.EventFailed, lockmigrate.EventLost}, b.seen())
 }
 
+// TestADeadlineNamesTheSpanThatRanOut: a lock that was handed over lasts for its claim only, until its first renewal.
+func TestADeadlineNamesTheSpanThatRanOut(t *testing.T) {
+	b := newBench(t)
+	b.Lease.Begin(0, protocol.Instant(lease/20))
+	b.Lost(renewal.Deadline)
+	assert.ErrorContains(t, context.Cause(b.Life.Context()), "no renewal came through for 500ms")
+
+	b = newBench(t)
+	b.Lease.Begin(0, protocol.Instant(lease/20))
+	require.Error(t, b.release(protocol.Failed, io.EOF))
+	b.Lost(renewal.Deadline)
+	assert.ErrorContains(t, context.Cause(b.Life.Context()), "before the deadline of the lease of 500ms")
+}
+
 func TestEachLossHasItsReason(t *testing.T) {
 	for why, want := range map[renewal.Loss]lockmigrate.Reason{
 		renewal.Deadline: lockmigrate.ReasonDeadline, renewal.Outlived: lockmigrate.ReasonMaxHold, renewal.Taken: lockmigrate.ReasonTaken,

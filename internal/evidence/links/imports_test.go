@@ -13,7 +13,7 @@ import (
 // floors lists the house from the cellar up. A folder stands for everything below it, except where a longer name has a
 // floor of its own. A package imports packages of its own room, and of lower floors; never of higher ones.
 var floors = [][]string{
-	{".", "internal/glob", "internal/servers", "internal/protocol", "internal/scripts", "pool/rawconn"},
+	{".", "internal/glob", "internal/servers", "internal/page", "internal/protocol", "internal/scripts", "pool/rawconn", "internal/operate/profile"},
 	{"internal/topology", "internal/simulate"},
 	{"internal/wire"},
 	{"internal/client", "internal/stages", "pool", "prommetrics"},

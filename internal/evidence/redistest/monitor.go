@@ -100,3 +100,21 @@ func quotedWords(rest string) []string {
 	}
 	return words
 }
+
+// Watched waits until a waiter has asked for a lock and then watched its key (EXISTS), and returns the time from the one to the other.
+func (m *Monitor) Watched(t testing.TB) time.Duration {
+	t.Helper()
+	var asked, watched time.Time
+	Await(t, "a question and the watch", 10*time.Second, func() bool {
+		for _, c := range m.Commands() {
+			switch c.Words[0] {
+			case "EVALSHA", "EVAL":
+				asked = c.At
+			case "EXISTS":
+				watched = c.At
+			}
+		}
+		return !watched.IsZero()
+	})
+	return watched.Sub(asked)
+}

@@ -37,7 +37,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 		master := redistest.Real(t)
 		host, port, _ := net.SplitHostPort(master.Addr)
 		redistest.Real(t, "--replicaof", host+" "+port)
-		redistest.Await(t, "the replica", 10*time.Second, func() bool {
+		redistest.Await(t, "the replica", time.Minute, func() bool {
 			info, _ := redis.String(master.Do("INFO", "replication"), nil)
 			return strings.Contains(info, "state=online")
 		})
@@ -50,7 +50,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 // the server refused.
 func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.Right) (left, refused []string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var pools []lockmigrate.Pool
 	for _, s := range all {
@@ -67,7 +67,8 @@ func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.
 		pools = append(pools, pool)
 	}
 	s := all[0]
-	err = scenarios[use.Name](&stand{ctx: ctx, pool: pools[0], pools: pools, admin: adminOf(s.Do)})
+	err = scenarios[use.Name](&stand{ctx: ctx, pool: pools[0], pools: pools, admin: s.Do,
+		queue: slices.ContainsFunc(use.Rights, func(r rights.Right) bool { return r.Name == ":queue" })})
 	if s.Do("TYPE", key) == "string" && s.Value(key) == dead { // what the scenario put there itself
 		s.Do("DEL", key)
 	}

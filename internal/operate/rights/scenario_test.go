@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
@@ -18,7 +19,8 @@ type stand struct {
 	ctx   context.Context
 	pool  lockmigrate.Pool
 	pools []lockmigrate.Pool // of a quorum
-	admin func(command string, args ...any)
+	admin func(command string, args ...any) any
+	queue bool // waiters stand in the queue on the server
 }
 
 // key is the lock of all scenarios. Its pattern is lock:*.
@@ -59,7 +61,10 @@ func turns[L held](s *stand, first, second func(ctx context.Context, key string)
 		}
 		waited <- err
 	}()
-	time.Sleep(150 * time.Millisecond) // long enough for most to stand in line; nothing rests on it
+	time.Sleep(150 * time.Millisecond) // long enough for one without a queue to wait; nothing rests on it
+	for began := time.Now(); s.queue && len(waited) == 0 && s.admin("EXISTS", protocol.QueueKey(key)) == int64(0) && time.Since(began) < 5*time.Second; {
+		time.Sleep(10 * time.Millisecond) // the release of a lock for which one stands in line asks for more
+	}
 	err = k.Release(s.ctx)
 	return errors.Join(err, <-waited)
 }
@@ -85,7 +90,7 @@ func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool
 
 func modernTurns(opts modern.Options) func(s *stand) error {
 	return func(s *stand) error {
-		opts.TTL, opts.Poll, opts.ReplyTimeout = 2*time.Second, 20*time.Millisecond, time.Second
+		opts.TTL, opts.Poll, opts.ReplyTimeout = 6*time.Second, 20*time.Millisecond, 2*time.Second // replicas have half of it
 		var lockers [2]*modern.Locker
 		for i := range lockers {
 			l, err := modern.New(s.pool, opts)
@@ -171,8 +176,4 @@ var scenarios = map[string]func(s *stand) error{
 	"compat Namespace legacy": memberTurns(compat.Legacy),
 	"compat Namespace bridge": memberTurns(compat.Bridge),
 	"compat Namespace modern": memberTurns(compat.Modern),
-}
-
-func adminOf(do func(command string, args ...any) any) func(string, ...any) {
-	return func(command string, args ...any) { do(command, args...) }
 }

@@ -45,7 +45,7 @@ type Entry struct {
 	// ExpireMS is the server's clock, in milliseconds, after which the key is gone; 0 is never.
 	ExpireMS int64
 	// Writer is whatever the caller passed with the command that wrote the value.
-	Writer uint32
+	Writer uint64
 	Kind   Kind
 	// Fields are a hash's fields and counts, or a sorted set's members and scores in order. The slice is
 	// never changed in place: copies of a store share it.
@@ -90,12 +90,12 @@ type call struct {
 	ms      int64 // the server's clock in milliseconds
 	now     protocol.Instant
 	conn    uint32
-	writer  uint32
+	writer  uint64
 }
 
 // Exec runs one command at the server's own time now, for the connection conn. Whatever it writes
 // is marked with writer.
-func (s *Store) Exec(now protocol.Instant, conn, writer uint32, command *protocol.Command) protocol.Reply {
+func (s *Store) Exec(now protocol.Instant, conn uint32, writer uint64, command *protocol.Command) protocol.Reply {
 	s.Last, s.Published = Effect{}, s.Published[:0]
 	s.call = call{Store: s, command: command, ms: int64(now) / 1e6, now: now, conn: conn, writer: writer}
 	c := &s.call
@@ -194,7 +194,7 @@ func (s *Store) AppendState(b []byte, now protocol.Instant) []byte {
 		b = append(b, byte(len(e.Value)))
 		b = append(b, e.Value...)
 		b = binary.AppendVarint(b, e.ExpireMS)
-		b = binary.AppendUvarint(b, uint64(e.Writer))
+		b = binary.AppendUvarint(b, e.Writer)
 		b = append(b, byte(e.Kind), byte(len(e.Fields)))
 		for _, f := range e.Fields {
 			b = append(append(b, f.Name...), 0)

@@ -1,8 +1,8 @@
 package model
 
 import (
-	"fmt"
-	"regexp"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -19,34 +19,58 @@ const (
 	unknown   = -2
 )
 
-var gapsForm = regexp.MustCompile(`^\d \d+ -?\d+ -?\d+ \d+ -?\d+ \d+ \d+ \d+ -?\d+ \d+$`)
-
-const gapsText = "%d %d %d %d %d %d %d %d %d %d %d"
-
 func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >= time.Millisecond }
 
 // recall reads the state; nil where there is none that is believed.
 func (c *call) recall() *gaps {
 	i := c.find(c.command.Yield)
-	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 140 || !gapsForm.MatchString(c.entries[i].Value) {
+	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 140 {
 		return nil
 	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
-	var ends int64
-	_, err := fmt.Sscanf(c.entries[i].Value, gapsText, &g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &ends)
-	if err != nil || g.at > c.ms || g.noted > c.ms {
+	rest, ends := c.entries[i].Value, int64(0)
+	for n, field := range [...]*int64{&g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &ends} {
+		word, after, more := strings.Cut(rest, " ")
+		if more == (n == gapsFields-1) || n == 0 && len(word) != 1 || !readGap(word, n, field) {
+			return nil
+		}
+		rest = after
+	}
+	if g.at > c.ms || g.noted > c.ms {
 		return nil
 	}
 	return g
 }
+
+// readGap reads the n-th field of the state: digits, and for some of them a minus before.
+func readGap(word string, n int, into *int64) bool {
+	digits := word
+	if n == 2 || n == 3 || n == 5 || n == 9 {
+		digits = strings.TrimPrefix(word, "-")
+	}
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return false
+	}
+	var err error
+	*into, err = strconv.ParseInt(word, 10, 64)
+	return err == nil
+}
+
+const gapsFields = 11
 
 func (g *gaps) remember(ms int64) {
 	ends := int64(0)
 	if g.mode == 1 {
 		ends = g.at + g.gap
 	}
-	text := fmt.Sprintf(gapsText, g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen, ends)
-	g.c.write(g.c.command.Yield, text, ms)
+	text := make([]byte, 0, 96)
+	for n, field := range [...]int64{g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen, ends} {
+		if n > 0 {
+			text = append(text, ' ')
+		}
+		text = strconv.AppendInt(text, field, 10)
+	}
+	g.c.write(g.c.command.Yield, string(text), ms)
 }
 
 // setnx is how often the server has run SETNX; false where it does not say.

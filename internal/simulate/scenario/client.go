@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,10 +33,14 @@ func (s *Scenario) client(n int, words []string) error {
 	if scheme == session.GoLegacy {
 		c.Member.Release = protocol.ReleaseCompare
 	}
-	count := 1
+	count, groups := 1, 1
 	err := options(n, words[2:], func(name, value string) (err error) {
-		if name == "count" {
+		switch name {
+		case "count":
 			count, err = strconv.Atoi(value)
+			return err
+		case "groups":
+			groups, err = strconv.Atoi(value)
 			return err
 		}
 		return clientOption(n, &c, name, value)
@@ -43,8 +48,11 @@ func (s *Scenario) client(n int, words []string) error {
 	if err != nil {
 		return err
 	}
-	if count < 1 || len(s.Fleet.Clients)+count > 200 {
-		return fail(n, "a fleet has 1 to 200 clients")
+	if c.Tracks && scheme.Old() {
+		return fail(n, "a client of scheme %s tracks no keys: leave out tracks", scheme)
+	}
+	if count < 1 || groups < 1 || groups > count || len(s.Fleet.Clients)+count > mostClients {
+		return fail(n, "a fleet has 1 to %d clients, and no more groups than clients", mostClients)
 	}
 	for i := range count {
 		one := c
@@ -56,6 +64,11 @@ func (s *Scenario) client(n int, words []string) error {
 			one.Behind = one.Name
 		}
 		one.Owner = ownerOf(len(s.Fleet.Clients))
+		one.Keys = slices.Clone(c.Keys)
+		for k := range one.Keys {
+			one.Keys[k].Prefix = strings.ReplaceAll(one.Keys[k].Prefix, "%", strconv.Itoa(i*groups/count+1))
+		}
+		s.names[one.Name] = len(s.Fleet.Clients)
 		s.Fleet.Clients = append(s.Fleet.Clients, one)
 	}
 	return nil
@@ -74,7 +87,7 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 	}
 	flags := map[string]*bool{
 		"no-guard": &c.NoGuard, "truthful": &c.Truthful, "no-deadline": &c.NoDeadline, "from-reply": &c.FromReply,
-		"plain": &c.Plain, "queue": &c.Queue,
+		"plain": &c.Plain, "queue": &c.Queue, "tracks": &c.Tracks,
 	}
 	if d := durations[name]; d != nil {
 		*d, err = span(n, value)
@@ -112,6 +125,12 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 		c.PutBacks, err = strconv.Atoi(value)
 	case "key":
 		c.Key = value
+	case "keys":
+		set, err := keySet(n, value)
+		if err != nil {
+			return err
+		}
+		c.Keys = append(c.Keys, set)
 	case "fence":
 		c.Member.Fence = protocol.FenceKey(c.Key)
 	default:
@@ -121,6 +140,27 @@ func clientOption(n int, c *sim.Client, name, value string) (err error) {
 		return fail(n, "%s=%s: %v", name, value, err)
 	}
 	return nil
+}
+
+// keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.
+func keySet(n int, value string) (set sim.KeySet, err error) {
+	at := strings.LastIndexByte(value, '*')
+	if at < 0 {
+		return set, fail(n, "write keys=PREFIX*COUNT, such as keys=order:*500")
+	}
+	set.Prefix = value[:at]
+	count, weight, weighted := strings.Cut(value[at+1:], "@")
+	if set.Count, err = strconv.Atoi(count); err != nil || set.Count < 1 || set.Count > mostKeys {
+		return set, fail(n, "%q is no number of keys from 1 to %d", count, mostKeys)
+	}
+	if weighted {
+		w, err := strconv.ParseUint(weight, 10, 20)
+		if err != nil || w < 1 {
+			return set, fail(n, "%q is no weight from 1 to 1048575", weight)
+		}
+		set.Weight = uint32(w)
+	}
+	return set, nil
 }
 
 var releaseNames = [...]string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}

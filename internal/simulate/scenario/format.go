@@ -23,6 +23,9 @@ func (s *Scenario) Format() string {
 			fmt.Fprintf(&b, "seeds %d\n", s.Seeds)
 		}
 	}
+	if s.Fleet.Masters > 0 {
+		fmt.Fprintf(&b, "masters %d\n", s.Fleet.Masters)
+	}
 	if s.Fleet.Stop {
 		fmt.Fprintln(&b, "stop")
 	}
@@ -66,7 +69,7 @@ func (s *Scenario) formatNetwork(b *strings.Builder) {
 	for _, c := range []struct {
 		name string
 		p    sim.PPM
-	}{{"lose-request", n.LoseRequest}, {"lose-reply", n.LoseReply}, {"repeat", n.Repeat}, {"repeat-reply", n.RepeatReply}} {
+	}{{"lose-request", n.LoseRequest}, {"lose-reply", n.LoseReply}, {"repeat", n.Repeat}, {"repeat-reply", n.RepeatReply}, {"lose-message", n.LoseMessage}} {
 		if c.p > 0 {
 			fmt.Fprintf(b, " %s=%g%%", c.name, float64(c.p)/1e4)
 		}
@@ -108,13 +111,19 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 		name string
 		on   bool
 	}{{"no-guard", c.NoGuard}, {"truthful", c.Truthful}, {"no-deadline", c.NoDeadline}, {"from-reply", c.FromReply},
-		{"plain", c.Plain}, {"queue", c.Queue}, {"fence", c.Member.Fence != ""}} {
+		{"plain", c.Plain}, {"queue", c.Queue}, {"tracks", c.Tracks}, {"fence", c.Member.Fence != ""}} {
 		if f.on {
 			fmt.Fprintf(b, " %s", f.name)
 		}
 	}
 	if c.Key != "orders" {
 		fmt.Fprintf(b, " key=%s", c.Key)
+	}
+	for _, set := range c.Keys {
+		fmt.Fprintf(b, " keys=%s*%d", set.Prefix, set.Count)
+		if set.Weight != 0 {
+			fmt.Fprintf(b, "@%d", set.Weight)
+		}
 	}
 	if s.Fleet.Plan == nil {
 		formatHabits(b, c)
@@ -144,7 +153,11 @@ func formatHabits(b *strings.Builder, c *sim.Client) {
 func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
 	fmt.Fprintf(b, "latency %v\n", p.Latency)
 	for _, t := range p.Turns {
-		fmt.Fprintf(b, "turn %s at %v holds %v\n", s.name(t.Client), time.Duration(t.At), t.Hold)
+		fmt.Fprintf(b, "turn %s at %v holds %v", s.name(t.Client), time.Duration(t.At), t.Hold)
+		if t.Key != "" {
+			fmt.Fprintf(b, " on %s", t.Key)
+		}
+		fmt.Fprintln(b)
 	}
 	for _, d := range p.Delays {
 		fmt.Fprintf(b, "command %d of %s request=%v reply=%v", d.Nth, s.name(d.Client), d.Request, d.Reply)

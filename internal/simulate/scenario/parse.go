@@ -12,12 +12,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
+// mostClients and mostMasters bound what fits into the memory of a small machine.
+const mostClients, mostMasters, mostKeys = 100_000, 1024, 10_000_000
+
 // rule divides a scenario from its trace.
 const rule = "----"
 
 // Parse reads a scenario.
 func Parse(text string) (*Scenario, error) {
-	s := &Scenario{Seed: 1, Seeds: 1}
+	s := &Scenario{Seed: 1, Seeds: 1, names: map[string]int{}}
 	s.Fleet.Until = 30 * time.Second
 	s.Fleet.Network = sim.Network{Request: sim.Fixed(time.Millisecond), Reply: sim.Fixed(time.Millisecond), Timeout: time.Second}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -38,6 +41,9 @@ func Parse(text string) (*Scenario, error) {
 	if len(s.Fleet.Clients) == 0 {
 		return nil, fail(len(lines), "the scenario has no client")
 	}
+	if s.Fleet.Masters > 1 && s.Fleet.Plan != nil {
+		return nil, fail(len(lines), "turns that are written down are those of one server: leave out masters, or turn, command and latency")
+	}
 	slices.SortStableFunc(s.Fleet.Faults, func(a, b sim.Fault) int { return int(min(max(a.At-b.At, -1), 1)) })
 	return s, nil
 }
@@ -53,6 +59,12 @@ func (s *Scenario) line(n int, words []string) (err error) {
 		var count uint64
 		count, err = number(n, rest)
 		s.Seeds = int(count)
+	case "masters":
+		var masters uint64
+		if masters, err = number(n, rest); err == nil && (masters < 1 || masters > mostMasters) {
+			err = fail(n, "a cluster has 1 to %d masters here", mostMasters)
+		}
+		s.Fleet.Masters = int(masters)
 	case "stop":
 		s.Fleet.Stop = true
 	case "network":
@@ -86,7 +98,7 @@ func (s *Scenario) plan() *sim.Plan {
 	return s.Fleet.Plan
 }
 
-// network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P]
+// network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P] [lose-message=P]
 func (s *Scenario) network(n int, words []string) (err error) {
 	network := &s.Fleet.Network
 	if len(words) > 0 && !strings.Contains(words[0], "=") {
@@ -109,6 +121,8 @@ func (s *Scenario) network(n int, words []string) (err error) {
 			network.LoseReply, err = chance(n, value)
 		case "repeat":
 			network.Repeat, err = chance(n, value)
+		case "lose-message":
+			network.LoseMessage, err = chance(n, value)
 		case "repeat-reply":
 			network.RepeatReply, err = chance(n, value)
 		default:
@@ -154,10 +168,14 @@ func (s *Scenario) opening(n int, words []string) error {
 	return fail(n, "write: opening KEY VALUE, or: opening KEY expired 5s ago")
 }
 
-// turn reads: CLIENT at T holds D
+// turn reads: CLIENT at T holds D [on KEY]
 func (s *Scenario) turn(n int, words []string) error {
+	key := ""
+	if len(words) == 7 && words[5] == "on" {
+		key, words = words[6], words[:5]
+	}
 	if len(words) != 5 || words[1] != "at" || words[3] != "holds" {
-		return fail(n, "write: turn CLIENT at TIME holds DURATION")
+		return fail(n, "write: turn CLIENT at TIME holds DURATION, and: on KEY, of a client with keys=")
 	}
 	who, err := s.who(n, words[0])
 	if err != nil {
@@ -167,8 +185,12 @@ func (s *Scenario) turn(n int, words []string) error {
 	if err != nil {
 		return err
 	}
+	c := &s.Fleet.Clients[who]
+	if key != "" && !slices.ContainsFunc(c.Keys, func(set sim.KeySet) bool { return set.Has(key) }) || key == "" && len(c.Keys) > 0 {
+		return fail(n, "say on which of its keys= %s takes its turn, and only where it has some", words[0])
+	}
 	hold, err := span(n, words[4])
-	s.plan().Turns = append(s.plan().Turns, sim.Turn{Client: who, At: protocol.Instant(at), Hold: hold})
+	s.plan().Turns = append(s.plan().Turns, sim.Turn{Client: who, At: protocol.Instant(at), Hold: hold, Key: key})
 	return err
 }
 
@@ -264,10 +286,8 @@ func (s *Scenario) expect(n int, words []string) error {
 
 // who finds a client by its name.
 func (s *Scenario) who(n int, name string) (int, error) {
-	for i := range s.Fleet.Clients {
-		if s.Fleet.Clients[i].Name == name {
-			return i, nil
-		}
+	if i, known := s.names[name]; known {
+		return i, nil
 	}
 	return 0, fail(n, "no client is named %q", name)
 }

@@ -38,6 +38,8 @@ type Scenario struct {
 	Trace []string
 	// HasTrace tells that the file wants a trace, even if it is empty.
 	HasTrace bool
+
+	names map[string]int // of the clients
 }
 
 // Expectation compares one count of a run.
@@ -98,7 +100,7 @@ func pairs(t *sim.Tally, what string) (n int64, ok bool) {
 	return n, ok
 }
 
-// Run runs the scenario. With a trace function, only the first seed is traced.
+// Run runs the scenario's seeds one after the other. With a trace function, only the first seed is traced.
 func (s *Scenario) Run(w *sim.World, trace func(*sim.Record)) (sim.Result, sim.Tally) {
 	var sum sim.Tally
 	var first sim.Result

@@ -54,7 +54,7 @@ func (s *Session) beginAcquire() {
 		s.running = bridgeAcquire
 		s.Value = s.bridgeValue()
 		s.bridgeAcquire = protocol.BridgeAcquire{
-			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.Member.Fence, FenceTTL: fenceTTL,
+			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
 			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
 		}
@@ -85,12 +85,12 @@ func (s *Session) beginRenew() {
 	case Bridge:
 		s.running = bridgeRenew
 		s.bridgeRenew = protocol.BridgeRenew{
-			Key: s.Key, Guard: s.Guard(), Fence: s.Member.Fence, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease,
+			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease,
 		}
 	default:
 		s.running = modernRenew
 		s.modernRenew = protocol.ModernRenew{
-			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Redisson: s.Redisson,
+			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson,
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (s *Session) beginRelease() {
 			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
 		if s.Member.Queue {
 			r := &s.bridgeRelease
-			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.Member.Fence, fenceTTL
+			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.fenceKey, fenceTTL
 		}
 	default:
 		if s.Redisson {
@@ -118,7 +118,7 @@ func (s *Session) beginRelease() {
 		}
 		s.running = modernRelease
 		s.modernRelease = protocol.ModernRelease{
-			Key: s.Key, Token: s.Value, Fence: s.Member.Fence, FenceTTL: fenceTTL,
+			Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL,
 		}
 		if s.Member.Queue {
 			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
@@ -203,7 +203,7 @@ func (s *Session) tryModern() {
 		s.running = modernQueue
 		s.modernQueue = protocol.ModernQueue{
 			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
-			QueueTTL: 3 * s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL, Share: s.Share,
+			QueueTTL: 3 * s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Share: s.Share,
 			MaxSleep: s.maxSleep(), Tries: 3,
 		}
 		if s.Yield > 0 {
@@ -213,7 +213,7 @@ func (s *Session) tryModern() {
 	}
 	s.running = modernAcquire
 	s.modernAcquire = protocol.ModernAcquire{
-		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.Member.Fence, FenceTTL: fenceTTL,
+		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL,
 	}
 }
 

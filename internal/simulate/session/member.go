@@ -83,6 +83,9 @@ type Member struct {
 	Queue bool
 	// Polls, with Queue, makes it listen to no message: it finds a lock that was handed to it when it asks.
 	Polls bool
+	// Tracks makes a bridge or modern client hear of the next change of a key that it has found held, as client tracking does.
+	// Only the simulator knows it: to the explorer every sleep may end at any time.
+	Tracks bool
 	// Claim, of a client that queues, is for how long a lock is its own that is handed to it, before it
 	// has spoken; 0 is a third of Lease. MaxSleep is the longest time between two of its questions; 0 is Lease.
 	Claim    time.Duration

@@ -32,7 +32,8 @@ type Reading struct {
 // Session is a client in its turn.
 type Session struct {
 	*Member
-	ID    uint8
+	ID    uint32
+	Key   string // the lock of this turn: Member.Key, unless On named another
 	Phase Phase
 	Turn  uint32
 
@@ -56,6 +57,8 @@ type Session struct {
 	sent    protocol.Command // the command under way
 	running machineKind
 	guard   string // the guard's name, once asked for
+
+	fenceKey string // of the fencing counter; empty for none
 
 	legacyAcquire protocol.LegacyAcquire
 	legacyRenew   protocol.LegacyRenew
@@ -103,11 +106,22 @@ const (
 
 // New makes the session of the id-th client.
 func New(id int, member *Member) Session {
-	return Session{Member: member, ID: uint8(id)}
+	return Session{Member: member, ID: uint32(id), Key: member.Key, fenceKey: member.Fence}
+}
+
+// On makes the next turn one at another key. Fence is the key of its fencing counter, which a member without fencing
+// does not use.
+func (s *Session) On(key, fence string) {
+	if s.Key != key {
+		s.Key, s.guard = key, ""
+	}
+	if s.Member.Fence != "" {
+		s.fenceKey = fence
+	}
 }
 
 // Reset brings the session back to its beginning.
-func (s *Session) Reset() { *s = Session{Member: s.Member, ID: s.ID} }
+func (s *Session) Reset() { *s = New(int(s.ID), s.Member) }
 
 // Acquire begins a turn.
 func (s *Session) Acquire(now Reading) protocol.Step {
@@ -167,8 +181,7 @@ func (s *Session) giveUp(now Reading) protocol.Step {
 
 // Crash ends the process: nothing of it remains but what it sent.
 func (s *Session) Crash() {
-	member, id, turn := s.Member, s.ID, s.Turn
-	*s = Session{Member: member, ID: id, Turn: turn, Phase: Dead, guard: s.guard}
+	*s = Session{Member: s.Member, ID: s.ID, Key: s.Key, fenceKey: s.fenceKey, Turn: s.Turn, Phase: Dead, guard: s.guard}
 }
 
 // Restart is the process coming back, knowing nothing.

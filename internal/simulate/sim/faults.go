@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // befall draws the faults that a client's Chaos holds for this run.
@@ -56,7 +54,7 @@ func (w *World) pause(m *member, d time.Duration) {
 
 // crash ends the process. What it has sent arrives all the same.
 func (w *World) crash(m *member, restart time.Duration) {
-	if m.session.Phase == session.Dead {
+	if m.dead {
 		return
 	}
 	w.referee.crashes(w, m)
@@ -66,9 +64,9 @@ func (w *World) crash(m *member, restart time.Duration) {
 	m.asleep, m.grant = false, protocol.Reply{}
 	m.flight = -1
 	m.paused = 0
-	m.session.Crash()
-	if restart > 0 {
-		m.session.Restart()
+	m.dead = restart <= 0
+	w.rest(m)
+	if !m.dead {
 		w.wantAgain(m, restart)
 	}
 }
@@ -80,42 +78,22 @@ func (w *World) strikeServer(f *Fault) {
 	case SlewClock:
 		w.clock.Slew(w.now, f.By)
 	case RestartEmpty:
-		w.store.Reset()
+		w.setnx = 0
+		for i := range w.rooms {
+			w.rooms[i].store.Reset()
+		}
 	case Failover:
-		w.store.Restore(w.history.asOf(w.now.Add(-f.By)))
+		for i := range w.rooms {
+			w.rooms[i].store.Restore(w.replicas[f.replica+i])
+		}
 	}
 	w.referee.lost(w)
 }
 
-// history remembers how the keys were, as far back as a failover in the run may need.
-type history struct {
-	on   bool
-	past []moment
-}
-
-type moment struct {
-	at      protocol.Instant
-	entries []model.Entry
-}
-
-func (h *history) reset(fleet *Fleet) {
-	h.past = h.past[:0]
-	h.on = slices.ContainsFunc(fleet.Faults, func(f Fault) bool { return f.Kind == Failover })
-}
-
-// note remembers the keys after a command that changed them.
-func (h *history) note(w *World) {
-	if h.on && (w.store.Last.Wrote || w.store.Last.Removed) {
-		h.past = append(h.past, moment{w.now, slices.Clone(w.store.Entries())})
+// remember keeps what the keys hold now, as a replica does that will see no more before the failover.
+func (w *World) remember(f *Fault) {
+	f.replica = len(w.replicas)
+	for i := range w.rooms {
+		w.replicas = append(w.replicas, slices.Clone(w.rooms[i].store.Entries()))
 	}
-}
-
-// asOf returns the keys as they were at t.
-func (h *history) asOf(t protocol.Instant) []model.Entry {
-	for i := len(h.past) - 1; i >= 0; i-- {
-		if h.past[i].at <= t {
-			return h.past[i].entries
-		}
-	}
-	return nil
 }

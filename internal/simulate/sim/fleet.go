@@ -18,6 +18,12 @@ type Fleet struct {
 	Opening []model.Entry
 	// Stop ends a run at its first overlap.
 	Stop bool
+	// MostOps ends a master's run after so many server operations; 0 is no bound. Result.Simulated says how far it came.
+	MostOps int64
+	// Masters is over how many masters of a cluster the keys are spread by their slots; 0 is one. Each has its own
+	// connections, and a client with keys on several works on each of them as a process with a thread for each does: with
+	// one clock, and the same pauses and crashes everywhere. Faults of the server befall all masters. With a Plan it is 0.
+	Masters int
 	// Plan replaces every random decision.
 	Plan *Plan
 }
@@ -32,8 +38,20 @@ type Client struct {
 	Hold     Distribution // how long the work takes
 	Overrun  PPM          // chance that the work takes OverrunBy more
 	OverBy   Distribution
-	Turns    int // 0 is without end
-	Chaos    Chaos
+	// FirstHold, if set, is how long the work of the first turn takes: what follows from one long hold is seen so.
+	FirstHold Distribution
+	Dies      PPM // chance that the process dies inside, at any time of its work; it restarts as Chaos.Restart says
+	Turns     int // 0 is without end
+	Chaos     Chaos
+	// Keys, if set, are what the client works on instead of Member.Key: each turn draws one.
+	Keys []KeySet
+}
+
+// KeySet is Count keys of one kind: Prefix and a number from 0. Clients that name the same Prefix share its keys.
+type KeySet struct {
+	Prefix string
+	Count  int
+	Weight uint32 // how often a key of this set is drawn, beside those of the client's other sets; 0 is 1
 }
 
 // Chaos is what befalls a client at random; a zero Every is never.
@@ -49,6 +67,7 @@ type Network struct {
 	LoseReply      PPM           // the command runs, its reply is lost
 	Repeat         PPM           // the command arrives a second time (a client that resends), a Request delay later
 	RepeatReply    PPM           // the reply comes twice; the client must not take it for another's
+	LoseMessage    PPM           // a grant or an invalidation never comes; one that comes takes as long as a reply
 	Timeout        time.Duration // after which a client gives up waiting for a reply
 }
 
@@ -64,6 +83,8 @@ type Fault struct {
 	Kind   FaultKind
 	Client int           // -1 is the server
 	By     time.Duration // how long, or how far
+
+	replica int // Failover: where in the world's replicas the one begins that takes over
 }
 
 // FaultKind names a fault.
@@ -95,6 +116,7 @@ type Turn struct {
 	Client int
 	At     protocol.Instant
 	Hold   time.Duration
+	Key    string // empty: the client's own
 }
 
 // Delay is what happened to the Nth command (from 1) that a client sent.

@@ -10,13 +10,13 @@ import (
 
 // executes sees a command run at the server.
 func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply) {
-	effect := &w.store.Last
+	effect := &w.rooms[f.room].store.Last
 	own := writer(f.client, f.turn)
 	w.hashCommand(f, reply)
 	if w.Trace != nil {
 		w.noteCommand(m, f, reply)
 	}
-	current := f.turn == m.session.Turn && f.process == m.process
+	current := f.turn == m.turn && f.process == m.process
 	switch f.command.Op {
 	case protocol.SetNX:
 		if effect.Had {
@@ -43,32 +43,32 @@ func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply
 }
 
 // author returns the client that wrote a value, if it still is in that turn.
-func (w *World) author(tag uint32) *member {
-	n := int(tag>>24) - 1
+func (w *World) author(tag uint64) *member {
+	n := int(tag>>32) - 1
 	if n < 0 || n >= len(w.members) {
 		return nil
 	}
-	if m := &w.members[n]; m.session.Turn&0xffffff == tag&0xffffff {
+	if m := &w.members[n]; m.turn == uint32(tag) {
 		return m
 	}
 	return nil
 }
 
 // meets sees an attempt find the key taken: by a holder, by one that is about to be, or by a ghost.
-func (r *referee) meets(w *World, m *member, by uint32, current bool) {
-	if m.view.blocked || !current || len(r.rooms[m.room].inside) > 0 {
+func (r *referee) meets(w *World, m *member, by uint64, current bool) {
+	if m.view.blocked || !current || len(w.rooms[m.room].inside) > 0 {
 		return
 	}
 	if a := w.author(by); a != nil && (a.view.inside || a.flight >= 0) {
 		return // being acquired or released just now
 	}
 	m.view.blocked = true
-	r.hazard(w, Ghost, int(m.number), int(by>>24)-1)
+	r.hazard(w, Ghost, int(m.number), int(by>>32)-1)
 }
 
 // looksLate sees a client read a value whose lease is over in truth, but not by its own clock. By
 // design a dead lease lasts up to two units longer: the extra one, and the strict comparison.
-func (r *referee) looksLate(w *World, m *member, by uint32, value string) {
+func (r *referee) looksLate(w *World, m *member, by uint64, value string) {
 	a := w.author(by)
 	if m.view.late || a == nil || !m.Scheme.Old() || !a.Scheme.Old() || a.view.leaseEnd == 0 ||
 		w.now <= a.view.leaseEnd.Add(2*a.Dialect.Unit.Resolution()) {
@@ -82,7 +82,7 @@ func (r *referee) looksLate(w *World, m *member, by uint32, value string) {
 
 // takes sees a GETSET replace another's value. Whether that was a takeover or a clobber is known when
 // its sender has made up its mind.
-func (r *referee) takes(w *World, m *member, f *flight, from uint32, old string) {
+func (r *referee) takes(w *World, m *member, f *flight, from uint64, old string) {
 	v := &m.view
 	v.took, v.taken = true, from
 	a := w.author(from)
@@ -92,7 +92,7 @@ func (r *referee) takes(w *World, m *member, f *flight, from uint32, old string)
 	was, okOld := m.Dialect.ExpiresAt(old)
 	is, okNew := m.Dialect.ExpiresAt(f.command.Value)
 	v.shorter = okOld && okNew && is < was
-	if f.turn != m.session.Turn || f.process != m.process || m.session.Phase != session.Acquiring { // nobody will hear the reply
+	if f.turn != m.turn || f.process != m.process || m.session.Phase != session.Acquiring { // nobody will hear the reply
 		r.judgeTakeover(w, m, false)
 	}
 }
@@ -104,7 +104,7 @@ func (r *referee) judgeTakeover(w *World, m *member, won bool) {
 		return
 	}
 	v.took = false
-	other := int(v.taken>>24) - 1
+	other := int(v.taken>>32) - 1
 	switch {
 	case won && v.present && v.taken != v.read:
 		r.hazard(w, DoubleWin, int(m.number), other)
@@ -121,14 +121,18 @@ func (r *referee) judgeTakeover(w *World, m *member, won bool) {
 }
 
 // deletes sees a key vanish that another client inside relies on.
-func (r *referee) deletes(w *World, m *member, removed, own uint32) {
+func (r *referee) deletes(w *World, m *member, removed, own uint64) {
 	if removed == own {
 		return
 	}
-	for _, n := range r.rooms[m.room].inside {
-		if n != m.number {
-			r.hazard(w, StaleDelete, int(m.number), int(n))
-			return
+	victim := int32(-1)
+	a := w.author(removed)
+	for _, n := range w.rooms[m.room].inside {
+		if n != m.number && (victim < 0 || a != nil && n == a.number) {
+			victim = n
 		}
+	}
+	if victim >= 0 {
+		r.hazard(w, StaleDelete, int(m.number), int(victim))
 	}
 }

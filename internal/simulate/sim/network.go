@@ -11,11 +11,12 @@ type flight struct {
 	command protocol.Command
 	reply   protocol.Reply
 	back    time.Duration // how long the reply takes
-	client  uint8
+	client  int32
 	legs    uint8 // events in the queue that still need the flight
 	fate    Fate
 	process uint32
 	turn    uint32
+	room    int32
 }
 
 // send puts a command on its way. What becomes of it is decided here, so that each event needs to be
@@ -26,7 +27,7 @@ func (w *World) send(m *member, command *protocol.Command) {
 	f := &w.flights[n]
 	*f = flight{
 		command: *command, back: d.Reply, client: m.number, fate: d.Fate,
-		process: m.process, turn: m.session.Turn,
+		process: m.process, turn: m.turn, room: m.room,
 	}
 	m.flight = n
 	w.referee.sends(w, m)
@@ -79,13 +80,20 @@ func (w *World) execute(e event) {
 	f := &w.flights[e.flight]
 	again := f.fate == Repeated && e.stamp == repeats
 	m := &w.members[f.client]
-	serverNow := w.clock.Read(w.now).Wall
-	reply := w.store.Exec(serverNow, uint32(f.client), writer(f.client, f.turn), &f.command)
-	w.ops++
-	w.history.note(w)
-	if len(w.store.Published) > 0 {
-		w.publish(f.back)
+	store := &w.rooms[f.room].store
+	store.SetNX = w.setnx
+	reply := store.Exec(w.clock.Read(w.now).Wall, uint32(f.client), writer(f.client, f.turn), &f.command)
+	w.setnx = store.SetNX
+	if w.ops++; w.ops == w.fleet.MostOps {
+		w.stopped = true
+	}
+	w.referee.tally.Commands[f.command.Op]++
+	if len(store.Published) > 0 {
+		w.publish(store.Published, f.back)
 		f = &w.flights[e.flight] // publishing may have moved them
+	}
+	if w.invalidate(m, f, &reply) {
+		f = &w.flights[e.flight]
 	}
 	w.referee.executes(w, m, f, &reply)
 
@@ -117,7 +125,7 @@ func (w *World) hear(m *member, n int32) {
 }
 
 // writer names a client's turn: what the store remembers of each value.
-func writer(client uint8, turn uint32) uint32 { return uint32(client+1)<<24 | turn&0xffffff }
+func writer(client int32, turn uint32) uint64 { return uint64(client+1)<<32 | uint64(turn) }
 
 func (w *World) takeOff() int32 {
 	if n := len(w.free); n > 0 {

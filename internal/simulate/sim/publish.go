@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
@@ -11,8 +13,8 @@ import (
 // waits for the lock.
 func (w *World) listeners(channel string) int {
 	n := 0
-	for i := range w.members {
-		if m := &w.members[i]; m.session.Phase == session.Acquiring && m.Queue && m.session.Channel() == channel {
+	for _, i := range w.channels[channel] {
+		if m := &w.members[i]; m.session.Phase == session.Acquiring && m.Queue {
 			n++
 		}
 	}
@@ -20,19 +22,54 @@ func (w *World) listeners(channel string) int {
 }
 
 // publish sends the server's messages on their way.
-func (w *World) publish(delay time.Duration) {
-	for _, message := range w.store.Published {
-		for i := range w.members {
+func (w *World) publish(messages []model.Message, delay time.Duration) {
+	for _, message := range messages {
+		w.referee.tally.Messages++
+		for _, i := range w.channels[message.Channel] {
 			m := &w.members[i]
-			if m.session.Phase != session.Acquiring || m.session.Channel() != message.Channel {
+			if m.session.Phase != session.Acquiring {
 				continue
 			}
-			n := w.takeOff()
 			_, reply := session.ReadMessage(message.Text)
-			w.flights[n] = flight{client: m.number, legs: 1, reply: reply}
-			w.schedule(event{at: w.now.Add(max(delay, 1)), client: m.number, kind: told, flight: n, stamp: m.process})
+			w.message(m, reply, delay)
 		}
 	}
+}
+
+// message sends a client word that no command of its own asked for.
+func (w *World) message(m *member, reply protocol.Reply, delay time.Duration) {
+	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.chance) {
+		return
+	}
+	n := w.takeOff()
+	w.flights[n] = flight{client: m.number, legs: 1, reply: reply}
+	w.schedule(event{at: w.now.Add(max(delay, 1)), client: m.number, kind: told, flight: n, stamp: m.process})
+}
+
+// invalidate tells those who track the key that it has changed, each once; a waiter that has looked at the key is one of them
+// from then on. It returns whether flights may have moved. A key whose TTL is over changes when a command finds that out.
+func (w *World) invalidate(m *member, f *flight, reply *protocol.Reply) (moved bool) {
+	room := &w.rooms[f.room]
+	if last := &room.store.Last; (last.Wrote || last.Removed) && len(room.watchers) > 0 {
+		back := f.back
+		if back < 0 {
+			back = w.fleet.Network.Timeout
+		}
+		for _, i := range room.watchers {
+			watcher := &w.members[i]
+			if watcher == m || watcher.room != f.room || watcher.session.Phase != session.Acquiring {
+				continue
+			}
+			w.referee.tally.Messages++
+			w.message(watcher, protocol.Reply{Kind: protocol.Woke}, back)
+			moved = true
+		}
+		room.watchers = room.watchers[:0]
+	}
+	if m.Tracks && m.turn == f.turn && m.session.Phase == session.Acquiring && !slices.Contains(room.watchers, m.number) {
+		room.watchers = append(room.watchers, m.number)
+	}
+	return moved
 }
 
 // tell gives a client a message, now or when its machine sleeps next.

@@ -6,10 +6,10 @@ import "github.com/lockmigrate/lockmigrate/internal/protocol"
 // collect.
 type event struct {
 	at     protocol.Instant
-	order  uint32 // of scheduling: what decides between equal times
+	order  uint64 // of scheduling: what decides between equal times
 	stamp  uint32 // of the client's process or hold: an event of an earlier one is void
 	flight int32  // the command concerned
-	client uint8
+	client int32
 	kind   eventKind
 }
 
@@ -22,9 +22,10 @@ const (
 	wakes                       // the machine's sleep is over
 	workEnds                    // the critical section is over
 	renewalDue
-	beliefEnds // the holder's own deadline
-	told       // a message from the server's publish and subscribe
-	faultDue   // flight is the index of the fault
+	beliefEnds  // the holder's own deadline
+	told        // a message from the server's publish and subscribe
+	faultDue    // flight is the index of the fault
+	replicaSees // ... of the failover to a replica that has seen everything until now
 )
 
 // queue is a binary heap ordered by time, then by order of scheduling.

@@ -61,7 +61,13 @@ type Tally struct {
 	Waited      time.Duration
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
+	Commands    [Ops]int64    // that ran at the server, by their Op
+	Messages    int64         // that the server published, or sent to those who track a key
+	Held        time.Duration // true time for which keys were held, all keys together
 }
+
+// Ops is how many numbers a kind of command can have.
+const Ops = 256
 
 // Add sums two tallies.
 func (t *Tally) Add(u *Tally) {
@@ -85,21 +91,19 @@ func (t *Tally) Add(u *Tally) {
 	t.Waited += u.Waited
 	t.LongestWait = max(t.LongestWait, u.LongestWait)
 	t.Blocked += u.Blocked
+	for i := range t.Commands {
+		t.Commands[i] += u.Commands[i]
+	}
+	t.Messages += u.Messages
+	t.Held += u.Held
 }
 
 // referee sees true time and everybody's mind. A client is inside from the moment in which it learns
 // that it acquired the lock, to the moment in which it begins to release it, learns of its loss, or
 // dies: that is when it may touch what the lock protects.
 type referee struct {
-	tally Tally
-	rooms []room // one a key
-}
-
-// room is what one lock protects.
-type room struct {
-	inside    []uint8 // the clients inside, in order of entry
-	since     protocol.Instant
-	lastFence int64
+	tally   Tally
+	busiest Busiest
 }
 
 // view is what the referee remembers of one client.
@@ -109,8 +113,8 @@ type view struct {
 	wanted   protocol.Instant
 	asked    protocol.Instant // when the command under way was computed and sent
 	leaseEnd protocol.Instant // true time at which the present hold's lease is over
-	read     uint32           // who wrote the value that GET returned
-	taken    uint32           // who wrote the value that the takeover replaced
+	read     uint64           // who wrote the value that GET returned
+	taken    uint64           // who wrote the value that the takeover replaced
 	robbed   bool             // ... and was still inside under an unexpired lease
 	present  bool             // ... and was still inside
 	took     bool             // the last command was a takeover that replaced a value
@@ -123,33 +127,10 @@ type view struct {
 	ghostAt  protocol.Instant
 }
 
-// reset shows each client of a fleet to the room of its key.
-func (r *referee) reset(w *World) {
-	r.tally, r.rooms = Tally{}, r.rooms[:0]
-	for i := range w.members {
-		m := &w.members[i]
-		m.room = len(r.rooms)
-		for j := range i {
-			if w.members[j].Key == m.Key {
-				m.room = w.members[j].room
-				break
-			}
-		}
-		if m.room == len(r.rooms) {
-			if len(r.rooms) < cap(r.rooms) {
-				r.rooms = r.rooms[:m.room+1]
-			} else {
-				r.rooms = append(r.rooms, room{})
-			}
-			r.rooms[m.room] = room{inside: r.rooms[m.room].inside[:0]}
-		}
-	}
-}
-
 func (r *referee) wants(w *World, m *member) {
 	r.tally.Turns++
 	m.view = view{wanted: w.now}
-	w.note(Record{Kind: Wants, Client: int8(m.number)})
+	w.note(Record{Kind: Wants, Client: m.number})
 }
 
 func (r *referee) sends(w *World, m *member) {
@@ -159,7 +140,7 @@ func (r *referee) sends(w *World, m *member) {
 
 func (r *referee) waits(w *World, m *member) {
 	r.judgeTakeover(w, m, false)
-	inside := r.rooms[m.room].inside
+	inside := w.rooms[m.room].inside
 	if v := &m.view; len(inside) == 0 && v.ghostAt == 0 {
 		v.ghostAt = w.now
 	} else if len(inside) > 0 {
@@ -175,7 +156,7 @@ func (r *referee) hears(w *World, m *member, reply *protocol.Reply) {
 
 // concludes sees a client's verdict.
 func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
-	w.note(Record{Kind: Concludes, Client: int8(m.number), Verdict: verdict, Phase: m.session.Ended})
+	w.note(Record{Kind: Concludes, Client: m.number, Verdict: verdict, Phase: m.session.Ended})
 	switch m.session.Ended {
 	case session.Acquiring:
 		r.judgeTakeover(w, m, verdict == protocol.Acquired)
@@ -212,8 +193,8 @@ func (r *referee) enters(w *World, m *member) {
 	if v.ghostAt != 0 {
 		r.tally.Blocked += w.now.Sub(v.ghostAt)
 	}
-	w.note(Record{Kind: Enters, Client: int8(m.number), Lease: v.leaseEnd})
-	room := &r.rooms[m.room]
+	w.note(Record{Kind: Enters, Client: m.number, Lease: v.leaseEnd})
+	room := &w.rooms[m.room]
 	if f := m.session.Fence; f != 0 {
 		if f <= room.lastFence {
 			r.hazard(w, FenceDisorder, int(m.number), -1)
@@ -223,12 +204,18 @@ func (r *referee) enters(w *World, m *member) {
 	for _, other := range room.inside {
 		o := &w.members[other]
 		r.tally.Overlaps++
+		if w.Overlap != nil {
+			w.Overlap(int(m.number), int(other))
+		}
 		r.tally.Pairs[o.Scheme][m.Scheme]++
 		r.overran(w, o)
-		w.note(Record{Kind: Overlaps, Client: int8(m.number), Other: int8(other)})
+		w.note(Record{Kind: Overlaps, Client: m.number, Other: other})
 		w.stopped = w.fleet.Stop
 	}
-	if len(room.inside) == 1 {
+	switch len(room.inside) {
+	case 0:
+		room.heldSince = w.now
+	case 1:
 		room.since = w.now
 	}
 	room.inside = append(room.inside, m.number)
@@ -248,7 +235,7 @@ func (r *referee) leaves(w *World, m *member) {
 		return
 	}
 	m.view.inside = false
-	w.note(Record{Kind: Leaves, Client: int8(m.number)})
+	w.note(Record{Kind: Leaves, Client: m.number})
 	r.overran(w, m)
 	r.out(w, m)
 }
@@ -263,13 +250,22 @@ func (r *referee) overran(w *World, m *member) {
 
 // out strikes a client off the list of those inside.
 func (r *referee) out(w *World, m *member) {
-	room := &r.rooms[m.room]
+	room := &w.rooms[m.room]
 	if i := slices.Index(room.inside, m.number); i >= 0 {
 		room.inside = slices.Delete(room.inside, i, i+1)
 	}
-	if len(room.inside) == 1 {
+	switch len(room.inside) {
+	case 0:
+		r.freed(w, room)
+	case 1:
 		r.overlapped(w, room)
 	}
+}
+
+func (r *referee) freed(w *World, room *room) {
+	d := w.now.Sub(room.heldSince)
+	room.held += d
+	r.tally.Held += d
 }
 
 func (r *referee) overlapped(w *World, room *room) {
@@ -286,7 +282,7 @@ func (r *referee) crashes(w *World, m *member) {
 }
 
 func (r *referee) strikes(w *World, f *Fault) {
-	w.note(Record{Kind: Strikes, Client: int8(f.Client), Fault: f})
+	w.note(Record{Kind: Strikes, Client: int32(f.Client), Fault: f})
 	if f.Client >= 0 && w.members[f.Client].view.inside && (f.Kind == StepClock || f.Kind == Pause) {
 		r.hazard(w, StepHazard, f.Client, -1)
 	}
@@ -294,10 +290,10 @@ func (r *referee) strikes(w *World, f *Fault) {
 
 // lost counts the holders whose value a fault of the server took away.
 func (r *referee) lost(w *World) {
-	for i := range r.rooms {
-		for _, n := range r.rooms[i].inside {
+	for i := range w.rooms {
+		for _, n := range w.rooms[i].inside {
 			m := &w.members[n]
-			if e, ok := w.store.Look(w.clock.Read(w.now).Wall, m.Key); !ok || e.Value != m.session.Value {
+			if e, ok := w.rooms[i].store.Look(w.clock.Read(w.now).Wall, w.rooms[i].key); !ok || e.Value != m.session.Value {
 				r.hazard(w, LostUpdate, int(n), -1)
 			}
 		}
@@ -305,14 +301,19 @@ func (r *referee) lost(w *World) {
 }
 
 func (r *referee) finish(w *World) {
-	for i := range r.rooms {
-		if room := &r.rooms[i]; len(room.inside) > 1 {
+	for i := range w.rooms {
+		room := &w.rooms[i]
+		if len(room.inside) > 1 {
 			r.overlapped(w, room)
 		}
+		if len(room.inside) > 0 {
+			r.freed(w, room)
+		}
+		r.busiest.add(Busiest{room.key, room.held})
 	}
 }
 
 func (r *referee) hazard(w *World, h Hazard, client, other int) {
 	r.tally.Hazards[h]++
-	w.note(Record{Kind: Endangers, Hazard: h, Client: int8(client), Other: int8(other)})
+	w.note(Record{Kind: Endangers, Hazard: h, Client: int32(client), Other: int32(other)})
 }

@@ -30,8 +30,8 @@ func (k RecordKind) String() string { return recordKinds[k] }
 type Record struct {
 	At      protocol.Instant // true time
 	Kind    RecordKind
-	Client  int8 // -1 is the server
-	Other   int8
+	Client  int32 // -1 is the server
+	Other   int32
 	Hazard  Hazard
 	Verdict protocol.Verdict
 	Phase   session.Phase
@@ -64,10 +64,11 @@ func (w *World) emit(r Record) {
 
 func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
 	r := Record{
-		At: w.now, Kind: Executes, Client: int8(m.number), Command: f.command, Reply: *reply,
+		At: w.now, Kind: Executes, Client: m.number, Command: f.command, Reply: *reply,
 		Sent: m.view.asked, Error: m.clock.Error(w.now),
 	}
-	r.Key, r.Exists = w.store.Look(w.clock.Read(w.now).Wall, m.Key)
+	room := &w.rooms[f.room]
+	r.Key, r.Exists = room.store.Look(w.clock.Read(w.now).Wall, room.key)
 	w.Trace(&r)
 }
 

@@ -20,23 +20,64 @@ func (w *World) wantAgain(m *member, in time.Duration) {
 	w.after(m, in, turnBegins)
 }
 
+// rise gives a client a session for its turn.
+func (w *World) rise(m *member) {
+	if n := len(w.sessions); n > 0 {
+		m.session, w.sessions = w.sessions[n-1], w.sessions[:n-1]
+	} else {
+		m.session = new(session.Session)
+	}
+	*m.session = session.New(int(m.number), &m.Member)
+	m.session.Turn = m.turn
+	m.turn++
+	room := &w.rooms[m.room]
+	m.session.On(room.key, room.fence)
+}
+
+// rest takes the session of a client whose turn is over.
+func (w *World) rest(m *member) {
+	if m.session != &w.idle {
+		w.sessions = append(w.sessions, m.session)
+		m.session = &w.idle
+	}
+}
+
+// nextTurn ends a turn and draws when the next one begins.
+func (w *World) nextTurn(m *member) {
+	w.rest(m)
+	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.chance), m.hold))
+}
+
 func (w *World) beginTurn(m *member) {
-	if m.session.Phase != session.Idle {
+	if m.session != &w.idle {
 		return
 	}
 	m.turns++
 	if w.fleet.Plan != nil {
 		m.hold = m.planned[0].Hold
+		if key := m.planned[0].Key; key != "" {
+			m.room = w.byName[key]
+		}
 		m.planned = m.planned[1:]
 	} else {
-		m.hold = m.Hold.Draw(&m.chance)
+		m.room = m.habit.pick(&m.chance)
+		hold := m.Hold
+		if m.turns == 1 && len(m.FirstHold) > 0 {
+			hold = m.FirstHold
+		}
+		m.hold = hold.Draw(&m.chance)
 		if m.Overrun.Hits(&m.chance) {
 			m.hold += m.OverBy.Draw(&m.chance)
 		}
 	}
 	if w.Recorded != nil {
-		w.Recorded.Turns = append(w.Recorded.Turns, Turn{Client: int(m.number), At: w.now, Hold: m.hold})
+		turn := Turn{Client: int(m.number), At: w.now, Hold: m.hold}
+		if len(m.Keys) > 0 {
+			turn.Key = w.rooms[m.room].key
+		}
+		w.Recorded.Turns = append(w.Recorded.Turns, turn)
 	}
+	w.rise(m)
 	m.grant = protocol.Reply{}
 	w.referee.wants(w, m)
 	w.follow(m, m.session.Acquire(m.clock.Read(w.now)))
@@ -74,9 +115,9 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 			w.follow(m, step)
 			return
 		}
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 	default:
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 	}
 }
 
@@ -85,6 +126,13 @@ func (w *World) startWork(m *member) {
 	m.workOver = false
 	m.workEnds = w.now.Add(m.hold)
 	w.after(m, m.hold, workEnds)
+	if m.Dies.Hits(&m.chance) && m.hold > 0 {
+		w.faults = append(w.faults, Fault{At: w.now.Add(time.Duration(m.chance.Below(uint64(m.hold)))), Kind: Crash, Client: int(m.number), By: m.Chaos.Restart.Draw(&m.chance)})
+		w.schedule(event{at: w.faults[len(w.faults)-1].At, kind: faultDue, flight: int32(len(w.faults) - 1)})
+		if w.Recorded != nil {
+			w.RecordedFaults = append(w.RecordedFaults, w.faults[len(w.faults)-1])
+		}
+	}
 	w.armDeadline(m)
 	w.expectRenewal(m, m.Renew)
 }
@@ -111,7 +159,7 @@ func (w *World) renewed(m *member, verdict protocol.Verdict) {
 			w.follow(m, step)
 			return
 		}
-		w.wantAgain(m, m.Think.Draw(&m.chance))
+		w.nextTurn(m)
 		return
 	}
 	if m.workOver {

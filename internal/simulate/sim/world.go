@@ -17,24 +17,28 @@ type World struct {
 	Recorded *Plan
 	// RecordedFaults receives the faults of the run, those of Chaos included.
 	RecordedFaults []Fault
+	// Overlap, if set, is called when a client comes in while another is inside.
+	Overlap func(came, inside int)
 
 	fleet   *Fleet
 	now     protocol.Instant
 	end     protocol.Instant
-	order   uint32
+	order   uint64
 	queue   queue
 	flights []flight
 	free    []int32 // flights that can be used again
 	faults  []Fault
 	members []member
-	chance  Generator // of the network
-	store   model.Store
 	clock   Clock // the server's
-	history history
-	referee referee
-	hash    uint64
-	ops     int64
-	stopped bool
+	setnx   int64 // how often the server has run SETNX
+	keyspace
+	sessions []*session.Session // that no client needs at present
+	idle     session.Session    // of every client between two turns
+	replicas [][]model.Entry    // what a replica of each room held, for the failovers of the run
+	referee  referee
+	hash     uint64
+	ops      int64
+	stopped  bool
 	// listening is w.listeners, bound once.
 	listening func(string) int
 }
@@ -42,11 +46,14 @@ type World struct {
 // member is one client at run time.
 type member struct {
 	*Client
-	session  session.Session
+	session  *session.Session // the world's idle one between two turns
 	clock    Clock
 	chance   Generator
-	number   uint8
-	room     int    // of its key
+	number   int32
+	room     int32  // of the key of this turn, or of the last one
+	turn     uint32 // the number of this turn, or of the last one
+	dead     bool
+	habit    habit
 	process  uint32 // counts restarts: events of an earlier process are void
 	held     uint32 // counts holds and renewals' deadlines: timers of an earlier one are void
 	naps     uint32 // counts sleeps: a wake-up from an earlier one is void
@@ -63,18 +70,34 @@ type member struct {
 	view     view   // the referee's
 }
 
-// Result is what a run came to.
+// Result is what a run came to, on one master or on all.
 type Result struct {
 	Seed      uint64
 	Hash      uint64
 	Ops       int64 // server operations executed
 	Simulated time.Duration
+	Busiest   Busiest
 	Tally
 }
 
-// Run plays a fleet's run of one seed.
+// Busiest is the key that was held for the largest part of the time.
+type Busiest struct {
+	Key  string
+	Held time.Duration
+}
+
+// Run plays a fleet's run of one seed. The masters of a fleet with several are played one after the other; Parallel
+// plays them side by side, with the same result.
 func (w *World) Run(fleet *Fleet, seed uint64) Result {
-	w.reset(fleet, seed)
+	masters := make([]Result, max(fleet.Masters, 1))
+	for i := range masters {
+		masters[i] = w.runMaster(fleet, seed, i)
+	}
+	return Sum(masters)
+}
+
+func (w *World) runMaster(fleet *Fleet, seed uint64, master int) Result {
+	w.reset(fleet, seed, master)
 	for len(w.queue) > 0 && !w.stopped {
 		e := w.queue.pop()
 		if e.at > w.end {
@@ -87,37 +110,40 @@ func (w *World) Run(fleet *Fleet, seed uint64) Result {
 		w.now = max(w.now, w.end)
 	}
 	w.referee.finish(w)
-	return Result{Seed: seed, Hash: w.hash, Ops: w.ops, Simulated: time.Duration(w.now), Tally: w.referee.tally}
+	return Result{Seed: seed, Hash: w.hash, Ops: w.ops, Simulated: time.Duration(w.now), Busiest: w.referee.busiest, Tally: w.referee.tally}
 }
 
-func (w *World) reset(fleet *Fleet, seed uint64) {
+func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	w.fleet, w.now, w.end = fleet, 0, protocol.Instant(fleet.Until)
 	w.order, w.hash, w.ops, w.stopped = 0, seed, 0, false
 	w.queue, w.flights, w.free = w.queue[:0], w.flights[:0], w.free[:0]
-	w.chance = NewGenerator(seed, 0)
-	w.store.Reset()
+	w.idle, w.setnx, w.replicas = session.Session{}, 0, w.replicas[:0]
 	if w.listening == nil {
 		w.listening = w.listeners
 	}
 	w.clock = Clock{OffsetAtStart: fleet.Server.Offset, DriftPPM: fleet.Server.DriftPPM}
 	w.clock.reset()
-	w.history.reset(fleet)
-	w.store.Listening = w.listening
 	if cap(w.members) < len(fleet.Clients) {
 		w.members = make([]member, len(fleet.Clients))
 	}
 	w.members = w.members[:len(fleet.Clients)]
+	w.layOut(fleet, master)
 	for _, e := range fleet.Opening {
-		w.store.Put(e)
+		if r := w.roomOf(e.Key); r >= 0 {
+			w.rooms[r].store.Put(e)
+		}
 	}
-
 	w.faults = append(w.faults[:0], fleet.Faults...)
 	for i := range fleet.Clients {
-		w.enlist(i, seed)
+		w.enlist(i, seed, master)
 	}
-	w.referee.reset(w)
+	w.referee.tally, w.referee.busiest = Tally{}, Busiest{}
 	for i := range w.faults {
-		w.schedule(event{at: w.faults[i].At, kind: faultDue, flight: int32(i)})
+		f := &w.faults[i]
+		if f.Kind == Failover {
+			w.schedule(event{at: max(f.At.Add(-f.By), 0), kind: replicaSees, flight: int32(i)})
+		}
+		w.schedule(event{at: f.At, kind: faultDue, flight: int32(i)})
 	}
 	if w.Recorded != nil {
 		*w.Recorded = Plan{}
@@ -126,16 +152,23 @@ func (w *World) reset(fleet *Fleet, seed uint64) {
 }
 
 // enlist sets up one client and its first turn.
-func (w *World) enlist(i int, seed uint64) {
+func (w *World) enlist(i int, seed uint64, master int) {
 	m, c := &w.members[i], &w.fleet.Clients[i]
 	*m = member{
-		Client: c, number: uint8(i), session: session.New(i, &c.Member), chance: NewGenerator(seed, uint64(i)+1),
-		clock: Clock{OffsetAtStart: c.Offset, DriftPPM: c.DriftPPM}, flight: -1, planned: m.planned[:0],
+		Client: c, number: int32(i), session: &w.idle, chance: NewGenerator(seed, uint64(i)+1),
+		clock: Clock{OffsetAtStart: c.Offset, DriftPPM: c.DriftPPM}, flight: -1, planned: m.planned[:0], habit: w.habits[i],
 	}
+	if m.habit.mine == 0 { // it has no key on this master
+		return
+	}
+	m.room = m.habit.picks[0].room
 	m.clock.reset()
 	if w.fleet.Plan == nil {
 		w.befall(m)
-		w.wantAgain(m, c.First.Draw(&m.chance))
+		if master > 0 { // what befalls a process is the same everywhere, its turns are not
+			m.chance = NewGenerator(seed^uint64(master)<<32, uint64(i)+1)
+		}
+		w.wantAgain(m, m.habit.spread(c.First.Draw(&m.chance), 0))
 		return
 	}
 	for _, t := range w.fleet.Plan.Turns {
@@ -153,6 +186,10 @@ func (w *World) dispatch(e event) {
 	}
 	if e.kind == faultDue {
 		w.strike(&w.faults[e.flight])
+		return
+	}
+	if e.kind == replicaSees {
+		w.remember(&w.faults[e.flight])
 		return
 	}
 	m := &w.members[e.client]

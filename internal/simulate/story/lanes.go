@@ -165,7 +165,7 @@ func (d *drawing) value(r *sim.Record) {
 	at := time.Duration(r.At)
 	text, by := "", -1
 	if r.Exists {
-		text, by = r.Key.Value, int(r.Key.Writer>>24)-1
+		text, by = r.Key.Value, int(r.Key.Writer>>32)-1
 	}
 	if n := len(d.Key); n > 0 {
 		last := &d.Key[n-1]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -34,34 +35,7 @@ type locker interface {
 }
 
 // of makes a locker of any Locker.
-type of[L lock] struct {
-	inner interface {
-		TryAcquire(ctx context.Context, key string) (L, error)
-		Acquire(ctx context.Context, key string) (L, error)
-		Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-		Close() error
-	}
-}
-
-func (o of[L]) TryAcquire(ctx context.Context, key string) (lock, error) {
-	return either(o.inner.TryAcquire(ctx, key))
-}
-
-func (o of[L]) Acquire(ctx context.Context, key string) (lock, error) {
-	return either(o.inner.Acquire(ctx, key))
-}
-
-func (o of[L]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return o.inner.Do(ctx, key, work)
-}
-func (o of[L]) Close() error { return o.inner.Close() }
-
-func either[L lock](k L, err error) (lock, error) {
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
-}
+type of[L lock] = redistest.Either[lock, L]
 
 // kind is a kind of lock.
 type kind struct {
@@ -94,7 +68,7 @@ func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (loc
 		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
 		change(&o)
 		l, err := modern.New(pools[0], o)
-		return of[*modern.Lock]{l}, err
+		return of[*modern.Lock]{Inner: l}, err
 	}
 }
 
@@ -107,14 +81,14 @@ func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, term
 		}
 		change(&o, t)
 		l, err := compat.New(pools[0], o)
-		return of[*compat.Lock]{l}, err
+		return of[*compat.Lock]{Inner: l}, err
 	}
 }
 
 func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (locker, error) {
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
 		l, err := legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
-		return of[*legacy.Lock]{l}, err
+		return of[*legacy.Lock]{Inner: l}, err
 	}
 }
 
@@ -138,11 +112,11 @@ func kinds() []kind {
 		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
 		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
 			l, err := redisson.New(pools[0], redisson.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-			return of[*redisson.Lock]{l}, err
+			return of[*redisson.Lock]{Inner: l}, err
 		}},
 		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
 			q, err := quorum.New(pools, quorum.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-			return of[*quorum.Lock]{q}, err
+			return of[*quorum.Lock]{Inner: q}, err
 		}},
 	}
 }

@@ -72,7 +72,7 @@ const most = "6000"
 var plants = []plant{
 	{
 		name: "a failed release leaves nobody to watch the deadline",
-		files: map[string][2]string{"internal/client/lifetime/lifetime.go": {
+		files: map[string][2]string{"internal/client/lifetime/release.go": {
 			"l.locker.Watch.Rest(&l.Lease)", "l.locker.Watch.Remove(&l.Lease)",
 		}},
 		kinds: "modern,modern-unfair,quorum", finds: `the lock was good until \S+, and its context goes on`,

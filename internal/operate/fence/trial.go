@@ -1,0 +1,187 @@
+package fence
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
+)
+
+// witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it
+// meets each key pattern of a rule.
+func witnesses(locks []string, r rule) []string {
+	var keys []string
+	add := func(a, b string) {
+		if key, ok := glob.Meet(a, b); ok && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	for _, lock := range locks {
+		add(lock, "*")
+		for _, part := range r.parts() {
+			for _, pattern := range part.keys() {
+				add(lock, pattern)
+			}
+		}
+	}
+	return keys
+}
+
+// try asks the server what it says today about every key that matters.
+func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
+	locks := p.options.Locks
+	if len(locks) == 0 {
+		locks = []string{"*"}
+	}
+	add := func(after string, words ...string) {
+		p.Checks = append(p.Checks, Trial{Command: words, After: after, Now: dryrun(ctx, conn, p.User, words)})
+	}
+	denied := "denied"
+	if p.options.Remove {
+		denied = ""
+	}
+	commands := p.options.commands()
+	for _, key := range witnesses(locks, r) {
+		for _, command := range commands {
+			for _, words := range trials(command, key, r) {
+				add(denied, words...)
+			}
+		}
+	}
+	for _, pattern := range p.options.Keep {
+		if key, ok := glob.Meet(pattern, "*"); ok && !p.options.Remove {
+			for _, command := range commands {
+				add("allowed", trials(command, key, rule{})[0]...)
+			}
+		}
+	}
+	for _, key := range witnesses(locks, r) {
+		if !p.options.All {
+			add("", "SET", key, "1", "NX")
+			add("", "SET", key, "1", "GET")
+		}
+		add("", "DEL", key)
+	}
+}
+
+// trials are the forms of a command that could take a key. RENAMENX moves another key there: one for each
+// pattern of the user's rule.
+func trials(command, key string, r rule) (all [][]string) {
+	name := strings.ToUpper(command)
+	switch command {
+	case "setex", "psetex":
+		return [][]string{{name, key, "1", "1"}}
+	case "renamenx":
+		all = append(all, []string{name, key, key})
+		for _, part := range r.parts() {
+			for _, pattern := range part.keys() {
+				if from, ok := glob.Meet(pattern, "*"); ok && from != key && !slices.ContainsFunc(all, func(t []string) bool { return t[1] == from }) {
+					all = append(all, []string{name, from, key})
+				}
+			}
+		}
+		return all
+	}
+	return [][]string{{name, key, "1"}}
+}
+
+// unshown says why trials that are denied do not stand for all keys, empty where they do.
+func (r rule) unshown(command string) string {
+	switch {
+	case r.byArgument(command):
+		return "user " + r.user + " may run " + strings.ToUpper(command) + " with some first arguments, and no trial shows which"
+	case r.databases():
+		return "user " + r.user + " has rights in some databases only, and ACL DRYRUN speaks of one"
+	case r.split() && (command == "getset" || command == "renamenx"):
+		return "user " + r.user + " has key patterns that only read and others that only write; no trial stands for the keys that match both"
+	}
+	return ""
+}
+
+// may asks whether a user may run one of the commands on any key of the locks. It says denied only where the trials
+// stand for every key, and else names the trial, or the reason.
+func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command string) (said, evidence string) {
+	said = "denied"
+	if evidence = r.unshown(command); evidence != "" {
+		said = "unknown"
+	}
+	for _, key := range witnesses(locks, r) {
+		for _, words := range trials(command, key, r) {
+			switch dryrun(ctx, conn, r.user, words) {
+			case "allowed":
+				return "allowed", strings.Join(words, " ")
+			case "unknown":
+				said, evidence = "unknown", strings.Join(words, " ")
+			}
+		}
+	}
+	return said, evidence
+}
+
+// Excluded returns the commands of Taking that no user may run on any key of the locks, by the server's own word.
+// Users that are off, and those that are trusted, do not count. What the server does not tell counts as allowed.
+// It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
+func Excluded(ctx context.Context, conn redis.Conn, locks, trusted []string) (commands []string, err error) {
+	if len(locks) == 0 {
+		return nil, nil // every key is a lock's
+	}
+	lines, err := list(ctx, conn)
+	if err != nil || len(lines) == 0 {
+		return nil, err
+	}
+	all := people(ctx, conn, lines)
+	for _, command := range Taking {
+		free := false
+		for _, who := range all {
+			if slices.Contains(trusted, who.user) {
+				continue
+			}
+			said, _ := may(ctx, conn, who.rule, locks, command)
+			free = free || said != "denied"
+		}
+		if !free {
+			commands = append(commands, command)
+		}
+	}
+	return commands, nil
+}
+
+// dryrun says allowed, denied, or unknown where the server cannot tell: before 7.0, or without the right.
+func dryrun(ctx context.Context, conn redis.Conn, user string, command []string) string {
+	reply, err := redis.String(redis.DoContext(conn, ctx, "ACL", append([]any{"DRYRUN", user}, words(command)...)...))
+	switch {
+	case err != nil:
+		return "unknown"
+	case reply == "OK":
+		return "allowed"
+	default:
+		return "denied"
+	}
+}
+
+// said tells whether the server says something of any of the trials that a fence is to deny.
+func (p *Plan) said(what string) (trial []string, found bool) {
+	for _, t := range p.Checks {
+		now := t.Now
+		if t.Did != "" {
+			now = t.Did
+		}
+		if t.After == "denied" && now == what {
+			return t.Command, true
+		}
+	}
+	return nil, false
+}
+
+// denied tells that the server denies SETNX or GETSET somewhere.
+func (p *Plan) denied() (trial []string, found bool) {
+	for _, t := range p.Checks {
+		if (t.Command[0] == "SETNX" || t.Command[0] == "GETSET") && t.Now == "denied" {
+			return t.Command, true
+		}
+	}
+	return nil, false
+}

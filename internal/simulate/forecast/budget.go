@@ -1,0 +1,91 @@
+package forecast
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+)
+
+// Budget is how far the clock of one old client may still move before the longest hold that was seen overlaps with another:
+// the lease less that hold less what the clocks are apart. Below 0 it overlaps already.
+type Budget struct {
+	Client   string  `json:"client"`
+	SkewMS   float64 `json:"skew_ms"`
+	AheadMS  float64 `json:"ahead_ms"`  // how far it may still move ahead
+	BehindMS float64 `json:"behind_ms"` // and behind
+	Ahead    string  `json:"ahead_of"`  // whose hold it would then cut short
+	Behind   string  `json:"behind_of"` // who would then cut its hold short
+	// DriftPPM is its drift with DriftErrorPPM, known where it is larger than its error.
+	DriftPPM      float64 `json:"drift_ppm"`
+	DriftErrorPPM float64 `json:"drift_error_ppm"`
+	DriftKnown    bool    `json:"drift_known"`
+	// Hours is when the first overlap comes at the measured drifts of both, from the end of the observation; 0 is now, -1 never or not
+	// known.
+	Hours float64 `json:"hours"`
+}
+
+// budgets applies the closed form: two old clients exclude each other as long as their clocks are apart by no more than
+// lease less hold.
+func (f *fleet) budgets() []Budget {
+	made := map[int]*Budget{}
+	drift := func(a *actor) float64 { return a.drift }
+	for _, g := range f.groups {
+		for i := range g.actors {
+			a := &g.actors[i]
+			if a.member.Scheme != session.Legacy {
+				continue
+			}
+			b := made[a.client]
+			if b == nil {
+				b = &Budget{Client: f.profile.Clients[a.client].Name, SkewMS: a.skew, AheadMS: math.Inf(1), BehindMS: math.Inf(1), Hours: -1}
+				if ppm, e, known := f.profile.Clients[a.client].Drift(); known {
+					b.DriftPPM, b.DriftErrorPPM, b.DriftKnown = ppm, e, math.Abs(ppm) > e
+				}
+				made[a.client] = b
+			}
+			for j := range g.actors {
+				other := &g.actors[j]
+				if i == j || other.member.Scheme != session.Legacy {
+					continue
+				}
+				name := f.profile.Clients[other.client].Name
+				if left := other.lease - other.hold.Most() - (a.skew - other.skew); left < b.AheadMS {
+					b.AheadMS, b.Ahead = left, name
+				}
+				if left := a.lease - a.hold.Most() - (other.skew - a.skew); left < b.BehindMS {
+					b.BehindMS, b.Behind = left, name
+				}
+				b.reach(other.lease-other.hold.Most()-(a.skew-other.skew), drift(a)-drift(other))
+				b.reach(a.lease-a.hold.Most()-(other.skew-a.skew), drift(other)-drift(a))
+			}
+		}
+	}
+	var all []Budget
+	for _, b := range made {
+		if !math.IsInf(b.AheadMS, 0) {
+			all = append(all, *b)
+		}
+	}
+	slices.SortFunc(all, func(a, b Budget) int {
+		return cmp.Or(cmp.Compare(min(a.AheadMS, a.BehindMS), min(b.AheadMS, b.BehindMS)), cmp.Compare(a.Client, b.Client))
+	})
+	return all
+}
+
+// reach notes when a margin is used up by two clocks that come apart at some ppm.
+func (b *Budget) reach(left, ppm float64) {
+	hours := -1.0
+	switch {
+	case left <= 0:
+		hours = 0
+	case ppm > 0:
+		hours = left / (ppm / 1000) / 3600
+	default:
+		return
+	}
+	if b.Hours < 0 || hours < b.Hours {
+		b.Hours = hours
+	}
+}

@@ -1,0 +1,107 @@
+package forecast
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// drawn is a group of which each figure has been drawn from the values that the observation allows.
+type drawn struct {
+	group   *group
+	members []drawnActor
+	network sim.Network
+}
+
+type drawnActor struct {
+	*actor
+	hold, think law
+	offset      float64 // ms
+	dies        float64 // chance, each turn
+}
+
+// draw draws the figures of a group as they are after some time with their drifts.
+func (g *group) draw(r *rand.Rand, after time.Duration) *drawn {
+	d := &drawn{group: g, network: g.network}
+	var holds []law
+	for _, s := range g.holds {
+		holds = append(holds, drawLaw(s, r))
+	}
+	for i := range g.actors {
+		a := &g.actors[i]
+		one := drawnActor{actor: a, hold: holds[a.pool]}
+		ppm := a.drift + a.driftError*(2*r.Float64()-1)
+		one.offset = a.skew + a.skewError*(2*r.Float64()-1) + ppm*after.Seconds()/1000
+		if a.crashed > 0 {
+			one.dies = gamma(float64(a.crashed), r) / float64(a.acquired)
+		}
+		if len(a.think.Quantiles) > 0 {
+			one.think = drawLaw(a.think, r)
+		} else {
+			one.think = exponentially(max(1000/a.perSecond-a.turn, 1))
+		}
+		d.members = append(d.members, one)
+	}
+	return d
+}
+
+// slack is what delays take of an edge, in milliseconds.
+const slack = 20
+
+// edge is how long a member may work before another client's clock calls its lease over. A shorter hold can come to no harm as
+// long as all others are shorter than theirs: the value on the key is its own, or a loser's with the lowest clock.
+func (d *drawn) edge(i int) float64 {
+	lowest, highest := math.Inf(1), math.Inf(-1)
+	for j := range d.members {
+		m := &d.members[j]
+		unit := float64(m.member.Dialect.Unit.Resolution()) / float64(time.Millisecond)
+		if m.member.Scheme.Old() {
+			lowest = min(lowest, m.offset+m.lease-2*unit)
+		}
+		switch {
+		case j == i:
+		case m.member.Scheme.Old():
+			highest = max(highest, m.offset)
+		default: // it reads the server's clock
+			highest = max(highest, float64(-grace/time.Millisecond))
+		}
+	}
+	return max(lowest-highest-slack, 0)
+}
+
+// risky is the chance that a hold of a member outlasts its edge. A member that is told of its loss, and stops, is no risk.
+func (d *drawn) risky(i int) float64 {
+	m := &d.members[i]
+	if m.member.Scheme != session.Legacy {
+		return 0
+	}
+	return m.hold.beyond(d.edge(i))
+}
+
+// fleet is the group in the simulator. Where one is a member's number, its first hold outlasts its edge and no other hold
+// does.
+func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
+	f := &sim.Fleet{Network: d.network, Until: until}
+	for i := range d.members {
+		m := &d.members[i]
+		c := sim.Client{
+			Member: m.member, Keys: m.keys, Offset: millis(m.offset), Hold: m.hold.all(), Think: m.think.all(),
+			First: sim.Uniform(0, min(millis(1000/m.perSecond), until/4)), Dies: sim.PPM(m.dies * 1e6),
+		}
+		c.Chaos.Restart = sim.Uniform(time.Second, 3*time.Second)
+		if one >= 0 && m.member.Scheme == session.Legacy {
+			edge := d.edge(i)
+			c.Hold, c.Dies = m.hold.upTo(edge), 0
+			if one == i {
+				c.First, c.FirstHold = sim.Uniform(until/4, until/3), m.hold.above(edge)
+			}
+		}
+		f.Clients = append(f.Clients, c)
+	}
+	return f
+}
+
+func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

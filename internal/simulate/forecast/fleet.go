@@ -1,0 +1,344 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// actor is one client on the keys of a group.
+type actor struct {
+	client int // in the profile
+	member session.Member
+	keys   []sim.KeySet // it works on; none: the group's one key
+
+	skew, skewError   float64 // ms that its clock is ahead of the server's, at the end of the last window
+	drift, driftError float64 // ppm; both 0 where it is not known
+	lease             float64 // ms
+	perSecond         float64 // acquisitions, of keys that it has to itself too
+	shared            float64 // those of keys that others use
+	hold              profile.Spread
+	pool              int            // of the group's holds: its own, and those of clients that hold alike
+	think             profile.Spread // empty where the rate says it
+	turn              float64        // ms that a turn takes on the average, its wait included
+	crashed, acquired int64
+}
+
+// group is clients that share keys of a family. Where the keys are many, it is one of them, and there are times of it.
+type group struct {
+	family  string
+	times   float64
+	actors  []actor
+	holds   []profile.Spread // by pool
+	network sim.Network
+}
+
+// pools puts the holds of clients together that hold alike. Few holds say little about long ones; those of several clients say
+// more.
+func (g *group) pools() {
+	var firsts []int
+	for i := range g.actors {
+		a := &g.actors[i]
+		a.pool = slices.IndexFunc(firsts, func(j int) bool {
+			b := &g.actors[j]
+			return a.member.Scheme == b.member.Scheme && a.member.Dialect == b.member.Dialect && a.lease == b.lease && alike(a.hold, b.hold)
+		})
+		if a.pool < 0 {
+			a.pool = len(firsts)
+			firsts = append(firsts, i)
+		}
+	}
+	for n := range firsts {
+		var members []profile.Spread
+		for _, a := range g.actors {
+			if a.pool == n {
+				members = append(members, a.hold)
+			}
+		}
+		g.holds = append(g.holds, pooled(members))
+	}
+}
+
+// pooled is the spread of all values, with every quantile of each: it is the ends of them that count.
+func pooled(all []profile.Spread) (out profile.Spread) {
+	var values []float64
+	for _, s := range all {
+		out.N += max(s.N, 1)
+		for _, q := range s.Quantiles {
+			values = append(values, q.MS)
+		}
+	}
+	slices.Sort(values)
+	for _, ms := range slices.Compact(values) {
+		share := 0.0
+		for _, s := range all {
+			share += float64(max(s.N, 1)) / float64(out.N) * s.Below(ms)
+		}
+		out.Quantiles = append(out.Quantiles, profile.Quantile{Share: min(share, 1), MS: ms})
+	}
+	out.Quantiles[0].Share, out.Quantiles[len(out.Quantiles)-1].Share = 0, 1
+	return out
+}
+
+// alike tells that two spreads may well be of one law: by the test of Kolmogorov and Smirnov, at 5 %.
+func alike(a, b profile.Spread) bool {
+	farthest := 0.0
+	for _, q := range slices.Concat(a.Quantiles, b.Quantiles) {
+		farthest = max(farthest, math.Abs(a.Below(q.MS)-b.Below(q.MS)))
+	}
+	return farthest < 1.36*math.Sqrt(1/float64(max(a.N, 1))+1/float64(max(b.N, 1)))
+}
+
+// fleet is what a profile says of the double holds to come.
+type fleet struct {
+	profile    profile.Profile
+	groups     []group
+	shared     float64 // keys
+	notKnown   []string
+	incomplete bool // clients are left out
+}
+
+// The parameters of a bridge member, as stage init writes them down for old clients whose clocks are near: how long after its expiry an
+// old lease is taken over, and how long a takeover waits before it counts.
+const (
+	grace  = time.Second
+	settle = 250 * time.Millisecond
+)
+
+// fleetOf reads a profile. What it does not say enough about is left out, and named.
+func fleetOf(p profile.Profile) (*fleet, error) {
+	f := &fleet{profile: p}
+	seconds := p.Seconds()
+	if seconds <= 0 {
+		return nil, fmt.Errorf("the profile has no window: nothing was observed")
+	}
+	for _, why := range p.NotSeen {
+		f.doubt("some traffic was not seen: %s", why)
+	}
+	members := make([]*session.Member, len(p.Clients))
+	for i := range p.Clients {
+		m, why := memberOf(p.Clients[i], i)
+		if why != "" {
+			f.leaveOut("%s is left out: %s", p.Clients[i].Name, why)
+			continue
+		}
+		members[i] = m
+		if !p.Clients[i].SkewKnown && m.Scheme.Old() {
+			f.doubt("the clock of %s is not known, and is taken for the server's", p.Clients[i].Name)
+		}
+	}
+	network := networkOf(p)
+	for _, family := range p.Families {
+		if family.Beyond > 0 {
+			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
+		}
+		for _, groups := range together(family) {
+			made := f.group(family.Name, groups, members, seconds)
+			made.network = network
+			if len(made.actors) > maxActors {
+				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
+			}
+			if len(made.actors) > 1 {
+				f.groups = append(f.groups, made)
+			}
+		}
+		for _, g := range family.Groups {
+			f.shared += float64(g.Keys)
+		}
+	}
+	for _, c := range p.Clients {
+		for _, u := range c.Uses {
+			if u.Own.Once > 0 {
+				f.doubt("%s used %d keys of %s only once: who shares them is not known", c.Name, u.Own.Once, u.Family)
+			}
+			if u.Left > 0 {
+				f.doubt("%s ended %d turns on %s without a release: how long it held is not known", c.Name, u.Left, u.Family)
+			}
+		}
+	}
+	return f, nil
+}
+
+// mostJoint is how many keys are simulated together at most. A client that waits for one key does not ask for another: among few
+// keys that tells, among many it does not.
+const mostJoint = 64
+
+// together sorts the groups of a family: those that share clients come together where they have few keys.
+func together(family profile.Family) (all [][]profile.Group) {
+	for _, g := range family.Groups {
+		joined := []profile.Group{g}
+		rest := all[:0:0]
+		for _, other := range all {
+			if touches(joined, other) {
+				joined = append(joined, other...)
+			} else {
+				rest = append(rest, other)
+			}
+		}
+		all = append(rest, joined)
+	}
+	var out [][]profile.Group
+	for _, groups := range all {
+		keys := int64(0)
+		for _, g := range groups {
+			keys += g.Keys
+			if g.Sharers > 0 {
+				keys = mostJoint + 1
+			}
+		}
+		if keys <= mostJoint {
+			out = append(out, groups)
+			continue
+		}
+		for _, g := range groups {
+			out = append(out, []profile.Group{g})
+		}
+	}
+	return out
+}
+
+func touches(a, b []profile.Group) bool {
+	for _, x := range a {
+		for _, y := range b {
+			if slices.ContainsFunc(x.Clients, func(c int) bool { return slices.Contains(y.Clients, c) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// group makes the clients of some groups of one family.
+func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64) group {
+	made := group{family: family, times: 1}
+	one := len(groups) == 1 && groups[0].Keys > mostJoint
+	if one {
+		made.times = float64(groups[0].Keys)
+	}
+	for c, client := range f.profile.Clients {
+		if members[c] == nil {
+			continue
+		}
+		a := actor{client: c, member: *members[c]}
+		for n, g := range groups {
+			if i := slices.Index(g.Clients, c); i >= 0 && g.Acquired[i] > 0 {
+				a.shared += float64(g.Acquired[i]) / seconds / made.times
+				a.keys = append(a.keys, keySet(fmt.Sprintf("%d:", n), g.Keys, g.Acquired[i]))
+			}
+		}
+		if a.shared == 0 {
+			continue
+		}
+		u := client.Use(family)
+		switch {
+		case u.LeaseMS <= 0:
+			f.leaveOut("%s is left out on %s: its lease is not known", client.Name, family)
+			continue
+		case len(u.Hold.Quantiles) == 0:
+			f.leaveOut("%s is left out on %s: no hold of it was seen from begin to end", client.Name, family)
+			continue
+		}
+		a.skew, a.skewError, a.lease, a.hold, a.crashed, a.acquired = client.SkewMS, client.SkewErrorMS, u.LeaseMS, u.Hold, u.Crashed, u.Acquired
+		if a.member.Lease = millis(a.lease); !a.member.Scheme.Old() {
+			a.member.Renew = a.member.Lease / 3
+		}
+		a.perSecond, a.turn = a.shared, u.Hold.Mean()+u.Wait.Mean()
+		if one {
+			a.keys = nil
+		} else {
+			a.think = u.Think
+			if own := u.Own.Keys + u.Own.Once; own > 0 {
+				acquired := u.Own.Acquired + u.Own.Once
+				a.keys = append(a.keys, keySet(fmt.Sprintf("own-%d:", c), own, acquired))
+				a.perSecond += float64(acquired) / seconds
+			}
+		}
+		if ppm, e, known := client.Drift(); known && math.Abs(ppm) > e {
+			a.drift, a.driftError = ppm, e
+		}
+		threads := client.AtOnce
+		if threads > 1 { // each takes turns of its own: what is between two turns of the row is not between two of a thread
+			a.think, a.perSecond, a.shared = profile.Spread{}, a.perSecond/float64(threads), a.shared/float64(threads)
+			if u.Own.Keys > 0 {
+				f.doubt("%s works on %d connections at once: whether they share its own keys of %s is not known", client.Name, threads, family)
+			}
+		}
+		for range max(threads, 1) {
+			made.actors = append(made.actors, a)
+		}
+	}
+	made.pools()
+	return made
+}
+
+// keySet is so many keys, each drawn as often as it was acquired.
+func keySet(prefix string, keys, acquired int64) sim.KeySet {
+	return sim.KeySet{Prefix: prefix, Count: int(keys), Weight: uint32(max(1, 1000*acquired/keys))}
+}
+
+// maxActors bounds the clients that are simulated together.
+const maxActors = 1000
+
+// leaveOut says which client has no part in the forecast.
+func (f *fleet) leaveOut(format string, args ...any) {
+	f.incomplete = true
+	f.doubt(format, args...)
+}
+
+func (f *fleet) doubt(format string, args ...any) {
+	if said := fmt.Sprintf(format, args...); !slices.Contains(f.notKnown, said) {
+		f.notKnown = append(f.notKnown, said)
+	}
+}
+
+// memberOf is the client of the simulator that plays a client.
+func memberOf(c profile.Client, number int) (m *session.Member, why string) {
+	m = &session.Member{
+		Name: c.Name, Dialect: protocol.JedisMS, Key: "key", Patience: time.Hour, Release: protocol.JedisMS.Release,
+		Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", number+1),
+		Poll:  millis(cmp.Or(c.Poll.At(0.5), c.PollMS, 100)),
+	}
+	if c.Kind == "redisson" {
+		m.Scheme, m.Redisson = session.Modern, true
+		return m, ""
+	}
+	var known bool
+	if m.Scheme, known = session.SchemeNamed(c.Kind); !known {
+		return nil, fmt.Sprintf("the simulator does not play clients of kind %s", c.Kind)
+	}
+	if d, err := protocol.DialectNamed(c.Dialect); err == nil {
+		m.Dialect = d
+	} else if m.Scheme.Old() {
+		return nil, fmt.Sprintf("the simulator does not play dialect %q", c.Dialect)
+	}
+	if m.Release = m.Dialect.Release; !m.Scheme.Old() {
+		become(m, m.Scheme)
+	}
+	return m, ""
+}
+
+// networkOf is the way to the server: a client's GET and its GETSET are half a round trip each way apart. Where no takeover
+// was seen it is a near network.
+func networkOf(p profile.Profile) sim.Network {
+	var all profile.Spread
+	for _, c := range p.Clients {
+		if c.Pause.N > 0 {
+			all = all.And(c.Pause)
+		}
+	}
+	leg := sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond)
+	if all.N >= 5 {
+		leg = nil
+		for _, q := range all.Quantiles {
+			leg = append(leg, sim.Quantile{Permyriad: uint32(q.Share * 10000), Value: time.Duration(q.MS / 2 * float64(time.Millisecond))})
+		}
+	}
+	return sim.Network{Request: leg, Reply: leg, Timeout: time.Minute}
+}

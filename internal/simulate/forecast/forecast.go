@@ -1,0 +1,248 @@
+// Package forecast says how often two clients of an observed fleet will hold a lock at once: how many double holds a month
+// will have, by whose clock or hold time, and what each stage of a migration changes about it.
+//
+// # How
+//
+// Clients meet on keys. The forecast takes the groups of clients that share keys from the profile, and runs the real protocol
+// machines for one key of each group in the simulator (package sim). A key that one client uses alone has no double holds.
+//
+// # What is not certain
+//
+// A window of two minutes shows a handful of long holds and no more. So the forecast makes many draws of every figure, each
+// as far from the measured one as the counts and errors of the profile allow, and runs the fleet for each. The interval holds
+// both: how far the draws lie apart, and how far chance moves the count in the span itself. Double holds come in chains, since
+// a holder that lost its lock deletes its successor's; chains widen the interval.
+//
+// # Rare events
+//
+// A double hold needs a hold that outlasts the edge: the lease less what the clocks are apart. Where such holds are rare, waiting
+// for one would take years of simulated time. The forecast then makes runs in which exactly one hold lies beyond the edge, drawn from
+// the law of holds there, and multiplies what follows with the frequency of such holds. Where they are frequent it runs the
+// fleet as it is.
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+)
+
+// Options of a forecast. The zero value means the defaults.
+type Options struct {
+	Span     time.Duration // the time from now on that is forecast; 0: a month of 30 days
+	Seed     uint64
+	Draws    int   // of the figures; 0: 100
+	Commands int64 // that the simulator runs for each group and stage; 0: 2 million
+	Today    bool  // only the fleet as it is, without the stages
+}
+
+// Month is the default span.
+const Month = 30 * 24 * time.Hour
+
+func (o *Options) defaults() error {
+	switch {
+	case o.Span < 0 || o.Draws < 0 || o.Commands < 0:
+		return fmt.Errorf("forecast: span %v, draws %d, commands %d: none may be negative", o.Span, o.Draws, o.Commands)
+	case o.Span > 0 && o.Span < time.Second || o.Span > 10*365*24*time.Hour:
+		return fmt.Errorf("forecast: span %v: write one second to ten years", o.Span)
+	case o.Draws > 0 && o.Draws < 20:
+		return fmt.Errorf("forecast: %d draws give no interval: 20 at least", o.Draws)
+	}
+	o.Span, o.Draws, o.Commands = cmp.Or(o.Span, Month), cmp.Or(o.Draws, 100), cmp.Or(o.Commands, 2_000_000)
+	return nil
+}
+
+// Interval is a number of double holds in the span: its mean, and the interval in which it lies with a chance of 90 %.
+type Interval struct {
+	Mean float64 `json:"mean"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// Share is what one cause, client or family has of the mean.
+type Share struct {
+	Name string  `json:"name"`
+	Mean float64 `json:"mean"`
+}
+
+// Stage is the fleet at one stage of its migration.
+type Stage struct {
+	Name  string   `json:"name"`
+	What  string   `json:"what"`
+	Count Interval `json:"double_holds"` // in the span
+	// PerHour is the same, an hour.
+	PerHour  Interval `json:"per_hour"`
+	Causes   []Share  `json:"causes"` // in the span, the largest first
+	Clients  []Share  `json:"clients"`
+	Families []Share  `json:"families"`
+	// Acquisitions are those of shared keys in the span.
+	Acquisitions float64 `json:"acquisitions"`
+	Hours        float64 `json:"simulated_hours"` // of one key's time
+	Simulated    float64
+	// Conditioned are the families in which holds beyond the edge are rare, so that runs were conditioned on them.
+	Conditioned []string `json:"conditioned,omitempty"`
+}
+
+// Forecast is what will come.
+type Forecast struct {
+	SpanHours float64  `json:"span_hours"`
+	Seed      uint64   `json:"seed"`
+	Draws     int      `json:"draws"`
+	Seconds   float64  `json:"observed_seconds"`
+	Shared    float64  `json:"shared_keys"`
+	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
+	Budgets   []Budget `json:"budgets"`
+	NotKnown  []string `json:"not_known"`
+	// Incomplete tells that clients are left out, as NotKnown says.
+	Incomplete bool `json:"incomplete"`
+}
+
+// Make makes a forecast of the fleet of a profile: as it is, and at each stage. Its errors say what is wrong with the options or the
+// profile.
+func Make(p profile.Profile, o Options) (*Forecast, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	f, err := fleetOf(p)
+	if err != nil {
+		return nil, fmt.Errorf("forecast: %w", err)
+	}
+	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
+	var worst []Share
+	for n, s := range stages {
+		if n > 0 && o.Today {
+			break
+		}
+		groups := s.of(f, worst)
+		made := o.stage(f, groups, uint64(n))
+		made.Name, made.What = s.name, s.what
+		out.Stages = append(out.Stages, made)
+		if n == 0 {
+			worst = made.Clients
+		}
+	}
+	return out, nil
+}
+
+// stage runs all groups and adds up what they came to.
+func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
+	out := Stage{Causes: []Share{}, Clients: []Share{}, Families: []Share{}}
+	span := o.Span.Seconds()
+	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
+	r := rand.New(rand.NewPCG(o.Seed, number))
+	var byCause [causes]float64
+	byClient, byFamily := map[string]float64{}, map[string]float64{}
+	for i := range groups {
+		g := &groups[i]
+		made := o.try(g, number<<12|uint64(i))
+		keys := g.times * span
+		for n, rate := range shrunk(made.rates) {
+			switch {
+			case made.events > 0: // the mean of so many events is this uncertain
+				rate *= gamma(made.events+0.5, r) / (made.events + 0.5)
+			case made.each > 0: // none was seen in these runs, which does not say never
+				rate = made.each * gamma(0.5, r)
+			}
+			means[n] += keys * rate
+			variances[n] += keys * rate * made.spread
+		}
+		for c, x := range made.causes {
+			byCause[c] += keys * x
+			byFamily[g.family] += keys * x
+		}
+		for c, x := range made.clients {
+			byClient[f.profile.Clients[c].Name] += keys * x
+		}
+		for _, a := range g.actors {
+			out.Acquisitions += a.shared * keys
+		}
+		out.Hours += made.runs.Hours()
+		if made.rare && !slices.Contains(out.Conditioned, g.family) {
+			out.Conditioned = append(out.Conditioned, g.family)
+		}
+	}
+	out.Count = predict(means, variances, r)
+	for _, x := range byCause {
+		out.Count.Mean += x
+	}
+	hours := o.Span.Hours()
+	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
+	for c, x := range byCause {
+		if x > 0 {
+			out.Causes = append(out.Causes, Share{Cause(c).String(), x})
+		}
+	}
+	for name, x := range byClient {
+		if x > 0 {
+			out.Clients = append(out.Clients, Share{name, x})
+		}
+	}
+	for name, x := range byFamily {
+		if x > 0 {
+			out.Families = append(out.Families, Share{name, x})
+		}
+	}
+	for _, list := range [][]Share{out.Causes, out.Clients, out.Families} {
+		slices.SortFunc(list, func(a, b Share) int { return cmp.Or(cmp.Compare(b.Mean, a.Mean), cmp.Compare(a.Name, b.Name)) })
+	}
+	return out
+}
+
+// shrunk takes out of the draws' rates what only comes from running each for so long: they lie farther apart than the
+// figures make them.
+func shrunk(rates []rate) []float64 {
+	mean, noise, squares := 0.0, 0.0, 0.0
+	for _, r := range rates {
+		mean += r.perSecond / float64(len(rates))
+		noise += r.noise / float64(len(rates))
+	}
+	for _, r := range rates {
+		squares += (r.perSecond - mean) * (r.perSecond - mean) / float64(len(rates)-1)
+	}
+	keep := 0.0
+	if squares > 0 {
+		keep = math.Sqrt(max(0, 1-noise/squares))
+	}
+	out := make([]float64, len(rates))
+	for n, r := range rates {
+		out[n] = mean + keep*(r.perSecond-mean)
+	}
+	return out
+}
+
+// predict draws counts: for each draw of the figures, some of that mean and variance.
+func predict(means, variances []float64, r *rand.Rand) Interval {
+	const each = 100
+	var counts []float64
+	for n, mean := range means {
+		for range each {
+			counts = append(counts, count(mean, variances[n], r))
+		}
+	}
+	slices.Sort(counts)
+	return Interval{Low: counts[len(counts)/20], High: counts[len(counts)*19/20]}
+}
+
+// count draws from the negative binomial distribution of that mean and variance.
+func count(mean, variance float64, r *rand.Rand) float64 {
+	if mean <= 0 {
+		return 0
+	}
+	if over := variance - mean; over > 1e-9*mean {
+		shape := mean * mean / over
+		mean = gamma(shape, r) * mean / shape
+	}
+	if mean > 1000 {
+		return math.Max(0, math.Round(mean+math.Sqrt(mean)*r.NormFloat64()))
+	}
+	n, left := 0.0, math.Exp(-mean)
+	for p := r.Float64(); p > left; p *= r.Float64() {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,236 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// spread is n values from lo to hi, evenly.
+func spread(n int64, lo, hi float64) profile.Spread {
+	return profile.Spread{N: n, Quantiles: []profile.Quantile{{Share: 0, MS: lo}, {Share: 1, MS: hi}}}
+}
+
+// observed is a profile of old clients on one key: lease 10 s, holds of 1 to 4 s, an hour long.
+func observed(skews ...float64) profile.Profile {
+	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1e9, 0), Seconds: 3600, Masters: 1}}}
+	g := profile.Group{Keys: 1}
+	for i, skew := range skews {
+		p.Clients = append(p.Clients, profile.Client{
+			Name: fmt.Sprintf("java-%d", i+1), Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: skew, SkewKnown: true, PollMS: 100,
+			Uses: []profile.Use{{Family: "order:#", LeaseMS: 10_000, LeaseFrom: "given", Acquired: 400, Hold: spread(100_000, 1000, 4000), Wait: spread(400, 0, 3000), Think: spread(100_000, 0, 8000)}},
+		})
+		g.Clients, g.Acquired = append(g.Clients, i), append(g.Acquired, 400)
+	}
+	p.Families = []profile.Family{{Name: "order:#", Keys: 1, IDs: true, Groups: []profile.Group{g}}}
+	return p
+}
+
+func made(t *testing.T, p profile.Profile, o Options) *Forecast {
+	t.Helper()
+	f, err := Make(p, o)
+	require.NoError(t, err)
+	return f
+}
+
+// measures leaves a test that simulates for many hours to the run without the race detector.
+func measures(t *testing.T) {
+	if raced {
+		t.Skip("it simulates for many hours: scripts/test runs it without the race detector")
+	}
+}
+
+// TestUnshared: clients that share no key have no double holds, whatever their clocks.
+func TestUnshared(t *testing.T) {
+	p := observed(0, 30_000, -30_000)
+	p.Families[0].Groups = nil
+	for i := range p.Clients {
+		p.Clients[i].Uses[0].Own = profile.Own{Keys: 1, Acquired: 400}
+	}
+	f := made(t, p, Options{Draws: 20})
+	for _, s := range f.Stages {
+		assert.Equal(t, Interval{}, s.Count, s.Name)
+	}
+	assert.False(t, f.Incomplete)
+}
+
+// TestForecastConditioned: runs that are conditioned on one long hold give the rate that waiting for it gives. The clocks are apart by
+// 5 s, so holds beyond 5 s are risky: one in three hundred.
+func TestForecastConditioned(t *testing.T) {
+	measures(t)
+	p := observed(0, 5000, 0)
+	for i := range p.Clients {
+		p.Clients[i].Uses[0].Hold = profile.Spread{N: 1e7, Quantiles: []profile.Quantile{{Share: 0, MS: 1000}, {Share: 0.997, MS: 4000}, {Share: 1, MS: 9000}}}
+		p.Clients[i].Uses[0].Acquired = 194
+		p.Families[0].Groups[0].Acquired[i] = 194
+		p.Clients[i].Uses[0].Think = spread(1e7, 0, 30_000)
+	}
+	f, err := fleetOf(p)
+	require.NoError(t, err)
+	o := Options{Draws: 60, Commands: 1}
+	require.NoError(t, o.defaults())
+	out := o.try(&f.groups[0], 1)
+	require.True(t, out.rare, "holds beyond the edge are rare here")
+	conditioned := 0.0
+	for _, r := range out.rates {
+		conditioned += r.perSecond / float64(len(out.rates))
+	}
+
+	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+	const hours = 200
+	found, _ := d.play(new(sim.World), d.fleet(-1, hours*time.Hour), 1)
+	require.Greater(t, found.count, 60)
+	waited := float64(found.count) / (hours * 3600)
+	t.Logf("an hour has %.4f double holds by conditioning, %.4f by waiting for %d", 3600*conditioned, 3600*waited, found.count)
+	assert.InEpsilon(t, waited, conditioned, 0.3)
+}
+
+// TestForecastInterval: where the figures are exact and the span is as long as a run, the interval is that of chance alone.
+func TestForecastInterval(t *testing.T) {
+	measures(t)
+	p := observed(0, 7000, 0)
+	f := made(t, p, Options{Span: time.Hour, Draws: 40, Commands: 1, Today: true})
+	s := f.Stages[0]
+	fl, err := fleetOf(p)
+	require.NoError(t, err)
+	inside, runs := 0, 60
+	for n := range runs {
+		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0)
+		found, _ := d.play(new(sim.World), d.fleet(-1, time.Hour), uint64(n))
+		if c := float64(found.count); c >= s.Count.Low && c <= s.Count.High {
+			inside++
+		}
+	}
+	t.Logf("%+v: %d of %d runs inside", s.Count, inside, runs)
+	assert.Greater(t, inside, runs*3/4)
+	assert.Less(t, s.Count.High/s.Count.Low, 3.0)
+}
+
+// TestForecastBlame: it is the clock that is off, or the client that works for too long.
+func TestForecastBlame(t *testing.T) {
+	measures(t)
+	f := made(t, observed(0, 0, 8000, 0), Options{Draws: 20, Commands: 1, Today: true})
+	s := f.Stages[0]
+	require.NotEmpty(t, s.Causes)
+	assert.Equal(t, "java-3", s.Clients[0].Name, "%+v", s.Clients)
+	assert.Contains(t, []string{"skew", "stale delete"}, s.Causes[0].Name)
+	assert.Equal(t, "order:#", s.Families[0].Name)
+
+	p := observed(0, 0, 0)
+	p.Clients[1].Uses[0].Hold = spread(100_000, 1000, 14_000)
+	s = made(t, p, Options{Draws: 20, Commands: 1, Today: true}).Stages[0]
+	require.NotEmpty(t, s.Causes)
+	assert.Equal(t, "java-2", s.Clients[0].Name, "%+v", s.Clients)
+	var overrun float64
+	for _, c := range s.Causes {
+		if c.Name == "overrun" {
+			overrun = c.Mean
+		}
+	}
+	assert.Greater(t, overrun, 0.3*s.Count.Mean, "%+v", s.Causes)
+	sum := 0.0
+	for _, c := range s.Clients {
+		sum += c.Mean
+	}
+	assert.InEpsilon(t, s.Count.Mean, sum, 1e-6, "the parts are the whole")
+}
+
+// TestForecastStages: the double holds of today's fleet are gone where all old clients are.
+func TestForecastStages(t *testing.T) {
+	measures(t)
+	f := made(t, observed(0, 8000, 0, 0), Options{Draws: 20, Commands: 1})
+	names := map[string]Interval{}
+	for _, s := range f.Stages {
+		names[s.Name] = s.Count
+	}
+	assert.Greater(t, names["legacy"].Low, 1000.0)
+	assert.Less(t, names["bridge, half"].High, names["legacy"].Low/10, "the clock that is off is a bridge member then")
+	for _, name := range []string{"bridge", "modern", "sidecar"} {
+		assert.Contains(t, names, name)
+		assert.Equal(t, Interval{}, names[name], name)
+	}
+}
+
+// TestForecastBudget: the closed form says how far a clock may still move. The simulator finds no double hold before, and some beyond.
+func TestForecastBudget(t *testing.T) {
+	measures(t)
+	p := observed(0, 1000, 500)
+	f, err := fleetOf(p)
+	require.NoError(t, err)
+	budgets := f.budgets()
+	require.Len(t, budgets, 3)
+	b := budgets[slices.IndexFunc(budgets, func(b Budget) bool { return b.Client == "java-2" })]
+	assert.InDelta(t, 5000, b.AheadMS, 1, "lease 10 s less hold 4 s less 1 s apart")
+	assert.Equal(t, "java-1", b.Ahead)
+	assert.Equal(t, -1.0, b.Hours, "no drift is known")
+	for _, more := range []float64{-200, 600} {
+		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+		for i := range d.members {
+			d.members[i].hold = law{shares: []float64{0, 1}, values: []float64{1000, 4000}}
+		}
+		d.members[1].offset += b.AheadMS + more
+		found, _ := d.play(new(sim.World), d.fleet(-1, 8*time.Hour), 1)
+		assert.Equal(t, more > 0, found.count > 0, "%v ms beyond the budget: %d double holds", more, found.count)
+	}
+}
+
+// TestForecastDrift: a clock that drifts reaches its edge within the span, and the forecast has the double holds of the time after.
+func TestForecastDrift(t *testing.T) {
+	measures(t)
+	p := observed(0, 0, 0)
+	start := time.Unix(1e9, 0)
+	for i := range p.Clients {
+		p.Clients[i].Clock = []profile.Reading{{At: start, SkewMS: 0, ErrorMS: 1}, {At: start.Add(time.Hour), SkewMS: 0, ErrorMS: 1}}
+	}
+	p.Clients[2].Clock[1].SkewMS = 18 // 5 ppm: 6 s in two weeks
+	f := made(t, p, Options{Draws: 20, Commands: 1, Today: true})
+	assert.Greater(t, f.Stages[0].Count.Mean, 10.0)
+	assert.Equal(t, "java-3", f.Stages[0].Clients[0].Name)
+	i := 0
+	for i < len(f.Budgets) && f.Budgets[i].Client != "java-3" {
+		i++
+	}
+	assert.InEpsilon(t, 6000/0.018/1000, f.Budgets[i].Hours, 0.02)
+	p.Clients[2].Clock[1].SkewMS = 0
+	assert.Less(t, made(t, p, Options{Draws: 20, Commands: 1, Today: true}).Stages[0].Count.Mean, 0.01)
+}
+
+// TestSameNumbers: the same profile, seed and options give the same forecast, and another seed another one.
+func TestSameNumbers(t *testing.T) {
+	o := Options{Draws: 20, Commands: 1, Today: true, Seed: 3}
+	a, b := made(t, observed(0, 7000), o), made(t, observed(0, 7000), o)
+	assert.Equal(t, a, b)
+	o.Seed = 4
+	assert.NotEqual(t, a.Stages, made(t, observed(0, 7000), o).Stages)
+}
+
+// TestLeftOut: what the profile does not say is named, and makes the forecast incomplete.
+func TestLeftOut(t *testing.T) {
+	p := observed(0, 7000, 0)
+	p.Clients[0].Uses[0].LeaseMS = 0
+	p.Clients[1].SkewKnown = false
+	p.Clients[2].Kind = "unknown"
+	p.NotSeen = []string{"a failover"}
+	f := made(t, p, Options{Draws: 20, Today: true})
+	assert.True(t, f.Incomplete)
+	said := strings.Join(f.NotKnown, "\n")
+	for _, want := range []string{"java-1 is left out on order:#: its lease is not known", "the clock of java-2 is not known", "java-3 is left out", "a failover"} {
+		assert.Contains(t, said, want)
+	}
+	for _, o := range []Options{{Span: -1}, {Span: time.Millisecond}, {Draws: 5}, {Commands: -1}, {Span: math.MaxInt64}} {
+		_, err := Make(p, o)
+		assert.Error(t, err, "%+v", o)
+	}
+	_, err := Make(profile.Profile{}, Options{})
+	assert.ErrorContains(t, err, "no window")
+}

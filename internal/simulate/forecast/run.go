@@ -1,0 +1,207 @@
+package forecast
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// rate is what one draw of a group's figures came to, for one key.
+type rate struct {
+	perSecond float64 // double holds
+	noise     float64 // variance of perSecond that comes from running for so long only
+}
+
+// outcome is what the runs of one group came to.
+type outcome struct {
+	group  *group
+	rates  []rate  // one for each draw
+	spread float64 // variance of the count over its mean: double holds come in chains
+	// causes and clients are double holds a second on one key, on the average of the draws.
+	causes  [causes]float64
+	clients map[int]float64 // by number in the profile
+	// events is how many independent double holds were seen in all runs: few leave the mean itself uncertain. One event would have
+	// counted each double holds a second. Both are 0 where only members with tokens share the keys: they exclude each other.
+	events, each float64
+	// rare: the draws were conditioned on a hold that outlasts its edge.
+	rare bool
+	runs time.Duration // of the fleet's time
+}
+
+// blocks is how often a draw is run: from the difference between the blocks follows how much is chance.
+const blocks = 2
+
+// rareShare is how much of the time may lie near a risky hold before conditioning on one hold at a time stops being right.
+const rareShare = 0.02
+
+// try runs a group for all draws.
+func (o *Options) try(g *group, number uint64) outcome {
+	out := outcome{group: g, rates: make([]rate, o.Draws), clients: map[int]float64{}}
+	generator := func(draw, n int) *rand.Rand {
+		return rand.New(rand.NewPCG(o.Seed, number<<40|uint64(draw)<<8|uint64(n)))
+	}
+	near := 0.0 // the share of the time that is near a risky hold
+	old := 0
+	for n := range o.Draws {
+		d := g.draw(generator(n, 0), o.Span/2)
+		for i := range d.members {
+			m := &d.members[i]
+			near += m.perSecond * d.risky(i) * (3*m.lease/1000 + m.hold.mean()/1000) / float64(o.Draws)
+			if m.crashed > 0 {
+				near = 1
+			}
+		}
+	}
+	for i := range g.actors {
+		if g.actors[i].member.Scheme == session.Legacy {
+			old++
+		}
+	}
+	out.rare = near < rareShare && old > 0
+	length := o.length(g, generator(0, 1))
+
+	type one struct {
+		rate
+		found  []weighed
+		counts []float64
+		runs   time.Duration
+	}
+	all := make([]one, o.Draws)
+	parallel(o.Draws, func(w *sim.World, n int) {
+		r := generator(n, 2)
+		if out.rare {
+			all[n].rate, all[n].found, all[n].counts, all[n].runs = o.conditioned(w, g, r)
+			return
+		}
+		for b := range blocks {
+			// The blocks of all the draws together lie evenly over the span, so that drifts are as they will be.
+			after := time.Duration((float64(n) + r.Float64()) / float64(o.Draws) * float64(o.Span))
+			if b%2 == 1 {
+				after = o.Span - after
+			}
+			d := g.draw(generator(n, 3), after)
+			found, result := d.play(w, d.fleet(-1, length), r.Uint64())
+			all[n].found = append(all[n].found, weighed{found, 1 / (blocks * length.Seconds())})
+			all[n].counts = append(all[n].counts, float64(found.count))
+			all[n].runs += result.Simulated
+		}
+	})
+
+	mean, chance, sum, squares := 0.0, 0.0, 0.0, 0.0
+	for n := range all {
+		out.runs += all[n].runs
+		for _, f := range all[n].found {
+			for c := range f.causes {
+				out.causes[c] += f.causes[c] * f.weight / float64(o.Draws)
+			}
+			for i, x := range f.clients {
+				out.clients[g.actors[i].client] += x * f.weight / float64(o.Draws)
+			}
+			x := f.weight * float64(f.count)
+			sum, squares = sum+x, squares+x*x
+			out.each += f.weight
+		}
+		out.rates[n] = all[n].rate
+		if out.rare {
+			for _, c := range all[n].counts { // clusters: the mean of the squares over the mean
+				mean, chance = mean+c, chance+c*c
+			}
+			continue
+		}
+		a, b := all[n].counts[0], all[n].counts[1]
+		mean += (a + b) / 2
+		chance += (a - b) * (a - b) / 2
+		out.rates[n].perSecond = (a + b) / (blocks * length.Seconds())
+	}
+	out.spread = 1
+	if mean > 0 {
+		out.spread = max(chance/mean, 1)
+	}
+	switch {
+	case old == 0:
+		out.each = 0
+	case out.rare:
+		out.each /= float64(o.Draws) * episodes * float64(o.Draws)
+		if squares > 0 {
+			out.events = sum * sum / squares
+		}
+	default:
+		out.each = 1 / (blocks * length.Seconds() * float64(o.Draws))
+		out.events = 2 * mean / out.spread
+		for n := range out.rates {
+			out.rates[n].noise = chance / float64(o.Draws) / blocks / (length.Seconds() * length.Seconds())
+		}
+	}
+	return out
+}
+
+// weighed is what a run found, and how much it counts in double holds a second.
+type weighed struct {
+	blame
+	weight float64
+}
+
+// episodes is how many runs with one risky hold are made for each member and draw.
+const episodes = 6
+
+// conditioned makes runs in which one hold outlasts its edge. The rate is how often that happens, times what follows from it.
+func (o *Options) conditioned(w *sim.World, g *group, r *rand.Rand) (at rate, all []weighed, counts []float64, runs time.Duration) {
+	for range episodes {
+		d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)))
+		for i := range d.members {
+			m := &d.members[i]
+			often := m.perSecond * d.risky(i)
+			if often == 0 {
+				continue
+			}
+			longest := time.Duration(0)
+			for j := range d.members {
+				longest = max(longest, millis(d.members[j].hold.at(1e-3)), millis(d.members[j].lease), millis(1000/d.members[j].perSecond/4))
+			}
+			found, result := d.play(w, d.fleet(i, 3*longest+4*millis(m.lease)+3*millis(m.hold.above(d.edge(i)).Max().Seconds()*1000)), r.Uint64())
+			at.perSecond += often * float64(found.count) / episodes
+			at.noise += often * often * float64(found.count*found.count) / episodes / episodes
+			all = append(all, weighed{found, often / episodes})
+			counts = append(counts, float64(found.count))
+			runs += result.Simulated
+		}
+	}
+	return at, all, counts, runs
+}
+
+// length is how long a block runs, so that all draws together take about Commands commands. It is long beside a chain of
+// double holds: what one block has must not hang on the block before.
+func (o *Options) length(g *group, r *rand.Rand) time.Duration {
+	least := 10 * time.Minute
+	for _, a := range g.actors {
+		least = max(least, 20*a.member.Lease)
+	}
+	d := g.draw(r, 0)
+	_, result := d.play(new(sim.World), d.fleet(-1, least), 1)
+	perSecond := max(float64(result.Ops)/least.Seconds(), 1e-3)
+	seconds := float64(o.Commands) / perSecond / float64(o.Draws) / blocks
+	return min(max(time.Duration(seconds*float64(time.Second)), least), 1000*time.Hour)
+}
+
+// parallel runs f for each number below n, on all processors. Each result is a function of its number.
+func parallel(n int, f func(w *sim.World, i int)) {
+	var all sync.WaitGroup
+	next := make(chan int)
+	for range min(runtime.GOMAXPROCS(0), n) {
+		all.Go(func() {
+			w := new(sim.World)
+			for i := range next {
+				f(w, i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+}
