@@ -95,7 +95,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	}
 	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && line != "stage list")
 	switch {
-	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar"): // the sidecar's tests run it
+	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar") || strings.HasPrefix(line, "forecast "): // these run for long; their own tests run them
 		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(words, "--help")...)
 		assert.Equal(t, exitDone, code, "%s: %s", place, stderr)
 		assert.Contains(t, stdout, "Usage:", place)
