@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// What can go wrong with a lock. Every error of the lock packages matches exactly one of these under
-// errors.Is, or is the error of the connection, of the server or of the caller's context that stands
-// behind it. A wait that was cancelled matches both ErrNotAcquired and the context's cause.
+// What can go wrong with a lock. Every error of the lock packages matches exactly one of these under errors.Is; or it is the error
+// behind it, of the connection, the server or the caller's context. A wait that was cancelled matches both ErrNotAcquired and the
+// context's cause.
 var (
 	// ErrNotAcquired: another client holds the lock, or may. Nothing of ours is on the key.
 	ErrNotAcquired = errors.New("lock not acquired")

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Held is a lock that we hold, or held. The locks of all packages have these methods, so code that works under a lock need
-// not know which kind it is.
+// Held is a lock that we hold, or held. The locks of all packages have these methods. So code that works under a lock need not know its kind.
 type Held interface {
 	// Key returns the lock's key.
 	Key() string
@@ -21,9 +20,8 @@ type Held interface {
 	// deadline of this process's monotonic clock.
 	Expiry() time.Time
 
-	// Context returns a context with the values of the acquiring context. It ends when the lock is lost,
-	// with a cause that matches ErrLost and at the latest at Expiry, or when the lock is released, with
-	// ErrReleased.
+	// Context returns a context with the values of the acquiring context. It ends when the lock is lost, at the latest at Expiry:
+	// its cause matches ErrLost. At a release it ends with ErrReleased.
 	Context() context.Context
 
 	// Renew extends the lease to its full length from now. ErrLost means that the lock is not ours any

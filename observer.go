@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Observer is told what happens to locks. Observe is called on the goroutine that it happens on, so it
-// must be quick, must not block and must not call back into the lock; any goroutine may call it.
+// Observer is told what happens to locks. Observe is called on the goroutine that it happens on. It must be quick, must not block
+// and must not call back into the lock; any goroutine may call it.
 type Observer interface {
 	Observe(Event)
 }
@@ -78,12 +78,12 @@ const (
 	// StageLegacy is the old SETNX/GETSET lock of package legacy.
 	StageLegacy Stage = iota
 
-	// StageBridge holds a key so that old and new clients both respect it: a value that is a far-future expiry
-	// to the old ones and a token to the new ones, a TTL, and a guard beside it.
+	// StageBridge holds a key so that old and new clients both respect it: a value that is a far-future expiry to the old ones and
+	// a token to the new ones; a TTL; a guard.
 	StageBridge
 
-	// StageModern is a token with a TTL. It takes nothing over from legacy clients, and keeps the guard, so
-	// that a stale DEL costs nothing until the bridge is gone too.
+	// StageModern is a token with a TTL. It takes nothing over from legacy clients. It keeps the guard, so that a stale DEL costs
+	// nothing until the bridge is gone too.
 	StageModern
 )
 

@@ -1,6 +1,5 @@
 // Package compat moves a fleet from the old SETNX/GETSET locks to locks of token and TTL while it
-// works: the bridge lock, which both kinds respect, and a Locker that follows its fleet from the first
-// stage to the last.
+// works: the bridge lock, which both kinds respect, and a Locker that follows its fleet through all stages.
 //
 //	locker, err := compat.New(pool, compat.Options{Namespace: "orders"})
 //	...
@@ -17,10 +16,9 @@
 //	bridge   a far-future expiry that is a token     yes   all three        yes
 //	modern   the same                                yes   bridge, modern   yes
 //
-// A bridge value is a random number that every legacy reader takes for an expiry that never comes,
-// whatever its clock says, so it never takes the key over; to token clients it is a token like any
-// other. The guard is a second key in the same cluster slot that legacy clients never touch: through
-// it bridge and modern holders exclude each other even when a stale DEL has removed the key.
+// A bridge value is a random number. Every legacy reader takes it for an expiry that never comes, whatever its clock says. So it
+// never takes the key over. To token clients it is a token like any other. The guard is a second key in the same cluster slot that
+// legacy clients never touch: through it bridge and modern holders exclude each other even when a stale DEL has removed the key.
 //
 // # Guarantees
 //
@@ -37,26 +35,23 @@
 // TestJavaClockBehind). No legacy client throws on a bridge value (TestJavaReadsBridgeValues,
 // TestBridgeValuesAreLiveToEveryReader).
 //
-// G3. The holder's context ends, with a cause that matches ErrLost, no later than the server's TTL can,
-// by a monotonic deadline that counts from before the command that set it was sent, whether or not any
-// reply ever comes (TestHolderWithoutAServerIsTold). A release that fails, or whose caller leaves, changes
-// nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
+// G3. The holder's context ends no later than the server's TTL can, with a cause that matches ErrLost. The deadline is monotonic,
+// counts from before the command that set it, and needs no reply (TestHolderWithoutAServerIsTold). A release that fails, or whose
+// caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
 // TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
-// G4. A live legacy expiry is never overwritten and never deleted, but for
-// redis-py's value without a lease by the holder that it displaced: a clobber after a
-// takeover makes the bridge withdraw (TestClobberWhileSettling,
+// G4. A live legacy expiry is never overwritten and never deleted, with one exception: a displaced holder deletes redis-py's value
+// without a lease. A clobber after a takeover makes the bridge withdraw (TestClobberWhileSettling,
 // TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
 //
-// G5. After a stale DEL the key is repaired within one renewal interval, and no bridge or modern client
-// enters meanwhile. If a legacy client came in, the holder is told within one renewal interval, and its
-// guard stays until it has released (TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold).
+// G5. After a stale DEL the key is repaired within one renewal interval, and no bridge or modern client enters meanwhile. If a
+// legacy client came in, the holder is told within one renewal interval. Its guard stays until it has released
+// (TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold).
 //
-// G6. Stages legacy and modern are never both in use in a namespace, whatever crashes, partitions,
-// pauses and repeated commands of the operator there are (TestNoHistoryReachesLegacyBesideModern,
-// TestOperatorCrashesAtEveryRoundTrip in internal/stages; TestStageChangesUnderLoad). A member that
-// could not report within its lease acquires nothing, by its own clock and by the server's
-// (TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused).
+// G6. Stages legacy and modern are never both in use in a namespace. That holds through crashes, partitions, pauses and repeated
+// commands of the operator (TestNoHistoryReachesLegacyBesideModern, TestOperatorCrashesAtEveryRoundTrip in internal/stages;
+// TestStageChangesUnderLoad). A member that could not report within its lease acquires nothing, by its own clock and by the
+// server's (TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused).
 //
 // G7. A lock is renewed and released in the way it was taken, whatever the stage is by then
 // (TestLocksOutliveAStageChange).
@@ -64,24 +59,22 @@
 // G8. A bridge waiter starts within 5 ms of an unmodified client's DEL, on a server with client tracking
 // (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
-// G9. With Options.FenceTTL, Fence is larger than that of every earlier bridge or modern holder of the key, on a server that keeps
-// the counter (TestWaitersTakeTurns, TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire); on one that has
-// lost it, if its clock has not fallen behind: see docs/guarantees.md.
+// G9. With Options.FenceTTL, Fence is larger than every earlier bridge or modern holder's. That holds on a server that keeps the
+// counter (TestWaitersTakeTurns; TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire). On one that has lost it, it holds if
+// its clock has not fallen behind: see docs/guarantees.md.
 //
-// G10. A cancelled Acquire returns at once and leaves nothing behind (TestCancelledAcquireLeavesNothing);
-// a missing reply is settled by asking again with a value that is nobody else's, and reported as
-// ErrUnknownOutcome, with the latest end, when nothing answers (TestServerThatStopsAnswering).
+// G10. A cancelled Acquire returns at once and leaves nothing behind (TestCancelledAcquireLeavesNothing); a missing reply is
+// settled by asking again with a value that is nobody else's. When nothing answers, the error is ErrUnknownOutcome, with the
+// latest end (TestServerThatStopsAnswering).
 //
-// G11. Waiters of the stages Bridge and Modern get the lock in the order in which their processes came into
-// the queue, and a waiter that is gone keeps nobody out (TestWaitersOfProcessesAreServedInOrder,
-// TestProcessesTakeTurns, TestQueueOutlivesItsWaiters). Legacy clients get their turns beside them
-// (TestLegacyClientsGetTheirTurns), if they look more often than once in Yield: the first one after 16 times Yield, a
-// bridge client's hold and a gap at the latest (TestOldClientWhenGapsAreRare).
+// G11. Waiters of the stages Bridge and Modern get the lock in the order of their processes in the queue. A waiter
+// that is gone keeps nobody out (TestWaitersOfProcessesAreServedInOrder, TestProcessesTakeTurns, TestQueueOutlivesItsWaiters).
+// Legacy clients get their turns beside them (TestLegacyClientsGetTheirTurns), if they look more often than once in Yield: the
+// first one after 16 times Yield, a bridge client's hold and a gap at the latest (TestOldClientWhenGapsAreRare).
 //
-// G12. What cannot work fails at once: Ready, and the first Acquire, say that there is no such namespace, that its
-// dialect is another, or which option does not fit its record (TestWhatCannotWorkFailsAtOnce). The record has the
-// same reason, and the operator sees it (TestAMisfitSaysWhy). When the record or the Options are corrected the Locker
-// works (TestAServiceOutlivesACorrectedRecord).
+// G12. What cannot work fails at once: Ready and the first Acquire say what is wrong: no such namespace, another dialect, or which
+// option does not fit its record (TestWhatCannotWorkFailsAtOnce). The record has the same reason, and the operator sees it
+// (TestAMisfitSaysWhy). When the record or the Options are corrected the Locker works (TestAServiceOutlivesACorrectedRecord).
 //
 // # Not guaranteed
 //
@@ -89,11 +82,10 @@
 //   - stale-delete: no protocol on the server can stop an unmodified client's DEL. For up to one renewal
 //     interval a legacy client that came in after it is inside beside a bridge holder. Fence orders the
 //     writes of bridge and modern holders, not those of the legacy client.
-//   - clobber: a loser's GETSET that is delayed by more than CommandDelay, and in dialects that take a
-//     vanished key for an expired one also a prompt one, overwrites the key under a holder who has done
-//     nothing wrong. The holder is told that it lost the lock, at a renewal or at the release: it cannot
-//     know better. So that it is rare, bridge clients leave the key alone for 5 ms after a bridge holder's
-//     release in those dialects, TryAcquire too (TestBreath in internal/evidence/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
+//   - clobber: a loser's GETSET that is delayed by more than CommandDelay overwrites the key under a
+//     faultless holder. In dialects that take a vanished key for an expired one, a prompt GETSET does so too. The holder is told that it lost the lock, at a renewal or at the release: it cannot
+//     know better. So in those dialects bridge clients leave a key alone for 5 ms after a bridge holder's
+//     release: then it is rare. TryAcquire does so too (TestBreath in internal/evidence/suites/clients). The loser's expiry stays, and the key is idle until it is over. In dialect redispy-float that
 //     may be never: redis-py's default is no lease. The displaced holder deletes that one value at its release, as
 //     a redis-py holder would (TestLosersLeaveNothingForEver in internal/evidence/suites/clients).
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
@@ -104,16 +96,16 @@
 //
 // # Waiting
 //
-// All who wait for a key in the stages Bridge and Modern stand in one queue on the server, whether they wait by this package or
-// by package modern (TestCompatAndModernShareAQueue). Each process has one place, and behind it a queue of its own, first
-// in, first out. A release hands the lock to the first: it sets key and guard for the first one's claim, a third of TTL and 3 s
-// at most, and tells it. So the lock is never free between two holders, and a hand-over costs the new holder no command. The
-// claim is counted from before its last question. A waiter that died is passed over. One that is stopped costs its claim.
+// All waiters for a key in the stages Bridge and Modern stand in one queue on the server. Those of package modern do too
+// (TestCompatAndModernShareAQueue). Each process has one place, and behind it a queue of its own, first in, first out. A release
+// hands the lock to the first: it sets key and guard for the first one's claim, and tells it. The claim is a third of TTL, at most 3 s. So the
+// lock is never free between two holders, and a hand-over costs the new holder no command. The claim is counted from before its
+// last question. A waiter that died is passed over. One that is stopped costs its claim.
 //
-// A lock is handed over only by a holder that has both keys, and only where no gap for old clients begins. Each place says until
-// when its member's lease lasts, and no lock is handed to it later. The place counts as a use of the waiter's stage, so a stage
-// change waits for it, and the waiter leaves it when it hears of the change (TestWaitersInTheQueueFollowTheStage). What a waiter
-// does not want any more it gives back. Who finds the key free gives it to the first in the queue. The claims "BB-grant" and
+// Only a holder that has both keys hands the lock over, and only where no gap for old clients begins. Each place says until when
+// its member's lease lasts, and no lock is handed to it later. The place counts as a use of the waiter's stage, so a stage change
+// waits for it. The waiter leaves it when it hears of the change (TestWaitersInTheQueueFollowTheStage). What a waiter does not
+// want any more it gives back. A client that finds the key free gives it to the first in the queue. The claims "BB-grant" and
 // following of internal/simulate/explore search for two holders.
 //
 // An expired legacy value is taken over by the one who finds it. An unmodified client's DEL is noticed by client tracking. A
@@ -125,10 +117,10 @@
 // bridge holders leave gaps: after a release the key is free for Options.Yield, and no bridge client takes it. A gap ends when
 // an old client takes the key. Its DEL wakes the first bridge client that waits.
 //
-// When is a gap? A waiting old client sends SETNX. A release compares the server's count of SETNX with the count at the last
-// look. Where it stands still there is no gap (TestNoGapsWithoutOldClients). Where it grew, bridge holders give the old clients
-// what they save: clients that only poll would leave the key free for a moment after each turn. So a fleet keeps about the
-// turns that it had when all were old, on both sides ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
+// When is a gap? A waiting old client sends SETNX. A release compares the server's count of SETNX with the count at the last look.
+// Where it stands still there is no gap (TestNoGapsWithoutOldClients). Where it grew, bridge holders give the old clients what
+// they save: clients that only poll would leave the key free for a moment after each turn. So both sides keep about the turns that
+// they had when all were old ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
 //
 // SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield
 // (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s. When one has used it, or where
@@ -137,40 +129,37 @@
 //
 // # Stages
 //
-// The record of a namespace is two keys in Redis (internal/stages). Each member reports a few times in
-// each of its leases what it runs and what it holds, and is told the stage. What it is told is on
-// record before it can act on it. Each command by which it takes or renews a lock carries the end of its
-// lease on the server's clock, and the script that acts refuses when it comes later. So when the lease
-// of a silent member and then its longest lock are over, nothing of it is left, however late its
-// commands arrive, and the next stage is safe.
+// The record of a namespace is two keys in Redis (internal/stages). Each member reports a few times in each of its leases: what it
+// runs and what it holds. It is told the stage. What it is told is on record before it can act on it. Each command by which it
+// takes or renews a lock carries the end of its lease on the server's clock. The script refuses when it comes later. Nothing of a
+// silent member is left when its lease and then its longest lock are over. Its late commands change nothing about that. So the
+// next stage is safe.
 //
-// A member is a process, and its id is drawn when it starts; Options.Member is only the name in front. A process
-// that follows a crashed one under the same name, as in a StatefulSet, therefore works at once, and what the crashed
-// one may hold goes on counting until it has run out (TestAMemberWithAFixedNameComesBack). Each report carries a
-// bound on the server's clock, so that one which is late, even later than Close, does not count
-// (TestALateReportAfterGoodbye).
+// A member is a process, and its id is drawn when it starts; Options.Member is only the name in front. So a process that follows a
+// crashed one under the same name, as in a StatefulSet, works at once. What the crashed one may hold goes on counting until it has
+// run out (TestAMemberWithAFixedNameComesBack). Each report carries a bound on the server's clock. So a late one, even later than
+// Close, does not count (TestALateReportAfterGoodbye).
 //
 // A member whose Options do not fit the record reports the reason, and acquires nothing. It stands
 // in the way of a step forward, with its reason, and of no step back.
 //
-// The check is by time and not by the record's epoch because a script cannot read the record of another
-// slot: in a Redis Cluster the record and the lock's key are on different nodes. What the choice costs
-// is that the clocks of the nodes must agree within a second, and that a failover to a replica whose
-// clock is behind lengthens leases by the difference.
+// The check is by time and not by the record's epoch: a script cannot read the record of another slot. In a Redis Cluster the
+// record and the lock's key are on different nodes. The choice has a price: the clocks of the nodes must agree within a second. A
+// failover to a replica whose clock is behind lengthens leases by the difference.
 //
 // # Wire format
 //
-// For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:yield"
-// (what old clients need, where the key is contended), "{orders}:queue" (those who wait, as in package modern); a key with a hash tag keeps it, see protocol.Beside. A waiter is
-// told on a channel of its Locker's own, "lockmigrate:wake:...". All but the legacy stage's value have TTLs. `lockmigrate scripts` prints the scripts.
+// For a key "orders": "orders" itself, "{orders}:guard", "{orders}:fence" (a count), "{orders}:yield" (what old clients need,
+// where the key is contended); "{orders}:queue" (the waiters, as in package modern); a key with a hash tag keeps it, see
+// protocol.Beside. A waiter is told on a channel of its Locker's own, "lockmigrate:wake:...". All but the legacy stage's value
+// have TTLs. `lockmigrate scripts` prints the scripts.
 //
 // Redis 3.2 or later; client tracking needs 6. A reply that the server does not give within ReplyTimeout
 // counts as lost.
 //
 // # Concurrency
 //
-// A Locker is safe for concurrent use, and so is a Lock. All locks of a Locker are renewed by one goroutine,
-// those that are due as one pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in
-// internal/client/renewal), but for locks of stage Legacy, which are renewed one by one. A Locker with a Namespace
-// runs another one. Waiting holds no pooled connection.
+// A Locker is safe for concurrent use, and so is a Lock. One goroutine renews all locks of a Locker, those that are due as one
+// pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in internal/client/renewal). Locks of stage Legacy are renewed
+// one by one. A Locker with a Namespace runs another one. Waiting holds no pooled connection.
 package compat

@@ -68,10 +68,9 @@ func (k *Lock) Token() string {
 	return k.hold().value()
 }
 
-// Fence returns the fencing token: larger than that of every earlier holder in the stages Bridge and
-// Modern, so that a store can refuse the writes of a holder that was overtaken. That holds while the server
-// keeps the counter; docs/guarantees.md says what holds when it has lost it. 0 in stage Legacy, whose
-// other clients draw none, and without Options.FenceTTL.
+// Fence returns the fencing token: larger than every earlier holder's in the stages Bridge and Modern. With it a store can refuse
+// the writes of a holder that was overtaken. That holds while the server keeps the counter; docs/guarantees.md says what holds
+// when it has lost it. 0 in stage Legacy, whose other clients draw none, and without Options.FenceTTL.
 func (k *Lock) Fence() int64 { return k.fence }
 
 // Stage returns the stage in which the lock was taken.
@@ -81,22 +80,19 @@ func (k *Lock) Stage() Stage { return k.permit.stage }
 // deadline of this process's monotonic clock, counted from before the last successful command was sent.
 func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
 
-// Context returns a context with the values of the one that acquired the lock. It ends when the lease
-// does or when the lock turns out to be lost, with a cause that matches ErrLost, or when the lock is
-// released, with ErrReleased. A release that failed changes nothing about that.
+// Context returns a context with the values of the one that acquired the lock. It ends with the lease or when the lock turns out
+// to be lost: its cause matches ErrLost. At a release it ends with ErrReleased. A release that failed changes nothing about that.
 func (k *Lock) Context() context.Context { return k.life.Context() }
 
-// Renew extends the lock by a full TTL, or Lease in stage Legacy, from now. The Locker does that by
-// itself; call it to be sure before a step that must not be done twice. ErrLost means that the lock is
-// not ours any more, that another value stands on the key, or that the reply came after Expiry. After any
-// other error the lock is held as before.
+// Renew extends the lock by a full TTL, or Lease in stage Legacy, from now. The Locker does that by itself; call it to be sure
+// before a step that must not be done twice. ErrLost means one of three things: the lock is not ours any more; another value
+// stands on the key; the reply came after Expiry. After any other error the lock is held as before.
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
-// Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard
-// of a displaced holder, is given back nevertheless. After another error the Locker tries the release
-// again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call after the
-// lock was given back returns nil. What cannot be released ends with the TTL, or with the lease, and so does the holder's
-// context.
+// Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard of a displaced holder,
+// is given back nevertheless. After another error the Locker tries again in the background until Expiry, with pauses of 50 ms to 1
+// s; it may be called again too, and the first call after the lock was given back returns nil. What cannot be released ends with
+// the TTL, or with the lease, and so does the holder's context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }

@@ -58,10 +58,10 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any
-// more. Release locks first: those that are held are lost to their holders and stay on the server until
-// their TTL or lease is over, a stage change has to wait for that, and the error says how many they are. An attempt
-// that is under way is finished, or undone, and every other one is an error. A caller who waits gets it at once.
+// Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any more. Release locks first:
+// those that are held are lost to their holders. They stay on the server until their TTL or lease is over. A stage change has to
+// wait for that. The error says how many they are. An attempt that is under way is finished, or undone, and every other one is an
+// error. A caller who waits gets it at once.
 func (l *Locker) Close() error {
 	l.stop()
 	l.gate.close()
@@ -72,10 +72,10 @@ func (l *Locker) Close() error {
 	return err
 }
 
-// Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It
-// returns ErrStage at once, with the reason, when it never will as things are: no namespace has this name, its
-// dialect is another, its record and the Options do not go together, the user may not read or write it. Call it when the service starts. When ctx ends
-// first the error matches ErrStage and the context's cause.
+// Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It returns ErrStage
+// at once, with the reason, when it never will as things are: no namespace has this name; its dialect is another; its record and
+// the Options do not go together; the user may not read or write it. Call it when the service starts. When ctx ends first the
+// error matches ErrStage and the context's cause.
 func (l *Locker) Ready(ctx context.Context) error {
 	refused := func(err error) error {
 		return &Error{Op: "join", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
@@ -133,9 +133,9 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 	return k, nil
 }
 
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the
-// stage that stands at the time. A connection that breaks under a waiter, or a server that is away for a
-// while, does not end its wait; one that the first attempt meets is its error.
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the stage that stands at the
+// time. A connection that breaks, or a server that is away for a while, does not end a wait; one that the first attempt meets is
+// its error.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	began := l.conns.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
@@ -225,11 +225,10 @@ func (l *Locker) acquired(key string, lock *Lock, began protocol.Instant, queued
 	}
 }
 
-// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
-// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's. When ctx is over, Do returns
-// within 250 ms of the end of work, whatever the server does.
+// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
+// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
+// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
+// ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

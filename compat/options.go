@@ -26,23 +26,23 @@ var longestMemberLease = 15 * time.Second // a test shortens it
 // longestYield is less than half of the time for which the server remembers what old clients need.
 const longestYield = 20 * time.Second
 
-// Options of a Locker. The zero value is a bridge lock of 30 seconds, renewed as long as it is held,
-// beside clients of dialect jedis-ms whose leases are ten seconds or longer. No duration may be longer than ten years.
+// Options of a Locker. The zero value is a bridge lock of 30 seconds, renewed while it is held. Its old clients speak jedis-ms,
+// with leases of ten seconds or longer. No duration may be longer than ten years.
 type Options struct {
-	// Namespace names the record in Redis that says which stage to run, see `lockmigrate stage`. The
-	// Locker becomes a member of it and follows it: it reports three times in each 15 s, or in one and a half TTL if that is
-	// shorter, and acquires nothing when no report has come through for that long. Zero: none; the stage is Bridge.
+	// Namespace names the record in Redis that says which stage to run, see `lockmigrate stage`. The Locker becomes a member of it
+	// and follows it: it reports three times in each 15 s, or in one and a half TTL if that is shorter. It acquires nothing when
+	// no report has come through for that long. Zero: none; the stage is Bridge.
 	Namespace string
 
 	// Dialect of the old clients on these keys. Zero: the record's with a Namespace, else JedisMS. With a
 	// Namespace it must be the record's.
 	Dialect legacy.Dialect
 
-	// TTL of a bridge or modern lock: after a crash of its holder others wait for this long, and a stage change may have to.
-	// While the lock is held it is renewed each third of TTL, or of ShortestLease if that is less: so long at most an overlap
-	// with a legacy client that came in after a stale DEL goes unnoticed. In dialect jedis-uuid it is renewed twice in its
-	// clients' poll, so that a loser that clobbered the key is noticed before it takes its own value for expired. Whole
-	// milliseconds, at least 10 ms. Zero: 30 seconds.
+	// TTL of a bridge or modern lock: after a crash of its holder others wait for this long, and a stage change may have to. While
+	// the lock is held it is renewed each third of TTL, or of ShortestLease if that is less: so long at most an overlap with a
+	// legacy client that came in after a stale DEL goes unnoticed. In dialect jedis-uuid it is renewed twice in its clients' poll.
+	// So a loser that clobbered the key is noticed before it takes its own value for expired. Whole milliseconds, at least 10 ms.
+	// Zero: 30 seconds.
 	TTL time.Duration
 
 	// Lease of a lock in stage Legacy; it is renewed each third of it. Zero: 30 seconds, or
@@ -62,26 +62,26 @@ type Options struct {
 	// shorter than the record's. Zero: the record's, or 1 second.
 	ClockLag time.Duration
 
-	// CommandDelay is the longest time between a legacy client's computing its expiry, or reading one,
-	// and the server's execution of the command that follows from it: network, and pauses of the
-	// client. A legacy expiry must be over by ClockLag + CommandDelay, on the server's clock, before the bridge takes the key
-	// over, and the key is then watched for CommandDelay before the lock counts as acquired. Less than half of ShortestLease.
-	// With a Namespace it may not be shorter than the record's. Zero: the record's, or 250 ms.
+	// CommandDelay is the longest delay of a legacy client's command: from computing or reading an expiry to the server's
+	// execution of the command that follows. It has the network in it, and pauses of the client. The bridge takes a key over when
+	// its expiry is over by ClockLag + CommandDelay, on the server's clock. It then watches the key for CommandDelay before the
+	// lock counts as acquired. Less than half of ShortestLease. With a Namespace it may not be shorter than the record's. Zero:
+	// the record's, or 250 ms.
 	CommandDelay time.Duration
 
 	// Wait is how long Acquire tries. Zero: as long as the context lasts.
 	Wait time.Duration
 
-	// Yield is for how long a key that is wanted by many is left free at a time, so that old clients get turns. It must
+	// Yield is how long a contended key is left free at a time, so that old clients get turns. It must
 	// be longer than the pause between two looks of an old client, or the client misses its turn. How often that happens
 	// is no option: it follows from who waits, see the package's documentation. While a key is left free, TryAcquire does
 	// not take it either. With a Namespace it may not be shorter than the record's. Zero: the record's, or the dialect's poll
 	// and a fifth, 120 ms for most. Negative: never.
 	Yield time.Duration
 
-	// FenceTTL draws a fencing token with each acquisition of the stages Bridge and Modern, so that a store can refuse the
-	// writes of a holder that was overtaken. It is how long a key's counter outlives its last use; then the server's clock takes
-	// its place. A minute is enough for most, see docs/guarantees.md. Whole milliseconds, at least 2 * TTL. Zero: no tokens.
+	// FenceTTL draws a fencing token with each acquisition of the stages Bridge and Modern. With it a store can refuse the writes
+	// of a holder that was overtaken. It is how long a key's counter outlives its last use; then the server's clock takes its
+	// place. A minute is enough for most, see docs/guarantees.md. Whole milliseconds, at least 2 * TTL. Zero: no tokens.
 	FenceTTL time.Duration
 
 	// Member is what this process is called in `lockmigrate stage`, where a random part follows it. It may be a fixed
@@ -170,7 +170,7 @@ func (o Options) relations() []error {
 		refuse("Lease %v is shorter than ShortestLease %v: ours counts too", o.Lease, o.ShortestLease)
 	}
 	if o.renewEvery+o.CommandDelay >= o.ShortestLease {
-		refuse("ShortestLease %v: too short to renew within it, every %v, beside CommandDelay %v: the value of a legacy client that came in after a stale DEL, or of a late GETSET, could be over and taken by another before we notice", o.ShortestLease, o.renewEvery, o.CommandDelay)
+		refuse("ShortestLease %v: too short to renew within it, every %v, beside CommandDelay %v: before we notice, a legacy value could be over and taken by another: one that came after a stale DEL, or by a late GETSET", o.ShortestLease, o.renewEvery, o.CommandDelay)
 	}
 	if 2*o.CommandDelay >= o.ShortestLease {
 		refuse("CommandDelay %v is not less than half of ShortestLease %v: a clobbering value could expire and be taken over while we settle", o.CommandDelay, o.ShortestLease)

@@ -67,7 +67,7 @@ type Win uint8
 
 const (
 	WinIfOldIsRead    Win = iota // the old value is the very text that GET returned
-	WinIfOldIsExpired            // the old value is itself expired, whoever wrote it (risks double-win)
+	WinIfOldIsExpired            // the old value is itself expired, from any client (risks double-win)
 )
 
 // Layout says where in a value the number stands. The owner is a fresh one for each lock.

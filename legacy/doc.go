@@ -1,6 +1,5 @@
-// Package legacy is the old Redis lock, SETNX / GET / GETSET with the expiry time as the value, spoken
-// exactly as the Java and Python services speak it that nobody will change. It lets a Go service join
-// such a fleet today.
+// Package legacy is the old Redis lock: SETNX / GET / GETSET with the expiry time as the value. It speaks it exactly as the Java
+// and Python services do that nobody will change. It lets a Go service join such a fleet today.
 //
 //	locker, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Wait: 10 * time.Second})
 //	...
@@ -12,27 +11,25 @@
 //
 // # Guarantees
 //
-// G1. The commands on the wire and the form of the value are those of the dialect's old clients,
-// command for command (TestWireParityJedisLock, TestWireParityRedisPy). Two kinds of traffic are ours
-// alone: renewal and compare-and-delete, which are scripts, and a GET after a reply that never came.
+// G1. The commands on the wire and the value's form are the same as the dialect's old clients send (TestWireParityJedisLock,
+// TestWireParityRedisPy). Two kinds of traffic are ours alone: renewal and compare-and-delete, which are scripts, and a GET after
+// a reply that never came.
 //
 // G2. A value is read as the old client's own parser reads it (TestReadingsMatchTheRealParsers).
 //
 // G3. A value that the dialect cannot read is held. It is never taken over and never a panic; the wait
 // ends in ErrForeignFormat (TestForeignValueIsHeld).
 //
-// G4. The holder's context ends, with a cause that matches ErrLost, no later than the lease does, by
-// the holder's own clock at the acquisition and a monotonic timer from then on
-// (TestContextEndsWithTheLease). A release that fails, or whose caller leaves, changes nothing about that.
-// Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
+// G4. The holder's context ends no later than the lease does, with a cause that matches ErrLost. It goes by the holder's own clock
+// at the acquisition, and by a monotonic timer from then on (TestContextEndsWithTheLease). A release that fails, or whose caller
+// leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
 // TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
 // G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server
 // does. A lock that arrives after its caller has left is given back (TestCancelledAcquireLeavesNothing).
 //
-// G6. An acquisition is reported only when it is certain. Where a reply is missing and the key cannot
-// prove whose the value on it is, the error is ErrUnknownOutcome and says until when the key may stay
-// taken (TestLostReplies).
+// G6. An acquisition is reported only when it is certain. Where a reply is missing, and the key cannot prove whose value it holds,
+// the error is ErrUnknownOutcome. It says until when the key may stay taken (TestLostReplies).
 //
 // G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept
 // both (TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/holder).
@@ -41,16 +38,15 @@
 //
 // What the scheme itself cannot give, it does not give in Go either. Hazards by their names:
 //
-//   - early-takeover: a client whose clock is ahead by more than what is left of a lease takes it while
-//     its holder works. No holder can prevent or notice it.
+//   - early-takeover: a client whose clock is ahead by more than a lease has left takes it while its holder works. No holder can prevent or notice it.
 //   - late-takeover: a crashed holder's lease lasts longer for clients whose clocks are behind.
 //   - clobber: a client that loses the GETSET race overwrites the winner's expiry with its own, which
 //     may be earlier.
 //   - stale-delete: an old client that releases after its lease deletes its successor's key.
 //   - overrun: the lease ends while the work goes on; Do's context tells, but only code that looks at
 //     it stops.
-//   - double-win: dialects in which the loser of a GETSET wins when the old value is itself expired can
-//     let two in when a written expiry is already past.
+//   - double-win: in some dialects the loser of a GETSET wins if the old value is itself expired. These can let two in
+//     when a written expiry is already past.
 //   - unit-mismatch, foreign-value: two dialects on one key do not exclude each other.
 //   - ghost: a crashed holder's key blocks until its value is past, on every reader's own clock.
 //
@@ -58,9 +54,9 @@
 //
 // # Time and failure
 //
-// The holder's clock decides what is written, every reader's clock decides what it means. With
-// Options.FollowServer it is the server's TIME, for hosts whose clock is not trusted; then this
-// member is no further off than the round trip, but the others still are as far off as they are.
+// The holder's clock decides what is written, every reader's clock decides what it means. With Options.FollowServer it is the
+// server's TIME, for hosts whose clock is not trusted; then this member is off by the round trip at most; the others are as far
+// off as before.
 //
 // A lock whose process crashes stays until its lease ends: the key has no TTL.
 //

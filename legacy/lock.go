@@ -55,25 +55,24 @@ func (k *Lock) Token() string {
 // Fence returns 0: the old scheme has no fencing tokens.
 func (k *Lock) Fence() int64 { return 0 }
 
-// Expiry returns until when the lock is certainly ours if it is not renewed any more. It is a deadline of
-// this process's monotonic clock, and at most one of the dialect's units earlier than the expiry on the key.
+// Expiry returns until when the lock is certainly ours if it is not renewed any more. It is a deadline of this process's monotonic
+// clock: at most one of the dialect's units before the expiry on the key.
 func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
 
-// Context returns a context with the values of the one that acquired the lock. It ends when the lease
-// does or when the lock turns out to be lost, with a cause that matches ErrLost, or when the lock is
-// released, with ErrReleased. A release that failed changes nothing about that.
+// Context returns a context with the values of the one that acquired the lock. It ends with the lease or when the lock turns out
+// to be lost: its cause matches ErrLost. At a release it ends with ErrReleased. A release that failed changes nothing about that.
 func (k *Lock) Context() context.Context { return k.life.Context() }
 
-// Renew moves the lease to a full Options.Lease from now, if the key still holds our value. ErrLost
-// means that it does not, because another has taken the lock over or a stale DEL has removed it, or that
-// the reply came after Expiry. After any other error the lock is held as before, until its Expiry.
+// Renew moves the lease to a full Options.Lease from now, if the key still holds our value. ErrLost means that it does not:
+// another has taken the lock over, or a stale DEL has removed it. It also means that the reply came after Expiry. After any other
+// error the lock is held as before, until its Expiry.
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
-// Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the
-// lease was over or the key not ours any more. After another error the Locker tries the
-// release again in the background until Expiry, with pauses of 50 ms to 1 s; it may be called again too, and the first call
-// after the lock was given back returns nil. Where an earlier DEL may have run, the next one is sent only while the key holds
-// our value. What cannot be released ends with the lease, and so does the holder's context.
+// Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the lease was over or the key
+// not ours any more. After another error the Locker tries again in the background until Expiry, with pauses of 50 ms to 1 s; it
+// may be called again too, and the first call after the lock was given back returns nil. Where an earlier DEL may have run, the
+// next one is sent only while the key holds our value. What cannot be released ends with the lease, and so does the holder's
+// context.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }

@@ -60,9 +60,9 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close returns when nothing of this Locker runs in the background any more: commands whose callers
-// left before the reply. Nothing is sent after that. Release locks first: those that are held stay on the
-// server until their leases end, and so do their contexts, and the error says how many they are.
+// Close returns when nothing of this Locker runs in the background any more: commands whose callers left before the reply. Nothing
+// is sent after that. Release locks first: those that are held stay on the server until their leases end, and so do their
+// contexts. The error says how many they are.
 func (l *Locker) Close() error {
 	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
 	l.closed.Store(true)
@@ -88,11 +88,10 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	return l.observed(bounded, key, patience)
 }
 
-// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
-// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's. When ctx is over, Do returns
-// within 250 ms of the end of work, whatever the server does.
+// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
+// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
+// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
+// ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // defaultLease is how long a lock is held at most.
 const defaultLease = 5 * time.Minute
 
-// Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes, waits for
-// as long as the context allows, and deletes only while its lease lasts. No duration may be longer than ten years.
+// Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes. It waits for as long as the context
+// allows, and deletes only while its lease lasts. No duration may be longer than ten years.
 type Options struct {
 	// Dialect of the fleet. Every client of a key must speak the same one. Zero: JedisMS.
 	Dialect Dialect
@@ -24,9 +24,9 @@ type Options struct {
 	// unless Renew is called. Zero: 5 minutes.
 	Lease time.Duration
 
-	// Wait is how long Acquire tries (the article's timeoutMsecs). As in the old code the sleeps count
-	// against it, and an attempt that begins within it is finished, within one Poll; here the time that
-	// attempts take counts too. Zero: as long as the context lasts.
+	// Wait is how long Acquire tries (the article's timeoutMsecs). As in the old code the sleeps count against it. An attempt that
+	// begins within it is finished, within one Poll; here the time that attempts take counts too. Zero: as long as the context
+	// lasts.
 	Wait time.Duration
 
 	// Poll is the sleep between two attempts. Zero: the dialect's own, 100 ms for most. Shorter values
@@ -57,9 +57,8 @@ type Options struct {
 type ReleasePolicy uint8
 
 const (
-	// ReleaseUnexpired sends DEL while the lease is unexpired by the holder's own clock, and nothing
-	// after. What remains is a stale-delete by a holder whose clock is behind, by one whose DEL is
-	// delayed on the way, and after an early-takeover.
+	// ReleaseUnexpired sends DEL while the lease is unexpired by the holder's own clock, and nothing after. What remains is a
+	// stale-delete in three cases: the holder's clock is behind; its DEL is delayed on the way; after an early-takeover.
 	ReleaseUnexpired ReleasePolicy = iota
 
 	// ReleaseAsDialect does what the dialect's old clients do. For jedis-ms that is a DEL whatever has

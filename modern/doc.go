@@ -6,52 +6,48 @@
 //		return ship(ctx) // ctx ends when the lock is lost
 //	})
 //
-// A lock is a key that holds a random token and has a TTL: SET key token NX PX ttl. It is renewed while
-// it is held, given back by token, and handed from one waiter to the next in the order in which they
-// came. Any other client that takes the key with SET NX PX, in whatever language, excludes it and is
-// excluded by it.
+// A lock is a key that holds a random token and has a TTL: SET key token NX PX ttl. It is renewed while it is held, and given back
+// by token. Waiters get it in the order in which they came. It and any other client that takes the key with SET NX PX exclude each
+// other, in whatever language.
 //
 // # Guarantees
 //
-// G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its
-// TTL (TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard, TestFleets in
-// internal/evidence/suites/fleets).
+// G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its TTL (TestExclusion,
+// TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard). TestFleets in internal/evidence/suites/fleets shows it beside others.
 //
-// G2. The holder's context ends, with a cause that matches ErrLost, no later than a deadline of the
-// process's own monotonic clock, counted from before the last successful renewing command was sent,
-// whether or not any reply arrives; earlier when the server says that the key is not ours
-// (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose caller
-// leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
+// G2. The holder's context ends by a deadline of the process's own monotonic clock, with a cause that matches ErrLost.
+// The deadline counts from before the last successful renewal was sent, whether or not any reply arrives; earlier when the server
+// says that the key is not ours (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose
+// caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
 // TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
 //
 // G3. A release deletes, and a renewal extends, only what holds our token
 // (TestFault10ReleaseNeverRemovesAnothers).
 //
-// G4. Every call comes back when its context ends, whatever the server does, and what it no longer
-// wants is given back behind it, by token (TestFault02ContextIsHonoured).
+// G4. Every call comes back when its context ends, whatever the server does. What it no longer wants is given back behind it, by
+// token (TestFault02ContextIsHonoured).
 //
 // G5. A lost reply is settled by asking. What cannot be settled is ErrUnknownOutcome, with the time
 // until which the key may stay taken (TestFault04LostReplies).
 //
-// G6. Waiters get the lock in the order of their coming: first in, first out within a process, and in
-// turn among processes. The key is never free between a holder and the next one in line
-// (TestStressFairness). A waiter that has died is passed over at once if its connection has gone too,
-// or after three seconds (TestStressKilledProcesses); several in a row that are stopped but connected
-// are found out when the next in line looks, within 30 s. Where an old client held the key and deletes it,
-// the first in line takes it with one SET (TestOldClientsDeletionIsOneSetAway), and watches the key from its
-// question on (TestOldClientIsWatchedAtOnce).
+// G6. Waiters get the lock in the order of their coming: first in, first out within a process, and in turn among processes. The
+// key is never free between a holder and the next one in line (TestStressFairness). A waiter that has died is passed over at once
+// if its connection has gone too, or after three seconds (TestStressKilledProcesses); several in a row that are stopped but
+// connected are noticed when the next one looks, within 30 s. Where an old client held the key and deletes it, the first in line
+// takes it with one SET (TestOldClientsDeletionIsOneSetAway). It watches the key from its question on
+// (TestOldClientIsWatchedAtOnce).
 //
-// G7. Whatever is lost of messages and connections, a waiter looks at the key when the holder's TTL is
-// over, and every 30 s (TestFault08LostWakeUp, TestStressFlushAll).
+// G7. Whatever messages and connections are lost, a waiter looks at the key after the holder's TTL, and every 30 s
+// (TestFault08LostWakeUp, TestStressFlushAll).
 //
-// G8. With Options.FenceTTL every acquisition of a key has a larger token than all before it, though the
-// counter has a TTL (TestFencingTokensRise, TestFault01ServersClockDiffers); on a server that has lost the
-// counter, if its clock has not fallen behind (TestFencingTokensWithoutTheirCounter).
+// G8. With Options.FenceTTL every acquisition of a key has a larger token than all before. The counter's TTL changes nothing about
+// that (TestFencingTokensRise, TestFault01ServersClockDiffers); on a server that has lost the counter, if its clock has not fallen
+// behind (TestFencingTokensWithoutTheirCounter).
 //
-// G9. A failed TryAcquire is one command (TestFault03FailedTryIsOneCommand). All renewals of a Locker
-// are one goroutine's, over a connection that only the Locker uses and in which they have room of their
-// own (TestStressTenThousandHeldLocks, TestRenewalsAreNotCrowdedOut). Of all goroutines that wait for a
-// key, one talks to the server (TestFault07OneWaiterTalksToTheServer).
+// G9. A failed TryAcquire is one command (TestFault03FailedTryIsOneCommand). One goroutine does all renewals of a Locker, over a
+// connection that only the Locker uses. They have room of their own in it (TestStressTenThousandHeldLocks,
+// TestRenewalsAreNotCrowdedOut). Of all goroutines that wait for a key, one talks to the server
+// (TestFault07OneWaiterTalksToTheServer).
 //
 // G10. No client's wall clock is sent to the server or compared with anything
 // (TestFault01OnlyRelativeTimesOnTheWire).
@@ -59,37 +55,33 @@
 // # Not guaranteed
 //
 //   - lost-update: a failover to a replica that never saw the lock lets a second holder in. Replicas
-//     (WAIT) makes that rarer; package modern/quorum survives the loss of a minority of servers. Fencing tokens, checked
-//     by the store, keep the writes of the overtaken holder out, if the new master's clock is not behind
-//     the old one's by as much as the failover took. A flush of the server is the same.
-//   - pause: a process that stops (garbage collection, a suspended machine) and resumes past its lease
-//     runs on until it looks at its context. On Linux the monotonic clock stands still while the whole
+//     (WAIT) makes that rarer; package modern/quorum survives the loss of a minority of servers. Fencing tokens, checked by the store, keep out the
+//     overtaken holder's writes. The masters' clocks must differ by less than the failover took. A flush of the server is the same.
+//   - pause: a process that stops (garbage collection, a suspended machine) past its lease runs on until it looks at its context. On Linux the monotonic clock stands still while the whole
 //     machine is suspended: after that only the server's word, at the next renewal, tells.
 //   - Among processes the turns go by process, not by goroutine: a process with a hundred waiters gets as
 //     many turns as one with a single waiter.
-//   - Clients that only poll for a key find it free only between two contentions, or in the share that
-//     Options.Yield leaves them.
-//   - unknown-outcome: a command that was lost on its way can arrive after everything was settled, and
-//     leave the token on the key for one TTL.
+//   - Clients that only poll find a key free only between two contentions, or in the share that Options.Yield leaves.
+//   - unknown-outcome: a command that was lost on its way can arrive after everything was settled. It leaves the token on the key
+//     for one TTL.
 //
 // # Time and failure
 //
 // TTLs are relative and counted by the server. The server's clock is read for fencing tokens, for the
 // tickets of its queue and for Yield; setting it back delays nobody by more than that. Deadlines count
-// on the process's monotonic clock. A grant of a waiting holder is trusted without asking only while
-// half of its claim is certainly left by that clock.
+// on the process's monotonic clock. A waiter trusts a grant without asking only while half of its claim is certainly left by that clock.
 //
 // # Connections
 //
-// A Locker connects when it is used: a shared line for the commands of all goroutines and for the
-// renewals, and a pair for waiting on each master, which is closed when nobody has waited for a while. Where ReplyTimeout
-// is more than a quarter of TTL, the renewals have a connection of their own. They
-// are made by the pool's Dial, outside of the pool: users of the pool cannot starve them, nor they the pool.
-// A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each attempt takes a connection from it.
+// A Locker connects when it is used: a shared pipelined connection for the commands of all goroutines and for the renewals; a pair
+// for waiting on each master. The pair is closed when nobody has waited for a while. Where ReplyTimeout is more than a quarter of
+// TTL, the renewals have a connection of their own. They are made by the pool's Dial, outside of the pool: users of the pool
+// cannot starve them, nor they the pool. A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each
+// attempt takes a connection from it.
 //
-// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its
-// connection is then given up, and the command goes out once more over a new one, which leads to the new master where
-// a name or a proxy stands for it by then. A waiter goes on until its context or Options.Wait is over.
+// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
+// then given up, and the command goes out once more over a new one. That leads to the new master where a name or a proxy stands
+// for it by then. A waiter goes on until its context or Options.Wait is over.
 //
 // # Concurrency
 //
@@ -98,8 +90,7 @@
 //
 // # Wire format
 //
-//   - key: the token, with a TTL. By default a number n with 5*10^18 <= n < 9.2*10^18, which clients of
-//     the old scheme read as an expiry in the far future.
+//   - key: the token, with a TTL. By default a number n with 5*10^18 <= n < 9.2*10^18: to clients of the old scheme an expiry in the far future.
 //   - {key}:queue: those in line, a sorted set of "<token> <claim ms> <channel>" by ticket. The channel is "-" for one
 //     that listens on none.
 //   - {key}:fence: the fencing counter. {key}:share: when hand-overs pause.
@@ -114,13 +105,12 @@
 //
 // # Choices
 //
-// Fairness by a queue on the server with direct hand-over was measured against waking the first waiter
-// and letting it compete (Options.Unfair), with sections of 1 ms on redis 7.0.15 and two cores, by
+// A queue on the server with direct hand-over was measured against waking the first waiter and letting it compete
+// (Options.Unfair). Sections of 1 ms, redis 7.0.15, two cores:
 //
 //	cd bench && go run . -only turns-4x4,turns-16x1 -of blpop,modern,modern-unfair -rounds 2
 //
-// In 4 processes of 4 workers the worker with the most turns had 1.02 times as many as the one with the
-// fewest, in 16 processes of one worker the same; waking alone left workers without a single turn in both,
-// and took 6 and 17 round trips an acquisition instead of 2. A ticket that waiters wait for by polling or
-// by backoff was not built: each hand-over would cost a look by every waiter.
+// In 4 processes of 4 workers the worker with the most turns had 1.02 times the fewest. In 16 processes of one worker it was the
+// same; waking alone left workers without a single turn in both. It took 6 and 17 round trips an acquisition instead of 2. A
+// ticket that waiters wait for by polling or by backoff was not built: each hand-over would cost a look by every waiter.
 package modern

@@ -61,9 +61,8 @@ func (k *Lock) Count() int { return k.lock.Hold.Count() }
 // deadline of this process's monotonic clock, counted from before the last successful command was sent.
 func (k *Lock) Expiry() time.Time { return k.lock.Hold.Life.Expiry() }
 
-// Context returns a context with the values of the one that acquired the lock. It ends when the lock is
-// lost, with a cause that matches ErrLost and at the latest at Expiry, or when it is released, with
-// ErrReleased. A release that failed changes nothing about that.
+// Context returns a context with the values of the one that acquired the lock. It ends when the lock is lost, at the latest at
+// Expiry: its cause matches ErrLost. At a release it ends with ErrReleased. A release that failed changes nothing about that.
 func (k *Lock) Context() context.Context { return k.lock.Hold.Life.Context() }
 
 // Renew extends the lease to a full TTL from now. ErrLost means that the key is not ours any more, or
@@ -74,9 +73,9 @@ func (k *Lock) Renew(ctx context.Context) error { return k.lock.Renew(ctx) }
 // our token. ErrLost means that the lock was lost before. ErrUnknownOutcome means that no reply came: the
 // key may stay taken until the time that the error tells. The renewals end with the call in any case.
 //
-// After an error other than ErrLost the Locker tries the release again in the background until Expiry, with pauses of 50 ms
-// to 1 s: a server that refuses now (READONLY, NOPERM, OOM, LOADING) may run it later. Release may be called again too: the
-// first call after the lock was given back returns nil. Meanwhile the holder's context still ends at Expiry.
+// After another error than ErrLost the Locker tries again until Expiry, with pauses of 50 ms to 1 s: a server
+// that refuses now (READONLY, NOPERM, OOM, LOADING) may run it later. Release may be called again too: the first call after the
+// lock was given back returns nil. Meanwhile the holder's context still ends at Expiry.
 //
 // When ctx ends before the reply, or has ended before, the release goes on in the background.
 func (k *Lock) Release(ctx context.Context) error { return k.lock.Release(ctx) }

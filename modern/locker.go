@@ -44,10 +44,10 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks
-// first: those that are still held end with ErrLost and stay on the server until their TTL is over, and the error says how many
-// they are. Callers who still wait get an error at once and give up their places in the queue. What an attempt may have left on
-// the server is told to the observer as ErrUnknownOutcome.
+// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks first:
+// those that are still held end with ErrLost and stay on the server until their TTL is over. The error says how many they are.
+// Callers who still wait get an error at once and give up their places in the queue. What an attempt may have left on the server
+// is told to the observer as ErrUnknownOutcome.
 func (l *Locker) Close() error { return l.base.Close() }
 
 // Waiting returns what wakes this process's waiters at present.
@@ -58,18 +58,17 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
 	return lockOf(l.base.TryAcquire(ctx, key))
 }
 
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks under a waiter, or a
-// server that is away for a while, does not end its wait; one that the first attempt meets is its error. A key of another type, such as
-// a lock of another format, is ErrForeignFormat: its holder will not hand it to us.
+// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks, or a server that is away for a
+// while, does not end a wait; one that the first attempt meets is its error. A key of another type, such as a lock of another
+// format, is ErrForeignFormat: its holder will not hand it to us.
 func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 	return lockOf(l.base.Acquire(ctx, key))
 }
 
-// Do holds the lock while it runs work, whose context ends when ctx or the lease does, and gives the
-// lock back on every way out of it, panics included. The error is work's own; without one, it is that of
-// the release. If the lock was lost, the error matches ErrLost whatever work returned: the work may have
-// overlapped another holder's. When ctx is over, Do returns
-// within 250 ms of the end of work, whatever the server does.
+// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
+// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
+// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
+// ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	lock, err := l.Acquire(ctx, key)
 	if err != nil {

@@ -16,8 +16,8 @@ const defaultPoll = 100 * time.Millisecond
 // third of it, makes it a full TTL. It is what a waiter costs the others that dies in the moment of the hand-over.
 const longestClaim = 3 * time.Second
 
-// Options of a Locker. The zero value holds a random token for 30 s, renews it every 10 s for as
-// long as the lock is held, and waits in line. No duration may be longer than ten years.
+// Options of a Locker. The zero value holds a random token for 30 s. It renews it every 10 s, and waits in line. No duration may
+// be longer than ten years.
 type Options struct {
 	// TTL is how long the server keeps a lock that nobody renews: the longest that a crashed holder
 	// blocks others. Whole milliseconds, at least 10 ms. Zero: 30 s.
@@ -31,17 +31,16 @@ type Options struct {
 	// Renew is called.
 	RenewEvery time.Duration
 
-	// MaxHold is how long a lock may be held although it is renewed. After that the holder's context
-	// ends with ErrLost and the renewals stop, so that the key is free at most one TTL later: a worker
-	// that hangs does not keep its lock for ever. Zero: no limit.
+	// MaxHold is how long a lock may be held although it is renewed. After that the holder's context ends with ErrLost and the
+	// renewals stop; the key is free at most one TTL later. a worker that hangs does not keep its lock for ever. Zero: no limit.
 	MaxHold time.Duration
 
-	// FenceTTL draws a fencing token with each acquisition, from a counter beside the key, so that a store
-	// can refuse the writes of a holder that was overtaken. It is how long the counter outlives its last use; then the counter
-	// starts from the server's clock in microseconds, which is larger than any earlier token unless that clock was set back by
-	// more than FenceTTL meanwhile. A minute is enough for most. On a server that has lost the counter, such as a replica that
-	// was promoted too early, that depends on the clocks of both servers: see docs/guarantees.md. Acquiring is then a script
-	// instead of a SET. Whole milliseconds, at least 2 * TTL. Zero: no tokens.
+	// FenceTTL draws a fencing token with each acquisition, from a counter beside the key. With it a store can refuse the writes
+	// of a holder that was overtaken. It is how long the counter outlives its last use; then the counter starts from the server's
+	// clock in microseconds. That is larger than any earlier token, unless the clock was set back by more than FenceTTL meanwhile.
+	// A minute is enough for most. On a server without the counter, such as a replica promoted too early, that depends on both
+	// servers' clocks: see docs/guarantees.md. Acquiring is then a script instead of a SET. Whole milliseconds, at least 2 * TTL.
+	// Zero: no tokens.
 	FenceTTL time.Duration
 
 	// Unfair gives up the queue on the server. Waiters are then woken and compete, as in other libraries:
@@ -49,11 +48,10 @@ type Options struct {
 	// compare-and-delete. For servers on which this client may not use the keys {key}:queue, or may not publish.
 	Unfair bool
 
-	// Yield leaves room for clients on the same keys that only poll, such as SET NX PX holders in Java and
-	// Python: they would never find a key free that this library's waiters hand on to each other. After
-	// four times Yield of hand-overs the key is left to them for Yield, in which no waiter in line takes
-	// it. So a poller whose poll interval is not longer than Yield gets in, at the cost of up to a fifth
-	// of the throughput while there is contention. Whole milliseconds. Zero: none; keys are ours alone.
+	// Yield leaves room for clients that only poll for the same keys, such as SET NX PX holders in Java: they would never find a
+	// key free that this library's waiters hand on to each other. After four times Yield of hand-overs the key is left to them for
+	// Yield: no waiter in line takes it. So a poller whose poll interval is not longer than Yield gets in. That costs up to a
+	// fifth of the throughput while there is contention. Whole milliseconds. Zero: none; keys are ours alone.
 	Yield time.Duration
 
 	// Replicas is how many replicas must have an acquisition before it counts (WAIT); otherwise the lock is given back. They have
@@ -62,8 +60,8 @@ type Options struct {
 	Replicas int
 
 	// ReplyTimeout bounds the wait for each reply, whatever the context says; a reply that has not come
-	// by then counts as lost. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter. Where it is more
-	// than a quarter of TTL, renewals wait no longer than that, over a connection of their own.
+	// by then counts as lost. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter. Where it is more than a quarter of
+	// TTL, renewals wait only that long, over a connection of their own.
 	ReplyTimeout time.Duration
 
 	// Poll is the longest sleep between two looks at a key where the server offers no client tracking;

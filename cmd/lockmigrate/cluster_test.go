@@ -287,7 +287,7 @@ func TestFenceOverACluster(t *testing.T) {
 	assert.False(t, fenced(t, c.Masters[0]))
 }
 
-// A server that is started anew within the watch has an empty log, and no fence unless it was saved.
+// A server that is restarted within the watch has an empty log, and no fence unless it was saved.
 func TestFenceWatchOverARestart(t *testing.T) {
 	c := redistest.NewCluster(t, 2, 0)
 	oldUser(c.Masters)
@@ -314,7 +314,7 @@ func TestFenceWatchOverARestart(t *testing.T) {
 	})
 	watch.stop()
 	assert.Equal(t, exitInconclusive, watch.wait(), watch.diagnostics.String())
-	assert.Contains(t, watch.diagnostics.String(), c.Masters[0].Addr+" was started anew")
+	assert.Contains(t, watch.diagnostics.String(), c.Masters[0].Addr+" was restarted")
 	assert.Contains(t, watch.out.String(), `"complete":false`)
 }
 

@@ -18,7 +18,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Examine one deployment before a migration",
-		Long: `doctor asks whether locks can be kept on a server at all, and whether the tools will see
+		Long: `doctor asks whether a server can keep locks at all, and whether the tools will see
 what they need: version, eviction, persistence, replication, rights, client tracking,
 this host's clock against the server's, dialects that cannot share keys.
 

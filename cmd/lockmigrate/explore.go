@@ -30,8 +30,8 @@ func newExploreCommand(env *environment) *cobra.Command {
 		Use:   "explore [flags]",
 		Short: "Run every interleaving of a few clients: prove a claim or break it",
 		Long: `explore takes claims about two to four lock clients and runs every interleaving of
-their real protocol code, with the delays, crashes, late deletes, lost replies and
-failovers that the claim allows. Either no interleaving has two holders at once, and
+their real protocol code. A claim says which delays, crashes, late deletes, lost
+replies and failovers may happen. Either no interleaving has two holders at once, and
 the claim holds within its bounds; or it prints the shortest run that has.
 
 Each claim has the verdict that is known of it. Bare, explore checks all claims and

@@ -80,7 +80,7 @@ func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 		return err
 	}
 	if len(holes) > 0 {
-		return inconclusiveError("a server that was started anew has lost a fence that was not saved: look with fence --user again", "not all was seen: %s", strings.Join(holes, "; "))
+		return inconclusiveError("a server that was restarted has lost a fence that was not saved: look with fence --user again", "not all was seen: %s", strings.Join(holes, "; "))
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (l *fenceLog) poll(ctx context.Context) ([]fence.Hit, error) {
 		l.node.conn = conn
 		if id := runIDOf(ctx, conn); id != l.runID { // the log of a new process began empty
 			l.log, l.runID = fence.Log{Server: l.node.Addr}, id
-			l.hole = l.node.Addr + " was started anew"
+			l.hole = l.node.Addr + " was restarted"
 		}
 	}
 	if l.runID == "" {

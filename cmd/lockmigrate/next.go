@@ -26,10 +26,9 @@ func newNextCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next [flags]",
 		Short: "Say where a migration stands, and the next command",
-		Long: `next looks at the namespace's record, its members, the keys, and at what observe
-and verify wrote into the working folder. It says where the migration stands,
-what was measured, what is in the way, the next command, and what that command
-costs whom. It only reads. Run it again after each step, until it says done.
+		Long: `next looks at the namespace's record, members and keys, and at what observe and
+verify wrote into the working folder. It says where the migration stands, what was
+measured, and what is in the way. It prints the next command, and what that costs. It only reads. Run it again after each step, until it says done.
 
 It expects the files NAME.profile.json and NAME.certificate.json, as its own
 commands write them.`,

@@ -41,14 +41,14 @@ func newObserveCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
-		Long: `observe watches what a server executes for a bounded time (MONITOR), and tells for
-each client its dialect, lease, poll interval and CLOCK SKEW, and what really happened:
+		Long: `observe watches what a server executes for a bounded time (MONITOR). It tells for each
+client its dialect, lease, poll interval and CLOCK SKEW, and what really happened:
 stale deletes, clobbers, early takeovers, two holders at once. It only reads.
 
 MONITOR costs the server: it writes every command to us, which can halve a busy server's
-throughput. observe therefore ends by itself after --for, after --max-commands, when the
-server's main thread uses more than --max-load of a core, or when the server has to hold
-more than --max-buffer MiB for us. At the end it says what it did cost.
+throughput. observe therefore ends by itself after --for and after --max-commands.
+Two limits end it as well: the server's main thread uses more than --max-load of a
+core; the server has to hold more than --max-buffer MiB for us. At the end it says what it did cost.
 
 Behind redis+cluster:// and redis+sentinel:// every master is watched, each within these
 limits. After a failover the new master is; what was sent until then is missing, which is

@@ -64,9 +64,9 @@ func newObserveMergeCommand(env *environment) *cobra.Command {
 		Use:   "merge FILE... --profile FILE",
 		Short: "Put profiles of several days and hours together",
 		Long: `merge makes one profile of several that observe wrote at different times. It
-reads no server. Counts and windows add up. So rates by the hour become known,
-rare events such as crashes and overruns get a rate, and clocks get a drift:
-the further apart the windows, the smaller its error.
+reads no server. Counts and windows add up. So rates by the hour become known;
+rare events such as crashes and overruns get a rate; clocks get a drift: the
+further apart the windows, the smaller its error.
 
 A client is known again by its name. Addresses change when a service starts
 again, so observe with --group host or --group name for this. A key is known

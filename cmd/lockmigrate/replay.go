@@ -34,11 +34,11 @@ func newReplayCommand(env *environment) *cobra.Command {
 		Use:   "replay [FILE] [flags]",
 		Short: "Show one simulated run again, from a file or a seed",
 		Long: `replay plays one run again and tells it: a scenario file, a profile of observe, a cell of
-simulate by its flags and seed, or the counterexample of a claim of explore. With --shrink a run that
+simulate by its flags and seed, or a claim's counterexample. With --shrink a run that
 breaks is first cut down to the fewest clients, events, and the smallest skew.
 
-Forms: trace (a line for each thing that happened), story (sentences), timeline (a
-lane for each client), scenario (a file that replays it); --json for a program.`,
+Forms: trace (a line for each thing that happened); story (sentences); timeline (a
+lane for each client); scenario (a file that replays it); --json for a program.`,
 		Example: `  lockmigrate replay testdata/scenarios/late_release.txt --as timeline
   lockmigrate replay --scheme legacy --skew 9s --lease 10s --hold 2s --shrink
   lockmigrate replay observed.json --seed 1 --as story

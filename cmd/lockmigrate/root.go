@@ -62,9 +62,8 @@ func newRootCommand(env *environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockmigrate",
 		Short: "Move a fleet from SETNX/GETSET locks to locks of token and TTL",
-		Long: `lockmigrate shows what lock keys hold, who still speaks the old
-SETNX/GETSET scheme, and takes a fleet from it to locks of token and TTL
-while it works.
+		Long: `lockmigrate shows what lock keys hold, which clients still speak the old SETNX/GETSET scheme.
+It moves a fleet from that scheme to locks of token and TTL while it works.
 
 Start with "lockmigrate demo", which needs no server. Whatever writes to a
 server prints its plan and writes nothing until --execute is given.

@@ -47,8 +47,8 @@ A time beside a TTL that ends at about the same moment is a token: its writers
 live by the TTL. One look cannot tell whether they also overwrite each other
 (blind-set): lockmigrate observe can.
 
-States: held (an expiry to come, a token), expired (the next legacy client
-takes it over), ghost (expired longer ago than --ghost-after, or without the
+States: held (an expiry to come, a token); expired (the next legacy client
+takes it over); ghost (expired longer ago than --ghost-after, or without the
 TTL that its writers always set: nobody holds it and nothing will remove it),
 unknown.
 

@@ -26,9 +26,9 @@ func newScriptsCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scripts [flags]",
 		Short: "Print the bridge's server scripts, with uses from Java and Python",
-		Long: `scripts prints the Lua scripts of the bridge lock as the server gets them, so
-that services in other languages can take the bridge too, and reference uses
-of them from Java and Python, which wait, renew and release. The header of each
+		Long: `scripts prints the Lua scripts of the bridge lock as the server gets them. With
+them services in other languages can take the bridge too. It also prints
+reference uses from Java and Python, which wait, renew and release. The header of each
 script documents its keys, arguments and replies, and why it must be atomic. The
 Java class and the Python module need the scripts beside them: --lang java and
 --lang python give both.

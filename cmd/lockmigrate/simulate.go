@@ -47,8 +47,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 client with a clock of its own, against a model of the server. A referee who sees true
 time counts when two clients hold the lock at once.
 
-Without flags it sweeps the skew of one clock against the lease and the hold time, for
-old clients, old ones among bridges, bridges, and token locks; prints at which skew
+Without flags it sweeps the skew of one clock against the lease and the hold time: for old clients, old ones among bridges, bridges, and token locks; prints at which skew
 each breaks, beside the closed form; and writes a report as one HTML file.
 
 It needs no server, and the same seed gives the same numbers on every machine. Exit

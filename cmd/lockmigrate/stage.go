@@ -78,14 +78,10 @@ time.`,
 }
 
 func newStageMoveCommand(env *environment, flags *stageFlags, name string, step stages.Stage, short string) *cobra.Command {
-	long := `advance moves a namespace one stage on: legacy to bridge, bridge to modern. It
-waits until every live member runs the present epoch and silent members have
-run out, and says whom it waits for.
+	long := `advance moves a namespace one stage on: legacy to bridge, bridge to modern. It waits until every live member runs the present epoch and silent members have run out. It names the members that it waits for.
 
 Name the stage with --to: then running the command twice is running it once.
-The record knows its members only. Before modern, "lockmigrate verify" must
-have found that no legacy client is left that is not a member, and no legacy
-value may stand on the keys: at modern nobody takes it over.
+The record knows its members only. Before modern, "lockmigrate verify" must have found that no legacy client is left outside of the members. No legacy value may stand on the keys: at modern nobody takes it over.
 
 After the move members change over with their next report. --wait returns when
 all have. Without --execute nothing is written; exit code 3 says that
@@ -95,8 +91,7 @@ all have. Without --execute nothing is written; exit code 3 says that
 A step that members have not taken yet, or only some of them, is undone at
 once; it waits only for what is two stages away from where it leads.
 
-Back to legacy it is refused while the server's rules deny SETNX or GETSET to
-a user that a member is (see "lockmigrate fence"): the Go services could
+Back to legacy it is refused while ACL rules deny SETNX or GETSET to a member's user (see "lockmigrate fence"): the Go services could
 acquire nothing. Forward to modern again needs a new certificate.`
 	}
 	cmd := &cobra.Command{
@@ -379,7 +374,7 @@ func whatToKnow(from, to stages.Stage) []string {
 }
 
 // bridgeCosts is what the old clients pay for the bridge; TestWhatTheBridgeCosts measured the figures of docs/runbook.md.
-const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and the waits that they had (docs/runbook.md, step 3, has figures), if they look at a held key more often than --yield says"
+const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and waits that they had (docs/runbook.md, step 3); they must look more often than --yield says"
 
 func blocked(blockers []stages.Blocker) string {
 	text := "waiting: " + terminal.Safe(blockers[0].String())

@@ -24,9 +24,9 @@ func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [flags]",
 		Short: "Create the record of a namespace",
-		Long: `init creates the record of a namespace: its key patterns, the dialect of its
-legacy clients, the shortest lease that any of them takes, how far their clocks
-are behind, and how late their commands come. --profile takes these from what
+		Long: `init creates the record of a namespace: its key patterns, and
+what is known of its legacy clients. That is their dialect, their shortest lease, how
+far their clocks are behind, and how late their commands come. --profile takes these from what
 observe measured, with a margin that the plan names; a flag overrules it. init
 looks at what stands on the keys, and refuses a dialect that the values contradict. It
 prints its plan, and writes only with --execute. A namespace that exists
@@ -60,7 +60,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
 	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 0: 1s")
 	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
-	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time, longer than the pause between two looks of a legacy client: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
+	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
 }
@@ -314,8 +314,8 @@ func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command 
 		Short: "Show who changed a namespace, when, from where and why",
 		Long: `history shows the last 50 changes of a namespace's record, by the server's
 clock: who created it, moved it, or corrected it, and on which certificate, or
-for which reason, the step rests. Who is $LOCKMIGRATE_BY, or the user and host
-of the command.`,
+for which reason, the step rests. The name is $LOCKMIGRATE_BY, or the user and host of the
+command.`,
 		Example: "  lockmigrate stage history --namespace orders",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {

@@ -268,7 +268,7 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 		for _, user := range users {
 			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Locks: view.Record.Patterns, Remove: true})
 			if err != nil {
-				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v), so a fence may keep the members from every lock; \"lockmigrate fence --user %s --remove --execute\" takes it away", terminal.Quoted(user), n.Addr, err, user))
+				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v); a fence may keep the members from every lock; \"lockmigrate fence --user %s --remove --execute\" takes it away", terminal.Quoted(user), n.Addr, err, user))
 				continue
 			}
 			for _, p := range plans {

@@ -21,8 +21,7 @@ func newSweepCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep [flags]",
 		Short: "Clear ghosts and tokens without TTL, by compare-and-set",
-		Long: `sweep clears locks that nobody holds and nothing removes. An expiry of a known dialect that
-is over for longer than --ghost-after is removed, or gets a TTL where --ttl says so. A
+		Long: `sweep clears locks that nobody holds and nothing removes. An expiry of a known dialect that is over for longer than --ghost-after is removed; --ttl gives it a TTL instead. A
 Redisson hash without TTL gets one, an hour unless --ttl says otherwise. With --tokens also
 tokens, bridge values and hashes with a random owner get one. All other keys are left, and
 the end says why: an expiry that is over only recently, a hash of an application.

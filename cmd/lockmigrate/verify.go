@@ -29,18 +29,18 @@ func newVerifyCommand(env *environment) *cobra.Command {
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
 		Long: `verify looks for a window of time whether anybody still takes locks the old way: by the
-server's own counters on every master, by MONITOR, by ACL LOG where a fence is up, by
-the values on the keys, and by the members of the namespace. It only reads.
+server's own counters on every master; by MONITOR; by ACL LOG where a fence is up; by
+the values on the keys; and by the members of the namespace. It only reads.
 
 It starts from "inconclusive" and lists the obligations that none-seen needs. One of
-them is yours: say with --longest how long a legacy client may be silent, which is the
-longest lease or the longest pause between two runs of a job. The window must be longer.
+them is yours: say with --longest how long a legacy client may be silent. That is the longest lease
+or the longest pause between two runs of a job. The window must be longer.
 
 Every SETNX, GETSET and SET must be accounted for, since each may take a lock. Where such
 commands are in use, only MONITOR for the whole window (--monitor) can do that. It costs
-the server: see "lockmigrate observe --help". Bursts name clients at little cost, and are
-enough where these commands are not in use, or where the ACL rules of all users but those
-of --trust-user leave none of them on the lock keys.
+the server: see "lockmigrate observe --help". Bursts name clients at little cost. They are
+enough where these commands are not in use. They are also enough where ACL rules keep
+them off the lock keys, for all users but those of --trust-user.
 
 Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
 SIGHUP) ends the window early and keeps the results so far.

@@ -223,10 +223,10 @@ var unshareable = []struct {
 	why   string
 }{
 	{[]string{BlindSet},
-		"its clients overwrite the key with SET or SETEX after they have read it, so two that read at the same time both enter, " +
+		"its clients overwrite the key with SET or SETEX after they have read it: two that read at once both enter, " +
 			"and no value stops them: nothing can share a key with them, so move these clients to other keys first"},
 	{[]string{"t", "ms|uuid", "ms-pipe-uuid"},
-		"its clients send GETSET on every failure, so any value on the key, a bridge value too, is destroyed on first contention"},
+		"its clients send GETSET on every failure: on first contention any value on the key is destroyed, a bridge value too"},
 	{[]string{"e2", "redis-objects-forever"},
 		`its clients write "1" when they are given no expiration, which every reader with one takes for long expired`},
 	{[]string{"empty", "empty-value"},

@@ -123,7 +123,7 @@ func (r *Request) running(text, trouble string) string {
 	if len(names) == 1 {
 		return names[0] + ", which " + trouble
 	}
-	return strings.Join(names, ", ") + ", one of which " + trouble
+	return strings.Join(names, ", ") + ", one of them " + trouble
 }
 
 // quote cuts a key to a readable length.

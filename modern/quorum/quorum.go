@@ -4,10 +4,10 @@
 //
 // # Guarantees
 //
-// Q1. A lock survives the loss of a minority of the servers, with their data. An acquisition asks all of
-// them at once, with one token, and counts when a majority has set the key and the time that has passed,
-// the allowance for drifting clocks included, leaves something of the TTL. Everything else is undone
-// everywhere, also on servers that did not answer. Renewals need a majority too.
+// Q1. A lock survives the loss of a minority of the servers, with their data. An acquisition asks all of them at once, with one
+// token. It counts when a majority has set the key and some of the TTL is left. The time that has passed, and an allowance for
+// drifting clocks, are taken off. Everything else is undone everywhere, also on servers that did not answer. Renewals need a
+// majority too.
 //
 // Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
 //
@@ -17,12 +17,11 @@
 //     (DriftFactor), and must not jump while keys expire. A holder that is paused past its deadline
 //     still believes for a moment that it holds the lock; only fencing tokens checked by the store stop
 //     its writes, and a quorum draws none: their order would need what RedLock does not have.
-//   - A server that loses its keys in a crash and comes back before the TTL is over may let a second
-//     holder in. Servers must persist with fsync always, or stay away for one TTL after a crash.
+//   - A server that loses its keys in a crash, and is back within the TTL, may let two in. Servers must persist with fsync always, or stay away for one TTL after a crash.
 //   - It is not fair. Waiters poll, with random pauses; nobody is handed the lock.
 //
-// If the work must never run twice at the same time, use a system with consensus, or fencing tokens on
-// one server. A quorum is for work that is expensive to do twice, on servers that may fail.
+// If the work must never run twice at once, use a system with consensus, or fencing tokens on one server. A quorum is for work
+// that is expensive to do twice, on servers that may fail.
 package quorum
 
 import (
@@ -59,8 +58,7 @@ type Options struct {
 	MaxHold    time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
 	Observer   lockmigrate.Observer // is told what happens. Nil: nobody is
 
-	// ReplyTimeout bounds the wait for each reply. Zero: a tenth of TTL, at most 1 s, so that one server
-	// that does not answer does not use the lease up.
+	// ReplyTimeout bounds the wait for each reply. Zero: a tenth of TTL, at most 1 s: so one server that does not answer does not use the lease up.
 	ReplyTimeout time.Duration
 
 	// DriftFactor is how much faster one clock may run than another, at most 0.5. It is taken off every lease, with
@@ -125,8 +123,7 @@ func (q *Locker) drift() time.Duration {
 }
 
 // Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks
-// first: those that are still held end with ErrLost and stay on the servers until their TTL is over, and the error says how
-// many they are.
+// first: those that are still held end with ErrLost and stay on the servers until their TTL is over. The error says how many they are.
 func (q *Locker) Close() error { return q.conns.Close() }
 
 // TryAcquire makes one attempt on all servers at once.

@@ -15,7 +15,7 @@
 //
 // R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/holder).
 //
-// R3. A waiter subscribes to RLock's channel, and looks at the key when the holder's TTL is over, and every 30 s.
+// R3. A waiter subscribes to RLock's channel. It looks at the key when the holder's TTL is over, and every 30 s.
 //
 // # Not guaranteed
 //
@@ -159,8 +159,8 @@ func (k *Lock) Count() int { return k.lock.Hold.Count() }
 // deadline of this process's monotonic clock.
 func (k *Lock) Expiry() time.Time { return k.lock.Hold.Life.Expiry() }
 
-// Context returns a context with the values of the one that acquired the lock. It ends when the lock is
-// lost, with a cause that matches ErrLost and at the latest at Expiry, or when it is released, with ErrReleased.
+// Context returns a context with the values of the one that acquired the lock. It ends when the lock is lost, at the latest at
+// Expiry: its cause matches ErrLost. At a release it ends with ErrReleased.
 func (k *Lock) Context() context.Context { return k.lock.Hold.Life.Context() }
 
 // Renew extends the lease to a full TTL from now. ErrLost means that the key is not ours any more, or
@@ -222,8 +222,7 @@ func (h *hold) Releasing() protocol.Machine { return h.releasing() }
 // GivingBack implements leased.Kind.
 func (h *hold) GivingBack(bool) protocol.Machine { return h.releasing() }
 
-// More implements leased.Kind: the server counts. The Lock that is counted here is counted off again on an error, but not
-// before it is clear what has become of the command.
+// More implements leased.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
 func (h *hold) More(ctx context.Context) error {
 	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o leased.Outcome) {
 		h.Uncount(o.Step.Verdict == protocol.Acquired)

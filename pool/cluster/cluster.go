@@ -4,15 +4,15 @@
 //	...
 //	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
-// A Pool is a lockmigrate.Pool for legacy, modern and compat alike. Each lock's keys lie in one slot (the
-// names of guards, queues and counters are made so), and each command goes to the master of that slot.
+// A Pool is a lockmigrate.Pool for legacy, modern and compat alike. Each lock's keys lie in one slot: the names of guards, queues
+// and counters are made so. Each command goes to the master of that slot.
 //
 // # What it promises
 //
 //  1. MOVED and ASK are followed, for pipelines and pooled connections alike; a lock that is held or waited
 //     for while its slot moves is renewed, woken and released as before.
-//  2. A command that has certainly not run (a redirection, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, a
-//     server that cannot be reached) is tried again for as long as Options.Patience. A command whose reply
+//  2. A command that has certainly not run is tried again for as long as Options.Patience:
+//     after a redirection, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, or where a server cannot be reached. A command whose reply
 //     was lost is never repeated here: the lock settles what became of it.
 //  3. One master that hangs or is dead does not hold up locks whose keys other masters serve.
 //

@@ -4,27 +4,24 @@
 //	...
 //	locker, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
 //
-// All sentinels are asked at once, and the newest of their answers counts (the highest configuration
-// epoch): one that a partition has cut off does not lead back to the old master, nor does it while those that
-// know better do not answer, nor the one that leads a failover while that is going on
-// (TestOlderAnswersDoNotLeadBack, TestTheLeaderOfAFailoverNamesTheNewMaster). Whatever is connected to is
-// asked for its role first. A server that answers READONLY loses the connection, and the sentinels are
-// asked again.
+// All sentinels are asked at once, and the newest of their answers counts (the highest configuration epoch): one that a partition
+// has cut off does not lead back to the old master. Nor does it while those that know better do not answer. Nor does the one that
+// leads a failover, while that is going on (TestOlderAnswersDoNotLeadBack, TestTheLeaderOfAFailoverNamesTheNewMaster). Whatever is
+// connected to is asked for its role first. A server that answers READONLY loses the connection, and the sentinels are asked
+// again.
 //
-// The pool listens for +switch-master on a connection to each sentinel. When one is heard it asks all of
-// them, turns to the new master, and drops the idle connections to the old one, without waiting for an error:
-// a master that hangs, or that only the sentinels cannot reach, is not asked any further, and those who wait for locks
-// listen to the new one.
+// The pool listens for +switch-master on a connection to each sentinel. When one is heard it asks all of them and turns to the new
+// master. It drops the idle connections to the old one, without waiting for an error. So a master that hangs, or that only the
+// sentinels cannot reach, is not asked any further. Waiters for locks listen to the new one.
 //
 // A command that has certainly not run is tried again while the sentinels fail over, for as long as
 // Options.Patience; one whose reply was lost is never repeated here: the lock settles what became of it.
 //
 // # What no client can promise
 //
-// Replication is asynchronous: a promoted replica may never have seen a lock (lost-update). And a master
-// that is cut off from the sentinels together with some clients goes on serving these, unless
-// min-replicas-to-write and min-replicas-max-lag stop it. modern.Options.Replicas makes both rarer; fencing
-// tokens keep the writes in order. See docs/guarantees.md.
+// Replication is asynchronous: a promoted replica may never have seen a lock (lost-update). And a master that is cut off from the
+// sentinels goes on serving the clients that are with it; min-replicas-to-write and min-replicas-max-lag stop it.
+// modern.Options.Replicas makes both rarer; fencing tokens keep the writes in order. See docs/guarantees.md.
 package sentinel
 
 import (

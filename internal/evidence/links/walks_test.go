@@ -31,16 +31,7 @@ func TestTheWalksLeadThroughTheCode(t *testing.T) {
 		for _, step := range walkStep.FindAllStringSubmatch(walk, -1) {
 			files[step[1]] = true
 			seen++
-			source, err := os.ReadFile(filepath.Join(root, step[1]))
-			if !assert.NoError(t, err, step[0]) {
-				continue
-			}
-			for _, name := range strings.Split(step[2], ",") {
-				if name = strings.TrimSpace(name); name != "" {
-					declared := regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type |var |const |\t|local function )` + regexp.QuoteMeta(name) + `\b`)
-					assert.True(t, declared.Match(source) || strings.HasSuffix(step[1], ".lua") && strings.Contains(string(source), name), "%s has no %s", step[1], name)
-				}
-			}
+			isThere(t, root, step)
 		}
 		for name, most := range longest {
 			if strings.HasPrefix(title, name) {
@@ -52,4 +43,31 @@ func TestTheWalksLeadThroughTheCode(t *testing.T) {
 	}
 	assert.Empty(t, longest, "walks that are missing")
 	assert.Greater(t, seen, 20, "steps")
+}
+
+// isThere wants the file of a step, and in it what the step names.
+func isThere(t *testing.T, root string, step []string) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join(root, step[1]))
+	if !assert.NoError(t, err, step[0]) {
+		return
+	}
+	for _, name := range strings.Split(step[2], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			declared := regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type |var |const |\t|local function )` + regexp.QuoteMeta(name) + `\b`)
+			assert.True(t, declared.Match(source) || strings.HasSuffix(step[1], ".lua") && strings.Contains(string(source), name), "%s has no %s", step[1], name)
+		}
+	}
+}
+
+// TestTheProtocolsPageLeadsToTheCode wants the file and the function behind each block of docs/protocol.md.
+func TestTheProtocolsPageLeadsToTheCode(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "docs", "protocol.md"))
+	require.NoError(t, err)
+	steps := walkStep.FindAllStringSubmatch(string(text), -1)
+	assert.Greater(t, len(steps), 10)
+	for _, step := range steps {
+		isThere(t, root, step)
+	}
 }

@@ -34,7 +34,7 @@ func checks(o Options) []check {
 		{"connections", "a pool that cannot connect cannot renew", connections},
 		{"idle-timeout", "the server closes idle connections: listeners then fall back to polling", idle},
 		{"output-buffers", "a listener or monitor beyond its buffer limit is cut off", buffers},
-		{"exposure", "whoever can connect can delete a lock", exposure},
+		{"exposure", "any client that can connect can delete a lock", exposure},
 		{"scripting", "the bridge and the token locks decide in server scripts", scripting},
 		{"tracking", "without client tracking nobody hears a legacy client's DEL: waiters poll", tracking},
 		{"monitor", "observe and verify attribute traffic by MONITOR", monitorRight},

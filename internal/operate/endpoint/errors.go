@@ -63,7 +63,7 @@ var refusals = []struct {
 	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients"},
 	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
 	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
-	{"ERR", "unknown command", "the server does not know a command that this needs", "it may be renamed or disabled there, the server may be too old for it, and a sentinel or a proxy may lack it; lockmigrate doctor says what works there"},
+	{"ERR", "unknown command", "the server does not know a command that this needs", "it may be renamed or disabled there; the server may be too old for it; a sentinel or a proxy may lack it; lockmigrate doctor says what works there"},
 	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL"},
 }
 

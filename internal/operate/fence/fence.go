@@ -254,10 +254,10 @@ func (p *Plan) kept() bool {
 // did not have before.
 func (p *Plan) keepable(r rule) string {
 	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
-		return "to keep patterns the server needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --keep"
+		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
 	if _, unknown := p.said("unknown"); unknown && p.options.All {
-		return "to deny SET the fence must remember the rights of before, and needs selectors and ACL DRYRUN, which came with Redis 7.0, and this user the right acl|dryrun: leave out --with-set"
+		return "to deny SET the fence must remember the rights of before. It needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --with-set"
 	}
 	before, fenced := r.memory()
 	if !fenced {

@@ -126,7 +126,7 @@ func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person)
 		for _, command := range Writes {
 			switch said, evidence := may(ctx, conn, who.rule, p.options.Locks, command); {
 			case said == "allowed" && command == "set":
-				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option, so SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
+				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
 				return o
 			case said == "allowed":
 				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, evidence)

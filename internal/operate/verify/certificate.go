@@ -251,7 +251,7 @@ func sourcesOf(e *Evidence) []Source {
 func risksOf(e *Evidence, verdict Verdict) []string {
 	risks := []string{
 		fmt.Sprintf("a client that does nothing for longer than %v (a monthly job, a cold standby) was not seen", e.window().Round(time.Second)),
-		"a client that takes locks with other commands (WATCH, INCR, APPEND, hashes, RESTORE, COPY, RENAME) is no legacy client of the kinds that are looked for",
+		"a client that takes locks with other commands was not looked for: WATCH, INCR, APPEND, hashes, RESTORE, COPY, RENAME",
 		"a client that held a lock before the window may still send a DEL",
 	}
 	if verdict == NoneSeen {

@@ -211,9 +211,9 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 		case !m.Named && m.NamedWhy != "":
 			return false, m.Addr + ": " + m.NamedWhy
 		case !m.Named:
-			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, or COMMAND INFO cannot be asked (grant +command|info), so who tries it is not counted"
+			return false, m.Addr + ": SETNX or GETSET is renamed or hidden, or COMMAND INFO cannot be asked (grant +command|info): attempts are not counted"
 		case m.LogDenied > 0:
-			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on lock keys, or SETNX or GETSET on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
+			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on lock keys; or SETNX or GETSET were, on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
 		case m.LogUntold > 0:
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on keys that ACL LOG does not tell: a fence with --keep, or key patterns in place of commands, make it tell the keys", m.Addr, m.LogUntold)
 		case here > other && (m.Refused > 0 || here-other > m.Redirected || !m.LogRead):

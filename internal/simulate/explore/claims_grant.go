@@ -48,7 +48,7 @@ func grantClaims() []Claim {
 			world(7, Q("m", turns(2)), Q("n")).overheard()},
 
 		// How long nobody is inside although somebody waits. A key lives through the last tick of its TTL.
-		{"MMM-grant-time", "M M M", "a lost grant costs no more than the sleep (2) of the one whom it was for", Exclusive, 0,
+		{"MMM-grant-time", "M M M", "a lost grant costs no more than its waiter's sleep (2)", Exclusive, 0,
 			world(10, T("m", asksIn(2)), T("n", asksIn(2)), T("o", asksIn(2))).messages().idle(2)},
 		{"MMM-grant-time-give-up", "M M M", "one may give up after it was handed the lock: two sleeps (1)", Exclusive, 0,
 			world(10, T("m", asksIn(1)), T("n", asksIn(1), cancel), T("o", asksIn(1))).messages().idle(2)},
@@ -117,7 +117,7 @@ func bridgeGrantClaims() []Claim {
 			world(9, M("m", turns(2)), B("y", member(2), dies)).messages().gone()},
 		{"BB-grant-from-message", "B B", "a claim of 6, counted from when its message was read", Violated, 0,
 			world(10, B("x", lease(6), claimed(6), fromReply, turns(2)), B("y", lease(6), claimed(6), fromReply)).messages()},
-		{"BBB-grant-time", "B B B", "a lost grant costs no more than the sleep (1) of the one whom it was for", Exclusive, 0,
+		{"BBB-grant-time", "B B B", "a lost grant costs no more than its waiter's sleep (1)", Exclusive, 0,
 			world(8, T("x"), T("y"), T("z")).messages().idle(1)},
 		{"BBB-grant-time-dies", "B B B", "one may crash while it waits: no more than the claim (2) and a sleep (1), and not the lease (6)", Exclusive, 0,
 			world(9, T("x", claimed(2)), T("y", claimed(2), dies), T("z", claimed(2))).messages().idle(4)},

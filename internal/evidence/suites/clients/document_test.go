@@ -17,8 +17,7 @@ For operators whose fleet locks with a package that is not on the runbook's firs
 write, can Go lock beside it, and what comes first.
 
 Made by ` + "`go test ./internal/evidence/suites/clients -update`" + `. The same suite runs each package unmodified against a real
-redis-server and checks every cell: what goes over the wire (TestTruth, TestTakeover), what the tools say of it (TestScan,
-TestObserve, TestVerify, TestDoctor), and turns beside Go members with the clients' clocks ahead by two leases (TestFleets,
+redis-server and checks every cell: what goes over the wire (TestTruth, TestTakeover); what the tools say of it (TestScan, TestObserve, TestVerify, TestDoctor); turns beside Go members with the clients' clocks ahead by two leases (TestFleets,
 TestGoKeepsOut, TestGoWaits, TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how each package is run.
 
 ## What do I do?
@@ -28,11 +27,9 @@ TestGoKeepsOut, TestGoWaits, TestBlindSetters). [testdata/holders](../testdata/h
 `
 
 const middle = `
-*Go beside it*: "no overlap" means members at stage bridge and at stage modern took turns with it and nobody was inside beside
-another. The condition is the old scheme's own: a client finishes within its lease, and the clients' clocks agree with each other.
+*Go beside it*: "no overlap" means: members at stage bridge and at stage modern took turns with it, and nobody was inside beside another. The condition is the old scheme's own: a client finishes within its lease, and the clients' clocks agree with each other.
 
-*verify says "seen"* of a client that takes a lock by SETNX, and of one that writes a time on a lock key, also where its lock
-ends by a TTL. Such a client must go before a certificate. A fence stops those that send SETNX or GETSET; it does not stop those
+*verify says "seen"* of clients that take a lock by SETNX, or write a time on a lock key. That holds also where the lock ends by a TTL. Such a client must go before a certificate. A fence stops those that send SETNX or GETSET; it does not stop those
 that send SET or SETEX.
 
 ## What does each one send and write?

@@ -66,8 +66,8 @@ func fleets() []fleet {
 		{"several", "4 jedis-lock on three shared keys and one of its own, a clock 0.8 s ahead", several},
 		{"overrun", "4 redis-py, lease 2.5 s, 6 % of the holds 2.8 to 4 s", overrun},
 		{"behind", "3 redis-py, lease 2.5 s, holds 0.5 to 1.8 s, a clock 1.2 s behind", behind},
-		{"crash", "4 redis-py, lease 2.5 s, holds 0.3 to 1.9 s, a clock 0.9 s ahead, 5 % of the turns end by kill -9", crash},
+		{"crash", "4 redis-py, lease 2.5 s, holds 0.3 to 1.9 s, a clock 0.9 s ahead; 5 % of the turns end by kill -9", crash},
 		{"tail", "4 redis-py, lease 2 s, exponential holds of 0.8 s", tail},
-		{"bridge", "4 jedis-lock, lease 2 s, holds 0.5 to 1.6 s, a clock 0.7 s ahead, beside 2 Go services at stage bridge", stage},
+		{"bridge", "4 jedis-lock, lease 2 s, holds 0.5 to 1.6 s, a clock 0.7 s ahead; beside 2 Go services at stage bridge", stage},
 	}
 }

@@ -34,7 +34,7 @@ var (
 	connectionsDesc = desc("connections", "Clients that are connected.")
 	acceptedDesc    = desc("connections_total", "Clients that have connected.")
 	upDesc          = desc("upstream_up", "1 while the server can be reached and clients can connect.")
-	failuresDesc    = desc("upstream_failures_total", "Clients for whom the server could not be reached.")
+	failuresDesc    = desc("upstream_failures_total", "Clients that could not be connected to the server.")
 	looksDesc       = desc("requests_total", "Requests on keys of the namespace, by what became of them.", "verdict")
 	brokenDesc      = desc("protocol_errors_total", "Connections that Redis refuses for what they sent.")
 	cutDesc         = desc("cut_total", "Connections that were ended because a request on a lock's key was too long to be looked at.")

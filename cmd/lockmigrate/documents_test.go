@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+var (
+	printed  = regexp.MustCompile("(?m)^    (?:\\$ )?(lockmigrate .*)$|^    go run \\./cmd/(lockmigrate .*)$|`(lockmigrate [a-z-][^`]*)`")
+	longWait = regexp.MustCompile(`(--(?:for|watch)) [0-9]+[mh]\b`)
+	filled   = map[string]string{ // what a reader fills in
+		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders",
+		"fence --user NAME": "fence --user legacy", "doctor --user NAME": "doctor --user orders-service",
+		"FILE": "testdata/scenarios/late_release.txt", "FOLDER": "folder", "DIR": "folder",
+	}
+	// The lines that end otherwise than with 0, as the documents say of them.
+	endings = map[string]int{
+		"doctor --match 'lock:*' --user orders --use 'modern FenceTTL'": exitUnsafe, // rights are missing
+		"verify --match 'lock:*' --for 4s --longest 3s --monitor":       exitUnsafe, // it sees the old client
+	}
+)
+
+// TestEveryOtherCommandOfTheDocumentsRuns runs each line of the documents that begins with lockmigrate, as printed, against a real server: what
+// the line speaks of is there, a server's address is this server's, and waits are shorter. The runbook has a test of its own. A line that only
+// names a command is asked for its help.
+func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	s := redistest.Real(t)
+	for _, user := range []string{"legacy", "orders-service"} {
+		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
+	}
+	s.Do("ACL", "SETUSER", "orders", "on", ">pw", "~lock:*", "&*", "+@all")
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer func() { stop(); clients.Wait() }()
+	for _, key := range []string{"lock.order.7", "lock.order.7", "lock:job:7"} {
+		clients.Go(func() { oldClient(ctx, t, s, key, 30*time.Second, 0, 10*time.Millisecond, 10*time.Millisecond) })
+	}
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Symlink(filepath.Join(root, "testdata"), "testdata"))
+	require.NoError(t, os.WriteFile("redis.pcap", captured(t), 0o600))
+	require.NoError(t, os.WriteFile("traffic.txt", []byte(`1700000000.000001 [0 127.0.0.1:1] "SETNX" "lock:1" "1700000030001"`+"\n"), 0o600))
+	ran := map[string]bool{}
+	for _, file := range append([]string{filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "SECURITY.md")}, documents...) {
+		if strings.HasSuffix(file, ".zh-CN.md") || filepath.Base(file) == "runbook.md" {
+			continue // the Chinese pages have the English ones' lines, byte by byte
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range printed.FindAllStringSubmatch(string(text), -1) {
+			line, _, _ := strings.Cut(strings.TrimPrefix(m[1]+m[2]+m[3], "lockmigrate "), "  #")
+			if strings.Contains(line, "...") || ran[line] {
+				continue
+			}
+			ran[line] = true
+			runPrinted(t, s, filepath.Base(file), line)
+		}
+	}
+	assert.Greater(t, len(ran), 40)
+}
+
+// runPrinted makes what the line speaks of, and runs it.
+func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
+	t.Helper()
+	want := endings[line]
+	place := file + ": lockmigrate " + line
+	for blank, value := range filled {
+		line = strings.ReplaceAll(line, blank, value)
+	}
+	words := shellWords(t, longWait.ReplaceAllString(hasty.Replace(line), "$1 1s"))
+	if words[len(words)-1] == "--scenario" { // a flag by its name
+		words, line = words[:len(words)-1], words[0]
+	}
+	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && line != "stage list")
+	switch {
+	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar") || strings.HasPrefix(line, "forecast "): // these run for long; their own tests run them
+		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(words, "--help")...)
+		assert.Equal(t, exitDone, code, "%s: %s", place, stderr)
+		assert.Contains(t, stdout, "Usage:", place)
+		return
+	case words[0] == "stage" && words[1] == "init": // it reads what the line before has observed; so does simulate, under the name in its own page
+		forget(s)
+		profile, err := os.ReadFile("orders.profile.json")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile("observed.json", profile, 0o600))
+	case words[0] == "stage":
+		at := stages.Bridge
+		if strings.Contains(line, "--to bridge") {
+			at = stages.Modern
+		}
+		forget(s)
+		store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+		require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second, Stage: at}))
+		if strings.Contains(line, "--shortest-lease 20s") {
+			words = append(words, "--force", "the old clients' shortest lease was measured again")
+		}
+	case words[0] == "demo":
+		words = append(words, "--act", "300ms")
+	}
+	if words[0] != "simulate" && words[0] != "replay" && words[0] != "explore" && words[0] != "docs" && words[0] != "completion" && words[0] != "scripts" && words[0] != "--version" {
+		words = append(words, "--redis", s.URL())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	began := time.Now()
+	code, stdout, stderr := lockmigrateIn(ctx, false, words...)
+	t.Logf("%5d ms  %s", time.Since(began).Milliseconds(), place)
+	assert.Equal(t, want, code, "%s: %s%s", place, stdout, stderr)
+	if words[0] == "docs" {
+		pages, err := os.ReadDir("folder")
+		require.NoError(t, err)
+		assert.NotEmpty(t, pages, place)
+		return
+	}
+	assert.NotEmpty(t, stdout+stderr, place)
+}
+
+// forget removes every namespace.
+func forget(s *redistest.Server) {
+	s.Do("DEL", stages.ListKey, stages.RecordKey("orders"), stages.MembersKey("orders"))
+}
+
+// captured is what tcpdump writes of a SETNX and its reply.
+func captured(t *testing.T) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := pcapgo.NewWriter(&out)
+	require.NoError(t, w.WriteFileHeader(65535, layers.LinkTypeEthernet))
+	client, server := net.IP{10, 0, 0, 1}, net.IP{10, 0, 0, 2}
+	packet := func(from, to net.IP, port, other layers.TCPPort, seq, ack uint32, syn bool, payload string) {
+		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from, DstIP: to}
+		tcp := &layers.TCP{SrcPort: port, DstPort: other, Seq: seq, Ack: ack, SYN: syn, ACK: ack > 0}
+		require.NoError(t, tcp.SetNetworkLayerForChecksum(ip))
+		buffer := gopacket.NewSerializeBuffer()
+		require.NoError(t, gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4}, ip, tcp, gopacket.Payload(payload)))
+		info := gopacket.CaptureInfo{Timestamp: time.Unix(1_700_000_000, int64(out.Len())), CaptureLength: len(buffer.Bytes()), Length: len(buffer.Bytes())}
+		require.NoError(t, w.WritePacket(info, buffer.Bytes()))
+	}
+	const command = "*3\r\n$5\r\nSETNX\r\n$12\r\nlock.order.1\r\n$13\r\n1700000030001\r\n"
+	packet(client, server, 40000, 6379, 1, 0, true, "")
+	packet(server, client, 6379, 40000, 9, 2, true, "")
+	packet(client, server, 40000, 6379, 2, 10, false, command)
+	packet(server, client, 6379, 40000, 10, 2+uint32(len(command)), false, ":1\r\n")
+	return out.Bytes()
+}
+
+var (
+	goTest   = regexp.MustCompile("(?:`|^    )((?:cd [a-z/]+ && )?[A-Z_=a-z0-9,]* ?[A-Z_=0-9a-z]* ?)go test ([^`\n#]*)")
+	goMake   = regexp.MustCompile("(?m)(?:`|^    )make ([a-z-]+)")
+	asked    = regexp.MustCompile(`-(run|bench) '?([A-Za-z|]+)'?`)
+	packages = regexp.MustCompile(`\./[a-z/]+`)
+)
+
+// TestTheDocumentsTestsAndTargetsExist: behind each `go test` line there is a package with a test or benchmark of that name, and behind each
+// `make` line a target. CI runs these; here they would take minutes.
+func TestTheDocumentsTestsAndTargetsExist(t *testing.T) {
+	root := filepath.Join("..", "..")
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	top, err := filepath.Glob(filepath.Join(root, "*.md"))
+	require.NoError(t, err)
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	require.NoError(t, err)
+	tests, targets := 0, 0
+	for _, file := range append(documents, top...) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range goMake.FindAllStringSubmatch(string(text), -1) {
+			targets++
+			assert.Regexp(t, `(?m)^`+m[1]+`:`, string(makefile), "%s: make %s", filepath.Base(file), m[1])
+		}
+		for _, m := range goTest.FindAllStringSubmatch(string(text), -1) {
+			folder := root
+			if into, found := strings.CutPrefix(m[1], "cd "); found {
+				folder = filepath.Join(root, strings.Fields(into)[0])
+			}
+			if p := packages.FindString(m[2]); p != "" {
+				folder = filepath.Join(folder, p)
+			}
+			for _, name := range asked.FindAllStringSubmatch(m[2], -1) {
+				if name[2] == "xxx" {
+					continue // no test, only benchmarks
+				}
+				kind := map[string]string{"run": "Test", "bench": "Benchmark"}[name[1]]
+				for _, part := range strings.Split(name[2], "|") {
+					tests++
+					output, err := exec.Command("grep", "-lE", fmt.Sprintf(`^func %s[A-Za-z0-9]*%s`, kind, strings.TrimPrefix(part, kind)), "-r", folder, "--include=*_test.go").CombinedOutput()
+					assert.NoError(t, err, "%s: go test %s: nothing is called so: %s", filepath.Base(file), m[2], output)
+				}
+			}
+		}
+	}
+	assert.Greater(t, tests, 8)
+	assert.Greater(t, targets, 8)
+}
