@@ -150,7 +150,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 		var all sync.WaitGroup
 		var last atomic.Int64
 		for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Bridge, compat.Bridge} {
-			l := newLocker(t, s, quick(inStage(t, s, stage))).Tune(0, 5*time.Millisecond)
+			l := newLocker(t, s, quick(inStage(t, s, stage)))
 			for range 4 {
 				all.Go(func() {
 					for range 5 {

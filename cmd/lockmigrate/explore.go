@@ -232,9 +232,9 @@ func familyTable(env *environment, found []explore.Finding) string {
 	var b strings.Builder
 	b.WriteString(t.Render(env.screen(), ink))
 	b.WriteString(`
-proven               all interleavings of these few clients were run, and none breaks the claim
-broken, as expected  the claim leaves out what the lock needs, or the old scheme does; the shortest run that breaks it is known
-otherwise            not what is known of the claim, or not searched to the end
+proven               all interleavings of these few clients were run, and none breaks the claim;
+broken, as expected  the claim leaves out what the lock needs, or the old scheme does;
+otherwise            not what is known of the claim, or not searched to the end.
 
 The letters of a claim:
 `)

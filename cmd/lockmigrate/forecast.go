@@ -19,7 +19,7 @@ func newForecastCommand(env *environment) *cobra.Command {
 	var today bool
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
-		Short: "Say how often two clients will hold a lock at once, now and at each stage",
+		Short: "Say how often two hold a lock at once, now and at each stage",
 		Long: `forecast reads what observe --profile wrote, and says how many double holds a month
 will have: two clients that hold the same lock at once. It names the causes, the
 clients whose clock or hold time is to blame, and the key families. It says the same

@@ -272,8 +272,8 @@ func printSaved(env *environment, s verify.Saved) error {
 		fmt.Fprintf(&b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
 		for _, g := range known.Gaps {
 			what := "not counted: the counters show that nothing ran"
-			if g.Anew != "" {
-				what = "the window began again: " + terminal.Safe(g.Anew)
+			if g.Restarted != "" {
+				what = "the window began again: " + terminal.Safe(g.Restarted)
 			}
 			fmt.Fprintf(&b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), env.indented(what, 9))
 		}

@@ -184,7 +184,8 @@ var Commands = []Use{
 	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
-	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Record, Namespaces, "setnx getset hlen hmset scan"),
+	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Record, Namespaces, "setnx getset hlen hmset scan", sidecars,
+		"fcall unsubscribe punsubscribe echo ?function|list ?function|load"),
 	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
 }
 

@@ -261,7 +261,7 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
 	}
 	for _, g := range e.Gaps {
-		if g.Anew == "" {
+		if g.Restarted == "" {
 			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that can take a lock", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
 		}
 	}

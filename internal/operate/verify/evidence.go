@@ -32,9 +32,9 @@ type Evidence struct {
 
 // Gap is a time within which the run did not run. It is no part of the window.
 type Gap struct {
-	From time.Time `json:"from"` // the last time that was saved
-	To   time.Time `json:"to"`
-	Anew string    `json:"anew,omitempty"` // why the window began again; empty: the counters show that nothing ran
+	From      time.Time `json:"from"` // the last time that was saved
+	To        time.Time `json:"to"`
+	Restarted string    `json:"window_restarted,omitempty"` // why the window began again; empty: the counters show that nothing ran
 }
 
 // Namespace is the record that the run is about.

@@ -76,7 +76,7 @@ func gapsOf(e *Evidence) string {
 	var bridged, anew int
 	var lost time.Duration
 	for _, g := range e.Gaps {
-		if g.Anew != "" {
+		if g.Restarted != "" {
 			bridged, lost, anew = 0, 0, anew+1
 			continue
 		}
@@ -183,7 +183,7 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
 	}
 	if captured > 0 {
-		parts = append(parts, fmt.Sprintf("the capture has each connection that the server had, and the %d commands that could have taken a lock, but for those of this project's scripts; none did so the old way", captured))
+		parts = append(parts, fmt.Sprintf("the capture has each connection that the server had; of %d commands outside this project's scripts that could have taken a lock, none did so the old way", captured))
 	}
 	if ruled > 0 {
 		but := ""

@@ -160,22 +160,22 @@ func (q *inquiry) resume(ctx context.Context) {
 		}
 	}
 	if len(was) != len(q.masters) {
-		gap.Anew = "the masters are others"
+		gap.Restarted = "the masters are others"
 	}
 	for _, m := range q.masters {
 		switch before := was[m.addr]; {
-		case gap.Anew != "":
+		case gap.Restarted != "":
 		case before == nil:
-			gap.Anew = "the masters are others"
+			gap.Restarted = "the masters are others"
 		default:
 			if why := m.ranSince(before); why != "" {
-				gap.Anew = m.addr + ": " + why
+				gap.Restarted = m.addr + ": " + why
 			}
 		}
 	}
 	q.facts.Gaps = append(slices.Clone(s.Evidence.Gaps), gap)
-	if gap.Anew != "" {
-		q.warn("the window begins again: " + gap.Anew)
+	if gap.Restarted != "" {
+		q.warn("the window begins again: " + gap.Restarted)
 		return
 	}
 	q.base, q.facts.Started = seconds(s.Evidence.LookedSeconds), s.Evidence.Started

@@ -100,7 +100,7 @@ func TestResume(t *testing.T) {
 			require.Len(t, cert.Evidence.Gaps, 1)
 			assert.GreaterOrEqual(t, cert.WindowSeconds, 2.0)
 			if c.anew == "" {
-				assert.Empty(t, cert.Evidence.Gaps[0].Anew)
+				assert.Empty(t, cert.Evidence.Gaps[0].Restarted)
 				assert.GreaterOrEqual(t, took, 2-saved.Evidence.LookedSeconds-0.01, "the gap is no part of the window")
 				assert.True(t, cert.Started.Equal(saved.Evidence.Started))
 				if c.verdict == verify.NoneSeen {
@@ -108,7 +108,7 @@ func TestResume(t *testing.T) {
 					assert.Contains(t, fmt.Sprint(cert.ResidualRisks), "nobody looked")
 				}
 			} else {
-				assert.Contains(t, cert.Evidence.Gaps[0].Anew, c.anew)
+				assert.Contains(t, cert.Evidence.Gaps[0].Restarted, c.anew)
 				assert.GreaterOrEqual(t, took, 2.0, "the whole window once more")
 			}
 			require.NotNil(t, later, "a run that goes on can be ended too")

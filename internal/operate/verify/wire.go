@@ -37,7 +37,7 @@ const mostSets = 8
 
 // String says what it covers.
 func (c Capture) String() string {
-	return fmt.Sprintf("%d packets from %s to %s, %d connections opened, %d scripts of this project and %d others, whose inside it does not show",
+	return fmt.Sprintf("%d packets from %s to %s, %d connections opened; %d scripts of this project; %d others, which it cannot look into",
 		c.Packets, c.From.Format(time.RFC3339), c.To.Format(time.RFC3339), c.Opened, c.Ours, c.Foreign)
 }
 
@@ -49,7 +49,7 @@ func (c *Capture) open() string {
 	case len(c.NotSeen) > 0:
 		return "the capture has holes: " + strings.Join(c.NotSeen, "; ")
 	case c.Listed == 0:
-		return "CLIENT LIST could not be read at the start and at the end, so nobody knows whose connections the capture has"
+		return "CLIENT LIST could not be read at the start and at the end: it is not known whose connections the capture has"
 	case len(c.Missing) > 0:
 		return fmt.Sprintf("%s of CLIENT LIST are not in the capture, such as %s: it is of one client's host, or of one of several interfaces",
 			nouns(int64(len(c.Missing)), "connection"), c.Missing[0])
