@@ -76,17 +76,19 @@ func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire 
 		if err != nil {
 			return c.out, fmt.Errorf("read the capture: %w", err)
 		}
-		if c.out.Packets++; c.out.Packets == 1 {
-			c.out.First = info.Timestamp.UTC()
-		}
-		c.out.Last = info.Timestamp.UTC()
 		if info.CaptureLength < info.Length {
 			return c.out, errors.New("packets were cut: capture with tcpdump -s 0")
 		}
 		c.wire.Lock.Lock()
+		if c.out.Packets++; c.out.Packets == 1 {
+			c.out.First = info.Timestamp.UTC()
+		}
+		c.out.Last = info.Timestamp.UTC()
 		c.packet(data, linkType, info.Timestamp)
 		c.wire.Lock.Unlock()
 	}
+	c.wire.Lock.Lock()
+	defer c.wire.Lock.Unlock()
 	for _, conn := range c.conns {
 		c.finish(conn)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -26,7 +27,7 @@ import (
 )
 
 // tcpdump captures what goes to and from a server, as it comes. More narrows the filter.
-func tcpdump(t *testing.T, s *redistest.Server, more string) (in io.Reader, port uint16) {
+func tcpdump(t *testing.T, s *redistest.Server, more string) (in capturing, port uint16) {
 	t.Helper()
 	_, text, err := net.SplitHostPort(s.Addr)
 	require.NoError(t, err)
@@ -48,11 +49,14 @@ func tcpdump(t *testing.T, s *redistest.Server, more string) (in io.Reader, port
 		require.NoError(t, err, line)
 	}
 	go func() { _, _ = lines.WriteTo(io.Discard) }()
-	pidOf[out] = command.Process.Pid
-	return out, uint16(n)
+	return capturing{out, command.Process}, uint16(n)
 }
 
-var pidOf = map[io.Reader]int{} // of the tcpdump that writes
+// capturing is what a tcpdump writes.
+type capturing struct {
+	io.Reader
+	process *os.Process
+}
 
 // TestCaptureInPlaceOfMonitor reads tcpdump while a fleet of token locks and another application with SETNX, GETSET and SET are at work.
 // With every connection in it, it shows that nobody took a lock the old way, or who did. What it cannot show is inconclusive.
@@ -223,7 +227,7 @@ func TestCaptureFile(t *testing.T) {
 			require.NoError(t, err)
 		}
 		var text bytes.Buffer
-		go func() { time.Sleep(500 * time.Millisecond); _ = syscall.Kill(pidOf[in], syscall.SIGTERM) }()
+		time.AfterFunc(500*time.Millisecond, func() { _ = in.process.Signal(syscall.SIGTERM) })
 		_, err := io.Copy(&text, in)
 		require.NoError(t, err)
 		end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})

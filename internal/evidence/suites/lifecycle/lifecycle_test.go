@@ -203,7 +203,7 @@ func (r *run) turnOf(c *client) bool {
 	start := time.Now()
 	bound := func() time.Duration {
 		if !r.rough && !r.unsettled() { // nothing may be on the server, so that the TTL is no reason to wait
-			return r.terms.ttl*3/4 + r.site.late.most()
+			return r.terms.ttl/2 + r.site.late.most()
 		}
 		return r.terms.ttl + freeWait + r.site.late.most()
 	}

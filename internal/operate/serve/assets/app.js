@@ -62,7 +62,7 @@ function stage(n) {
   $("since").textContent = `epoch ${n.epoch}, since ${localTime(n.since, true)}`;
   $("blocked").hidden = !n.blocked_by.length;
   $("blocked").textContent = "behind: " + shown(n.blocked_by.join(", "));
-  fill("members", [["member"], ["host"], ["version"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
+  fill("members", [["member"], ["host"], ["build"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
     el("td", m.id, "mono"), el("td", m.host), el("td", m.build || "-", m.build ? "" : "dim"), el("td", m.silent ? "silent" : m.stage, m.silent ? "bad" : "kind " + m.stage),
     el("td", m.epoch, "num"), el("td", span(m.seen_ms_ago) + " ago", "num"), el("td", span(m.skew_ms), "num")]), "no member has reported");
 }
