@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"text/tabwriter"
+	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -17,6 +19,7 @@ func newForecastCommand(env *environment) *cobra.Command {
 	var o forecast.Options
 	var html string
 	var today bool
+	var cost loadFlags
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
@@ -30,17 +33,29 @@ makes the interval wide. What the profile does not show is named, and exit code 
 that clients are left out.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
-profile, seed and flags give the same numbers.`,
+profile, seed and flags give the same numbers.
+
+With --load it says instead what each stage costs each server, and which limit comes
+first. Then --today, --draws, --span, --commands and --html have no part in it.`,
 		Example: `  lockmigrate forecast fleet.json
   lockmigrate forecast fleet.json --span 24h
-  lockmigrate forecast fleet.json --html forecast.html`,
+  lockmigrate forecast fleet.json --html forecast.html
+  lockmigrate forecast fleet.json --load`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError("make one with: lockmigrate observe --profile FILE", "forecast wants one PROFILE, not %d", len(args))
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return runForecast(env, args[0], o, today, html) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cost.check(cmd); err != nil {
+				return err
+			}
+			if cost.on {
+				return forecastLoad(env, cmd, args[0], &cost, o.Seed)
+			}
+			return runForecast(env, args[0], o, today, html)
+		},
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.Span, "span", forecast.Month, "the time from now on: one second to ten years")
@@ -49,7 +64,24 @@ profile, seed and flags give the same numbers.`,
 	f.Int64Var(&o.Commands, "commands", 2_000_000, "how many commands to simulate for each stage and group of keys: more makes the numbers steadier")
 	f.BoolVar(&today, "today", false, "only the fleet as it is, without the stages")
 	f.StringVar(&html, "html", "", "write one HTML page to this `FILE` too")
+	cost.add(f)
 	return cmd
+}
+
+// forecastLoad is simulate --profile FILE --load with the usual network.
+func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadFlags, seed uint64) error {
+	for _, name := range []string{"today", "draws", "span", "commands", "html"} {
+		if cmd.Flags().Changed(name) {
+			return usageError("leave one of them out", "--%s has no part in --load", name)
+		}
+	}
+	var usual fleetFlags
+	usual.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+	s, err := readProfile(env, path, &usual, 10*time.Second, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	return runLoad(env, &s.Fleet, cost, seed, runtime.NumCPU())
 }
 
 func runForecast(env *environment, path string, o forecast.Options, today bool, html string) error {
@@ -102,12 +134,12 @@ func printForecast(env *environment, f *forecast.Forecast) error {
 	out := env.stdout
 	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Draws, f.Seed)
 	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STAGE\tDOUBLE HOLDS\t90 % INTERVAL\tPER HOUR\tWHAT")
+	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
+		terminal.Column{Head: "PER HOUR"}, terminal.Column{Head: "WHAT", Wrap: true})
 	for _, s := range f.Stages {
-		fmt.Fprintf(w, "%s\t%s\t%s to %s\t%s\t%s\n", s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low), forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
+		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
-	_ = w.Flush()
+	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
 	first := f.Stages[0]
 	for _, list := range []struct {
 		by     string
@@ -117,24 +149,24 @@ func printForecast(env *environment, f *forecast.Forecast) error {
 			continue
 		}
 		fmt.Fprintf(out, "\nby %s, at stage legacy\n", list.by)
-		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
-		for i, s := range list.shares {
-			if i == 10 {
-				fmt.Fprintf(w, "  and %d more\n", len(list.shares)-i)
-				break
-			}
-			fmt.Fprintf(w, "  %s\t%s\t%.0f %%\n", terminal.Safe(s.Name), forecast.Number(s.Mean), 100*s.Mean/first.Count.Mean)
+		most := min(len(list.shares), 10)
+		shares := terminal.NewTable(terminal.Column{Wrap: true}, terminal.Column{}, terminal.Column{})
+		for _, s := range list.shares[:most] {
+			shares.Row("  "+terminal.Safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
 		}
-		_ = w.Flush()
+		fmt.Fprint(out, shares.Render(env.screen(), env.ink()))
+		if more := len(list.shares) - most; more > 0 {
+			fmt.Fprintf(out, "  and %d more\n", more)
+		}
 	}
 	if len(f.Budgets) > 0 {
 		fmt.Fprintln(out, "\nhow far each clock may still move before the longest hold that was seen overlaps")
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "  CLIENT\tCLOCK\tAHEAD\tBEHIND\tDRIFT\tFIRST OVERLAP")
+		budgets := terminal.NewTable(terminal.Column{Head: "  CLIENT", Wrap: true}, terminal.Column{Head: "CLOCK"}, terminal.Column{Head: "AHEAD", Wrap: true},
+			terminal.Column{Head: "BEHIND", Wrap: true}, terminal.Column{Head: "DRIFT", Wrap: true}, terminal.Column{Head: "FIRST OVERLAP", Wrap: true})
 		for _, b := range f.Budgets {
-			fmt.Fprintf(w, "  %s\t%+.0f ms\t%s\t%s\t%s\t%s\n", terminal.Safe(b.Client), b.SkewMS, forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
+			budgets.Row("  "+terminal.Safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
 		}
-		_ = w.Flush()
+		fmt.Fprint(out, budgets.Render(env.screen(), env.ink()))
 	}
 	if len(f.NotKnown) > 0 {
 		fmt.Fprintln(out, "\nnot known")
