@@ -33,7 +33,7 @@ const largest = 250 << 10
 func TestPictures(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	redistest.Need(t, redistest.Browser)
-	folder, act := t.TempDir(), "100ms"
+	folder, act := t.TempDir(), "500ms"
 	if *update {
 		folder, act = filepath.Join("..", "..", "..", "docs", "pictures"), "1800ms"
 	}
