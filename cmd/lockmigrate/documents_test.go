@@ -95,7 +95,8 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	}
 	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && line != "stage list")
 	switch {
-	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar") || strings.HasPrefix(line, "forecast "): // these run for long; their own tests run them
+	// What runs for long, or until an interrupt, or goes on with another run, is run by tests of its own.
+	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar") || strings.HasPrefix(line, "forecast ") || strings.Contains(line, "--listen") || strings.Contains(line, "scale.txt") || strings.HasSuffix(line, ".state"):
 		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(words, "--help")...)
 		assert.Equal(t, exitDone, code, "%s: %s", place, stderr)
 		assert.Contains(t, stdout, "Usage:", place)
