@@ -20,7 +20,7 @@ func (r Record) Covers(key string) bool {
 	return false
 }
 
-// Match tells whether a pattern, of which only * and ? are special, matches a key.
+// Match tells whether a pattern matches a key. Only * and ? are special in it.
 func Match(pattern, key string) bool {
 	for {
 		star := strings.IndexByte(pattern, '*')

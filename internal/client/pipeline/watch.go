@@ -43,7 +43,7 @@ func (k *link) due() bool {
 	return k.head != k.next
 }
 
-// late tells that no reply has come for too long though one is due, and sets the timer anew. As long as
+// late tells that no reply has come for too long though one is due, and sets the timer again. As long as
 // replies come, a long pipeline may take its time.
 func (k *link) late() bool {
 	k.mu.Lock()

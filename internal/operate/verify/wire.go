@@ -316,7 +316,7 @@ func (m *master) endWire(ctx context.Context) {
 	c.Missing = m.notCaptured(w, list)
 }
 
-// notCaptured returns the connections that may have sent a command within the window, and of which the capture has no packet.
+// notCaptured returns the connections that may have sent a command within the window, though the capture has no packet of them.
 func (m *master) notCaptured(w *wiretap, list []map[string]string) (missing []string) {
 	note := func(addr string) {
 		if len(missing) < mostBreaks {

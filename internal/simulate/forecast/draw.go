@@ -9,7 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// drawn is a group of which each figure has been drawn from the values that the observation allows.
+// drawn is a group whose figures have been drawn from the values that the observation allows.
 type drawn struct {
 	group   *group
 	members []drawnActor

@@ -265,7 +265,7 @@ func (u *Usage) most(v Usage) {
 	u.Memory = max(u.Memory, v.Memory)
 }
 
-// keyFull is from when on a key counts as held all the time: whoever asks for it waits for all before.
+// keyFull is the share of time from which on a key counts as always held: who asks for it waits for all before.
 const keyFull = 0.9
 
 // first finds the limit that comes first.

@@ -17,7 +17,7 @@ const (
 	axisHeight = 24
 )
 
-// format is the shape of a picture: one for screens, one for phones, of which the style sheet shows one.
+// format is the shape of a picture: one for screens, one for phones; the style sheet shows one of them.
 type format struct {
 	class string
 	width int

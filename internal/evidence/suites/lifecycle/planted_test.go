@@ -111,7 +111,7 @@ var plants = []plant{
 			},
 			"internal/protocol/modern.go": {`return strings.Contains(r.Text, "user_script")`, "return false"},
 		},
-		// The key stays for its TTL: whoever comes first says so, the next one who wants it or the look at the end.
+		// The key stays for its TTL: the next one who wants it says so, or the look at the end.
 		kinds: "modern-fenced", finds: `after the end there is still \[modern-fenced|did not get the lock for \S+, with nothing in the way`,
 	},
 	{

@@ -122,7 +122,7 @@ func five(t *testing.T, stage stages.Stage) []*holders.Holder {
 	return all
 }
 
-// TestFair compares what services get behind sidecars with what they get when all are legacy.
+// TestFair compares the turns of services behind sidecars with those that they get when all are legacy.
 //
 // Where each has other work between its turns, each service gets at least 0.8 of the turns, and waits no longer. Where nobody
 // has, at stage legacy the client that has just released the key takes it again, and others starve. There each service gets at
