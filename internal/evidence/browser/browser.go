@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -22,6 +23,7 @@ type Browser struct {
 	pipe    *os.File
 	id      int
 	session string
+	folder  string // of its profile
 	closing sync.Once
 }
 
@@ -60,10 +62,11 @@ func Start(ctx context.Context, folder string) (*Browser, error) {
 	cmd.ExtraFiles = []*os.File{theirs, writes} // 3 and 4, where Chromium looks for them
 	cmd.Env = append(os.Environ(), "TZ=UTC")
 	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts processes of its own, which write into the folder
 	err = cmd.Start()
 	_ = theirs.Close()
 	_ = writes.Close()
-	b := &Browser{cmd: cmd, in: ours, pipe: pipe, out: bufio.NewReaderSize(pipe, 1<<20)}
+	b := &Browser{cmd: cmd, folder: folder, in: ours, pipe: pipe, out: bufio.NewReaderSize(pipe, 1<<20)}
 	if err != nil {
 		_, _ = ours.Close(), pipe.Close()
 		return nil, err
@@ -86,11 +89,14 @@ func Start(ctx context.Context, folder string) (*Browser, error) {
 	return b, nil
 }
 
-// Close ends the browser.
+// Close ends the browser, with all its processes, and removes what they left in the folder.
 func (b *Browser) Close() {
 	b.closing.Do(func() {
-		_ = b.cmd.Process.Kill()
+		_ = syscall.Kill(-b.cmd.Process.Pid, syscall.SIGKILL)
 		_ = b.cmd.Wait()
+		for tries := 0; os.RemoveAll(b.folder) != nil && tries < 50; tries++ {
+			time.Sleep(20 * time.Millisecond) // one of them is still on its way out
+		}
 		_ = b.in.Close()
 		_ = b.pipe.Close()
 	})
