@@ -349,7 +349,8 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
 		return err
 	}
-	s.functions.Store(s.loadFunctions(ctx))
+	loaded, final := s.loadFunctions(ctx)
+	s.functions.Store(loaded)
 	over, sending := make(chan struct{}), make(chan struct{})
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
@@ -362,7 +363,10 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 				_ = listener.Unsubscribe()
 				return
 			case <-time.After(pingEvery):
-				s.functions.Store(s.loadFunctions(ctx))
+				if !final { // a FUNCTION FLUSH may have removed them
+					loaded, final = s.loadFunctions(ctx)
+					s.functions.Store(loaded)
+				}
 				if listener.Ping("") != nil {
 					return
 				}

@@ -59,6 +59,7 @@ type Sidecar struct {
 	hears   atomic.Bool // messages to this sidecar come
 
 	functions atomic.Bool // the server has the library of functions
+	refused   atomic.Bool // a server's refusal of functions was logged
 	news      chan struct{}
 
 	waking sync.Mutex
