@@ -84,6 +84,15 @@ func (k *keys) given(s *Sidecar, key string) {
 	}
 }
 
+// contended notes that an attempt which was held back has to wait.
+func (k *keys) contended(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w := k.all[key]; w != nil {
+		w.wanted = time.Now()
+	}
+}
+
 // wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
 const wantedFor = 2 * time.Second
 
@@ -103,6 +112,7 @@ func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now tim
 		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
 		_ = conn.Close()
 		if reply.Kind == protocol.Integer && reply.Int == 0 {
+			s.keys.contended(key)
 			select {
 			case <-woken:
 			case <-ctx.Done():

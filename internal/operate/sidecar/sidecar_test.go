@@ -241,6 +241,29 @@ func TestTwoThreads(t *testing.T) {
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:t"))
 }
 
+// While others want the key, each attempt waits for its turn, and none is refused: a client that is refused sleeps, and the key with it. Two services
+// pass a lock to and fro for longer than a sidecar remembers a wait.
+func TestEachAttemptWaits(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	patient := func(o *sidecar.Options) { o.Hold = 10 * time.Second }
+	holds, wants := b.client(b.sidecar("one", "", patient)), b.client(b.sidecar("two", "", patient))
+	says(t, holds, "1", "SETNX", "lock:w", ends(time.Minute))
+	for began, known := time.Now(), false; time.Since(began) < 3*time.Second; holds, wants = wants, holds {
+		reply := make(chan any, 1)
+		go func() {
+			got, err := wants.Do("SETNX", "lock:w", ends(time.Minute))
+			for !known && err == nil && got == int64(0) { // nobody knows yet that it is wanted
+				got, err = wants.Do("SETNX", "lock:w", ends(time.Minute))
+			}
+			reply <- got
+		}()
+		redistest.Await(t, "the waiter", 5*time.Second, func() bool { return b.redis.Do("ZCARD", protocol.QueueKey("lock:w")) == int64(1) })
+		says(t, holds, "1", "DEL", "lock:w")
+		require.EqualValues(t, 1, <-reply, "after %v", time.Since(began))
+		known = time.Since(began) > 500*time.Millisecond // both know by then
+	}
+}
+
 // A direct client's DEL after its lease removes the key. The guard keeps others out, and the key is set again.
 func TestRepair(t *testing.T) {
 	b := newBed(t, stages.Bridge, "jedis-ms")
