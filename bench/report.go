@@ -99,19 +99,20 @@ func quantile(ns []int64, q float64) float64 {
 
 func perOp(d time.Duration, s Sample) float64 { return float64(d) / float64(max(s.Ops, 1)) }
 
-func wholeCPU(s Sample) float64   { return perOp(s.CPU+s.Server, s) }
-func clientCPU(s Sample) float64  { return perOp(s.CPU, s) / 1e3 }
-func serverCPU(s Sample) float64  { return perOp(s.Server, s) / 1e3 }
-func mebibytes(s Sample) float64  { return s.Memory / (1 << 20) }
-func allocs(s Sample) float64     { return s.Mallocs }
-func rate(s Sample) float64       { return float64(s.Ops) / s.Took.Seconds() }
-func handoff50(s Sample) float64  { return quantile(s.Handoffs, 0.5) }
-func handoff99(s Sample) float64  { return quantile(s.Handoffs, 0.99) }
-func wait99(s Sample) float64     { return quantile(s.Waits, 0.99) }
-func slowest(s Sample) float64    { return s.Wait99 }
-func roundTrips(s Sample) float64 { return float64(s.Spent.reads) / float64(max(s.Ops, 1)) }
-func tripRate(s Sample) float64   { return float64(s.Spent.reads) / s.Took.Seconds() }
-func cores(s Sample) float64      { return float64(s.CPU) / float64(s.Took) }
+func wholeCPU(s Sample) float64    { return perOp(s.CPU+s.Server, s) }
+func clientCPU(s Sample) float64   { return perOp(s.CPU, s) / 1e3 }
+func serverCPU(s Sample) float64   { return perOp(s.Server, s) / 1e3 }
+func mebibytes(s Sample) float64   { return s.Memory / (1 << 20) }
+func allocs(s Sample) float64      { return s.Mallocs }
+func rate(s Sample) float64        { return float64(s.Ops) / s.Took.Seconds() }
+func handoff50(s Sample) float64   { return quantile(s.Handoffs, 0.5) }
+func handoff99(s Sample) float64   { return quantile(s.Handoffs, 0.99) }
+func wait99(s Sample) float64      { return quantile(s.Waits, 0.99) }
+func slowest(s Sample) float64     { return s.Wait99 }
+func roundTrips(s Sample) float64  { return float64(s.Spent.reads) / float64(max(s.Ops, 1)) }
+func tripRate(s Sample) float64    { return float64(s.Spent.reads) / s.Took.Seconds() }
+func serverCores(s Sample) float64 { return float64(s.Server) / float64(s.Took) }
+func cores(s Sample) float64       { return float64(s.CPU) / float64(s.Took) }
 
 // unevenness is how many turns the luckiest worker had for one of the unluckiest.
 func unevenness(s Sample) float64 {
@@ -179,6 +180,12 @@ var tables = []table{
 		figures: eachWidth(figure{of: slowest, base: "raw", digits: 2}),
 	},
 	{
+		title: "The same, where few share", scenario: width(2),
+		text: "What a lock costs each side with 2, 4 and 8 goroutines, and for how much of the time its core works. " +
+			"Reads are the server's for each lock: 2 where each command comes alone.",
+		figures: slices.Concat(fewFigures(2), fewFigures(4), fewFigures(8)),
+	},
+	{
 		title: "Handing over to another process", scenario: "handoff", chart: 1, log: true,
 		text: "Two processes pass one lock to and fro; from the moment before the release to the moment when the other has it.",
 		figures: []figure{
@@ -239,7 +246,7 @@ var tables = []table{
 		figures: []figure{
 			{what: "locks", of: func(s Sample) float64 { return float64(s.Ops) }, digits: 0},
 			{what: "client's share of a core", of: cores, digits: 3},
-			{what: "server's share of a core", of: func(s Sample) float64 { return float64(s.Server) / float64(s.Took) }, digits: 3},
+			{what: "server's share of a core", of: serverCores, digits: 3},
 			{what: "connections", of: func(s Sample) float64 { return float64(s.Clients) }, digits: 0},
 		},
 	},
@@ -252,6 +259,19 @@ func eachWidth(f figure) (all []figure) {
 		all = append(all, f)
 	}
 	return all
+}
+
+// fewFigures say which side n goroutines keep busy.
+func fewFigures(n int) []figure {
+	in, name := width(n), func(what string) string { return fmt.Sprintf("%d: %s", n, what) }
+	return []figure{
+		{what: name("locks/s"), in: in, of: rate, digits: 0},
+		{what: name("client µs"), in: in, of: clientCPU, digits: 1},
+		{what: name("server µs"), in: in, of: serverCPU, digits: 1},
+		{what: name("client busy"), in: in, of: cores, digits: 2},
+		{what: name("server busy"), in: in, of: serverCores, digits: 2},
+		{what: name("reads"), in: in, of: func(s Sample) float64 { return float64(s.Reads) / float64(max(s.Ops, 1)) }, digits: 2},
+	}
 }
 
 var turnFigures = []figure{
@@ -396,7 +416,7 @@ func makeReport(p Plan, r Results, command string) report {
 }
 
 func (t table) write(b *strings.Builder, r Results, charts map[string]string) {
-	if len(r[t.scenario]) == 0 {
+	if !slices.ContainsFunc(t.figures, func(f figure) bool { return len(r[cmp.Or(f.in, t.scenario)]) > 0 }) {
 		return
 	}
 	fmt.Fprintf(b, "\n## %s\n\n%s\n\n", t.title, t.text)
@@ -411,7 +431,7 @@ func (t table) write(b *strings.Builder, r Results, charts map[string]string) {
 	}
 	b.WriteString("\n|---|" + strings.Repeat("---|", len(t.figures)) + "\n")
 	for _, c := range contestants {
-		if len(r[t.scenario][c.name]) == 0 {
+		if !slices.ContainsFunc(t.figures, func(f figure) bool { return len(r[cmp.Or(f.in, t.scenario)][c.name]) > 0 }) {
 			continue
 		}
 		fmt.Fprintf(b, "| %s |", c.name)
