@@ -158,6 +158,7 @@ var tables = []table{
 			{what: "locks/s / raw", of: rate, base: "raw", digits: 2},
 			{what: "locks/s", of: rate, digits: 0},
 			{what: "CPU, all of it / raw", of: wholeCPU, base: "raw", digits: 2},
+			{what: "server µs", of: serverCPU, digits: 1},
 		},
 	},
 	{
@@ -312,6 +313,7 @@ var goals = []goal{
 	{"most / fewest turns, 1 x 16", "turns-1x16", "modern", turnFigures[2], false, 1.3, "2.7 to ∞", ""},
 	{"p99 wait, 4 x 4 / blpop", "turns-4x4", "modern", turnFigures[3], false, 1.5, "7.5", ""},
 	{"round trips per contended acquisition, 4 x 4", "turns-4x4", "modern", turnFigures[5], false, 3, "5.5", ""},
+	{"bridge, the server's time for a pipelined pair / modern's", "crowd", "compat", figure{of: serverCPU, base: "modern", digits: 2}, false, 2, "-", ""},
 	{"400 Lockers / 4, turns/s", "lockers-400", "modern", shown("lockers-400", 0), true, 0.85, "-", ""},
 	{"400 Lockers / 4, turns/s, bridge", "lockers-400", "compat", shown("lockers-400", 0), true, 0.85, "-", ""},
 	{"memory of 5,000 waiters of one process, MiB", "waiters", "modern", shown("waiters", 0), false, 100, "-", ""},
