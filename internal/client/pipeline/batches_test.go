@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -49,5 +50,26 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 				require.LessOrEqual(t, writes, max(4, float64(callers)/4), "writes for each round")
 			})
 		}
+	}
+}
+
+// TestAServerWithNothingToDoIsAskedAtOnce: the first command after a pause goes out alone, however many callers there were lately.
+// While the server works on it, half of the crowd makes the next write.
+func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
+	for _, procs := range []int{1, 2} {
+		f := newFake()
+		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k.conn, k.procs, k.crowd, k.timer = f, procs, 8, time.NewTimer(time.Hour) // no writer runs
+		writes := func(commands int) int {
+			for range commands {
+				ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+				require.True(t, ok && err == nil)
+			}
+			return f.writes()
+		}
+		require.Equal(t, 1, writes(1))
+		require.Equal(t, 1, writes(3))
+		require.Equal(t, 2, writes(1))
+		require.Equal(t, 5, f.sent())
 	}
 }
