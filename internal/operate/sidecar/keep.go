@@ -156,17 +156,19 @@ func (s *Sidecar) Joined(ctx context.Context) error {
 // report keeps the membership: three times in each lease, at once after a change, and soon after a failure.
 func (s *Sidecar) report(ctx context.Context) {
 	defer s.leave()
+	told := false
 	for ctx.Err() == nil {
 		next := s.opts.MemberLease / 3
 		changed, err := s.reportOnce(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			next = s.opts.MemberLease / 10
-			if _, _, fine := s.Stage(); !fine {
+			if _, _, fine := s.Stage(); !fine && !told {
+				told = true
 				s.opts.Log.Error("not a member: all attempts are refused", "err", err)
 			}
-		case changed:
-			next = 0
+		case changed || told:
+			next, told = 0, false
 			stage, epoch, _ := s.Stage()
 			s.opts.Log.Info("stage", "stage", stage, "epoch", epoch)
 		}
@@ -349,7 +351,8 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
 		return err
 	}
-	s.functions.Store(s.loadFunctions(ctx))
+	loaded, final := s.loadFunctions(ctx)
+	s.functions.Store(loaded)
 	over, sending := make(chan struct{}), make(chan struct{})
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
@@ -362,7 +365,10 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 				_ = listener.Unsubscribe()
 				return
 			case <-time.After(pingEvery):
-				s.functions.Store(s.loadFunctions(ctx))
+				if !final { // a FUNCTION FLUSH may have removed them
+					loaded, final = s.loadFunctions(ctx)
+					s.functions.Store(loaded)
+				}
 				if listener.Ping("") != nil {
 					return
 				}

@@ -44,6 +44,9 @@ type Options struct {
 	Hold time.Duration
 	// Clock is the wall clock of the service's host. Default time.Now: the sidecar runs there too.
 	Clock func() time.Time
+	// Await is called when the namespace cannot be asked for its record. If it returns nil, New asks again; else New ends with its
+	// error. Default: New ends with the first error.
+	Await func(ctx context.Context, err error) error
 	Log   *slog.Logger // nil: nowhere
 }
 
@@ -59,6 +62,7 @@ type Sidecar struct {
 	hears   atomic.Bool // messages to this sidecar come
 
 	functions atomic.Bool // the server has the library of functions
+	refused   atomic.Bool // a server's refusal of functions was logged
 	news      chan struct{}
 
 	waking sync.Mutex
@@ -95,8 +99,14 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}
 	s.keys.all = map[string]*watched{}
 	asked, err := s.member.Hello(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+	for err != nil {
+		if err = fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err); opts.Await == nil {
+			return nil, err
+		}
+		if err = opts.Await(ctx, err); err != nil {
+			return nil, err
+		}
+		asked, err = s.member.Hello(ctx)
 	}
 	fleet, err := protocol.DialectNamed(asked.Dialect)
 	if err != nil {
@@ -141,10 +151,15 @@ const DialectNone = "none"
 
 // ParseDialect finds a dialect by its name. Empty is the namespace's own.
 func (s *Sidecar) ParseDialect(name string) (Dialect, error) {
-	switch {
-	case name == "":
-		return Dialect{s.order.Load().fleet}, nil
-	case strings.EqualFold(name, DialectNone):
+	if name == "" {
+		name = s.order.Load().fleet.Name
+	}
+	return DialectNamed(name)
+}
+
+// DialectNamed finds a dialect by its name. It refuses what a sidecar does not translate.
+func DialectNamed(name string) (Dialect, error) {
+	if strings.EqualFold(name, DialectNone) {
 		return Dialect{}, nil
 	}
 	d, err := protocol.DialectNamed(name)
