@@ -36,10 +36,10 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 	s := redistest.Real(t)
 	store := namespace(t, s)
 	moveTo(t, store, stages.Bridge)
-	defer compat.ShortenMemberLease(3 * time.Second)()
+	t.Cleanup(compat.ShortenMemberLease(3 * time.Second))
 	proxy := redistest.NewProxy(t, s)
 	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(proxy.URL()) }}
-	defer pool.Close()
+	t.Cleanup(func() { _ = pool.Close() })
 	l := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ClockLag, o.ReplyTimeout = 30*time.Second, 0, 20*time.Second }))
 	if err := l.Ready(t.Context()); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestHeldLocksFollowAShorterLease(t *testing.T) {
 	store := namespace(t, s)
 	moveTo(t, store, stages.Bridge)
 	correct(t, store, func(r *stages.Record) { r.Shortest = 3 * time.Minute })
-	defer compat.ShortenMemberLease(time.Second)()
+	t.Cleanup(compat.ShortenMemberLease(time.Second))
 	l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL, o.Lease, o.ShortestLease = 3*time.Minute, 3*time.Minute, 0 }))
 	k := acquire(t, l, "orders:1")
 	before := k.Expiry()
