@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -236,7 +237,7 @@ func (s *Store) checkOthers(ctx context.Context, l list, patterns []string) erro
 		}
 		for _, theirs := range slices.Concat(other.Reserved, other.View.Record.Patterns) {
 			for _, mine := range patterns {
-				if Overlap(mine, theirs) {
+				if _, meet := glob.Meet(mine, theirs); meet {
 					return fmt.Errorf("%w: %q here, %q of namespace %s", ErrOverlap, mine, theirs, other.Name)
 				}
 			}
