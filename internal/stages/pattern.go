@@ -75,19 +75,26 @@ func Unescape(text string) string {
 	}
 }
 
-func packPatterns(patterns []string) (string, error) {
-	escaped := make([]string, len(patterns))
-	for i, p := range patterns {
-		escaped[i] = Escape(p)
+// EscapeAll is Escape of each pattern.
+func EscapeAll(patterns []string) []string { return each(patterns, Escape) }
+
+// UnescapeAll undoes EscapeAll.
+func UnescapeAll(texts []string) []string { return each(texts, Unescape) }
+
+func each(all []string, change func(string) string) []string {
+	out := make([]string, len(all))
+	for i, one := range all {
+		out[i] = change(one)
 	}
-	text, err := json.Marshal(escaped)
+	return out
+}
+
+func packPatterns(patterns []string) (string, error) {
+	text, err := json.Marshal(EscapeAll(patterns))
 	return string(text), err
 }
 
 func unpackPatterns(text string) (patterns []string, err error) {
 	err = json.Unmarshal([]byte(text), &patterns)
-	for i, p := range patterns {
-		patterns[i] = Unescape(p)
-	}
-	return patterns, err
+	return UnescapeAll(patterns), err
 }

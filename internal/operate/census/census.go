@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -116,6 +117,29 @@ func (c *Census) again(key []byte) bool {
 func (c *Census) Summary() Summary {
 	c.summary.Elapsed = time.Since(c.started)
 	return c.summary
+}
+
+// All looks at all keys of every master. An error has its explanation, and the master's address where there are several.
+func (c *Census) All(ctx context.Context, end *endpoint.Endpoint) error {
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, addr := range masters {
+		conn, err := end.DialRaw(ctx, addr)
+		if err == nil {
+			err = endpoint.Explain(c.Scan(ctx, conn))
+		}
+		switch {
+		case errors.Is(err, ErrNotRedis):
+			return &endpoint.Error{What: err.Error(), Advice: "check that a Redis server listens there, and nothing in between", Cause: err}
+		case err != nil && len(masters) > 1:
+			return fmt.Errorf("%s: %w", addr, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
 // Scan looks at all keys of the server behind conn, which it closes. It may be called again for the next

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -78,42 +79,42 @@ func WriteMetrics(w io.Writer, s State) error {
 			if stage == n.Stage {
 				v = 1
 			}
-			m.sample("lockmigrate_stage", v, "namespace", n.Name, "stage", stage)
+			m.sample("lockmigrate_stage", v, "namespace", n.Namespace, "stage", stage)
 		}
 		m.family("lockmigrate_epoch", "gauge", "The namespace's epoch.")
-		m.sample("lockmigrate_epoch", float64(n.Epoch), "namespace", n.Name)
+		m.sample("lockmigrate_epoch", float64(n.Epoch), "namespace", n.Namespace)
 		m.family("lockmigrate_members", "gauge", "Members by the stage that they run.")
 		counts := map[string]int{}
 		for _, member := range n.Members {
-			counts[member.Stage]++
+			counts[cmp.Or(member.Stage, "none")]++
 		}
 		for _, stage := range slices.Sorted(maps.Keys(counts)) {
-			m.sample("lockmigrate_members", float64(counts[stage]), "namespace", n.Name, "stage", stage)
+			m.sample("lockmigrate_members", float64(counts[stage]), "namespace", n.Namespace, "stage", stage)
 		}
 		var silent, behind int
 		seen, skew := map[string]float64{}, map[string]float64{}
 		for _, member := range n.Members {
-			if member.Silent {
+			if member.Left < 0 {
 				silent++
 			} else if member.Epoch != n.Epoch {
 				behind++
 			}
-			seen[member.Host] = max(seen[member.Host], float64(member.SeenMSAgo)/1000)
-			if v := float64(member.SkewMS) / 1000; math.Abs(v) >= math.Abs(skew[member.Host]) {
+			seen[member.Host] = max(seen[member.Host], float64(member.Seen)/1000)
+			if v := float64(member.Skew) / 1000; math.Abs(v) >= math.Abs(skew[member.Host]) {
 				skew[member.Host] = v
 			}
 		}
 		m.family("lockmigrate_members_silent", "gauge", "Members that have not reported within their lease.")
-		m.sample("lockmigrate_members_silent", float64(silent), "namespace", n.Name)
+		m.sample("lockmigrate_members_silent", float64(silent), "namespace", n.Namespace)
 		m.family("lockmigrate_members_behind", "gauge", "Members that live and do not run the namespace's epoch.")
-		m.sample("lockmigrate_members_behind", float64(behind), "namespace", n.Name)
+		m.sample("lockmigrate_members_behind", float64(behind), "namespace", n.Namespace)
 		m.family("lockmigrate_member_seen_seconds", "gauge", "Time since the last report of a member, the longest of each host.")
 		for _, host := range slices.Sorted(maps.Keys(seen)) {
-			m.sample("lockmigrate_member_seen_seconds", seen[host], "namespace", n.Name, "host", host)
+			m.sample("lockmigrate_member_seen_seconds", seen[host], "namespace", n.Namespace, "host", host)
 		}
 		m.family("lockmigrate_member_skew_seconds", "gauge", "A member's clock less the server's, the largest of each host.")
 		for _, host := range slices.Sorted(maps.Keys(skew)) {
-			m.sample("lockmigrate_member_skew_seconds", skew[host], "namespace", n.Name, "host", host)
+			m.sample("lockmigrate_member_skew_seconds", skew[host], "namespace", n.Namespace, "host", host)
 		}
 	}
 	_, err := io.WriteString(w, m.b.String())
