@@ -118,10 +118,8 @@ func markOf(ink terminal.Ink, v doctor.Verdict) string {
 
 func useNames() []string {
 	var names []string
-	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
-		for _, u := range list {
-			names = append(names, u.Name)
-		}
+	for _, u := range rights.Doctors() {
+		names = append(names, u.Name)
 	}
 	return names
 }

@@ -3,14 +3,11 @@ package serve
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -52,6 +49,7 @@ func (c *Collector) State() State { return c.board.read() }
 // Run collects until ctx ends.
 func (c *Collector) Run(ctx context.Context) {
 	var group sync.WaitGroup
+	defer group.Wait()
 	group.Go(func() { c.counters(ctx) })
 	if c.opts.Burst > 0 {
 		group.Go(func() { c.monitor(ctx) })
@@ -60,12 +58,17 @@ func (c *Collector) Run(ctx context.Context) {
 		group.Go(func() { c.every(ctx, c.opts.CensusEvery, c.census) })
 	}
 	if c.opts.Namespace != "" {
-		pool := c.end.LocksOrNone()
-		defer pool.Close()
+		pool, err := c.end.Locks()
+		if err != nil {
+			c.board.change(func(s *State) { s.Error = err.Error() })
+			return
+		}
 		store := &stages.Store{Pool: pool, Namespace: c.opts.Namespace, ReplyTimeout: 5 * time.Second}
-		group.Go(func() { c.every(ctx, c.opts.Look, func(ctx context.Context) { c.namespace(ctx, store) }) })
+		group.Go(func() {
+			defer pool.Close()
+			c.every(ctx, c.opts.Look, func(ctx context.Context) { c.namespace(ctx, store) })
+		})
 	}
-	group.Wait()
 }
 
 func (c *Collector) every(ctx context.Context, d time.Duration, f func(context.Context)) {
@@ -126,22 +129,16 @@ func (c *Collector) counts(ctx context.Context, addr string) (map[string]float64
 		return nil, err
 	}
 	defer conn.Close()
-	text, err := redis.String(redis.DoContext(conn, ctx, "INFO", "commandstats"))
+	info, err := endpoint.Info(ctx, conn, "commandstats")
 	if err != nil {
 		return nil, endpoint.Explain(err)
 	}
 	counts := map[string]float64{}
 	for _, name := range watched {
-		counts[name] = 0
-		if _, after, found := strings.Cut(text, "cmdstat_"+name+":calls="); found {
-			line, _, _ := strings.Cut(after, "\n")
-			number, _, _ := strings.Cut(line, ",")
-			counts[name], _ = strconv.ParseFloat(number, 64)
-			if _, after, found := strings.Cut(line, "rejected_calls="); found && (name == "setnx" || name == "getset") {
-				number, _, _ = strings.Cut(after, ",")
-				n, _ := strconv.ParseFloat(strings.TrimSpace(number), 64)
-				counts["denied"] += n
-			}
+		calls := endpoint.CallsOf(info["cmdstat_"+name])
+		counts[name] = float64(calls.Calls)
+		if calls.Counts && (name == "setnx" || name == "getset") {
+			counts["denied"] += float64(calls.Rejected)
 		}
 	}
 	return counts, nil
@@ -166,15 +163,9 @@ func (c *Collector) monitor(ctx context.Context) {
 		case pause > 0:
 			c.setMonitor("waiting for the next burst")
 		}
-		if pause <= 0 {
-			continue
+		if pause > 0 {
+			_ = lifetime.Sleep(ctx, pause)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
 	}
 }
 

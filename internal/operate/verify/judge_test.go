@@ -317,7 +317,7 @@ func TestBroken(t *testing.T) {
 	assert.Equal(t, "5.0.6", r.version)
 	assert.True(t, r.cluster)
 	assert.False(t, r.rejects)
-	assert.EqualValues(t, 3, r.stats["setnx"].calls)
+	assert.EqualValues(t, 3, r.stats["setnx"].Calls)
 	assert.InDelta(t, 3.5, r.cpu, 0.01)
 	assert.Empty(t, r.refuses)
 	for _, lines := range [][]string{
