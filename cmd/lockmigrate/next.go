@@ -103,18 +103,12 @@ func newestCertificate(namespace string) string {
 func (at *place) standing(ctx context.Context) (*standing, error) {
 	env, flags := at.env, at.flags
 	s := &standing{namespace: at.store.Namespace, match: flags.match, profileFile: cmp.Or(flags.profile, profileName(at.store.Namespace))}
-	file, err := os.Open(s.profileFile)
-	switch {
+	switch p, err := openProfile(s.profileFile); {
 	case err == nil:
-		defer file.Close()
-		p, err := profile.Read(file)
-		if err != nil {
-			return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%s: %w", s.profileFile, err)
-		}
 		s.profile = &p
 		s.old, s.oldErr = p.OldClients()
 	case flags.profile != "" || !errors.Is(err, os.ErrNotExist):
-		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%w", err)
+		return nil, err
 	}
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,9 +79,9 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
-		if d < 0 || d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
+	for _, t := range timesOf(record) {
+		if t.d < 0 || t.d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds, 0 or more", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}

@@ -104,14 +104,11 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.Shortest != to.Shortest {
 		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
 	}
-	if from.ClockLag != to.ClockLag {
-		changes = append(changes, fmt.Sprintf("clock lag %v (now %v)", to.ClockLag, orDefault(from.ClockLag)))
-	}
-	if from.CommandDelay != to.CommandDelay {
-		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
-	}
-	if from.Yield != to.Yield {
-		changes = append(changes, fmt.Sprintf("yield %v (now %v)", to.Yield, orDefault(from.Yield)))
+	was := timesOf(from)
+	for i, t := range timesOf(to) {
+		if t.d != was[i].d {
+			changes = append(changes, fmt.Sprintf("%s %v (now %s)", t.name, t.d, map[bool]string{true: "the default", false: was[i].d.String()}[was[i].d == 0]))
+		}
 	}
 	return changes
 }
@@ -119,24 +116,22 @@ func changed(from, to stages.Record) (changes []string) {
 // knownClients says what a record knows of the old clients.
 func knownClients(r stages.Record) string {
 	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
-	if r.ClockLag > 0 {
-		text += fmt.Sprintf(", clock lag %v", r.ClockLag)
-	}
-	if r.CommandDelay > 0 {
-		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
-	}
-	if r.Yield > 0 {
-		text += fmt.Sprintf(", yield %v", r.Yield)
+	for _, t := range timesOf(r) {
+		if t.d > 0 {
+			text += fmt.Sprintf(", %s %v", t.name, t.d)
+		}
 	}
 	return text
 }
 
-// orDefault is a time of the record for people.
-func orDefault(d time.Duration) string {
-	if d == 0 {
-		return "the default"
-	}
-	return d.String()
+// namedTime is a time of a record that has a default.
+type namedTime struct {
+	name string // its flag's, with blanks
+	d    time.Duration
+}
+
+func timesOf(r stages.Record) []namedTime {
+	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}}
 }
 
 // unlessAlone refuses what no member may see.

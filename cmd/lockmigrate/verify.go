@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -279,7 +280,10 @@ func printSaved(env *environment, s verify.Saved) error {
 // writeFile writes beside a file's place and moves it there, so that no reader finds half of it.
 func writeFile(file string, write func(io.Writer) error) error {
 	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
-	if err != nil {
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		return usageError("name another file", "%s: %w", file, where.Err)
+	} else if err != nil {
 		return failedError("check the folder", "%w", err)
 	}
 	defer os.Remove(temp.Name())

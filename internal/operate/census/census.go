@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -167,10 +165,6 @@ func (c *Census) Scan(ctx context.Context, conn net.Conn) error {
 	c.summary.Complete = false
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer within %v: %w", replyTimeout, err)
-	}
-	var refused errReply
-	if errors.As(err, &refused) {
-		return redis.Error(refused)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return io.EOF
