@@ -93,10 +93,10 @@ func TestRecordChangesUnderLoad(t *testing.T) {
 	c.Progress(1, all...)
 
 	c.Stop(all...)
-	most, errors := c.Found()
-	t.Logf("%d turns, most inside %d, errors %d", c.Count(), most, len(errors))
-	assert.Equal(t, 1, most, redistest.Violated)
-	for _, e := range errors {
+	report := c.Found()
+	t.Log(report)
+	assert.Equal(t, 1, report.Inside, redistest.Violated)
+	for _, e := range report.Errors {
 		assert.True(t, slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) }), "%+v", e)
 	}
 }

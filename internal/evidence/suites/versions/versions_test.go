@@ -28,7 +28,7 @@ import (
 
 const (
 	key = "lock.orders"
-	ttl = 3 * time.Second // also what a killed holder costs the other one
+	ttl = time.Second // also what a killed holder costs the other one
 )
 
 // lock is a kind of lock: how a process takes it, and its row in the table.
@@ -53,7 +53,7 @@ var locks = []lock{
 		if err != nil {
 			return nil, err
 		}
-		return heard[*redisson.Lock]{taker[*redisson.Lock]{locker}, locker.Waiting}, nil
+		return heard[*redisson.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}},
 }
 
@@ -97,24 +97,9 @@ func named(maker holders.Maker) holders.Maker {
 	}
 }
 
-// acquirer is what the Lockers have in common.
-type acquirer[L interface{ Release(context.Context) error }] interface {
-	Acquire(ctx context.Context, key string) (L, error)
-}
-
-type taker[L interface{ Release(context.Context) error }] struct{ locker acquirer[L] }
-
-func (t taker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	l, err := t.locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return l.Release, nil
-}
-
-// heard is a taker whose waiters can hear of a release.
-type heard[L interface{ Release(context.Context) error }] struct {
-	taker[L]
+// heard is a Taker whose waiters can hear of a release.
+type heard[L holders.Lock] struct {
+	holders.LockTaker[L]
 	waiting func() lockmigrate.Mode
 }
 
@@ -123,7 +108,7 @@ func (h heard[L]) Waiting() string { return h.waiting().String() }
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
 		locker, err := legacy.New(pool, legacy.Options{Lease: ttl, Release: release, Poll: 5 * time.Millisecond})
-		return taker[*legacy.Lock]{locker}, err
+		return holders.TakerOf(locker.Acquire), err
 	}
 }
 
@@ -135,7 +120,7 @@ func bridged(opts compat.Options) holders.Maker {
 		if err != nil {
 			return nil, err
 		}
-		return heard[*compat.Lock]{taker[*compat.Lock]{locker}, locker.Waiting}, nil
+		return heard[*compat.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 
@@ -147,7 +132,7 @@ func token(opts modern.Options) holders.Maker {
 		if err != nil {
 			return nil, err
 		}
-		return heard[*modern.Lock]{taker[*modern.Lock]{locker}, locker.Waiting}, nil
+		return heard[*modern.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 
@@ -218,14 +203,14 @@ func TestLocks(t *testing.T) {
 				member := func() *holders.Holder { return holders.StartGo(t, l.name, server.URL()) }
 				report := holders.Fleet{
 					T: t, Server: server, Key: key, Members: []holders.Member{member, member}, Turns: 60, Each: 1,
-					Kills: []int{0}, Hold: time.Millisecond, Limit: 2 * time.Minute,
+					Kills: []int{0}, Hold: time.Millisecond, Limit: 2 * time.Minute, Record: true,
 				}.Run()
-				assert.Equal(t, 1, report.Inside, redistest.Violated)
 				assert.Zero(t, report.Overlaps, redistest.Violated)
 				for _, e := range report.Errors {
 					// Two old clients that both find a dead one's expiry: the loser's GETSET overwrites the winner's value.
 					clobbered := strings.Contains(l.name, "legacy") && strings.Contains(e.Message, "lock lost")
-					assert.True(t, clobbered, "%s: %s", e.Op, e.Message)
+					// A turn takes 1 ms. The shortest lease of a lock that was handed over is half of a third of the TTL.
+					assert.True(t, clobbered || e.Stood(ttl/6), "%+v", e)
 				}
 				t.Log(report)
 			})
