@@ -47,6 +47,7 @@ type Report struct {
 	Kills    int     // holders killed inside
 	Errors   []Event // what the locks threw
 	Took     time.Duration
+	Lock     []redistest.Command // that were sent for the key, where the fleet is recorded
 }
 
 func (r Report) String() string {
@@ -84,9 +85,9 @@ func (f Fleet) Run() Report {
 			}
 		}()
 	}
-	var book record
+	var book *record
 	if f.Record {
-		book = record{monitor: f.Server.Monitor(), key: f.Key, referee: referee, turns: map[stayOf]Event{}}
+		book = newRecord(f.Server, f.Key, referee)
 	}
 	began := time.Now()
 	for i := range f.Members {
@@ -108,9 +109,7 @@ func (f Fleet) Run() Report {
 			report.Turns++
 			report.ByMember[s.member]++
 			report.Inside = max(report.Inside, e.Inside)
-			if f.Record {
-				book.turns[stayOf{s.holder.ID, e.N}] = e
-			}
+			book.note(s.holder.ID, e)
 			if e.Inside > 1 {
 				report.Overlaps++
 			}
@@ -152,15 +151,7 @@ func (f Fleet) Run() Report {
 		}
 	}
 	report.Took = time.Since(began)
-	if f.Record {
-		told, untold, described := book.judge(book.stays())
-		for _, o := range described {
-			f.T.Log(o)
-		}
-		if told+untold > 0 { // none recorded, though one was seen: what was seen counts
-			report.Told, report.Overlaps = told, untold
-		}
-	}
+	book.report(f.T, &report)
 	return report
 }
 

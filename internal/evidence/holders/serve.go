@@ -33,22 +33,24 @@ type Lock interface {
 	Expiry() time.Time
 }
 
-// TakerOf makes a Taker of a Locker's Acquire. The events of its turns have their deadlines.
-func TakerOf[L Lock](acquire func(context.Context, string) (L, error)) Taker {
-	return takerOf[L]{acquire}
+// TakerOf makes a Taker of a Locker's Acquire.
+func TakerOf[L Lock](acquire func(context.Context, string) (L, error)) LockTaker[L] {
+	return LockTaker[L]{acquire}
 }
 
-type takerOf[L Lock] struct {
+// LockTaker is the Taker of one kind of lock. The events of its turns have their deadlines.
+type LockTaker[L Lock] struct {
 	acquire func(context.Context, string) (L, error)
 }
 
-func (t takerOf[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+// Acquire implements Taker.
+func (t LockTaker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
 	release, _, err := t.until(ctx, key)
 	return release, err
 }
 
 // until is Acquire, and tells the deadline besides.
-func (t takerOf[L]) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
+func (t LockTaker[L]) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
 	lock, err := t.acquire(ctx, key)
 	if err != nil {
 		return nil, nil, err
@@ -56,7 +58,7 @@ func (t takerOf[L]) until(ctx context.Context, key string) (release func(context
 	return lock.Release, lock.Expiry, nil
 }
 
-// sure is a Taker that TakerOf made.
+// sure is a LockTaker of any kind of lock.
 type sure interface {
 	until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error)
 }
