@@ -15,15 +15,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
 var (
-	calibrate = flag.Bool("calibrate", false, "observe and run the real fleets, and keep what was measured in testdata; run it with -parallel 10, it takes 14 minutes")
+	calibrate = flag.String("calibrate", "", "observe and run the real fleets of this round, and keep what was measured in testdata; run it with -parallel 10, it takes 14 minutes")
 	update    = flag.Bool("update", false, "write the table of docs/forecast.md")
 )
 
@@ -36,13 +38,24 @@ type trial struct {
 	Seconds float64         `json:"seconds"` // of the run after the window
 	Turns   int             `json:"turns"`   // in the run
 	Double  int             `json:"double"`  // double holds in the run, by the referee
+	// LateMS is by how much holds were longer than was asked for: the median, the 99th percentile, the most.
+	LateMS [3]float64 `json:"late_ms"`
 }
 
 // try lets a fleet run on a server of its own, observes it for a window, and counts its double holds after that.
 func (f *fleet) try(t *testing.T, window, span time.Duration) trial {
 	// The members come from addresses of their own, which a server in protected mode refuses.
 	server := redistest.Real(t, "--protected-mode", "no")
-	if _, err := redistest.InStage(server.Pool(), compat.Bridge, "", 2*time.Second); err != nil {
+	dialect, shortest := "jedis-ms", 2*time.Second
+	for _, m := range f.members {
+		if m.kind == holders.RedisPy {
+			dialect = protocol.RedisPyFloat.Name
+		}
+		if m.kind.Name != "" {
+			shortest = min(shortest, m.lease)
+		}
+	}
+	if _, err := redistest.InStage(server.Pool(), compat.Bridge, dialect, shortest); err != nil {
 		t.Fatal(err)
 	}
 	end, err := endpoint.Parse(server.URL(), endpoint.TLSFiles{})
@@ -62,7 +75,7 @@ func (f *fleet) try(t *testing.T, window, span time.Duration) trial {
 	time.Sleep(span)
 	took := time.Since(began)
 	allTurns, all := r.counts()
-	return trial{Name: f.name, What: f.what, Profile: w.Profile(), Seen: seen - before, Seconds: took.Seconds(), Turns: allTurns - turns, Double: all - seen}
+	return trial{Name: f.name, What: f.what, Profile: w.Profile(), Seen: seen - before, Seconds: took.Seconds(), Turns: allTurns - turns, Double: all - seen, LateMS: r.lateness()}
 }
 
 func (tr *trial) file() string { return filepath.Join("testdata", tr.Name+".json") }
@@ -75,35 +88,64 @@ func (tr *trial) forecast(t *testing.T, draws int) *forecast.Forecast {
 	return made
 }
 
-// TestCalibration compares what was measured of ten real fleets with the forecast that their windows make: at least nine of ten lie in
-// the interval, and where more than ten double holds happened it is no wider than a factor of four. With -calibrate it
-// measures first.
+// rounds are the fleets that were measured, in the order in which that was done.
+func rounds() []round {
+	return []round{
+		{"first", "The forecast was made beside these.", fleets()},
+		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen()},
+	}
+}
+
+type round struct {
+	name, what string
+	fleets     []fleet
+}
+
+// TestCalibration compares what was measured of real fleets with the forecasts that their windows make. Of ten fleets nine lie in the
+// interval: where each does with a chance of 90 %, that comes of three rounds in four. Where more than ten double holds happened
+// an interval is no wider than a factor of four. With -calibrate it measures one round first.
 func TestCalibration(t *testing.T) {
 	if raced {
-		t.Skip("it simulates for many hours: scripts/test runs it without the race detector")
-	}
-	if *calibrate {
-		t.Run("measure", func(t *testing.T) {
-			for _, f := range fleets() {
-				t.Run(f.name, func(t *testing.T) {
-					t.Parallel()
-					redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)
-					tr := f.try(t, 2*time.Minute, 10*time.Minute)
-					text, err := json.Marshal(tr)
-					require.NoError(t, err)
-					require.NoError(t, os.WriteFile(tr.file(), append(text, '\n'), 0o644))
-				})
-			}
-		})
+		t.Skip("the forecasts simulate many hours of the fleets: scripts/test runs it without the race detector")
 	}
 	draws := 40
 	if *update {
 		draws = 100
 	}
-	var table strings.Builder
-	fmt.Fprintln(&table, "| fleet | seen in 2 minutes | forecast for 10 minutes | 90 % interval | measured | inside |\n|---|---|---|---|---|---|")
-	inside := 0
-	for _, f := range fleets() {
+	var document strings.Builder
+	for _, round := range rounds() {
+		if *calibrate == round.name {
+			t.Run("measure", func(t *testing.T) { round.measure(t) })
+		}
+		table, inside := round.check(t, draws)
+		t.Logf("%s: %d of %d inside\n%s", round.name, inside, len(round.fleets), table)
+		assert.GreaterOrEqual(t, inside, len(round.fleets)*9/10, round.name)
+		fmt.Fprintf(&document, "%s %d of %d lie in the interval.\n\n%s\n", round.what, inside, len(round.fleets), table)
+	}
+	if *update {
+		redistest.Section(t, filepath.Join("..", "..", "..", "..", "docs", "forecast.md"), "calibration", "internal/evidence/suites/forecast", document.String(), true)
+	}
+}
+
+// measure runs all fleets side by side, each on a server of its own.
+func (r *round) measure(t *testing.T) {
+	for _, f := range r.fleets {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Need(t, redistest.Redis, redistest.Java, redistest.Python)
+			tr := f.try(t, 2*time.Minute, 10*time.Minute)
+			text, err := json.Marshal(tr)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(tr.file(), append(text, '\n'), 0o644))
+		})
+	}
+}
+
+// check makes the forecasts of what was measured, and the table of both.
+func (r *round) check(t *testing.T, draws int) (table string, inside int) {
+	var b strings.Builder
+	fmt.Fprintln(&b, "| fleet | seen in 2 minutes | forecast for 10 minutes | 90 % interval | measured | inside |\n|---|---|---|---|---|---|")
+	for _, f := range r.fleets {
 		tr := trial{Name: f.name}
 		text, err := os.ReadFile(tr.file())
 		require.NoError(t, err)
@@ -119,17 +161,13 @@ func TestCalibration(t *testing.T) {
 		if tr.Double > 10 {
 			assert.LessOrEqual(t, s.Count.High, 4*s.Count.Low, "%s: %+v, measured %d", tr.Name, s.Count, tr.Double)
 		}
-		if tr.Name == "unshared" {
-			assert.Zero(t, tr.Double)
-			assert.Equal(t, forecast.Interval{}, s.Count)
+		if made.Shared == 0 {
+			assert.Zero(t, tr.Double, tr.Name)
+			assert.Equal(t, forecast.Interval{}, s.Count, tr.Name)
 		}
-		fmt.Fprintf(&table, "| %s: %s | %d | %s | %s to %s | %d | %s |\n", tr.Name, tr.What, tr.Seen, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low), forecast.Number(s.Count.High), tr.Double, said)
+		fmt.Fprintf(&b, "| %s: %s | %d | %s | %s to %s | %d | %s |\n", tr.Name, tr.What, tr.Seen, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low), forecast.Number(s.Count.High), tr.Double, said)
 	}
-	t.Logf("%d of %d inside\n%s", inside, len(fleets()), table.String())
-	assert.GreaterOrEqual(t, inside, len(fleets())*7/8)
-	if *update {
-		redistest.Section(t, filepath.Join("..", "..", "..", "..", "docs", "forecast.md"), "calibration", "internal/evidence/suites/forecast", table.String(), true)
-	}
+	return b.String(), inside
 }
 
 // TestRunningFleets is the short form on a real server: a fleet whose clocks are apart, and one that shares no key.
