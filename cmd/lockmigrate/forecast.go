@@ -144,7 +144,7 @@ func printForecast(env *environment, f *forecast.Forecast) error {
 	for _, list := range []struct {
 		by     string
 		shares []forecast.Share
-	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
+	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}, {"hour of the day", first.Times}} {
 		if len(list.shares) == 0 {
 			continue
 		}

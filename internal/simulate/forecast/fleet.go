@@ -28,6 +28,7 @@ type actor struct {
 	pool              int            // of the group's holds: its own, and those of clients that hold alike
 	think             profile.Spread // empty where the rate says it
 	turn              float64        // ms that a turn takes on the average, its wait included
+	pause             float64        // ms between two turns on the average, in these hours; 0: as think or the rate says
 	crashed, acquired int64
 }
 
@@ -35,6 +36,8 @@ type actor struct {
 type group struct {
 	family  string
 	times   float64
+	hours   []int   // of the day (UTC) that it is; none: all
+	share   float64 // of the day that these are
 	actors  []actor
 	holds   []profile.Spread // by pool
 	network sim.Network
@@ -101,6 +104,7 @@ type fleet struct {
 	profile    profile.Profile
 	groups     []group
 	shared     float64 // keys
+	watched    int     // hours of the day
 	notKnown   []string
 	incomplete bool // clients are left out
 }
@@ -118,6 +122,11 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 	seconds := p.Seconds()
 	if seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
+	}
+	for _, s := range p.HourSeconds() {
+		if s > 0 {
+			f.watched++
+		}
 	}
 	for _, why := range p.NotSeen {
 		f.doubt("some traffic was not seen: %s", why)
@@ -146,7 +155,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
 			}
 			if len(made.actors) > 1 {
-				f.groups = append(f.groups, made)
+				f.groups = append(f.groups, made.byHour(&p)...)
 			}
 		}
 		for _, g := range family.Groups {
@@ -217,7 +226,7 @@ func touches(a, b []profile.Group) bool {
 
 // group makes the clients of some groups of one family.
 func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64) group {
-	made := group{family: family, times: 1}
+	made := group{family: family, times: 1, share: 1}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
 		made.times = float64(groups[0].Keys)
