@@ -25,8 +25,7 @@ func unseen() []fleet {
 	families := same(5, old(holders.JedisLock, 2500*ms, between(400*ms, 2000*ms), between(0, 800*ms), "stock:1"))
 	families[2].keys = []string{"stock:1", "parcel:1", "parcel:2"}
 	families[3].keys, families[4].keys = []string{"parcel:1", "parcel:2"}, []string{"parcel:1", "parcel:2"}
-	families[0].clock, families[0].faked = 900*ms, true
-	families[4].clock, families[4].faked = -700*ms, true
+	families[0].clock, families[4].clock = 900*ms, -700*ms
 
 	worn := same(4, old(holders.RedisPy, 3000*ms, mixed(between(300*ms, 1500*ms), between(3200*ms, 6000*ms), 0.05), between(0, 1000*ms), "report"))
 	for i := range worn {
