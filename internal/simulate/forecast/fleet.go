@@ -148,6 +148,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		if family.Beyond > 0 {
 			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
 		}
+		f.guessed(family)
 		for _, groups := range together(family) {
 			made := f.group(family.Name, groups, members, seconds)
 			made.network = network
@@ -173,6 +174,29 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		}
 	}
 	return f, nil
+}
+
+// guessed says where a lease is a guess that most clocks speak against. Only the sum of lease and clock is seen: observe takes a lease
+// that people write down, with which most clocks are right. Where most are wrong with each such lease, the lease may be another one.
+func (f *fleet) guessed(family profile.Family) {
+	old, right := 0, 0
+	lease := 0.0
+	for i, c := range f.profile.Clients {
+		u := c.Use(family.Name)
+		shares := slices.ContainsFunc(family.Groups, func(g profile.Group) bool { return slices.Contains(g.Clients, i) })
+		if !shares || c.Kind != "legacy" || !c.SkewKnown || u.LeaseFrom != "fleet" && u.LeaseFrom != "round" {
+			continue
+		}
+		old++
+		lease = u.LeaseMS
+		if math.Abs(c.SkewMS) <= c.SkewErrorMS+50 {
+			right++
+		}
+	}
+	if 2*right < old {
+		f.incomplete = true
+		f.doubt("the lease of %s is a guess: with %v most clocks would be wrong; observe --lease gives it", family.Name, millis(lease))
+	}
 }
 
 // mostJoint is how many keys are simulated together at most. A client that waits for one key does not ask for another: among few

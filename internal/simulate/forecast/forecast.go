@@ -99,7 +99,7 @@ type Forecast struct {
 	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
 	Budgets   []Budget `json:"budgets"`
 	NotKnown  []string `json:"not_known"`
-	// Incomplete tells that clients are left out, as NotKnown says.
+	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
 }
 
