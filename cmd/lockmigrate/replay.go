@@ -77,6 +77,9 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
 		if err == nil {
 			s.Seed = f.seed
+			if f.masters == 0 {
+				s.Fleet.Masters = 0 // the run of one server is shown
+			}
 		}
 		return s, err
 	}
