@@ -74,7 +74,7 @@ func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path
 		if got, ok := e.Met(&tally); !ok {
 			hint := "see the run with: lockmigrate replay " + path
 			if len(blamed) > 0 {
-				hint += fmt.Sprintf(" --seed %d --as story", played.Broken)
+				hint += fmt.Sprintf(" --seed %d --as story%s", played.Broken, flags.line())
 			}
 			return unsafeError(hint, "expected %s, got %d", e, got)
 		}
@@ -167,6 +167,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		return err
 	}
 	s.Seed, s.Seeds = flags.seed, flags.runs
+	s.Fleet.Masters = cmp.Or(flags.load.masters, s.Fleet.Masters)
 	return runFleet(env, s, flags, flags.profile)
 }
 
@@ -193,11 +194,10 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	}
 	s := &scenario.Scenario{Seeds: 1}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
-	observed := 0
 	for _, w := range p.Windows {
-		observed = max(observed, w.Masters)
+		s.Fleet.Masters = max(s.Fleet.Masters, w.Masters)
 	}
-	if err := flags.servers(&s.Fleet, observed); err != nil {
+	if err := flags.servers(&s.Fleet); err != nil {
 		return nil, err
 	}
 	prefixes, named := map[string]string{}, map[string]bool{} // of the sets that the profile names; the clients

@@ -77,9 +77,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
 		if err == nil {
 			s.Seed = f.seed
-			if f.masters == 0 {
-				s.Fleet.Masters = 0 // the run of one server is shown
-			}
+			s.Fleet.Masters = 0 // the run of one server is shown
 		}
 		return s, err
 	}
