@@ -35,7 +35,7 @@ type gate struct {
 	inUse    [3]int
 	acting   int             // attempts under way that began under the order that stands
 	earlier  int             // ... and those that began under an earlier one
-	before   int64           // the epoch of the order before
+	before   int64           // the epoch of the earliest of these, or of an order before it
 	changed  context.Context // ends, and is replaced, when an order changes what attempts may do
 	change   context.CancelFunc
 	drained  chan struct{} // gets a token when the last use of a stage, or the last attempt of an earlier order, ends
@@ -256,8 +256,11 @@ func (g *gate) obey(o stages.Order, opts Options, until time.Time) (news bool) {
 	defer g.mu.Unlock()
 	news = !g.ready || g.order.Epoch != o.Epoch || g.order.Stage != o.Stage
 	wasClosed := g.closed() != nil
-	if g.ready && g.order.Epoch != o.Epoch {
-		g.earlier, g.acting, g.before = g.earlier+g.acting, 0, g.order.Epoch
+	if g.order.Epoch != o.Epoch {
+		if g.earlier == 0 {
+			g.before = g.order.Epoch // else attempts of a still earlier one are under way
+		}
+		g.earlier, g.acting = g.earlier+g.acting, 0
 	}
 	g.order, g.opts, g.until, g.why, g.ready, g.hopeless = o, &opts, until, nil, true, false
 	if news || wasClosed {
