@@ -2,10 +2,11 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults pictures
+.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults pictures image
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -16,11 +17,12 @@ quick: ## what a plain `go test ./...` covers: nothing but Go
 setup: ## installs (as root on Debian) or names what the full suite needs, and builds the holders
 	./scripts/setup
 
-check: ## formatting, vet, staticcheck
+check: ## formatting, vet, staticcheck, the GitHub workflows
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	cd bench && $(GO) vet ./...
+	$(GO) run $(ACTIONLINT)
 
 size: ## what somebody has to read: lines, packages, names, options; of this tree and of COMMITS
 	$(GO) run ./internal/evidence/size $(COMMITS)
@@ -39,6 +41,9 @@ faults: ## every fault ROUNDS times, and docs/faults.md anew
 
 pictures: ## docs/pictures, from what the tools print and show (redis-server, Chromium)
 	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/pictures -run TestPictures -v -args -update
+
+image: ## the static program of deploy/Dockerfile in an empty root as a user without rights (as root, redis-server): a minute on two cores
+	LOCKMIGRATE_SUITES=redis,image $(GO) test ./internal/evidence/suites/deploy -run TestContainers -v
 
 bench: ## every lock beside its peers, and docs/benchmarks.md anew (about six minutes, redis-server on the PATH)
 	cd bench && $(GO) run . -docs ../docs $(BENCHFLAGS)

@@ -124,7 +124,8 @@
 // they had when all were old ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
 //
 // SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield
-// (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s. When one has used it, or where
+// (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s: a refused SET NX leaves nothing on
+// its key, and the server's count of SET has our own in it. When one has used the gap, or where
 // INFO is refused, gaps come without evidence (TestOldClientsThatSendNoSETNX and TestGapsWithoutTheRightToCount in
 // internal/wire). A gap only refuses: whatever the evidence says, it makes no two holders.
 //

@@ -123,8 +123,9 @@ func TestFault04LostReplies(t *testing.T) {
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "cleaned up by token")
 	})
 	t.Run("nothing answers", func(t *testing.T) {
+		const reply = 500 * time.Millisecond // also the time in which the server has to run the command once it thaws
 		s := redistest.Real(t)
-		locker := newLocker(t, s.Pool(), modern.Options{TTL: 2 * time.Second, ReplyTimeout: 50 * time.Millisecond})
+		locker := newLocker(t, s.Pool(), modern.Options{TTL: 2 * time.Second, ReplyTimeout: reply})
 		_, err := locker.Acquire(t.Context(), "another") // connects
 		require.NoError(t, err)
 		s.Signal(syscall.SIGSTOP)
@@ -134,7 +135,7 @@ func TestFault04LostReplies(t *testing.T) {
 		require.ErrorIs(t, err, modern.ErrUnknownOutcome)
 		var e *modern.Error
 		require.ErrorAs(t, err, &e)
-		assert.WithinRange(t, e.Until, start.Add(2*time.Second), time.Now().Add(2*time.Second+50*time.Millisecond))
+		assert.WithinRange(t, e.Until, start.Add(2*time.Second), time.Now().Add(2*time.Second+reply))
 		// The frozen server runs the command when it thaws: the key is taken, and for no longer than said.
 		require.Eventually(t, func() bool {
 			return time.Now().After(e.Until.Add(100*time.Millisecond)) || s.Do("EXISTS", key) == int64(1)

@@ -47,6 +47,7 @@ type Report struct {
 	Kills    int     // holders killed inside
 	Errors   []Event // what the locks threw
 	Took     time.Duration
+	Lock     []redistest.Command // that were sent for the key, where the fleet is recorded
 }
 
 func (r Report) String() string {

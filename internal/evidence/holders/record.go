@@ -39,6 +39,7 @@ func (r *record) report(t testing.TB, report *Report) {
 	for _, d := range described {
 		t.Log(d)
 	}
+	report.Lock = r.lock
 	if told+untold > 0 { // none recorded, though one was seen: what was seen counts
 		report.Told, report.Overlaps = told, untold
 	}

@@ -4,7 +4,7 @@
 // # Suites
 //
 // LOCKMIGRATE_SUITES names, separated by commas, the components that this run is to use: redis, java,
-// python, node, php, gohold, browser, netns, servers, proofs, or all. A test that needs one which is not named is left out and says so; one
+// python, node, php, gohold, browser, checkers, image, netns, servers, proofs, or all. A test that needs one which is not named is left out and says so; one
 // that is named and missing is a failure. So a plain `go test ./...` passes with nothing but Go, and
 // `make test` cannot pass by leaving something out: it names all of them, but for netns where the machine
 // does not allow it, which scripts/suites then says.
@@ -22,16 +22,18 @@ import (
 
 // Components that a suite may need.
 const (
-	Redis   = "redis"   // redis-server on the PATH
-	Java    = "java"    // the Java holders, built by testdata/holders/setup
-	Python  = "python"  // the Python holders, built by testdata/holders/setup
-	Node    = "node"    // the Node holders, built by testdata/holders/setup
-	PHP     = "php"     // the PHP holder: Laravel's cache lock and the redis extension
-	GoHold  = "gohold"  // the Go holders of other modules' locks, built by testdata/holders/setup
-	Browser = "browser" // headless Chromium
-	NetNS   = "netns"   // network namespaces, as root
-	Servers = "servers" // servers of other versions, built by scripts/servers
-	Proofs  = "proofs"  // searches of more than 60,000 states, and grids and sweeps at full size: minutes of computing
+	Redis    = "redis"    // redis-server on the PATH
+	Java     = "java"     // the Java holders, built by testdata/holders/setup
+	Python   = "python"   // the Python holders, built by testdata/holders/setup
+	Node     = "node"     // the Node holders, built by testdata/holders/setup
+	PHP      = "php"      // the PHP holder: Laravel's cache lock and the redis extension
+	GoHold   = "gohold"   // the Go holders of other modules' locks, built by testdata/holders/setup
+	Browser  = "browser"  // headless Chromium
+	Checkers = "checkers" // promtool and shellcheck on the PATH
+	Image    = "image"    // root, and minutes: the static program of the Dockerfile, in an empty root
+	NetNS    = "netns"    // network namespaces, as root
+	Servers  = "servers"  // servers of other versions, built by scripts/servers
+	Proofs   = "proofs"   // searches of more than 60,000 states, and grids and sweeps at full size: minutes of computing
 )
 
 // Violated says in a failure's message that two were inside at once where that must not be. scripts/test runs

@@ -172,11 +172,11 @@ func TestReplicas(t *testing.T) {
 			var waiting sync.WaitGroup
 			for _, l := range locks {
 				held := "lock." + l.name
-				first, err := l.maker(pair.Master.Pool(), nil)
+				first, err := l.maker(pair.Master.Pool(), patient)
 				require.NoError(t, err)
 				release, err := first.Acquire(t.Context(), held)
 				require.NoError(t, err)
-				second, err := l.maker(pair.Master.Pool(), nil)
+				second, err := l.maker(pair.Master.Pool(), patient)
 				require.NoError(t, err)
 				waiting.Go(func() {
 					_, err := second.Acquire(t.Context(), held) // and keeps it

@@ -31,6 +31,11 @@ const (
 	ttl = time.Second // also what a killed holder costs the other one
 )
 
+// patient are the arguments of a lock whose TTL is not the subject: no busy machine makes it late.
+var patient = map[string]string{"ttl": "30000"}
+
+func ttlOf(args map[string]string) time.Duration { return holders.Millis(args, "ttl", ttl) }
+
 // lock is a kind of lock: how a process takes it, and its row in the table.
 type lock struct {
 	name    string
@@ -48,8 +53,8 @@ var locks = []lock{
 	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
 	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
-	{"redisson", servers.Redisson, func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		locker, err := redisson.New(pool, redisson.Options{TTL: ttl})
+	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args)})
 		if err != nil {
 			return nil, err
 		}
@@ -106,15 +111,15 @@ type heard[L holders.Lock] struct {
 func (h heard[L]) Waiting() string { return h.waiting().String() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		locker, err := legacy.New(pool, legacy.Options{Lease: ttl, Release: release, Poll: 5 * time.Millisecond})
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		locker, err := legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond})
 		return holders.TakerOf(locker.Acquire), err
 	}
 }
 
 func bridged(opts compat.Options) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		opts := opts // makers run side by side
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		opts, ttl := opts, ttlOf(args) // makers run side by side
 		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
 		locker, err := compat.New(pool, opts)
 		if err != nil {
@@ -125,9 +130,9 @@ func bridged(opts compat.Options) holders.Maker {
 }
 
 func token(opts modern.Options) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		opts := opts
-		opts.TTL = ttl
+		opts.TTL = ttlOf(args)
 		locker, err := modern.New(pool, opts)
 		if err != nil {
 			return nil, err
@@ -220,7 +225,7 @@ func TestLocks(t *testing.T) {
 
 // refused tries a lock that the table says is refused: the error names the server's version and what works there.
 func refused(t *testing.T, server *redistest.Server, l lock) {
-	taker, err := l.maker(server.Pool(), nil)
+	taker, err := l.maker(server.Pool(), patient)
 	require.NoError(t, err)
 	release, err := taker.Acquire(t.Context(), key)
 	if !assert.Error(t, err, "an acquisition that cannot be contended") {
@@ -249,9 +254,9 @@ func TestWaiting(t *testing.T) {
 					return // TestLocks
 				}
 				server := on.start(t)
-				taker, err := l.maker(server.Pool(), nil)
+				taker, err := l.maker(server.Pool(), patient)
 				require.NoError(t, err)
-				waiter, err := l.maker(server.Pool(), nil)
+				waiter, err := l.maker(server.Pool(), patient)
 				require.NoError(t, err)
 				modal, hears := waiter.(interface{ Waiting() string })
 				release, err := taker.Acquire(t.Context(), key)
@@ -285,9 +290,9 @@ func TestVerbatimReplication(t *testing.T) {
 	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
 	require.ErrorContains(t, err, "non deterministic", "the setting is on")
 	for _, l := range locks {
-		taker, err := l.maker(server.Pool(), nil)
+		taker, err := l.maker(server.Pool(), patient)
 		require.NoError(t, err)
-		waiter, err := l.maker(server.Pool(), nil)
+		waiter, err := l.maker(server.Pool(), patient)
 		require.NoError(t, err)
 		release, err := taker.Acquire(t.Context(), key)
 		require.NoError(t, err, l.name)

@@ -1,0 +1,180 @@
+// Package deploy_test tries what the folder deploy offers: the image's binary and its command lines, the manifests, alerts and dashboard.
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+var root = filepath.Join("..", "..", "..", "..")
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// documents are the YAML documents of a file.
+func documents(t *testing.T, file string) (all []map[string]any) {
+	t.Helper()
+	for decoder := yaml.NewDecoder(strings.NewReader(read(t, file))); ; {
+		var doc map[string]any
+		err := decoder.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err, file)
+		all = append(all, doc)
+	}
+}
+
+func manifests(t *testing.T) (files []string) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(root, "deploy", "kubernetes", "*.yaml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	for _, file := range all {
+		files = append(files, "deploy/kubernetes/"+filepath.Base(file))
+	}
+	return files
+}
+
+// schema is what a document must look like; at names a definition in it. The schemas are Kubernetes 1.29's, the oldest version that
+// sidecar.yaml works on, less what no manifest here uses, and the one of compose-go 2.16.2; both without descriptions.
+func schema(t *testing.T, file, at string) *jsonschema.Schema {
+	t.Helper()
+	compiled, err := jsonschema.NewCompiler().Compile(filepath.Join("testdata", file) + at)
+	require.NoError(t, err)
+	return compiled
+}
+
+// fits judges a document as its JSON form.
+func fits(t *testing.T, s *jsonschema.Schema, doc map[string]any) error {
+	t.Helper()
+	text, err := json.Marshal(doc)
+	require.NoError(t, err)
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	return s.Validate(value)
+}
+
+// TestManifests holds the Kubernetes examples and compose.yaml against their schemas. A field that the schema does not know is an error.
+func TestManifests(t *testing.T) {
+	kinds := map[string]string{"Deployment": "io.k8s.api.apps.v1.Deployment", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet", "Job": "io.k8s.api.batch.v1.Job", "Service": "io.k8s.api.core.v1.Service"}
+	for _, file := range manifests(t) {
+		for _, doc := range documents(t, file) {
+			s := schema(t, "kubernetes.schema.json", "#/$defs/"+kinds[doc["kind"].(string)])
+			assert.NoError(t, fits(t, s, doc), file)
+			doc["spec"].(map[string]any)["selektor"] = nil
+			assert.Error(t, fits(t, s, doc), "%s: a field that nobody knows", file)
+		}
+	}
+	compose := documents(t, "deploy/compose.yaml")[0]
+	s := schema(t, "compose.schema.json", "")
+	assert.NoError(t, fits(t, s, compose))
+	compose["services"].(map[string]any)["page"].(map[string]any)["port"] = "8787"
+	assert.Error(t, fits(t, s, compose), "a field that nobody knows")
+
+	for _, file := range []string{".goreleaser.yaml", ".github/workflows/ci.yml", ".github/workflows/release.yml"} {
+		assert.NotEmpty(t, documents(t, file), file) // make check runs actionlint; docs/deploy.md says who checked the rest
+	}
+	assert.True(t, json.Valid([]byte(read(t, "deploy/grafana/dashboard.json"))))
+	image := regexp.MustCompile(`FROM golang:([0-9.]+) AS`).FindStringSubmatch(read(t, "deploy/Dockerfile"))
+	module := regexp.MustCompile(`(?m)^go ([0-9]+\.[0-9]+)`).FindStringSubmatch(read(t, "go.mod"))
+	require.NotNil(t, image)
+	assert.Equal(t, module[1], image[1], "the image is built with the Go version of go.mod")
+}
+
+// promtool runs it in a folder.
+func promtool(t *testing.T, folder string, args ...string) {
+	t.Helper()
+	command := exec.Command("promtool", args...)
+	command.Dir = folder
+	output, err := command.CombinedOutput()
+	assert.NoError(t, err, "promtool %s: %s", strings.Join(args, " "), output)
+}
+
+// TestAlerts: each alert has a case, and the cases come out as promtool computes them. The configuration is one that Prometheus takes.
+func TestAlerts(t *testing.T) {
+	redistest.Need(t, redistest.Checkers)
+	cases := read(t, "deploy/prometheus/alerts_test.yml")
+	for _, rule := range alerts(t) {
+		assert.NotEmpty(t, rule.Expr, rule.Alert)
+		assert.Contains(t, cases, "alertname: "+rule.Alert+",", "a case for the alert")
+	}
+	folder := filepath.Join(root, "deploy", "prometheus")
+	promtool(t, folder, "check", "rules", "alerts.yml")
+	promtool(t, folder, "test", "rules", "alerts_test.yml")
+	promtool(t, folder, "check", "config", "--syntax-only", "prometheus.yml")
+}
+
+// TestDashboardsQueries can be parsed, as recording rules of promtool.
+func TestDashboardsQueries(t *testing.T) {
+	redistest.Need(t, redistest.Checkers)
+	type rule struct{ Record, Expr string }
+	var rules []rule
+	for _, query := range queries(t) {
+		rules = append(rules, rule{"q", strings.ReplaceAll(query.Expr, "$namespace", ".+")})
+	}
+	require.Greater(t, len(rules), 10)
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	require.NoError(t, err)
+	folder := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "queries.yml"), text, 0o600))
+	promtool(t, folder, "check", "rules", "queries.yml")
+}
+
+// TestShell runs shellcheck over every shell script.
+func TestShell(t *testing.T) {
+	redistest.Need(t, redistest.Checkers)
+	list := exec.Command("git", "grep", "-lE", `^#!.*\b(ba)?sh\b`, "--", ".", ":!*.md", ":!*.go")
+	list.Dir = root
+	files, err := list.Output()
+	require.NoError(t, err)
+	scripts := strings.Fields(string(files))
+	require.Greater(t, len(scripts), 4)
+	command := exec.Command("shellcheck", scripts...)
+	command.Dir = root
+	output, err := command.CombinedOutput()
+	assert.NoError(t, err, "%s", output)
+}
+
+type alert struct{ Alert, Expr string }
+
+func alerts(t *testing.T) (all []alert) {
+	t.Helper()
+	var file struct{ Groups []struct{ Rules []alert } }
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "deploy/prometheus/alerts.yml")), &file))
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all
+}
+
+type query struct{ Expr, LegendFormat string }
+
+func queries(t *testing.T) (all []query) {
+	t.Helper()
+	var board struct{ Panels []struct{ Targets []query } }
+	require.NoError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/dashboard.json")), &board))
+	for _, panel := range board.Panels {
+		all = append(all, panel.Targets...)
+	}
+	return all
+}
