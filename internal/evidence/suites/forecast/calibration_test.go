@@ -82,6 +82,7 @@ func TestCalibration(t *testing.T) {
 	if raced {
 		t.Skip("it simulates for many hours: scripts/test runs it without the race detector")
 	}
+	redistest.Need(t, redistest.Proofs)
 	if *calibrate {
 		t.Run("measure", func(t *testing.T) {
 			for _, f := range fleets() {
