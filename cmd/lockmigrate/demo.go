@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -32,23 +30,19 @@ The last lines are what it counted, "overlaps: 0", for each stage and in all.
 Exit code 3 if members overlapped where the story promises that they do not.`,
 		Example: `  lockmigrate demo
   lockmigrate demo --redis redis://localhost:6379/0`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if act < 100*time.Millisecond || act > time.Hour {
 				return usageError("give between 100ms and 1h", "--act %v cannot be played", act)
 			}
-			return runDemo(cmd.Context(), env, act)
+			return nil
 		},
+		RunE: env.onServer("embedded", func(ctx context.Context, end *endpoint.Endpoint) error { return runDemo(ctx, env, end, act) }),
 	}
 	cmd.Flags().DurationVar(&act, "act", act, "how long each act lasts: a `DURATION`")
 	return cmd
 }
 
-func runDemo(ctx context.Context, env *environment, act time.Duration) error {
-	end, stop, err := env.endpoint("embedded")
-	if err != nil {
-		return err
-	}
-	defer stop()
+func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act time.Duration) error {
 	pool, err := end.Locks()
 	if err != nil {
 		return err
@@ -143,9 +137,6 @@ type demoLineJSON struct {
 }
 
 func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
-	if !env.global.json {
-		return printDemoTables(env, r)
-	}
 	doc := demoJSON{Server: end.String(), Stages: map[string]int{}, Overlaps: len(r.Overlaps), Seconds: r.Elapsed.Seconds(), Complete: r.Complete}
 	for _, a := range r.Acts {
 		doc.Acts = append(doc.Acts, demoActJSON{a.Name, a.Title, a.Stage, a.Promises, a.Took.Seconds(), a.Turns, a.Overlaps})
@@ -163,12 +154,11 @@ func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
 	for _, e := range r.Timeline {
 		doc.Timeline = append(doc.Timeline, demoLineJSON{e.At.Milliseconds(), e.Act, e.Text, e.Alarm})
 	}
-	return json.NewEncoder(env.stdout).Encode(doc)
+	return env.print(doc, func(b *strings.Builder) { demoTables(b, env, r) })
 }
 
-// printDemoTables prints who got how many turns, what each act came to, and the count on the last line.
-func printDemoTables(env *environment, r *demo.Result) error {
-	var b strings.Builder
+// demoTables says who got how many turns, what each act came to, and the count on the last line.
+func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
 	ink := env.ink()
 	most := 1
 	for _, m := range r.Members {
@@ -205,9 +195,7 @@ func printDemoTables(env *environment, r *demo.Result) error {
 	}
 	b.WriteByte('\n')
 	for _, s := range r.Stages() {
-		fmt.Fprintf(&b, "overlaps: %s at stage %s, %d turns\n", overlaps(s.Overlaps), s.Stage, s.Turns)
+		fmt.Fprintf(b, "overlaps: %s at stage %s, %d turns\n", overlaps(s.Overlaps), s.Stage, s.Turns)
 	}
-	fmt.Fprintf(&b, "overlaps: %s\n", overlaps(len(r.Overlaps)))
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	fmt.Fprintf(b, "overlaps: %s\n", overlaps(len(r.Overlaps)))
 }

@@ -174,14 +174,9 @@ func isProfile(path string) bool {
 
 // readProfile makes a fleet of what observe wrote. Lease and hold stand in where observe could not tell them.
 func readProfile(env *environment, path string, flags *fleetFlags, lease, hold time.Duration) (*scenario.Scenario, error) {
-	file, err := os.Open(path)
+	p, err := openProfile(path)
 	if err != nil {
-		return nil, fileError(err)
-	}
-	defer file.Close()
-	p, err := profile.Read(file)
-	if err != nil {
-		return nil, usageError("it must be what observe --profile wrote", "%s: %w", path, err)
+		return nil, err
 	}
 	setting, err := flags.setting()
 	if err != nil {

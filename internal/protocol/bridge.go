@@ -2,8 +2,9 @@ package protocol
 
 import "time"
 
-// The ops of the bridge. Each is one server script; the reply's Int is its code, and what belongs to
-// the code is in Int2 (a fencing token), Int3 (milliseconds until a look again is worth it) and Text.
+// The ops of the bridge. Each is one server script. The reply's Int is its code. Int2 is a fencing
+// token, Int3 the milliseconds until a look again is worth it. Text is the value that the code speaks
+// of.
 const (
 	BridgeTake   Op = iota + 128 // bridge_acquire.lua: a Take... code
 	BridgeSettle                 // bridge_settle.lua: a Settle... code
@@ -36,8 +37,9 @@ const (
 )
 
 // SettlesFree tells that a takeover is not the only moment at which a clobber can cost the lock. A
-// reader that takes a vanished key for an expired one sends GETSET onto whatever has come there in the
-// meantime; if it also takes its own value for expired, its next attempt finds that value and wins.
+// reader may take a vanished key for an expired one. Its GETSET then goes onto what has come there
+// in the meantime. If it also takes its own value for expired, its next attempt finds that value and
+// wins.
 func (d *Dialect) SettlesFree() bool { return d.MineExpires && d.Missing == MissingExpired }
 
 // BridgeAcquire takes a lock that legacy and token holders on the same key both respect.
@@ -57,14 +59,14 @@ func (d *Dialect) SettlesFree() bool { return d.MineExpires && d.Missing == Miss
 //
 // # Why it withdraws
 //
-// A live legacy value that stands on the key at that moment is most likely a loser's. But it may be
-// the value of a client that truly holds the lock: because the holder whose expired value we took over
-// was alive after all and sent its stale DEL, upon which another client came in; or, in a dialect that
-// takes its own value for expired, because the loser looked again. The values do not tell. Putting ours back
-// over the second kind makes two holders, and hides it from every later renewal. So the default is
-// that the bridge NEVER overwrites a legacy expiry that is not over: it gives the guard up and waits
-// like everybody else, which costs one legacy lease after a true clobber. PutBacks allows the other
-// choice for fleets whose clients never delete late.
+// A live legacy value that stands on the key at that moment is most likely a loser's. But it may be the
+// value of a client that truly holds the lock. The holder of the expired value that we took over may be
+// alive after all: it sent its stale DEL, and another client came in. Or, in a dialect that takes its own
+// value for expired, the loser looked again. The values do not tell. Putting ours back over the second kind
+// makes two holders, and hides it from every later renewal. So the default is that the bridge NEVER
+// overwrites a legacy expiry that is not over: it gives the guard up and waits like everybody else, which
+// costs one legacy lease after a true clobber. PutBacks allows the other choice for fleets whose clients
+// never delete late.
 type BridgeAcquire struct {
 	Dialect  *Dialect
 	Key      string
@@ -159,8 +161,8 @@ func (a *BridgeAcquire) Won() Instant { return a.won }
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
 func (a *BridgeAcquire) FenceToken() int64 { return a.fence }
 
-// Seen returns what stands on the key, as the server told last, and how long to wait before a look
-// again is worth it; negative when that is unknown.
+// Seen returns what stands on the key, as the server told last. It also returns how long to wait
+// before a look again is worth it; negative when that is unknown.
 func (a *BridgeAcquire) Seen() (value string, wait time.Duration) { return a.seen, a.wait }
 
 // Before returns how many stood before us in the queue when the server answered last.
@@ -169,8 +171,8 @@ func (a *BridgeAcquire) Before() int { return int(a.before) }
 // TookOver tells that an expired legacy value, Seen, was replaced.
 func (a *BridgeAcquire) TookOver() bool { return a.took }
 
-// Holds tells that the keys may be ours at this moment of the run, so that whoever abandons it has to
-// send a release.
+// Holds tells that the keys may be ours at this moment of the run. A caller that abandons it then has
+// to send a release.
 func (a *BridgeAcquire) Holds() bool {
 	return a.at == bridgeTakes || a.at == bridgeSettles || a.at == bridgeConfirms || a.at == bridgeDrops
 }

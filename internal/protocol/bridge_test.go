@@ -122,8 +122,8 @@ func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
 	}
 }
 
-// TestBridgeAcquireReliesOnAGrant that is for its present place and young enough, and for as long as the claim lasts from
-// before its last question; it asks about every other.
+// TestBridgeAcquireReliesOnAGrant that is for its present place and young enough. It relies on it until the claim ends,
+// counted from before its last question. It asks about every other grant.
 func TestBridgeAcquireReliesOnAGrant(t *testing.T) {
 	waiting := func(fence string) *BridgeAcquire {
 		a := &BridgeAcquire{Dialect: JedisMS, Value: "v", TTL: time.Minute, Claim: time.Second, Settle: time.Second, Grace: time.Second,
@@ -156,8 +156,8 @@ func TestBridgeAcquireReliesOnAGrant(t *testing.T) {
 	}
 }
 
-// TestBridgeAcquireSettlesWhatMayBeATakeover: a key that was given to it is not settled, unless an earlier sending without a
-// reply may have taken it over, or the dialect takes a key that has gone for an expired one.
+// TestBridgeAcquireSettlesWhatMayBeATakeover: a key that was given to it is not settled. There are two exceptions: an
+// earlier sending without a reply may have taken it over; or the dialect takes a key that has gone for an expired one.
 func TestBridgeAcquireSettlesWhatMayBeATakeover(t *testing.T) {
 	for name, c := range map[string]struct {
 		dialect *Dialect

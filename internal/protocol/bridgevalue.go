@@ -14,10 +14,10 @@ const (
 	BridgeHigh = 9_200_000_000_000_000_000
 )
 
-// BridgeValue returns what a bridge holder writes on a key of this dialect for a number from BridgeLow
-// to below BridgeHigh. Owner is the owner's part where the layout has one: for UUIDColonNumber a UUID
-// that no client has, since a client of that dialect takes its own for expired; for NumberDashOwner a
-// pid and a thread; for NumberColonOwner a pid.
+// BridgeValue returns what a bridge holder writes on a key of this dialect for a number. The number is
+// at least BridgeLow and less than BridgeHigh. Owner is the owner's part where the layout has one: for
+// UUIDColonNumber a UUID that no client has, since a client of that dialect takes its own for expired;
+// for NumberDashOwner a pid and a thread; for NumberColonOwner a pid.
 func (d *Dialect) BridgeValue(n int64, owner string) string {
 	return d.Layout.join(strconv.FormatInt(n, 10), owner)
 }
@@ -33,14 +33,14 @@ func (d *Dialect) BridgeNumber(value string) (n int64, ok bool) {
 }
 
 // Expiries that the server believes: nothing before September 2001, nothing more than a century ahead.
-// What lies outside is a number in another unit, a thread id, a flag, or a bridge value without its TTL.
+// Other numbers are in another unit, or are a thread id, a flag, or a bridge value without its TTL.
 const (
 	EarliestExpiry = Instant(1e12) * Instant(time.Millisecond)
 	furthestAhead  = 32e11 * time.Millisecond
 )
 
-// ServerExpiry returns the instant that a legacy value stands for in the eyes of the bridge's scripts,
-// as bridge_shared.lua reads it: more strictly than any client does, in whole milliseconds, rounded up.
+// ServerExpiry returns the instant that a legacy value stands for as the bridge's scripts read it
+// (bridge_shared.lua): more strictly than any client does, in whole milliseconds, rounded up.
 func (d *Dialect) ServerExpiry(value string, now Instant) (Instant, bool) {
 	number, ok := d.serverNumber(value)
 	if !ok {
@@ -75,8 +75,9 @@ func (d *Dialect) serverNumber(value string) (string, bool) {
 	return number, ok && len(number) <= 32 && digits(number)
 }
 
-// Written tells whether a value has the very form in which clients of this dialect write an expiry of our
-// days, with the instant that it stands for. It is stricter than Read, which tells what they would read.
+// Written tells whether a value has the very form of this dialect's clients for an expiry of our days. It
+// returns the instant that the value stands for. It is stricter than Read, which tells what they would
+// read.
 func (d *Dialect) Written(value string) (Instant, bool) {
 	number, ok := d.serverNumber(value)
 	if !ok || number[0] == '0' {

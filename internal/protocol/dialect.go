@@ -10,8 +10,8 @@ import (
 // Dialect says how one family of clients writes, reads and deletes an expiry on a key. Two fleets
 // that both "use SETNX and GETSET" exclude each other only if they agree on every line of it.
 //
-// It is data plus four small functions of Syntax and Layout, so that a table can hold all of them
-// and a user can define another.
+// It is data plus four small functions of Syntax and Layout. So a table can hold all dialects, and
+// a user can define another.
 type Dialect struct {
 	Name   string // as on the command line: jedis-ms, redispy-float ...
 	Letter string // as in the survey of dialects: A, B, C ...
@@ -41,8 +41,8 @@ type Dialect struct {
 	// TakesWithTTL: its writers take a free key with SET NX and a TTL, and read a value that they find there.
 	TakesWithTTL bool
 
-	// Unique tells that no two clients ever write the same value, so that a value on the key proves
-	// whose it is. Millisecond and second dialects cannot say that.
+	// Unique tells that no two clients ever write the same value. So a value on the key proves whose
+	// it is. Millisecond and second dialects cannot say that.
 	Unique bool
 }
 
@@ -66,14 +66,14 @@ func (d *Dialect) Expires(value string) (at time.Time, ok bool) {
 	return instant.Time(), ok
 }
 
-// Leftover is the value that a bridge holder deletes at its release when it stands in the place of its own; empty for most
+// Leftover is a value that a bridge holder deletes at its release, when it finds it instead of its own; empty for most
 // dialects. It never expires, so nothing else would ever free the key.
 //
-// A loser leaves it: its SETNX fails, the holder releases, its GET finds nothing and counts as expired, another holder comes
-// in, and its GETSET overwrites that holder's value. The old clients leave it to each other too, and an old holder deletes
-// it: its release deletes every number that is not smaller than its own. A bridge holder does the same. A client that came
-// in after a stale DEL would write this value as well and lose its lock here. But only a client that overran its lease sends a
-// stale DEL, and those that write this value have no lease.
+// A loser leaves it: its SETNX fails, and the holder releases. Its GET finds nothing and counts as expired. Another holder
+// comes in, and the loser's GETSET overwrites that holder's value. The old clients leave it to each other too, and an old
+// holder deletes it: its release deletes every number that is not smaller than its own. A bridge holder does the same. A
+// client that came in after a stale DEL would write this value as well and lose its lock here. But only a client that overran
+// its lease sends a stale DEL. Clients that write this value have no lease.
 func (d *Dialect) Leftover() string {
 	if d.Missing != MissingExpired || d.Release != ReleaseNotSmaller {
 		return ""
@@ -81,10 +81,10 @@ func (d *Dialect) Leftover() string {
 	return d.Forever
 }
 
-// Breath is for how long the key stays free of bridge clients after a bridge holder's release, in dialects whose clients take a key
-// that has gone for an expired one; 0 for the others. It is longer than a client takes for two commands, and much less than a
-// turn: without it such a client overwrites the next holder's value about once in a hundred contended turns. A dialect whose
-// every acquisition settles needs none.
+// Breath is for how long the key stays free of bridge clients after a bridge holder's release. It is for dialects whose clients
+// take a key that has gone for an expired one; 0 for the others. It is longer than a client takes for two commands, and much
+// less than a turn: without it such a client overwrites the next holder's value about once in a hundred contended turns. A
+// dialect whose every acquisition settles needs none.
 func (d *Dialect) Breath() time.Duration {
 	if d.Missing != MissingExpired || d.SettlesFree() {
 		return 0
@@ -213,8 +213,8 @@ var dialects = []*Dialect{JedisMS, JedisUUID, RedisPyFloat, RedisDoc, RedisObjec
 // Dialects lists them: of those that write the same, the likelier comes first.
 func Dialects() []*Dialect { return slices.Clone(dialects) }
 
-// BlindSet is the name of clients that overwrite a key which they have just read, with SET or SETEX and no
-// condition: the QueueLock of node-resque, celery_once 1.x. It is no dialect.
+// BlindSet is the name of clients that overwrite a key which they have just read. They use SET or SETEX
+// without a condition: the QueueLock of node-resque, celery_once 1.x. It is no dialect.
 const BlindSet = "blind-set"
 
 // unshareable are clients that can share a key with nobody, not even with clients of their own.

@@ -171,8 +171,8 @@ func TestDialectNamed(t *testing.T) {
 	assert.ErrorContains(t, err, "jedis-ms")
 }
 
-// FuzzRead: no value of any bytes makes a reader panic, and what reads as a number reads the same after
-// the writer has written that number again.
+// FuzzRead: no value of any bytes makes a reader panic. A value that reads as a number reads the same
+// after the writer has written that number again.
 func FuzzRead(f *testing.F) {
 	corpus := mutate.New(f)
 	for _, seed := range []string{

@@ -21,8 +21,8 @@ import (
 //   - A GETSET that finds nothing has created the key, as SETNX would have: nobody was robbed, so it
 //     counts as acquired. The old code walks away and leaves its own value behind, a ghost for a lease.
 //   - A lost reply is settled by reading the key, as far as the value on it can prove anything.
-//   - The expiry is computed anew for each attempt, also where the old code computes it once and then,
-//     after a long wait, writes one that is past.
+//   - The expiry is computed again for each attempt. Some old code computes it once and, after a long
+//     wait, writes one that is past.
 //
 // Faithful turns these off, and makes the machine do with foreign values what the old code does: that
 // is the legacy client of the simulator.
@@ -283,7 +283,7 @@ func (a *LegacyAcquire) reading(value string, now Instant) Reading {
 // LegacyRenew moves the lease of a lock that is still ours to now + lease + 1, by one
 // compare-and-set script: the old scheme has no renewal that could not overwrite a successor.
 //
-// After a renewal without an answer the key holds the old value or the new one, and the command may still arrive. So its
+// After a renewal without an answer the key holds the old value or the new one. The command may still arrive. So its
 // owner remembers both, and the next renewal settles the matter first:
 //
 //	compare_set old pending     1: done now; 0: done before, or the key is not ours. The old value is never there again

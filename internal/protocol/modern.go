@@ -24,8 +24,8 @@ const (
 
 // The further reply kinds of a queued wait, which may come instead of Woke.
 const (
-	// Granted: a holder has handed us the key, with Int as the fencing token (0 for none) and Int2 as the
-	// ticket that we had in the queue.
+	// Granted: a holder has handed us the key. Int is the fencing token (0 for none), Int2 the ticket
+	// that we had in the queue.
 	Granted ReplyKind = iota + 64
 	// Changed: the server has told that the key was written or deleted, or has expired.
 	Changed
@@ -40,7 +40,7 @@ const (
 // ours alone, so a key that holds it is ours.
 //
 // A command that was lost on its way may still arrive after that, when the lock has been released
-// again, and leave the token on the key for one TTL; nothing on the client can prevent it.
+// again. It leaves the token on the key for one TTL. Nothing on the client can prevent it.
 type ModernAcquire struct {
 	Key      string
 	Token    string
@@ -66,8 +66,8 @@ const (
 	modernGrasped
 )
 
-// Deadline returns the instant on the client's own clock until which the lock is certainly ours,
-// counted from before the command was sent. Valid once Acquired.
+// Deadline returns until when the lock is certainly ours, on the client's own clock. It is counted
+// from before the command was sent. Valid once Acquired.
 func (a *ModernAcquire) Deadline() Instant { return a.sent.Add(a.TTL) }
 
 // FenceToken returns the fencing token, 0 without a counter. Valid once Acquired.
@@ -122,25 +122,24 @@ func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 //	a grant during the sleep       the holder has handed us the key: acquired
 //	a change during the sleep      where an old client held the key: SET key token NX PX ttl
 //
-// Whoever releases the key, or finds it free, gives it to the head of the queue: the lock is never
-// up for grabs between two holders, so nobody can overtake, and the hand-over costs the new holder no
-// command at all. The alternative, waking the head and letting it compete, needs one command more in
-// the critical path and lets a newcomer win every race against a client that has to be woken first.
+// A client that releases the key, or finds it free, gives it to the head of the queue. The lock is
+// never free between two holders, so nobody can overtake. The hand-over costs the new holder no
+// command. The alternative is to wake the head and to let it compete. It needs one command more in
+// the critical path. And a newcomer would win every race against a client that has to be woken first.
 //
-// A grant comes with a short TTL, the claim, so that a waiter that dies before it hears of it blocks
-// the key no longer than that. Until when the claim lasts is known without any clock but our own: the
-// server still said "queued" after our last question was sent, so the grant is younger than that. If
-// too little of the claim is certain, one more question makes it a full lease; and so does the first
-// renewal in any case.
+// A grant comes with a short TTL, the claim. A waiter that dies before it hears of the grant blocks
+// the key for that time only. We know by our own clock until when the claim lasts: the server still
+// said "queued" after our last question was sent, so the grant is younger than that. If too little of
+// the claim is certain, one more question makes it a full lease; and so does the first renewal in any
+// case.
 //
-// Nobody hands on the key of an old client: it is deleted, and the first in the queue has to hear of that
-// and ask. It asks with a plain SET then, whose answer takes little more than half of the time that the
-// script's takes where the server was idle. The SET does not look at the queue. It need not, where we stood first when we asked
-// last: whoever was to come before us now would have to be put there, and the only way into the queue is
-// its end. (We may have been passed over as one who does not listen, or the queue may have gone with its
-// TTL: then we are before somebody who has come later than we have.) What remains of us there is removed
-// once we have the key: Stands. A key of an old client has no TTL, and is known by that; of one that has,
-// a change is mostly a renewal, and the SET would be a question for nothing.
+// Nobody hands on the key of an old client: it is deleted, and the first in the queue has to hear of that and ask. It asks with
+// a plain SET. On an idle server its answer takes little more than half of the time of the script's. The SET does not look at
+// the queue. It need not, where we stood first when we asked last: a client can enter the queue only at its end, so nobody has
+// come before us. (We may have been passed over as one who does not listen. Or the queue may have gone with its TTL. Then we
+// are before somebody who has come later than we have.) What remains of us there is removed once we have the key: Stands. We
+// know a key of an old client by its missing TTL. On a key with a TTL a change is mostly a renewal: the SET would be a question
+// for nothing.
 type ModernQueue struct {
 	Key      string
 	Queue    string // the queue's key
@@ -251,15 +250,15 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 	return sleep(q.left + time.Millisecond) // PTTL rounds: a key lives up to a millisecond longer than it says
 }
 
-// certain tells whether a grant may be relied on without asking: it is for the place that we had when
-// we asked last, half of the claim is left even if it was given right after that, and the fencing
-// token came with it if we need one.
+// certain tells whether a grant may be relied on without asking. It must be for the place that we had
+// when we asked last. Half of the claim must be left even if it was given right after that. And the
+// fencing token must have come with it, if we need one.
 func (q *ModernQueue) certain(now Instant, reply Reply) bool {
 	return q.queued != 0 && reply.Int2 == q.ticket && now.Sub(q.queued) < q.Claim/2 && (q.Fence == "" || reply.Int > 0)
 }
 
-// mayGrasp tells whether the key may be taken past the script: an old client held it, we are the first in
-// line, and nothing but the key and the queue is to be kept.
+// mayGrasp tells whether the key may be taken past the script: an old client held it, and we are the
+// first in line. There is nothing to keep but the key and the queue: no fencing counter, no share.
 func (q *ModernQueue) mayGrasp() bool {
 	return q.queued != 0 && q.Old() && q.before == 0 && q.Fence == "" && q.Share == 0
 }
@@ -349,11 +348,11 @@ func (r *ModernRenew) Next(now Instant, reply Reply) Step {
 // deleting it. A reply that does not come is asked for once more; then the key may stay taken until
 // the lease ends by itself.
 //
-// A refusal where the key has a queue is followed by a plain compare-and-delete. That needs no right but to
-// the lock's own key, so it frees the lock where the keys beside it are denied.
+// A refusal where the key has a queue is followed by a plain compare-and-delete. That needs a right to the
+// lock's own key only. So it frees the lock where the keys beside it are denied.
 //
-// With Entry set it also leaves the queue: that is how a wait ends that was given up, whether or not
-// the key has been granted to it meanwhile; and with Held, how a lock ends whose entry still stands there.
+// With Entry set it also leaves the queue. A wait that was given up ends so, whether or not the key has
+// been granted to it meanwhile; and with Held, how a lock ends whose entry still stands there.
 type ModernRelease struct {
 	Key      string
 	Token    string

@@ -2,8 +2,8 @@
 //
 // A machine is told the time and the last reply, and answers with the next step: a command to
 // send, a time to sleep, or its verdict. It owns no clock, no connection, no randomness and no
-// goroutine, so the same machine runs over a real server (packages legacy, modern and compat) and in
-// the simulator and the explorer, where time is virtual and every client has a clock of its own.
+// goroutine. So the same machine runs over a real server (packages legacy, modern and compat), and
+// in the simulator and explorer. There time is virtual, and every client has a clock of its own.
 //
 // Driving a machine is one loop:
 //
@@ -26,8 +26,8 @@ package protocol
 import "time"
 
 // Instant is a reading of ONE particular clock, in nanoseconds since the Unix epoch. Readings of
-// different clocks are different things; nothing here compares them, except through a value that one
-// client wrote on a key and another reads, which is exactly the weakness of the old scheme.
+// different clocks are different things; nothing here compares them, with one exception: a value
+// that one client wrote on a key and another reads. That is exactly the weakness of the old scheme.
 type Instant int64
 
 // InstantOf converts a wall-clock reading.

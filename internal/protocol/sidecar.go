@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The ops of a sidecar, which locks for one service of old code. Each is one server script that stands in the place of a
-// command of the service, and answers as that command would.
+// The ops of a sidecar, which locks for one service of old code. Each is one server script. It runs instead of a command
+// of the service, and answers as that command would.
 const (
 	SidecarTake   Op = iota + 192 // sidecar_take.lua: SETNX, SET NX, a GETSET that may win
 	SidecarGet                    // sidecar_get.lua: GET, a GETSET that plants nothing
@@ -16,7 +16,7 @@ const (
 	SidecarOld                    // sidecar_old.lua: SETNX, SET, GETSET in stage legacy
 )
 
-// The codes of SidecarKeep. Int2 is how long the lock lasts, in milliseconds; of the last two how many DELs are still owed.
+// The codes of SidecarKeep. Int2 is how long the lock lasts, in milliseconds; of the last two how many DELs are still owed. Text is the token of the first two: another grant has another.
 const (
 	KeepDone    = 1
 	KeepRepair  = 2  // one of the two keys was gone and is set again
@@ -57,7 +57,8 @@ type SidecarCall struct {
 	Plain  bool // SidecarTake: the text itself is the token. SidecarDel: a key without a grant of ours is deleted, within NotAfter
 }
 
-// SidecarChannel returns the name of the channel on which a sidecar hears what its scripts tell, and that a lock was handed to it.
+// SidecarChannel returns the name of a sidecar's channel. On it the sidecar hears what its scripts tell, and that a lock was
+// handed to it.
 func SidecarChannel(name string) string { return "lockmigrate:sidecar:" + name }
 
 // Sidecar translates the commands of a service that nobody changes, in one stage of its namespace. It only computes: the record of
@@ -138,8 +139,9 @@ func (s *Sidecar) Get(now Instant, key string) Command {
 	return c
 }
 
-// GetSet is GETSET, or SET with GET. Its sender has seen an expired value, or none. No expired value is ever shown to it, so what
-// is left are the dialects that take a vanished key for an expired one, and those that take a value of their own for expired.
+// GetSet is GETSET, or SET with GET. Its sender has seen an expired value, or none. No expired value is ever shown to it. What
+// is left are two kinds of dialects: those that take a vanished key for an expired one, and those that take their own value
+// for expired.
 func (s *Sidecar) GetSet(now Instant, key, text, token string) Command {
 	d := s.Dialect
 	switch {

@@ -6,7 +6,7 @@ import (
 )
 
 // This file lets a search tell two machines apart: AppendState writes what a run has changed in a
-// machine, and two machines of one configuration with equal state behave alike from here on. The
+// machine. Two machines of one configuration with equal state behave alike from here on. The
 // configuration itself is left out: a search never compares machines of different clients.
 
 // AppendState implements the explorer's view of the machine.

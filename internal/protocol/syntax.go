@@ -55,8 +55,9 @@ func (s Syntax) prefix(text string, u Unit) Number {
 	return whole(n)
 }
 
-// javaLong is Long.parseLong(text): an optional sign and at least one digit, of any script whose
-// digits lie in the basic plane (Character.digit looks at UTF-16 units), within 64 bits.
+// javaLong is Long.parseLong(text): an optional sign and at least one digit, within 64 bits. The
+// digits may be of any script that has them in the basic plane: Character.digit looks at UTF-16
+// units.
 func javaLong(text string) (int64, bool) {
 	digits, negative := cutSign(text)
 	if digits == "" {

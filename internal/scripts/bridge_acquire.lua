@@ -30,15 +30,15 @@
 -- take the key (a GETSET would then clobber it); key and guard must never be taken by two clients; and
 -- the fencing token must be drawn by the holder, in the order of holding.
 -- When a free key is left to old clients is said in bridge_yield.lua.
--- Who finds the key free gives it to the first in the queue, not to itself. An expired legacy value is taken over by the one
--- who finds it: the taker has to settle. The queue decides who gets a lock that nobody has, or that its holder gives away. So
--- no entry in it, however old, can make two holders.
+-- A client that finds the key free gives it to the first in the queue, not to itself. The client that finds an expired legacy
+-- value takes it over: the taker has to settle. The queue decides who gets a lock that nobody has, or that its holder gives
+-- away. So no entry in it, however old, can make two holders.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
 -- The key is written last, the guard before it, and all else before these two: nothing is taken when one of
 -- the commands is refused. A guard whose key is refused is set once more, to end at once; the right to that
 -- is proved by then.
--- The usual case, a key that is free, that nobody waits for and that has no state of gaps, comes first and takes few
--- commands, each of which costs more than its Lua. What only the others need is defined after it.
+-- The usual case comes first: a key that is free, that nobody waits for and that has no state of gaps. It takes few commands,
+-- as each costs more than its Lua. What only the other cases need is defined after it.
 -- include effects.lua
 if old_server then return old_server end
 local free = not entry and redis.call('EXISTS', key, guard, yield, queue) == 0

@@ -21,16 +21,16 @@
 --          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
 --          0                   nothing was ours
 --
--- Atomic because between a GET and a DEL the TTL can end and a successor take the key, because nobody may find the key free
--- and the guard still there, and because a lock that is handed to the first in the queue is never free. It has no bound: giving
--- back is always allowed. A lock is handed on only while it is ours on both keys, and where no gap for old clients begins.
--- Else the first in the queue is told that the key is free, and the next one too where nobody hears it.
+-- Atomic for three reasons. Between a GET and a DEL the TTL can end and a successor take the key. Nobody may find the key free
+-- and the guard still there. A lock that is handed to the first in the queue is never free. It has no bound: giving back is
+-- always allowed. A lock is handed on only while it is ours on both keys, and no gap for old clients begins. Else the first in
+-- the queue is told that the key is free. If nobody hears that, the next one is told.
 -- Where GET is not allowed, nobody knows whose the keys are: the refusal is the script's error, and
--- nothing is deleted. Whatever else is asked or written may be refused: the lock is given back all the same.
--- Where old clients take a key that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came
--- before this release, and whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key.
--- Without that moment it would overwrite the next holder's value.
--- A key that nobody waits for, that was held for less than a part of a gap and that has no state of gaps is the usual case.
+-- nothing is deleted. Any other question or write may be refused: the lock is still given back. Where old clients take a key
+-- that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came before this release, and
+-- whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key. Without that moment it would
+-- overwrite the next holder's value.
+-- The usual case is a key that nobody waits for, without a state of gaps. It was held for less than a part of a gap.
 -- include effects.lua
 local function holds(name)
   local seen = redis.pcall('GET', name)
@@ -39,9 +39,13 @@ local function holds(name)
   return nil
 end
 
-local mine, seen = holds(key)
-local whose = holds(guard)
-if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+local found = redis.pcall('MGET', key, guard) -- one command for the usual answer: both are ours
+local mine, seen, whose = found[1] == value, value, found[2] == value
+if not mine or not whose then
+  mine, seen = holds(key)
+  whose = holds(guard)
+  if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+end
 
 -- free() deletes what is ours.
 local function free()

@@ -15,9 +15,9 @@
 --
 -- Atomic because between a look at the two keys and a write another client can take the key.
 -- A displaced holder keeps its guard, unextended: no other bridge client may enter before it has left.
--- A key that is ours without a guard is safe to repair: whoever takes a lock overwrites the key.
--- What is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after
--- it the server allows the SET of what is missing too. The counter comes last, and may be refused.
+-- A key that is ours without a guard is safe to repair: a client that takes a lock overwrites the key. What
+-- is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after it
+-- the server allows the SET of what is missing too. The counter comes last, and may be refused.
 -- include effects.lua
 -- include clock.lua
 -- include bridge_shared.lua

@@ -16,8 +16,8 @@
 --          {0, 0, 0, ''}        the guard is not ours: nothing is
 --          error STAGE          the command came after its bound; nothing was done
 --
--- Atomic because the answer must be true of key and guard at one moment, and because a value may be
--- put back only over the one that was looked at.
+-- Atomic because the answer must be true of key and guard at one moment. And a value may be put
+-- back only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
 -- include effects.lua
 -- include clock.lua

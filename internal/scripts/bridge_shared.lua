@@ -7,9 +7,9 @@ end
 
 -- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
 -- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient
--- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL that
--- stands for a time before 2001 or more than a century ahead is in another unit, a thread id, a flag or
--- a bridge value that lost its TTL: nil.
+-- reader would make of a sign, a blank or a prefix is never taken over. A number without a TTL may
+-- stand for a time before 2001 or more than a century ahead. Then it is in another unit, a thread id, a
+-- flag or a bridge value that lost its TTL: nil.
 local function expiry(value, unit, layout)
   local digits = value
   if layout == 'uuid' then

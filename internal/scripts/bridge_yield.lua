@@ -6,19 +6,20 @@
 -- ends when an old client takes the key. It must be longer than the pause between two looks of an old client.
 --
 -- Is anybody there? Each look of an old client is a SETNX. A release compares the server's count of SETNX with the
--- count at the last look, at most once in 3/4 of a gap. If the count stands still, no old client waits, and there is
--- no gap. The growth tells how many wait; SETNX on other keys count too. A gap that nobody used doubles the time to
--- the next one, up to 16 gaps.
--- Some clients wait without SETNX. There is one gap in 30 s whatever the count says. If an old client takes the key
--- and the count stood still, or if INFO is refused, the count says nothing: then gaps come without it.
+-- count at the last look. It looks at most once in 3/4 of a gap. If the count stands still, no old client waits, and
+-- there is no gap. The growth tells how many wait; SETNX on other keys count too. A gap that nobody used doubles the
+-- time to the next one, up to 16 gaps.
+-- Some clients wait without SETNX. There is one gap in 30 s whatever the count says. The count says nothing if INFO
+-- is refused, or if an old client takes the key while it stood still. Then gaps come without it.
 --
 -- How much? Clients that only poll would leave the key free for poll/(waiting + 1) after each turn. Bridge clients
 -- save that time, and give it to the old ones: each turn adds it to the credit, but never more than the turn lasted.
 -- A gap begins with a credit of half a gap, and uses up the credit while the key is free. Beside that, turns are
--- counted: no gap while old clients are ahead. One more comes at once when they are a turn behind, and SETNX was sent while
--- the last one had the key.
+-- counted: no gap while old clients are ahead. One more comes at once when they are a turn behind. But SETNX must have
+-- been sent while the last of them had the key.
 --
--- The state is a string of numbers: <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen> <ends>
+-- The state is a string of numbers:
+--   <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen> <ends>
 -- Mode 1 is a gap, and ends is its end: modern_share.lua reads these two, so that clients of package modern keep off too.
 --   mode     0 bridge clients follow one another, 1 a gap, 2 an old client has, or had, the key
 --   at       when the last gap began, or the old client was seen
@@ -30,8 +31,8 @@
 --   due      no gap and no look before
 --   step     the time to the next look or gap where there was no use for one
 --   seen     SETNX when the old client was seen
--- All times are in milliseconds of the server's clock. A state of the future is not believed. Whatever has become of
--- the state must not matter to the lock: each command here may be refused.
+-- All times are in milliseconds of the server's clock. A state of the future is not believed. The state may be lost
+-- or wrong, and the lock must not suffer: each command here may be refused.
 local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%-?%d+) %d+$'
 local keep = 45000 -- for how long the state is remembered: less than a minute
 

@@ -1,8 +1,8 @@
 -- clock.lua: the clock, the bound of a member, and fencing tokens. It stands before each of them that need one.
 --
--- The server's TIME is the only clock: what is expired, for how long a client has to wait, and whether
--- a command comes too late are all decided by it. `now` is in milliseconds since the Unix epoch; a
--- double holds that exactly. It is read by look(), once, where it is needed.
+-- The server's TIME is the only clock. It decides what is expired, for how long a client has to wait,
+-- and whether a command comes too late. `now` is in milliseconds since the Unix epoch; a double holds
+-- that exactly. It is read by look(), once, where it is needed.
 local time, now
 local function look()
   if now then return end
@@ -10,9 +10,9 @@ local function look()
   now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- late(bound): a member of a namespace may act only within its lease, which ends at `bound` on this
--- clock ('0' or nil: no bound). Checked here, so that a command that was delayed on its way, or sent by a
--- process that had been stopped, is refused however late it comes.
+-- late(bound): a member of a namespace may act only within its lease. The lease ends at `bound` on this
+-- clock ('0' or nil: no bound). It is checked here: a command may be delayed on its way, or come from a
+-- process that had been stopped. However late it comes, it is refused.
 local function late(bound)
   if not bound or bound == '0' then return false end
   look()

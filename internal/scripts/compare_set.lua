@@ -7,8 +7,8 @@
 --
 -- Atomic because a successor may have taken the lock over since we last looked: a blind SET or GETSET
 -- would overwrite its lease (the hazard "clobber").
--- A server that is out of memory refuses a SET, but not after a PEXPIRE or a PERSIST in the same script.
--- They change nothing here and may be refused. So a holder keeps its lock there.
+-- A server that is out of memory refuses a SET. It does not after a PEXPIRE or a PERSIST in the same script. These
+-- change nothing here and may be refused. So a holder keeps its lock there.
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
 -- key is not ours. The second GET raises the error with its line.
 local found = redis.pcall('GET', key)

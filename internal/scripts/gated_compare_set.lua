@@ -7,8 +7,8 @@
 -- Reply    1 replaced, 0 the key is absent, holds something else, or is not a string; error STAGE: the
 --          command came after its bound, nothing was done
 --
--- Atomic because a successor may have taken the lock over, and because the lease of a legacy lock must
--- not be renewed by a member that the namespace has given up waiting for.
+-- Atomic because a successor may have taken the lock over. And a member that the namespace has given
+-- up waiting for must not renew the lease of a legacy lock.
 -- include effects.lua
 -- include clock.lua
 -- include bridge_shared.lua

@@ -17,10 +17,10 @@
 --          but left to others for so long; n wait before us
 --          error QUEUE             the queue's key holds something else; nothing was done
 --
--- Atomic because whoever finds the key free gives it to the head of the queue, not to itself: with
--- two commands between, a newcomer could pass everybody who waits.
--- GET comes first: over a connection with tracking on, it is what makes the server tell us of the
--- next change to this key, and of no other.
+-- Atomic because a client that finds the key free gives it to the head of the queue, not to itself.
+-- With two commands a newcomer could pass everybody who waits.
+-- GET comes first. Over a connection with tracking on, it makes the server tell us of the next
+-- change to this key only.
 -- The key is written after everything that may be refused: an error means that nothing was taken.
 -- include effects.lua
 if old_server then return old_server end

@@ -13,7 +13,7 @@
 -- Redisson keeps a latch key so that its own retry of a lost reply is not counted twice; here the
 -- count is read back instead before anything is sent again.
 -- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
--- is out of memory allows it. Who was to hear of it comes last, and may be refused.
+-- is out of memory allows it. The message about it comes last, and may be refused.
 local count = redis.call('hget', key, holder)
 if not count then return nil end
 if (tonumber(count) or 0) > 1 then

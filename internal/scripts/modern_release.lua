@@ -14,9 +14,9 @@
 -- Reply    2 handed to the next waiter, 1 deleted, 0 the key is absent, holds something else, or is
 --          not a string
 --
--- Atomic because between a GET and a DEL the lease can end and a successor take the key, and because
--- a key that was free between two holders could be taken by whoever comes along: to every other
--- client the key is simply held, by one token and then by the next.
+-- Atomic because between a GET and a DEL the lease can end and a successor take the key. And a newcomer could take a
+-- key that is free between two holders. To every other client the key is simply held, by one token and then by the
+-- next.
 -- The SET with NX, as in queue_grant.lua, sets nothing: it asks for the right to hand the key on before
 -- anybody is told.
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the

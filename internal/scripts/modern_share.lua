@@ -1,10 +1,9 @@
 -- modern_share.lua: the part that the scripts of package modern share about clients who only poll. It stands before each of them, or
--- further down. Such clients would never find a key
--- free that waiters hand on to each other; so, where a share is wanted, the hand-overs stop after 4 shares for the length of
--- one, and nobody of the queue takes the key meanwhile. The state is the time, on the server's clock in ms, when the present
--- run of hand-overs began, or will begin after the pause; it expires when there is no contention.
+-- further down. Such clients would never find a key free that waiters hand on to each other. So, where a share is wanted, the
+-- hand-overs stop after 4 shares for the length of one. Nobody of the queue takes the key meanwhile. The state is when the
+-- present run of hand-overs began, or begins after the pause: ms of the server's clock. It expires when there is no contention.
 --
--- Without a share of our own, state is that of the bridge's gaps (bridge_yield.lua): a gap is theirs whom the bridge leaves it.
+-- Without a share of our own, state is the one of the bridge's gaps (bridge_yield.lua): a gap belongs to the old clients.
 --
 -- shared(state, ms) tells for how many more ms the key is left to others; pause(queue, state, ms), for a release, whether it
 -- is to be left to them now. A release calls them with pcall: whatever has become of the state, it must still free the key.

@@ -9,9 +9,9 @@
 --                 otherwise
 -- Reply    {1, fencing token or 0, 0} taken; {0, remaining ms, 0} held by another (-1: no TTL)
 --
--- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter
--- never goes back while it lives; when it has expired, the server's clock in microseconds is far
--- ahead of every count that a lock per microsecond could have reached.
+-- Atomic because the fencing token must be drawn by the holder, in the order of holding. The counter never goes back while
+-- it lives. When it has expired, the server's clock in microseconds takes its place. A counter could be ahead of that only
+-- with more than a lock per microsecond.
 -- GET comes by pcall: a key of any type that another holds is held, without a WRONGTYPE error. Any other refusal of
 -- GET is the script's error.
 -- A user who may take a lock and may not delete it would leave each lock until its TTL ends. So the first attempt asks for

@@ -1,6 +1,6 @@
--- queue_grant.lua: the part about the queue of a key that the scripts share which take a key, wait for it or give it back, in
--- the stages bridge and modern alike. It stands before each of them, or further down: what comes before it then is what the
--- script does most often, and pays for none of this.
+-- queue_grant.lua: the queue of a key. Scripts that take a key, wait for it or give it back include it, at stages bridge
+-- and modern. It stands before each of them, or further down. What comes before it then is what the script does most often,
+-- and pays for none of this.
 --
 -- The queue is a sorted set beside the key. A member is one waiting process and says how it wants the lock:
 -- "<claim> <until> <guarded> <channel> <token>".
@@ -10,35 +10,34 @@
 --   guarded  1 for a bridge client: the guard goes with the key, and holds the same; 0 for a token client
 --   channel  where it listens; '-' for one that listens nowhere and looks at the key now and then
 --   token    what the key will hold; it may hold blanks
--- The score is its ticket, drawn from the server's clock in microseconds and never twice for one key, so that a late message
+-- The score is its ticket, drawn from the server's clock in microseconds and never twice for one key. So a late message
 -- about an earlier grant cannot pass for a new one.
 --
 -- join(queue, ttl, entry, stood) gives the entry a place at the end, unless it has one; the entry stood, if there is one,
 -- leaves it its place. Returns the ticket and how many stand before it, or nil and why not.
 --
--- grant(key, queue, guard, fence, fence_ttl, by) gives the key to the first waiter that still listens and may still have it,
--- and tells whether there was one. by says who gives it:
+-- grant(key, queue, guard, fence, fence_ttl, by) gives the key to the first waiter that still listens and may have it. It
+-- tells whether there was one. by says who gives it:
 --   value    what the key holds, of a holder; nil where nobody has the key
 --   guarded  the guard holds that too, and is the caller's
 --   head     a waiter that was taken out of the queue already
 --   own      a token that is not passed over and given nothing: it is the caller's turn
--- A bridge client that is given a key that nobody had is told to look, and not that it has it: an old client may have had the
--- key a moment ago, and then the taker has to settle.
+-- A bridge client may be given a key that nobody had. It is told to look, and not that it has the key: an old client may have
+-- had the key a moment ago, and then the taker has to settle.
 --
 -- NUMSUB tells how many connections listen: a waiter whose process is gone is passed over at once, at no cost in time. One
--- that is stopped but connected costs its claim. The message goes out before the SET, so that the waiter reads it before the
--- invalidation that the SET causes, and does not ask the server about what it already knows.
--- It is asked before anything is sent, and not PUBLISH afterwards, because both count the listeners of this server alone, and
--- others hear as well: those at a replica, and those at a master that has become one, whose connections may outlive that. Whom
--- a message has been sent to cannot be passed over any more: it hears, takes the key for its own, and does not have it.
--- In a cluster every node passes the message on: nobody is passed over there, nor where NUMSUB is refused, and a waiter whose
--- process is gone costs its claim.
+-- that is stopped but connected costs its claim. The message goes out before the SET. So the waiter reads it before the
+-- invalidation that the SET causes, and need not ask the server again. NUMSUB is asked before anything is sent. PUBLISH counts
+-- too, but only when the message is out. Both count the listeners of this server alone. Others hear as well: listeners at a
+-- replica, and at a master that has become one, as connections may outlive that. A waiter cannot be passed over after a
+-- message was sent: it would hear it, take the key for its own, and not have it. In a cluster every node passes the message
+-- on: nobody is passed over there, nor where NUMSUB is refused, and a waiter whose process is gone costs its claim.
 --
 -- first(queue) tells the first waiter who listens that it is.
 -- clock.lua comes before it.
 --
--- Everything but the key's own commands is called with pcall: whatever has become of the queue, of the counter or of the right
--- to publish, a release must still free the key.
+-- Everything but the key's own commands is called with pcall. The queue or the counter may be lost, or the right to publish: a
+-- release must still free the key.
 local function join(queue, ttl, entry, stood)
   local ticket, before = redis.pcall('ZSCORE', queue, entry), redis.pcall('ZRANK', queue, entry)
   if type(ticket) == 'table' then return nil, ticket end
@@ -74,9 +73,9 @@ end
 local function in_time(last) return last == '0' or pcall(look) and now <= tonumber(last) end
 
 -- guard_for(guard, token, claim, guarded, ours) makes the guard right before anybody is told: a token client's grant takes ours
--- away; a bridge client's sets one where there is none, and asks for the right to set ours, by a SET that sets nothing.
--- Returns whether that went well, and whether it was set. Another's guard stays: that holder has lost its key, and may not
--- know it yet.
+-- away; a bridge client's sets one where there is none. Where there is one, it asks for the right to set ours, by a SET that
+-- sets nothing. Returns whether that went well, and whether it was set. Another's guard stays: that holder has lost its key,
+-- and may not know it yet.
 local function guard_for(guard, token, claim, guarded, ours)
   if guarded == '0' then return not ours or type(redis.pcall('DEL', guard)) == 'number', false end
   if ours and not redis.pcall('SET', guard, token, 'NX') then return true, false end

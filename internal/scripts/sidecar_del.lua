@@ -14,9 +14,9 @@
 --          0  nothing of this service was on the key
 --
 -- Atomic for the reasons of bridge_release.lua. Giving back has no bound.
--- A DEL does not say which of the service's threads sends it. While two grants are out (one thread overran its lease, another one
--- has the lock) the first DEL may be of either: it discharges the newer and frees nothing. The last one frees the lock. To discharge the older
--- would let one lost DEL delay all releases after it. A DEL that does not come is given up after a while.
+-- A DEL does not say which of the service's threads sends it. Two grants may be out: one thread overran its lease, another one
+-- has the lock. Then the first DEL may be of either: it discharges the newer and frees nothing. The last one frees the lock. To
+-- discharge the older would let one lost DEL delay all releases after it. A DEL that does not come is given up after a while.
 -- The key is deleted first. Whatever is asked or written after that may be refused: it changes nothing.
 -- include effects.lua
 -- include clock.lua

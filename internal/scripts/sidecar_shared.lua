@@ -14,7 +14,7 @@
 --   owed    for each grant whose DEL has not come yet the server's time in milliseconds at which it is given up, the oldest
 --           first, a comma after each; '-' for none
 --   text    what the client wrote
--- It has a TTL. Whoever may read it knows all that a sidecar knows: one that is started again goes on where it was.
+-- It has a TTL. It has all that a sidecar knows: one that is started again goes on where it was.
 local function read(name)
   local field = redis.call('HGET', record, name)
   local s = {token = '-', ends = '0', since = 0, place = '-', settle = 0, stands = 0, owed = {}, text = ''}

@@ -30,7 +30,7 @@
 -- A takeover needs two attempts. The first puts a token on key and guard, and is refused; one that comes after the settling is
 -- granted if the token still stands there. The same token waits in the queue: a release hands the key to it, and
 -- the next attempt finds it there.
--- The usual case, a key that is free, that nobody waits for and that has no state of gaps, comes first.
+-- The usual case comes first: a key that is free, that nobody waits for and that has no state of gaps.
 -- The record is written first, the guard next, the key last: nothing is taken when one of the commands is refused.
 -- include effects.lua
 -- include clock.lua

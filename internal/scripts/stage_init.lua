@@ -13,8 +13,8 @@
 --          {-1, ms, 0} members of a record that was lost may still hold locks for ms;
 --          {-2, ms, 0} it came ms too late
 --
--- Atomic because two operators may run it at once, and because the record must not come back in
--- another stage beside members of its former life.
+-- Atomic because two operators may run it at once. And the record must not come back in another
+-- stage beside members of its former life.
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end

@@ -1,5 +1,5 @@
--- stage_move.lua: moves a namespace one stage on or back, if no two stages that are not neighbours can
--- then be live together.
+-- stage_move.lua: moves a namespace one stage on or back. It refuses if two stages that are not
+-- neighbours could then be live together.
 --
 -- KEYS record   the record
 -- KEYS members  the members
@@ -16,14 +16,14 @@
 --
 -- Atomic because the members must not change between the question and the move.
 --
--- Safe whoever crashes when: a member's lo..hi covers every stage in which a command of it may act
--- before its lease ends, and every lock that it may hold until gone_at. The move is allowed only if the
--- range of all members together with the new stage spans two neighbours at most. A member that joins
+-- Safe at any crash of any member. A member's lo..hi covers every stage in which a command of it may act before its lease ends.
+-- It also covers every lock that it may hold until gone_at. The move is allowed only if all members' ranges and the new stage
+-- together span two neighbours at most. A member that joins
 -- or reports later is told the new stage. So stages 0 and 2 are never both in use.
--- Forward, each live member must also run the current epoch and each silent one must have run out, so
--- that a fleet moves in step. A member that lives and cannot run the record is in the way until somebody has
--- mended or stopped it: it is a service that does not work, and the operator should know. Back, the range alone decides: undoing a step may not wait for a member
--- that has not even taken it.
+-- Forward, each live member must also run the current epoch, and each silent one must have run out. So a fleet moves in step. A
+-- member that lives and cannot run the record is in the way until somebody has mended or stopped it: it is a service that does
+-- not work, and the operator should know. Back, the range alone decides: undoing a step may not wait for a member that has not
+-- even taken it.
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end

@@ -17,15 +17,15 @@
 --   info     host, process, version: for people
 --   why      why it cannot run the record; empty when it can
 -- A member is one process: its id is drawn when it starts. A process that follows a crashed one under the
--- same name is another member, and the crashed one counts until nothing of it can be held.
--- A member that has said goodbye leaves {seq, left}: until left, the last moment at which a report of it is
--- taken, the entry keeps late reports out. After that the reports are refused by their own bound.
--- All times are in milliseconds of the server's clock.
+-- same name is another member. The crashed one counts until nothing of it can be held. A member that has
+-- said goodbye leaves {seq, left}: until left, the last moment at which a report of it is taken, the entry
+-- keeps late reports out. After that the reports are refused by their own bound. All times are in
+-- milliseconds of the server's clock.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- slack_ms covers the rounding of times, and in a cluster the difference between the clock of the node
--- that holds the record and those of the nodes that hold the locks.
+-- slack_ms covers the rounding of times. In a cluster it also covers a difference of clocks: the
+-- record's node has one, the nodes of the locks have others.
 local slack_ms = 1000
 
 -- gone_at(member): from then on nothing of a silent member can be held.
@@ -50,9 +50,9 @@ local function each_member(key, forget)
   return members
 end
 
--- blocker(list, member, why, stage): adds a member that is in the way, as six elements: id, why, the
--- milliseconds until it has run out (-1 while it lives), stage, the milliseconds that its lease still
--- lasts (negative: it is silent), why it cannot run the record.
+-- blocker(list, member, why, stage): adds a member that is in the way, as six elements: id; why; the
+-- milliseconds until it has run out, -1 while it lives; stage; the milliseconds that its lease still
+-- lasts, negative when it is silent; why it cannot run the record.
 local function blocker(list, member, why, stage)
   local wait = now <= member.ends and -1 or gone_at(member) - now + 1
   for _, element in ipairs({member.id, why, wait, stage, member.ends - now, member.why or ''}) do

@@ -65,6 +65,32 @@ func TestPackageDocumentationIsInPlainEnglish(t *testing.T) {
 	}
 }
 
+// TestTheCoresCommentsAreInPlainEnglish reads the comments of the step machines and of the server scripts: to change the protocol is to read them.
+func TestTheCoresCommentsAreInPlainEnglish(t *testing.T) {
+	for _, file := range tracked(t, "internal/protocol/*.go") {
+		tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ParseComments)
+		require.NoError(t, err)
+		for _, group := range tree.Comments {
+			for _, sentence := range sentences(tabbed.ReplaceAllString(group.Text(), "\n")) {
+				judge(t, file, sentence)
+			}
+		}
+	}
+	for _, file := range tracked(t, "*.lua") {
+		var prose strings.Builder
+		for line := range strings.Lines(read(t, file)) {
+			code, comment, _ := strings.Cut(line, "--")
+			if strings.TrimSpace(code) != "" {
+				comment = "\n" + comment + "\n" // a comment behind code stands alone
+			}
+			prose.WriteString(row.ReplaceAllString(comment, "\n"))
+		}
+		for _, sentence := range sentences(prose.String()) {
+			judge(t, file, sentence)
+		}
+	}
+}
+
 // TestMessagesAreInPlainEnglish reads the strings of the code: help, errors, warnings, the page and the report.
 func TestMessagesAreInPlainEnglish(t *testing.T) {
 	for _, file := range tracked(t, "*.go") {
@@ -98,6 +124,7 @@ var (
 	links    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 	evidence = regexp.MustCompile(`\(((code|(Test|Benchmark)\w+)(( and|[,;])\s)?)+(in\s[a-z/.]+|and following)?\)`)
 	verbatim = regexp.MustCompile("`[^`]*`")
+	row      = regexp.MustCompile(`^( (KEYS|ARGV|WORD|Reply|include) |  +).*\n`) // a row of the table in a script's header
 	item     = regexp.MustCompile(`^\s*(#+|[-*]|\d+\.) `)
 	ends     = regexp.MustCompile(`[.!?:;]["')*_]*(\s+|$)`)
 )

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 )
 
 // Held is a lock in a member's hands, of whichever package.
@@ -161,11 +162,4 @@ func (m *Member) note(change func(*Record)) {
 }
 
 // pause lets time pass, or ctx end.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
+func pause(ctx context.Context, d time.Duration) { _ = lifetime.Sleep(ctx, d) }
