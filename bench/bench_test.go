@@ -98,3 +98,36 @@ func TestFigures(t *testing.T) {
 		t.Errorf("%v for a worker that starves", u)
 	}
 }
+
+// Fleets work on one server and in a cluster, without the rights that the Go clients would use, beside another application: both
+// kinds of clients get turns, and each wait is counted once.
+func TestFleets(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("left out: there is no redis-server on the PATH, and this measures one")
+	}
+	for name, begin := range map[string]func() ([]*server, error){
+		"one server": func() ([]*server, error) { s, err := startServer(); return []*server{s}, err },
+		"a cluster":  startCluster,
+	} {
+		servers, err := begin()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		defer stopAll(servers)
+		h := &harness{servers: servers, user: "go"}
+		if err := h.allow("-info", "-client|tracking"); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		stop := h.makeNoise(100)
+		defer stop()
+		got, err := h.play(fleet{old: 1, young: 2, hold: 5 * time.Millisecond, think: 20 * time.Millisecond}, true, time.Second)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for kind, clients := range []int{1, 2} {
+			if g := &got[kind]; g.turns == 0 || len(g.waits) != g.turns || len(g.each) != clients {
+				t.Errorf("%s: kind %d: %d turns, %d waits, %d clients", name, kind, g.turns, len(g.waits), len(g.each))
+			}
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
 // A fleet is old clients and Go clients that want one key again and again. Each client is a process to the server: it has
@@ -51,30 +54,38 @@ func fleets(args []string) error {
 	deaf := flags.Bool("deaf", false, "Go clients poll: no client tracking")
 	mute := flags.Bool("mute", false, "the server refuses INFO")
 	blind := flags.Bool("blind", false, "old clients poll by SET NX instead of SETNX")
+	clustered := flags.Bool("cluster", false, "the keys are in a cluster of three masters; redis-cli has to be there")
 	arrivals := flags.Int("arrivals", 0, "measure the first turn of so many old clients that arrive on a key that the Go clients of the fleet keep busy")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	server, err := startServer()
+	start := func() ([]*server, error) {
+		s, err := startServer()
+		return []*server{s}, err
+	}
+	if *clustered {
+		start = startCluster
+	}
+	servers, err := start()
 	if err != nil {
 		return err
 	}
-	defer server.stop()
-	h := &harness{server: server, user: "go", blind: *blind}
-	rights := []any{"SETUSER", h.user, "on", "nopass", "~*", "&*", "+@all"}
+	defer stopAll(servers)
+	h := &harness{servers: servers, user: "go", blind: *blind}
+	var refused []any
 	if *mute {
-		rights = append(rights, "-info")
+		refused = append(refused, "-info")
 	}
 	if *deaf {
-		rights = append(rights, "-client|tracking")
+		refused = append(refused, "-client|tracking")
 	}
-	if _, err := server.conn.Do("ACL", rights...); err != nil {
+	if err := h.allow(refused...); err != nil {
 		return err
 	}
 	if *noise > 0 {
 		defer h.makeNoise(*noise)()
 	}
-	fmt.Printf("%-12s %-7s %9s %9s %9s %9s %9s %9s\n", "fleet", "Go at", "old", "p50 ms", "p95 ms", "Go", "p50 ms", "p95 ms")
+	fmt.Printf("%-12s %-7s %s %s   worst wait, fewest turns: of a client\n", "fleet", "Go at", headOf("old"), headOf("Go"))
 	for range *rounds {
 		for _, text := range split(*of) {
 			f, err := parseFleet(text)
@@ -93,27 +104,58 @@ func fleets(args []string) error {
 					return err
 				}
 				old, young := &got[stage][0], &got[stage][1]
-				fmt.Printf("%-12s %-7s %9d %9d %9d %9d %9d %9d\n", f, name, old.turns, old.wait(.5), old.wait(.95), young.turns, young.wait(.5), young.wait(.95))
+				fmt.Printf("%-12s %-7s %v %v\n", f, name, old, young)
 			}
 			ratio := func(i int) float64 { return float64(got[1][i].turns) / float64(max(got[0][i].turns, 1)) }
-			fmt.Printf("%-12s %-7s %9.2f %9s %9.2f %9.2f\n", f, "ratio", ratio(0), "", float64(got[1][0].wait(.95))/float64(max(got[0][0].wait(.95), 1)), ratio(1))
+			late := float64(got[1][0].wait(.95)) / float64(max(got[0][0].wait(.95), 1))
+			fmt.Printf("%-12s %-7s %6.2f %7s %7.2f %7s %7s %6.2f\n", f, "ratio", ratio(0), "", late, "", "", ratio(1))
 		}
 	}
 	return nil
 }
 
 type harness struct {
-	server *server
-	user   string
-	blind  bool
-	keys   int
+	servers []*server // the first one has the keys
+	user    string
+	blind   bool
+	keys    int
+}
+
+// allow gives the Go clients' user all rights but some.
+func (h *harness) allow(refused ...any) error {
+	for _, s := range h.servers {
+		if _, err := s.conn.Do("ACL", append([]any{"SETUSER", h.user, "on", "nopass", "~*", "&*", "+@all"}, refused...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// key is a name that no fleet has used, of a key that the first server has.
+func (h *harness) key() (key string, err error) {
+	for moved := true; moved; {
+		h.keys++
+		key = fmt.Sprintf("orders:%d", h.keys)
+		_, err = h.servers[0].conn.Do("EXISTS", key)
+		moved = err != nil && strings.HasPrefix(err.Error(), "MOVED")
+	}
+	return key, err
 }
 
 // had is what one kind of clients got.
 type had struct {
 	mu    sync.Mutex
 	turns int
+	each  []int // of each client
 	waits []time.Duration
+}
+
+func headOf(kind string) string {
+	return fmt.Sprintf("%6s %7s %7s %7s %7s", kind, "p50 ms", "p95 ms", "worst", "fewest")
+}
+
+func (h *had) String() string {
+	return fmt.Sprintf("%6d %7d %7d %7d %7d", h.turns, h.wait(.5), h.wait(.95), h.wait(1), slices.Min(h.each))
 }
 
 func (h *had) add(wait time.Duration) {
@@ -121,6 +163,13 @@ func (h *had) add(wait time.Duration) {
 	defer h.mu.Unlock()
 	h.turns++
 	h.waits = append(h.waits, wait)
+}
+
+// leaves counts the turns of a client that is done.
+func (h *had) leaves(turns int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.each = append(h.each, turns)
 }
 
 // wait is a percentile of the waits in milliseconds.
@@ -182,31 +231,50 @@ func (o *oldMember) set(key, value string) (bool, error) {
 func (o *oldMember) close() { _ = o.conn.Close() }
 
 // goMember is a Locker of package compat.
-type goMember struct{ compatClient }
+type goMember struct {
+	locker *compat.Locker
+	pool   io.Closer
+}
 
 func (g *goMember) acquire(ctx context.Context, key string) (func() error, error) {
-	return g.Acquire(ctx, key)
+	lock, err := g.locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
 }
-func (g *goMember) close() { g.Close() }
+
+func (g *goMember) close() { _, _ = g.locker.Close(), g.pool.Close() }
 
 func (h *harness) member(old bool) (member, error) {
 	if old {
-		conn, err := redis.Dial("tcp", h.server.addr)
+		conn, err := redis.Dial("tcp", h.servers[0].addr)
 		return &oldMember{conn, h.blind}, err
 	}
-	options := []redis.DialOption{redis.DialUsername(h.user), redis.DialPassword("any")}
-	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", h.server.addr, options...)
-	}}
+	dial := func(ctx context.Context, addr string) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", addr, redis.DialUsername(h.user), redis.DialPassword("any"))
+	}
+	var pool lockmigrate.Pool
+	var err error
+	if len(h.servers) > 1 {
+		pool, err = cluster.New(cluster.Options{Addrs: []string{h.servers[0].addr}, Dial: dial})
+	} else {
+		pool = &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) { return dial(ctx, h.servers[0].addr) }}
+	}
+	if err != nil {
+		return nil, err
+	}
 	locker, err := compat.New(pool, compat.Options{Lease: oldLease, ShortestLease: oldLease})
-	return &goMember{compatClient{pool, locker}}, err
+	return &goMember{locker, pool.(io.Closer)}, err
 }
 
 // play lets a fleet work. Go clients are old ones too, or at stage bridge. It is an error when two were inside.
 func (h *harness) play(f fleet, bridge bool, lasts time.Duration) (*[2]had, error) {
 	got := &[2]had{}
-	h.keys++
-	key := fmt.Sprintf("orders:%d", h.keys)
+	key, err := h.key()
+	if err != nil {
+		return got, err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), lasts)
 	defer cancel()
 	var inside, overlaps atomic.Int64
@@ -225,6 +293,8 @@ func (h *harness) play(f fleet, bridge bool, lasts time.Duration) (*[2]had, erro
 		about := func(d time.Duration) time.Duration { return d/2 + time.Duration(rng.Int64N(int64(d)+1)) }
 		all.Go(func() {
 			defer m.close()
+			turns := 0
+			defer func() { got[kind].leaves(turns) }()
 			time.Sleep(about(oldPoll))
 			for {
 				began := time.Now()
@@ -237,6 +307,7 @@ func (h *harness) play(f fleet, bridge bool, lasts time.Duration) (*[2]had, erro
 				}
 				if err == nil {
 					got[kind].add(time.Since(began))
+					turns++
 					if inside.Add(1) > 1 {
 						overlaps.Add(1)
 					}
@@ -262,8 +333,10 @@ func (h *harness) play(f fleet, bridge bool, lasts time.Duration) (*[2]had, erro
 
 // arrivals measures how long an old client that arrives waits for its first turn.
 func (h *harness) arrivals(f fleet, n int) error {
-	h.keys++
-	key := fmt.Sprintf("orders:%d", h.keys)
+	key, err := h.key()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -314,7 +387,7 @@ func (h *harness) makeNoise(rate int) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		conn, err := redis.Dial("tcp", h.server.addr)
+		conn, err := redis.Dial("tcp", h.servers[0].addr)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "bench: noise:", err)
 			return

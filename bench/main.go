@@ -130,6 +130,7 @@ type Result struct {
 	Took     time.Duration // wall time
 	CPU      time.Duration // of this process
 	Server   time.Duration // CPU of the server; only where one process has it for itself
+	Reads    int           // of sockets by the server, as Server
 	Clients  int           // connections of this process to the server
 	Mallocs  float64       // allocations for each lock
 	Wait99   float64       // nanoseconds; of a slice

@@ -47,7 +47,8 @@ func command(core, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func startServer() (*server, error) {
+// startServer starts a server with settings beside the usual ones.
+func startServer(settings ...string) (*server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -59,7 +60,8 @@ func startServer() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cmd = command(placement.server, "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
+	settings = append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, settings...)
+	s.cmd = command(placement.server, "redis-server", settings...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start redis-server: %w", err)
@@ -74,6 +76,40 @@ func startServer() (*server, error) {
 	}
 	s.stop()
 	return nil, fmt.Errorf("redis-server does not answer: %w\n%s", err, s.log.String())
+}
+
+// startCluster starts a cluster of three masters.
+func startCluster() (nodes []*server, err error) {
+	defer func() {
+		if err != nil {
+			stopAll(nodes)
+		}
+	}()
+	create := []string{"--cluster", "create"}
+	for range 3 {
+		s, err := startServer("--cluster-enabled", "yes")
+		if err != nil {
+			return nodes, err
+		}
+		nodes, create = append(nodes, s), append(create, s.addr)
+	}
+	if said, err := exec.Command("redis-cli", append(create, "--cluster-yes")...).CombinedOutput(); err != nil {
+		return nodes, fmt.Errorf("redis-cli --cluster create: %w\n%s", err, said)
+	}
+	for _, s := range nodes {
+		for said := ""; !strings.Contains(said, "cluster_state:ok"); time.Sleep(10 * time.Millisecond) {
+			if said, err = redis.String(s.conn.Do("CLUSTER", "INFO")); err != nil {
+				return nodes, err
+			}
+		}
+	}
+	return nodes, nil
+}
+
+func stopAll(servers []*server) {
+	for _, s := range servers {
+		s.stop()
+	}
 }
 
 func (s *server) stop() {

@@ -44,7 +44,7 @@ func (w *worker) end(m meter, ops int) (Result, error) {
 	r.Mallocs = float64(mallocs()-m.mallocs) / float64(max(ops, 1))
 	u, err := info(w.admin)
 	spent := u.since(m.server)
-	r.Server, r.Clients = spent.cpu, spent.clients-2 // without the measurement's own two
+	r.Server, r.Reads, r.Clients = spent.cpu, spent.reads, spent.clients-2 // without the measurement's own two
 	return r, err
 }
 
@@ -91,6 +91,7 @@ func (r *Result) addSlice(next Result) {
 	r.Took += next.Took
 	r.CPU += next.CPU
 	r.Server += next.Server
+	r.Reads += next.Reads
 	r.Clients = next.Clients
 	r.Slices = append(r.Slices, next)
 }

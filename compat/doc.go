@@ -89,8 +89,9 @@
 //     may be never: redis-py's default is no lease. The displaced holder deletes that one value at its release, as
 //     a redis-py holder would (TestLosersLeaveNothingForEver in internal/evidence/suites/clients).
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
-//   - pause: a process that is stopped past its TTL between two instructions of its own resumes with its
-//     context over; only Fence stops a write that was already decided.
+//   - pause: a process that is stopped past its deadline between two instructions of its own resumes with its
+//     context over; only Fence stops a write that was already decided. The deadline of a lock that was handed over is its claim until
+//     the first renewal (see Waiting): half of the claim may be left.
 //   - the order in which a legacy client and those who wait for the bridge get a key: the old client looks when
 //     it looks. Options.Yield sees to it that it finds the key free now and then.
 //
@@ -98,9 +99,9 @@
 //
 // All waiters for a key in the stages Bridge and Modern stand in one queue on the server. Those of package modern do too
 // (TestCompatAndModernShareAQueue). Each process has one place, and behind it a queue of its own, first in, first out. A release
-// hands the lock to the first: it sets key and guard for the first one's claim, and tells it. The claim is a third of TTL, at most 3 s. So the
-// lock is never free between two holders, and a hand-over costs the new holder no command. The claim is counted from before its
-// last question. A waiter that died is passed over. One that is stopped costs its claim.
+// hands the lock to the first: it sets key and guard for the first one's claim, and tells it. The claim is a third of TTL, or half of
+// the shortest lease, at most 3 s. So the lock is never free between two holders, and a hand-over costs the new holder no command. The
+// claim is counted from before its last question. A waiter that died is passed over. One that is stopped costs its claim.
 //
 // Only a holder that has both keys hands the lock over, and only where no gap for old clients begins. Each place says until when
 // its member's lease lasts, and no lock is handed to it later. The place counts as a use of the waiter's stage, so a stage change
@@ -123,7 +124,8 @@
 // they had when all were old ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
 //
 // SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield
-// (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s. When one has used it, or where
+// (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s: a refused SET NX leaves nothing on
+// its key, and the server's count of SET has our own in it. When one has used the gap, or where
 // INFO is refused, gaps come without evidence (TestOldClientsThatSendNoSETNX and TestGapsWithoutTheRightToCount in
 // internal/wire). A gap only refuses: whatever the evidence says, it makes no two holders.
 //

@@ -33,9 +33,12 @@ type gate struct {
 	hopeless bool      // waiting does not mend it: see cannotRun
 	over     bool      // the Locker is closed
 	inUse    [3]int
+	acting   int             // attempts under way that began under the order that stands
+	earlier  int             // ... and those that began under an earlier one
+	before   int64           // the epoch of the earliest of these, or of an order before it
 	changed  context.Context // ends, and is replaced, when an order changes what attempts may do
 	change   context.CancelFunc
-	drained  chan struct{} // gets a token when the last use of a stage ends
+	drained  chan struct{} // gets a token when the last use of a stage, or the last attempt of an earlier order, ends
 }
 
 // permit is one attempt's, and then one lock's, right to a stage.
@@ -47,6 +50,7 @@ type permit struct {
 	notAfter protocol.Instant
 	until    time.Time // notAfter on the local monotonic clock, or earlier; zero without a namespace
 	left     atomic.Bool
+	acting   bool // guarded by the gate's mu
 }
 
 func newGate(opts Options) *gate {
@@ -72,6 +76,8 @@ func (g *gate) enter(key string, p *permit) error {
 		return fmt.Errorf("%w %s: %q", errOtherNamespace, g.order.Namespace, g.order.Patterns)
 	}
 	g.inUse[g.order.Stage]++
+	g.acting++
+	p.acting = true
 	p.gate, p.stage, p.epoch, p.opts, p.notAfter, p.until = g, g.order.Stage, g.order.Epoch, g.opts, g.bound(), g.until
 	return nil
 }
@@ -161,12 +167,40 @@ func (p *permit) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inUse[p.stage]--
-	if g.inUse[p.stage] == 0 && p.stage != g.order.Stage {
+	if g.acted(p) || g.inUse[p.stage] == 0 && p.stage != g.order.Stage {
 		select {
 		case g.drained <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// acquired ends a permit's attempt: the lock lasts.
+func (p *permit) acquired() {
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.acted(p) {
+		select {
+		case g.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// acted ends the attempt of a permit, once, and tells whether it was the last one of an earlier order.
+func (g *gate) acted(p *permit) bool {
+	switch {
+	case !p.acting:
+		return false
+	case p.epoch == g.order.Epoch:
+		p.acting = false
+		g.acting--
+		return false
+	}
+	p.acting = false
+	g.earlier--
+	return g.earlier == 0
 }
 
 // leaveAt ends a permit at a later time, when something may be on the server until then.
@@ -193,13 +227,17 @@ func (g *gate) whyClosed() error {
 	return g.closed()
 }
 
-// report fills in what the member runs and holds.
+// report fills in what the member runs and holds. While an attempt of an earlier order is under way, the member runs that one:
+// who waits for the record to be followed waits for the attempt too, which takes keys over by the times of the earlier record.
 func (g *gate) report(r *stages.Report) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r.Epoch, r.Stage, r.Lowest, r.Highest = -1, -1, -1, -1
 	if g.ready && time.Now().Before(g.until) {
 		r.Epoch, r.Stage = g.order.Epoch, g.order.Stage
+		if g.earlier > 0 {
+			r.Epoch = g.before
+		}
 	}
 	for s, n := range g.inUse {
 		if n > 0 {
@@ -218,6 +256,12 @@ func (g *gate) obey(o stages.Order, opts Options, until time.Time) (news bool) {
 	defer g.mu.Unlock()
 	news = !g.ready || g.order.Epoch != o.Epoch || g.order.Stage != o.Stage
 	wasClosed := g.closed() != nil
+	if g.order.Epoch != o.Epoch {
+		if g.earlier == 0 {
+			g.before = g.order.Epoch // else attempts of a still earlier one are under way
+		}
+		g.earlier, g.acting = g.earlier+g.acting, 0
+	}
 	g.order, g.opts, g.until, g.why, g.ready, g.hopeless = o, &opts, until, nil, true, false
 	if news || wasClosed {
 		g.announce()

@@ -44,6 +44,7 @@ func (l *Locker) newLock(ctx context.Context, key string) *Lock {
 func (k *Lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
+	k.permit.acquired()
 	s := &k.life.Lease
 	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {

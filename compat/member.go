@@ -16,16 +16,17 @@ type member struct {
 	gate *gate
 	opts Options // as the caller gave them
 	seen lockmigrate.Observer
-	why  string // why the record cannot be run, as the last answer says; empty when it can
+	// hasten renews the locks that are held at least so often from now on.
+	hasten func(every time.Duration)
+	why    string // why the record cannot be run, as the last answer says; empty when it can
 
 	// longest is for how long a lock can outlive its last renewal, under every record that was ever obeyed: locks
 	// are renewed as they were taken.
 	longest time.Duration
 }
 
-func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer) *member {
-	m := &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen}
-	return m
+func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer, hasten func(time.Duration)) *member {
+	return &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen, hasten: hasten}
 }
 
 // run reports until ctx ends: three times in each lease, at once after a change, and soon after a
@@ -102,7 +103,10 @@ func (m *member) report(ctx context.Context) (news bool, err error) {
 		m.longest = max(m.longest, opts.longest())
 		return true, nil
 	default:
-		return m.gate.obey(order, opts, until), nil
+		if news = m.gate.obey(order, opts, until); news {
+			m.hasten(opts.renewEvery)
+		}
+		return news, nil
 	}
 }
 

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -40,6 +43,18 @@ func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), e
 		return nil, nil, err
 	}
 	return end, server.Close, nil
+}
+
+// onServer makes a command of work on the server that --redis or a setting names, fallback if neither does.
+func (env *environment) onServer(fallback string, work func(ctx context.Context, end *endpoint.Endpoint) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		end, stop, err := env.endpoint(fallback)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		return work(cmd.Context(), end)
+	}
 }
 
 const aServerURL = "a server URL"

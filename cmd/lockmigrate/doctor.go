@@ -1,13 +1,14 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -34,19 +35,17 @@ deployment is fit.`,
 		Example: `  lockmigrate doctor --redis redis://localhost:6379/0
   lockmigrate doctor --match 'lock:*' --user orders --use 'modern FenceTTL'
   lockmigrate doctor --match 'lock:*' --json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
 				if _, ok := rights.Find(name); !ok {
 					return usageError("choose one of: "+strings.Join(useNames(), ", "), "--use %q is none", name)
 				}
 			}
-			end, stop, err := env.endpoint("")
-			if err != nil {
-				return err
-			}
-			defer stop()
+			return nil
+		},
+		RunE: env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
 			opts.Now = env.now
-			found, err := doctor.Examine(cmd.Context(), end, opts)
+			found, err := doctor.Examine(ctx, end, opts)
 			checks := found.Checks
 			if err != nil && len(checks) == 0 {
 				return err
@@ -64,7 +63,7 @@ deployment is fit.`,
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&opts.Match, "match", "", "glob `PATTERN` of the lock keys: rights are tried on it, and only such keys are looked at")
 	cmd.Flags().StringArrayVar(&opts.Uses, "use", nil, "`NAME` of a package and feature whose rights are tried, such as modern or 'compat bridge'; repeatable (default: the way from legacy to modern)")
@@ -75,25 +74,23 @@ deployment is fit.`,
 }
 
 // serverSummary says in one screen what works on a server.
-func serverSummary(s doctor.Server, several bool) string {
-	var b strings.Builder
+func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	b.WriteString("\nthis server")
 	if several {
-		fmt.Fprintf(&b, " (%s)", s.Addr)
+		fmt.Fprintf(b, " (%s)", s.Addr)
 	}
 	is := terminal.Safe(s.Is)
 	if is == "" {
 		is = "its version is not known"
 	}
-	fmt.Fprintf(&b, ": %s\n", is)
+	fmt.Fprintf(b, ": %s\n", is)
 	for _, f := range s.Features {
-		fmt.Fprintf(&b, "  %-8s %s", f.How, f.Name)
+		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
 		if f.Note != "" {
-			fmt.Fprintf(&b, " (%s)", terminal.Safe(f.Note))
+			fmt.Fprintf(b, " (%s)", terminal.Safe(f.Note))
 		}
 		b.WriteByte('\n')
 	}
-	return b.String()
 }
 
 func countOf(checks []doctor.Check, v doctor.Verdict) int {
@@ -121,10 +118,8 @@ func markOf(ink terminal.Ink, v doctor.Verdict) string {
 
 func useNames() []string {
 	var names []string
-	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
-		for _, u := range list {
-			names = append(names, u.Name)
-		}
+	for _, u := range rights.Doctors() {
+		names = append(names, u.Name)
 	}
 	return names
 }
@@ -132,61 +127,56 @@ func useNames() []string {
 func printChecks(env *environment, found doctor.Findings, all bool) error {
 	checks := found.Checks
 	outcome, obligations := doctor.Judge(checks)
-	if env.global.json {
-		out := json.NewEncoder(env.stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations})
-	}
-	var b strings.Builder
-	ink := env.ink()
-	names := 0
-	for _, c := range checks {
-		names = max(names, len(c.ID))
-	}
-	for _, c := range checks {
-		fmt.Fprintf(&b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
-		if c.Server != "" {
-			fmt.Fprintf(&b, "  (%s)", c.Server)
+	return env.print(pretty{map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}}, func(b *strings.Builder) {
+		ink := env.ink()
+		names := 0
+		for _, c := range checks {
+			names = max(names, len(c.ID))
+		}
+		for _, c := range checks {
+			fmt.Fprintf(b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
+			if c.Server != "" {
+				fmt.Fprintf(b, "  (%s)", c.Server)
+			}
+			b.WriteByte('\n')
+			if c.Verdict == doctor.Pass && !all {
+				continue
+			}
+			fmt.Fprintf(b, "      why:  %s\n", terminal.Safe(c.Why))
+			if c.Hint != "" {
+				fmt.Fprintf(b, "      do:   %s\n", terminal.Safe(c.Hint))
+			}
+		}
+		for _, server := range found.Servers {
+			serverSummary(b, server, len(found.Servers) > 1)
+		}
+		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
+			countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))
+		var skipped, open []string
+		for _, c := range checks {
+			if c.Verdict == doctor.Skip {
+				skipped = append(skipped, c.ID)
+			}
+		}
+		for _, o := range obligations {
+			if !o.Discharged {
+				open = append(open, o.ID)
+			}
+		}
+		if len(skipped) > 0 {
+			fmt.Fprintf(b, "not looked at: %s\n", strings.Join(skipped, ", "))
+		}
+		verdict := ink.Warn(string(outcome))
+		switch outcome {
+		case doctor.Fit:
+			verdict = ink.Good(string(outcome))
+		case doctor.Unfit:
+			verdict = ink.Bad(string(outcome))
+		}
+		fmt.Fprintf(b, "verdict: %s", verdict)
+		if len(open) > 0 {
+			fmt.Fprintf(b, "; a yes needs: %s", strings.Join(open, ", "))
 		}
 		b.WriteByte('\n')
-		if c.Verdict == doctor.Pass && !all {
-			continue
-		}
-		fmt.Fprintf(&b, "      why:  %s\n", terminal.Safe(c.Why))
-		if c.Hint != "" {
-			fmt.Fprintf(&b, "      do:   %s\n", terminal.Safe(c.Hint))
-		}
-	}
-	for _, server := range found.Servers {
-		b.WriteString(serverSummary(server, len(found.Servers) > 1))
-	}
-	fmt.Fprintf(&b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
-		countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))
-	var skipped, open []string
-	for _, c := range checks {
-		if c.Verdict == doctor.Skip {
-			skipped = append(skipped, c.ID)
-		}
-	}
-	for _, o := range obligations {
-		if !o.Discharged {
-			open = append(open, o.ID)
-		}
-	}
-	if len(skipped) > 0 {
-		fmt.Fprintf(&b, "not looked at: %s\n", strings.Join(skipped, ", "))
-	}
-	verdict := ink.Warn(string(outcome))
-	switch outcome {
-	case doctor.Fit:
-		verdict = ink.Good(string(outcome))
-	case doctor.Unfit:
-		verdict = ink.Bad(string(outcome))
-	}
-	fmt.Fprintf(&b, "verdict: %s", verdict)
-	if len(open) > 0 {
-		fmt.Fprintf(&b, "; a yes needs: %s", strings.Join(open, ", "))
-	}
-	b.WriteByte('\n')
-	return env.show(b.String())
+	})
 }

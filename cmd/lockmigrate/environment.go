@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -69,6 +70,29 @@ func (env *environment) screen() int {
 func (env *environment) ink() terminal.Ink {
 	return terminal.Ink(env.isTerminal(env.stdout) && env.getenv("NO_COLOR") == "" && env.getenv("TERM") != "dumb")
 }
+
+// print writes a result: as JSON with --json, else as text.
+func (env *environment) print(doc any, text func(b *strings.Builder)) error {
+	if env.global.json {
+		return env.encode(doc)
+	}
+	var b strings.Builder
+	text(&b)
+	return env.show(b.String())
+}
+
+// encode writes a document as one line of JSON; one that is pretty is for eyes too.
+func (env *environment) encode(doc any) error {
+	out := json.NewEncoder(env.stdout)
+	if p, ok := doc.(pretty); ok {
+		out.SetIndent("", "  ")
+		doc = p.doc
+	}
+	return out.Encode(doc)
+}
+
+// pretty is a document that is indented.
+type pretty struct{ doc any }
 
 // show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
 // the last column. A line that a reader may copy as a command stays whole: the terminal breaks it, and copies it whole.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"slices"
@@ -107,12 +106,7 @@ func runExplore(ctx context.Context, env *environment, flags exploreFlags) error
 	}
 	wall := env.now().Sub(start)
 	status.Clear()
-	if env.global.json {
-		err = printFindingsJSON(env, found)
-	} else {
-		err = env.show(exploreText(env, found, flags, wall))
-	}
-	if err != nil {
+	if err := env.print(findingsJSON(found), func(b *strings.Builder) { exploreText(b, env, found, flags, wall) }); err != nil {
 		return err
 	}
 	return judgeFindings(found)
@@ -158,8 +152,7 @@ func judgeFindings(found []explore.Finding) error {
 }
 
 // exploreText is the summary by family, or the claims one by one; then what broke that should not, and the count.
-func exploreText(env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) string {
-	var b strings.Builder
+func exploreText(b *strings.Builder, env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) {
 	chosen := len(flags.claims) > 0
 	if flags.all || chosen {
 		b.WriteString(claimTable(env, found))
@@ -174,8 +167,7 @@ func exploreText(env *environment, found []explore.Finding, flags exploreFlags, 
 			b.WriteString(counterexample(f))
 		}
 	}
-	fmt.Fprintf(&b, "\n%s, %s states, %.1fs (%s states a second)\n", counted(int64(len(found)), "claim"), thousands(int64(states)), wall.Seconds(), thousands(perSecond(int64(states), wall)))
-	return b.String()
+	fmt.Fprintf(b, "\n%s, %s states, %.1fs (%s states a second)\n", counted(int64(len(found)), "claim"), thousands(int64(states)), wall.Seconds(), thousands(perSecond(int64(states), wall)))
 }
 
 // letters are the kinds of client in a claim, in the order of a migration.
@@ -315,7 +307,7 @@ type claimJSON struct {
 	Trace           []string        `json:"trace"`
 }
 
-func printFindingsJSON(env *environment, found []explore.Finding) error {
+func findingsJSON(found []explore.Finding) any {
 	claims := make([]claimJSON, len(found))
 	for i := range found {
 		f := &found[i]
@@ -327,7 +319,5 @@ func printFindingsJSON(env *environment, found []explore.Finding) error {
 			claims[i].Trace = append(claims[i].Trace, f.Trace[j].Text(f.Model))
 		}
 	}
-	return json.NewEncoder(env.stdout).Encode(struct {
-		Claims []claimJSON `json:"claims"`
-	}{claims})
+	return map[string]any{"claims": claims}
 }

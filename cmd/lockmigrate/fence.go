@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,7 +59,8 @@ when --watch lost sight of one.`,
   lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*' --execute
   lockmigrate fence --watch 1h
   lockmigrate fence --user old --remove --execute`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runFence(cmd.Context(), env, flags) },
+		PreRunE: func(*cobra.Command, []string) error { return flags.check() },
+		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runFence(ctx, env, end, flags) }),
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.opts.Users, "user", nil, "`NAME` of a user that legacy clients authenticate as; repeatable")
@@ -73,15 +73,7 @@ when --watch lost sight of one.`,
 	return cmd
 }
 
-func runFence(ctx context.Context, env *environment, flags fenceFlags) error {
-	if err := flags.check(); err != nil {
-		return err
-	}
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
+func runFence(ctx context.Context, env *environment, end *endpoint.Endpoint, flags fenceFlags) error {
 	nodes, err := dialNodes(ctx, end)
 	if err != nil {
 		return err
@@ -224,22 +216,17 @@ func (n *fenceNode) plan(ctx context.Context, opts fence.Options) ([]fence.Plan,
 
 // printPlans writes what was found and done.
 func printPlans(env *environment, all []fence.Plan, executed bool) error {
-	if env.global.json {
-		out := json.NewEncoder(env.stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"executed": executed, "plans": all, "limits": fenceLimits})
-	}
-	var b strings.Builder
-	for _, p := range all {
-		fencePlanText(&b, p, executed)
-	}
-	for _, l := range fenceLimits {
-		fmt.Fprintf(&b, "note: %s\n", l)
-	}
-	if !executed {
-		b.WriteString("\nnothing was changed; --execute changes the ACL\n")
-	}
-	return env.show(b.String())
+	return env.print(pretty{map[string]any{"executed": executed, "plans": all, "limits": fenceLimits}}, func(b *strings.Builder) {
+		for _, p := range all {
+			fencePlanText(b, p, executed)
+		}
+		for _, l := range fenceLimits {
+			fmt.Fprintf(b, "note: %s\n", l)
+		}
+		if !executed {
+			b.WriteString("\nnothing was changed; --execute changes the ACL\n")
+		}
+	})
 }
 
 var fenceLimits = []string{
@@ -250,11 +237,7 @@ var fenceLimits = []string{
 }
 
 func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
-	role := ""
-	if p.Replica {
-		role = " (a replica)"
-	}
-	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, role, terminal.Quoted(p.User))
+	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, map[bool]string{true: " (a replica)"}[p.Replica], terminal.Quoted(p.User))
 	if p.Now != "" {
 		fmt.Fprintf(b, "  rules now  %s\n", terminal.Safe(p.Now))
 	}

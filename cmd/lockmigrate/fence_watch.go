@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -153,25 +152,18 @@ func runIDOf(ctx context.Context, conn redis.Conn) string {
 
 // printHits writes the sum; where something was not seen, the sum says so itself.
 func printHits(env *environment, total int64, holes []string) error {
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": map[string]any{"hits": total, "complete": len(holes) == 0, "holes": append([]string{}, holes...)}})
-	}
-	atLeast := ""
-	if len(holes) > 0 {
-		atLeast = "at least "
-	}
-	_, err := fmt.Fprintf(env.stdout, "%s%d commands that can take a lock were denied\n", atLeast, total)
-	return err
+	doc := map[string]any{"summary": map[string]any{"hits": total, "complete": len(holes) == 0, "holes": append([]string{}, holes...)}}
+	return env.print(doc, func(b *strings.Builder) {
+		fmt.Fprintf(b, "%s%d commands that can take a lock were denied\n", map[bool]string{true: "at least "}[len(holes) > 0], total)
+	})
 }
 
 func printHit(env *environment, h fence.Hit) error {
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"hit": h})
-	}
-	name := ""
-	if h.Name != "" {
-		name = " " + terminal.Quoted(h.Name)
-	}
-	_, err := fmt.Fprintf(env.stdout, "%s %s denied to %s%s, user %s, %s, %d times\n", h.At.UTC().Format("15:04:05.000"), h.Command, h.Addr, name, terminal.Quoted(h.User), h.Context, h.Count)
-	return err
+	return env.print(map[string]any{"hit": h}, func(b *strings.Builder) {
+		name := ""
+		if h.Name != "" {
+			name = " " + terminal.Quoted(h.Name)
+		}
+		fmt.Fprintf(b, "%s %s denied to %s%s, user %s, %s, %d times\n", h.At.UTC().Format("15:04:05.000"), h.Command, h.Addr, name, terminal.Quoted(h.User), h.Context, h.Count)
+	})
 }

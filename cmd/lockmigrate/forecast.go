@@ -1,16 +1,15 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
+	"io"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
@@ -30,7 +29,7 @@ for each stage of a migration, and how far each clock may still drift.
 
 Each number has an interval in which it lies with a chance of 90 %. A short observation
 makes the interval wide. What the profile does not show is named, and exit code 4 says
-that clients are left out.
+that clients are left out, or that a lease is not known.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.
@@ -85,14 +84,9 @@ func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadF
 }
 
 func runForecast(env *environment, path string, o forecast.Options, today bool, html string) error {
-	file, err := os.Open(path)
+	p, err := openProfile(path)
 	if err != nil {
-		return fileError(err)
-	}
-	defer file.Close()
-	p, err := profile.Read(file)
-	if err != nil {
-		return usageError("it must be what observe --profile wrote", "%s: %w", path, err)
+		return err
 	}
 	if o.Span == 0 || o.Draws == 0 || o.Commands == 0 {
 		return usageError("leave the flag out for its default", "--span, --draws and --commands must be above 0")
@@ -103,35 +97,18 @@ func runForecast(env *environment, path string, o forecast.Options, today bool, 
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}
 	if html != "" {
-		if err := writePage(made, path, html); err != nil {
+		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path) }); err != nil {
 			return err
 		}
 	}
-	if env.global.json {
-		err = json.NewEncoder(env.stdout).Encode(made)
-	} else {
-		err = printForecast(env, made)
-	}
+	err = env.print(made, func(out *strings.Builder) { forecastText(out, env, made) })
 	if err == nil && made.Incomplete {
-		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast")
+		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast, or a lease is not known")
 	}
 	return err
 }
 
-func writePage(made *forecast.Forecast, profile, path string) error {
-	out, err := os.Create(path)
-	if err != nil {
-		return fileError(err)
-	}
-	if err := made.WritePage(out, profile); err != nil {
-		_ = out.Close()
-		return fileError(err)
-	}
-	return out.Close()
-}
-
-func printForecast(env *environment, f *forecast.Forecast) error {
-	out := env.stdout
+func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
 	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Draws, f.Seed)
 	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
 	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
@@ -144,7 +121,7 @@ func printForecast(env *environment, f *forecast.Forecast) error {
 	for _, list := range []struct {
 		by     string
 		shares []forecast.Share
-	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
+	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}, {"hour of the day", first.Times}} {
 		if len(list.shares) == 0 {
 			continue
 		}
@@ -174,6 +151,5 @@ func printForecast(env *environment, f *forecast.Forecast) error {
 			fmt.Fprintf(out, "  %s\n", terminal.Safe(n))
 		}
 	}
-	_, err := fmt.Fprintln(out)
-	return err
+	out.WriteByte('\n')
 }

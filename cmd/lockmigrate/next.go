@@ -35,15 +35,13 @@ commands write them.`,
 		Example: `  lockmigrate next --namespace orders --match 'lock.order.*'
   lockmigrate next --namespace orders`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, flags, func(ctx context.Context, at *place) error {
-				s, err := standingOf(ctx, env, at, flags)
-				if err != nil {
-					return err
-				}
-				return s.print(env, s.next())
-			})
-		},
+		RunE: onStore(env, &flags, func(at *place, ctx context.Context) error {
+			s, err := at.standing(ctx)
+			if err != nil {
+				return err
+			}
+			return s.print(env, s.next())
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
@@ -101,21 +99,16 @@ func newestCertificate(namespace string) string {
 	return newest
 }
 
-// standingOf gathers the facts. It writes nothing.
-func standingOf(ctx context.Context, env *environment, at *place, flags stageFlags) (*standing, error) {
+// standing gathers the facts. It writes nothing.
+func (at *place) standing(ctx context.Context) (*standing, error) {
+	env, flags := at.env, at.flags
 	s := &standing{namespace: at.store.Namespace, match: flags.match, profileFile: cmp.Or(flags.profile, profileName(at.store.Namespace))}
-	file, err := os.Open(s.profileFile)
-	switch {
+	switch p, err := openProfile(s.profileFile); {
 	case err == nil:
-		defer file.Close()
-		p, err := profile.Read(file)
-		if err != nil {
-			return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%s: %w", s.profileFile, err)
-		}
 		s.profile = &p
 		s.old, s.oldErr = p.OldClients()
 	case flags.profile != "" || !errors.Is(err, os.ErrNotExist):
-		return nil, failedError("\"lockmigrate observe --profile FILE\" writes one", "%w", err)
+		return nil, err
 	}
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
@@ -125,7 +118,7 @@ func standingOf(ctx context.Context, env *environment, at *place, flags stageFla
 		return nil, err
 	}
 	s.view = &view
-	if s.keys, err = lookAt(ctx, env, at.end, view.Record.Patterns); err != nil {
+	if s.keys, err = at.look(ctx, view.Record.Patterns); err != nil {
 		return nil, err
 	}
 	s.keysErr = s.keys.modernCan(view.Record.Patterns)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,11 +101,12 @@ it reports, and passes connections on until an interrupt.`,
 
 // options checks the flags.
 func (f observeFlags) options() (observe.Options, observe.Limits, error) {
-	o := observe.Options{Group: observe.Group(f.group), Lease: f.lease}
+	group, err := groupOf(f.group)
+	o := observe.Options{Group: group, Lease: f.lease, Match: glob.Any(f.match)}
 	l := observe.Limits{For: f.window, Commands: f.commands, Buffer: f.buffer << 20, Load: f.load, Snapshot: f.snapshot}
 	switch {
-	case o.Group != observe.ByAddr && o.Group != observe.ByHost && o.Group != observe.ByName:
-		return o, l, usageError("choose addr, host or name", "--group %q is none", f.group)
+	case err != nil:
+		return o, l, err
 	case f.window <= 0:
 		return o, l, usageError("give a duration such as 30s", "--for %v is no time", f.window)
 	case f.window > 24*time.Hour:
@@ -113,25 +115,21 @@ func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 		return o, l, usageError("give a duration such as 30s", "--lease %v is negative", f.lease)
 	case f.commands <= 0:
 		return o, l, usageError("give a number of commands", "--max-commands %d is none", f.commands)
+	case slices.Contains(f.match, ""):
+		return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case f.load <= 0 || f.buffer <= 0:
 		return o, l, usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
 	}
-	for _, p := range f.match {
-		if p == "" {
-			return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
-		}
-	}
-	if len(f.match) > 0 {
-		o.Match = func(key string) bool {
-			for _, p := range f.match {
-				if glob.Match(p, key) {
-					return true
-				}
-			}
-			return false
-		}
-	}
 	return o, l, nil
+}
+
+// groupOf reads --group.
+func groupOf(name string) (observe.Group, error) {
+	g := observe.Group(name)
+	if g != observe.ByAddr && g != observe.ByHost && g != observe.ByName {
+		return g, usageError("choose addr, host or name", "--group %q is none", name)
+	}
+	return g, nil
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {

@@ -89,14 +89,14 @@ func openProfile(path string) (profile.Profile, error) {
 	const how = `"lockmigrate observe --profile FILE" writes one`
 	file, err := os.Open(path)
 	if err != nil {
-		return profile.Profile{}, failedError(how, "%w", err)
+		return profile.Profile{}, usageError(how, "%w", err)
 	}
 	defer file.Close()
 	p, err := profile.Read(file)
 	if err != nil {
-		return p, failedError(how, "%s: %w", path, err)
+		err = usageError(how, "%s: %w", path, err)
 	}
-	return p, nil
+	return p, err
 }
 
 func mergeProfiles(env *environment, files []string, out string) error {

@@ -140,7 +140,7 @@ func TestObserveMerge(t *testing.T) {
 	assert.Contains(t, stderr, "two profiles are of the same time")
 	_, stderr = o.runs(exitUsage, "observe", "merge", "a.json", "b.json")
 	assert.Contains(t, stderr, "there is no file to write to")
-	_, stderr = o.runs(exitFailed, "observe", "merge", "a.json", "none.json", "--profile", "c.json")
+	_, stderr = o.runs(exitUsage, "observe", "merge", "a.json", "none.json", "--profile", "c.json")
 	assert.Contains(t, stderr, "none.json")
 	assert.NoFileExists(t, "c.json")
 	o.runs(exitUsage, "observe", "merge", "a.json")

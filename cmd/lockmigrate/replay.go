@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,6 +76,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
 		if err == nil {
 			s.Seed = f.seed
+			s.Fleet.Masters = 0 // the run of one server is shown
 		}
 		return s, err
 	}
@@ -120,7 +120,7 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 	}
 	records, result := story.Trace(w, fleet, seed)
 	if env.global.json {
-		return printTraceJSON(env.stdout, fleet, records, &result)
+		return env.encode(traceJSON(fleet, records, &result))
 	}
 	switch flags.as {
 	case "trace":
@@ -165,7 +165,7 @@ type traceStep struct {
 	ClockUS  int64  `json:"clock_error_us"`
 }
 
-func printTraceJSON(out io.Writer, f *sim.Fleet, records []sim.Record, result *sim.Result) error {
+func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 	steps := make([]traceStep, len(records))
 	for i := range records {
 		r := &records[i]
@@ -177,13 +177,13 @@ func printTraceJSON(out io.Writer, f *sim.Fleet, records []sim.Record, result *s
 			steps[i].Command, steps[i].Reply = story.Command(&r.Command), story.Reply(&r.Command, &r.Reply)
 		}
 	}
-	return json.NewEncoder(out).Encode(struct {
+	return struct {
 		Seed      uint64      `json:"seed"`
 		TraceHash string      `json:"trace_hash"`
 		Overlaps  int64       `json:"overlaps"`
 		Ops       int64       `json:"ops"`
 		Steps     []traceStep `json:"steps"`
-	}{result.Seed, fmt.Sprintf("%016x", result.Hash), result.Overlaps, result.Ops, steps})
+	}{result.Seed, fmt.Sprintf("%016x", result.Hash), result.Overlaps, result.Ops, steps}
 }
 
 // replayClaim shows a claim's shortest counterexample.
@@ -196,13 +196,8 @@ func replayClaim(ctx context.Context, env *environment, id string) error {
 		start := env.now()
 		f := explore.Check(ctx, c, explore.Limits{})
 		f.Took = env.now().Sub(start)
-		if env.global.json {
-			if err := printFindingsJSON(env, []explore.Finding{f}); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := env.show(claimTable(env, []explore.Finding{f}) + counterexample(&f)); err != nil {
+		found := []explore.Finding{f}
+		if err := env.print(findingsJSON(found), func(b *strings.Builder) { b.WriteString(claimTable(env, found) + counterexample(&f)) }); err != nil {
 			return err
 		}
 	}

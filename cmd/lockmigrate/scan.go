@@ -21,17 +21,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
-// scanFlags are the flags of scan.
-type scanFlags struct {
-	match      []string
-	all        bool
-	confidence string
-	ghostAfter time.Duration
-	rate       int
-}
-
 func newScanCommand(env *environment) *cobra.Command {
-	var flags scanFlags
+	var opts census.Options
+	var confidence string
 	cmd := &cobra.Command{
 		Use:   "scan [flags]",
 		Short: "Take a census of lock keys: format, state, expiry, TTL",
@@ -56,54 +48,41 @@ The user needs the commands SCAN, GETRANGE, PTTL, HLEN, HKEYS, HGETALL and TIME,
 with --match or --all also TYPE.`,
 		Example: `  lockmigrate scan --redis redis://localhost:6379/0
   lockmigrate scan --match 'lock:*' --match 'mutex:*' --json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runScan(cmd.Context(), env, flags)
-		},
+		PreRunE: func(*cobra.Command, []string) error { return checkScan(&opts, confidence) },
+		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runScan(ctx, env, end, opts) }),
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
-	f.BoolVar(&flags.all, "all", false, "list also keys that are no locks")
-	f.StringVar(&flags.confidence, "confidence", "medium", "list rows from this `LEVEL` on: low, medium, high")
-	f.DurationVar(&flags.ghostAfter, "ghost-after", time.Hour, "a `DURATION`: what expired longer ago is a ghost")
-	f.IntVar(&flags.rate, "rate", 0, "most keys a second, `N`; 0 is as fast as the server allows")
+	f.StringArrayVar(&opts.Match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
+	f.BoolVar(&opts.All, "all", false, "list also keys that are no locks")
+	f.StringVar(&confidence, "confidence", "medium", "list rows from this `LEVEL` on: low, medium, high")
+	f.DurationVar(&opts.GhostAfter, "ghost-after", time.Hour, "a `DURATION`: what expired longer ago is a ghost")
+	f.IntVar(&opts.Rate, "rate", 0, "most keys a second, `N`; 0 is as fast as the server allows")
 	return cmd
 }
 
-// options checks the flags.
-func (f scanFlags) options() (census.Options, error) {
-	o := census.Options{Match: f.match, All: f.all, GhostAfter: f.ghostAfter, Rate: f.rate}
+func checkScan(o *census.Options, confidence string) error {
 	for _, level := range []census.Confidence{census.Low, census.Medium, census.High} {
-		if f.confidence == level.String() {
+		if confidence == level.String() {
 			o.Confidence = level
 		}
 	}
 	switch {
 	case o.Confidence == census.None:
-		return o, usageError("choose low, medium or high", "--confidence %q is no level", f.confidence)
-	case f.ghostAfter < 0:
-		return o, usageError("give a duration such as 1h", "--ghost-after %v is negative", f.ghostAfter)
-	case f.rate < 0:
-		return o, usageError("give a number of keys, or 0 for no limit", "--rate %d is negative", f.rate)
-	case slices.Contains(f.match, ""):
-		return o, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+		return usageError("choose low, medium or high", "--confidence %q is no level", confidence)
+	case o.GhostAfter < 0:
+		return usageError("give a duration such as 1h", "--ghost-after %v is negative", o.GhostAfter)
+	case o.Rate < 0:
+		return usageError("give a number of keys, or 0 for no limit", "--rate %d is negative", o.Rate)
+	case slices.Contains(o.Match, ""):
+		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	}
-	return o, nil
+	return nil
 }
 
-func runScan(ctx context.Context, env *environment, flags scanFlags) error {
-	opts, err := flags.options()
-	if err != nil {
-		return err
-	}
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
-
+func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts census.Options) error {
 	status := env.status()
 	out := bufio.NewWriterSize(env.stdout, 64<<10)
-	report := newScanReport(env, out, flags.all)
+	report := newScanReport(env, out, opts.All)
 	live := env.isTerminal(env.stdout)
 	opts.Emit = func(row *census.Row) error {
 		if live {
@@ -121,7 +100,7 @@ func runScan(ctx context.Context, env *environment, flags scanFlags) error {
 	}
 
 	took := census.New(opts)
-	err = scanServers(ctx, end, took)
+	err := took.All(ctx, end)
 	status.Clear()
 	summary := took.Summary()
 	if err == nil || summary.Scanned > 0 || errors.Is(err, context.Canceled) {
@@ -139,28 +118,6 @@ func runScan(ctx context.Context, env *environment, flags scanFlags) error {
 		return failedError(hintOf(err), "after %d keys: %w", summary.Scanned, err)
 	}
 	return err
-}
-
-// scanServers goes through every server that holds keys.
-func scanServers(ctx context.Context, end *endpoint.Endpoint, c *census.Census) error {
-	masters, err := end.Masters(ctx)
-	if err != nil {
-		return err
-	}
-	for _, addr := range masters {
-		conn, err := end.DialRaw(ctx, addr)
-		if err != nil {
-			return err
-		}
-		err = c.Scan(ctx, conn)
-		switch {
-		case errors.Is(err, census.ErrNotRedis):
-			return failedError("check that a Redis server listens there, and nothing in between", "%w", err)
-		case err != nil:
-			return endpoint.Explain(err)
-		}
-	}
-	return nil
 }
 
 func scanProgress(p census.Progress) string {

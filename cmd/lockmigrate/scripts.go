@@ -49,7 +49,7 @@ beside such a service.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			files, err := scriptFiles(lang)
 			if err == nil && flags.namespace != "" {
-				files, err = namespaceFiles(cmd.Context(), env, flags, lang)
+				files, err = namespaceFiles(cmd, env, flags, lang)
 			}
 			if err != nil {
 				return err
@@ -97,11 +97,11 @@ func scriptFiles(lang string) ([]scriptFile, error) {
 }
 
 // namespaceFiles are the references with the values of a namespace's record.
-func namespaceFiles(ctx context.Context, env *environment, flags stageFlags, lang string) (files []scriptFile, err error) {
+func namespaceFiles(cmd *cobra.Command, env *environment, flags stageFlags, lang string) (files []scriptFile, err error) {
 	if lang == "lua" {
 		return nil, usageError("choose java, python or all", "--namespace has no part in --lang lua: the scripts are the same for every namespace")
 	}
-	err = withStore(ctx, env, flags, func(ctx context.Context, at *place) error {
+	err = onStore(env, &flags, func(at *place, ctx context.Context) error {
 		view, err := at.store.Show(ctx)
 		if err != nil {
 			return err
@@ -117,7 +117,7 @@ func namespaceFiles(ctx context.Context, env *environment, flags stageFlags, lan
 			files = append(files, scriptFile{Name: "bridge_lock.py", Text: n.Python()})
 		}
 		return nil
-	})
+	})(cmd, nil)
 	return files, err
 }
 

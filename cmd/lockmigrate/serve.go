@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"net/url"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
@@ -33,13 +32,8 @@ MONITOR costs the server, so it runs in bursts: --burst of every --every. The sa
 both is always, 0 is never.`,
 		Example: `  lockmigrate serve --redis redis://localhost:6379/0 --namespace orders
   lockmigrate serve --listen 0.0.0.0:8787 --burst 0`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts.Group = observe.Group(group)
-			if err := checkServe(opts); err != nil {
-				return err
-			}
-			return runServe(cmd.Context(), env, opts, listen)
-		},
+		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts, group) },
+		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "`ADDRESS` to listen on; port 0 takes a free one")
@@ -53,10 +47,11 @@ both is always, 0 is never.`,
 	return cmd
 }
 
-func checkServe(o serve.Options) error {
+func checkServe(o *serve.Options, group string) (err error) {
+	if o.Group, err = groupOf(group); err != nil {
+		return err
+	}
 	switch {
-	case o.Group != observe.ByAddr && o.Group != observe.ByHost && o.Group != observe.ByName:
-		return usageError("choose addr, host or name", "--group %q is none", o.Group)
 	case o.Burst < 0 || o.CensusEvery < 0 || o.Lease < 0:
 		return usageError("give a duration such as 5s, or 0", "--burst, --census-every or --lease is negative")
 	case o.Burst > 0 && o.Every < o.Burst:
@@ -65,12 +60,7 @@ func checkServe(o serve.Options) error {
 	return nil
 }
 
-func runServe(ctx context.Context, env *environment, opts serve.Options, listen string) error {
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
+func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opts serve.Options, listen string) error {
 	if conn, err := end.Dial(ctx); err != nil {
 		return err
 	} else {
@@ -84,9 +74,7 @@ func runServe(ctx context.Context, env *environment, opts serve.Options, listen 
 	address := "http://" + addr.String() + "/"
 	token := env.getenv("LOCKMIGRATE_TOKEN")
 	if token == "" && !addr.IP.IsLoopback() {
-		if token, err = newToken(); err != nil {
-			return err
-		}
+		token = rand.Text()
 	}
 	if token != "" {
 		address += "?token=" + url.QueryEscape(token)
@@ -109,12 +97,4 @@ func runServe(ctx context.Context, env *environment, opts serve.Options, listen 
 	cancel()
 	<-collected
 	return err
-}
-
-func newToken() (string, error) {
-	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(b[:]), nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 type sidecarFlags struct {
@@ -58,6 +61,7 @@ the service's locks need, and its own report in the namespace.`,
 	f.StringVar(&flags.Name, "name", "", "`NAME` of the service, the same after each restart, and of no other sidecar; default host name and port")
 	f.StringVar(&flags.dialect, "dialect", "", "`DIALECT` of the service's locks, none for SETNX of a text without a time; default the namespace's")
 	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
+	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended (default 10m; negative: no end)")
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
 	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
 	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long connections may go on after SIGTERM")
@@ -100,13 +104,33 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		flags.Options.Log = slog.New(slog.NewJSONHandler(env.stderr, nil))
 	}
 	flags.Options.Log = flags.Options.Log.With("namespace", flags.Namespace, "sidecar", flags.Name)
-	member, err := sidecar.New(ctx, flags.Options)
-	if err != nil {
+	if err := flags.checkListeners(); err != nil {
 		return err
 	}
-	upstream, err := proxy.NewUpstream(ctx, end, member.Patterns())
+	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
+	defer status.close()
+	waiting := &waiting{log: flags.Options.Log, heir: flags.handover}
+	status.show(proxy.Handler(waiting.ready, proxy.New(proxy.Options{}), &sidecarMetrics{}))
+	if err := status.open(flags.handover != ""); err != nil {
+		return err
+	}
+	flags.Options.Await = waiting.again
+	member, err := sidecar.New(ctx, flags.Options)
+	var upstream *proxy.Upstream
+	for err == nil {
+		if upstream, err = proxy.NewUpstream(ctx, end, member.Patterns()); err == nil {
+			break
+		}
+		if errors.Is(err, proxy.ErrManyMasters) {
+			return failedError("give all keys of the namespace one hash tag, as in {orders}:*", "%w", err)
+		}
+		err = waiting.again(ctx, err)
+	}
+	if ctx.Err() != nil {
+		return nil // interrupted before the server was there: nothing has begun
+	}
 	if err != nil {
-		return failedError("give all keys of the namespace one hash tag, as in {orders}:*", "%w", err)
+		return err
 	}
 	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
 	if err != nil {
@@ -123,8 +147,6 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	if err := member.Joined(ctx); err != nil {
 		return err
 	}
-	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
-	defer status.close()
 	server := proxy.New(proxy.Options{
 		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log, Gone: status.close,
 	})
@@ -137,25 +159,78 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		}
 		return server.Ready()
 	}
-	if err := status.open(proxy.Handler(ready, server, &sidecarMetrics{member}), flags.handover != ""); err != nil {
-		return err
-	}
+	status.show(proxy.Handler(ready, server, &sidecarMetrics{member}))
 	return server.Run(ctx)
 }
 
-// listeners reads [DIALECT=]ADDRESS.
-func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, alone bool) (all []proxy.Listener, err error) {
-	for _, text := range f.listen {
-		name, address, found := strings.Cut(text, "=")
-		if !found {
-			name, address = f.dialect, text
+// waiting is for the server, before the sidecar has met it.
+type waiting struct {
+	log  *slog.Logger
+	heir string
+	why  atomic.Value // string; empty before the first failure
+}
+
+// again waits a little after a failure. It returns an error where to wait is no use, and where another process still has the listeners.
+func (w *waiting) again(ctx context.Context, err error) error {
+	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	if w.heir != "" {
+		if other, failed := net.Dial("unix", w.heir); failed == nil {
+			_ = other.Close()
+			return fmt.Errorf("the listeners are left to the process that has them: %w", err)
 		}
-		dialect, err := member.ParseDialect(name)
-		if err != nil {
-			return nil, usageError("see \"lockmigrate stage init --help\" for the dialects", "--listen %q: %w", text, err)
+	}
+	if w.why.Swap(endpoint.Explain(err).Error()) == nil {
+		w.log.Error("waiting for the server; not listening", "error", endpoint.Explain(err))
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(500 * time.Millisecond):
+		return nil
+	}
+}
+
+// ready is the answer of /readyz meanwhile.
+func (w *waiting) ready() error {
+	why, _ := w.why.Load().(string)
+	return errors.New("waiting for the server: " + cmp.Or(why, "it has not answered yet"))
+}
+
+// at splits [DIALECT=]ADDRESS.
+func (f *sidecarFlags) at(text string) (dialect, address string) {
+	if name, address, found := strings.Cut(text, "="); found {
+		return name, address
+	}
+	return f.dialect, text
+}
+
+const seeDialects = "see \"lockmigrate stage init --help\" for the dialects"
+
+// checkListeners refuses what no server could make right.
+func (f *sidecarFlags) checkListeners() error {
+	for _, text := range f.listen {
+		name, address := f.at(text)
+		if name != "" {
+			if _, err := sidecar.DialectNamed(name); err != nil {
+				return usageError(seeDialects, "--listen %q: %w", text, err)
+			}
 		}
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
-			return nil, usageError("write it like 127.0.0.1:6380, jedis-ms=127.0.0.1:6380 or unix:/run/sidecar.sock", "--listen %q names no address", text)
+			return usageError("write it like 127.0.0.1:6380, jedis-ms=127.0.0.1:6380 or unix:/run/sidecar.sock", "--listen %q names no address", text)
+		}
+	}
+	return nil
+}
+
+// listeners are what checkListeners has let pass.
+func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, alone bool) (all []proxy.Listener, err error) {
+	for _, text := range f.listen {
+		name, address := f.at(text)
+		dialect, err := member.ParseDialect(name)
+		if err != nil {
+			return nil, usageError(seeDialects, "--listen %q: %w", text, err)
 		}
 		r := member.Rewriter(dialect)
 		if alone {
@@ -212,13 +287,18 @@ type statusPage struct {
 	serving sync.WaitGroup
 	closing sync.Once
 	closed  chan struct{}
+	shown   atomic.Pointer[http.Handler]
 }
 
-// open listens. With wait it goes on trying in the background: the sidecar that ran before may still have the address.
-func (p *statusPage) open(handler http.Handler, wait bool) error {
+// show makes a handler the one that answers.
+func (p *statusPage) show(handler http.Handler) { p.shown.Store(&handler) }
+
+// open listens, after a show. With wait it goes on trying in the background: the sidecar that ran before may still have the address.
+func (p *statusPage) open(wait bool) error {
 	if p.address == "" {
 		return nil
 	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.shown.Load()).ServeHTTP(w, r) })
 	p.server = &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	listener, err := net.Listen("tcp", p.address)
 	if err != nil && !wait {
@@ -249,7 +329,7 @@ func (p *statusPage) close() {
 	})
 }
 
-// sidecarMetrics are the counts of the translation.
+// sidecarMetrics are the counts of the translation. Without a member, before the server was there, they say that it is none.
 type sidecarMetrics struct{ member *sidecar.Sidecar }
 
 // Describe implements prometheus.Collector: what there is, is known when it is collected.
@@ -257,6 +337,14 @@ func (*sidecarMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (m *sidecarMetrics) Collect(c chan<- prometheus.Metric) {
+	gauge := func(name, help string, v float64, labels prometheus.Labels) {
+		c <- prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_sidecar_"+name, help, nil, labels), prometheus.GaugeValue, v)
+	}
+	const membership = "1 while the lease of this member lasts; at 0 every lock is refused."
+	if m.member == nil {
+		gauge("member", membership, 0, nil)
+		return
+	}
 	for _, count := range m.member.Counts() {
 		labels := prometheus.Labels{}
 		if name, value, found := strings.Cut(count.Label, "="); found {
@@ -269,10 +357,7 @@ func (m *sidecarMetrics) Collect(c chan<- prometheus.Metric) {
 	if joined {
 		lasts = 1
 	}
-	gauge := func(name, help string, v float64, labels prometheus.Labels) {
-		c <- prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_sidecar_"+name, help, nil, labels), prometheus.GaugeValue, v)
-	}
-	gauge("member", "1 while the lease of this member lasts; at 0 every lock is refused.", lasts, nil)
+	gauge("member", membership, lasts, nil)
 	gauge("epoch", "The namespace's epoch.", float64(epoch), nil)
 	gauge("stage", "1 for the stage that the service's commands become.", 1, prometheus.Labels{"stage": fmt.Sprint(stage)})
 }

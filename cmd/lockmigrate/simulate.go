@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -73,11 +70,14 @@ code 3 if a scheme broke where it promises not to.`,
 			case flags.profile != "":
 				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", append([]string{"profile",
 					"check-determinism", "workers", "run", "runs", "seed", "lease", "hold", "dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step"},
-					loadNames...)...)
+					slices.Concat(loadNames, ofProfile)...)...)
 				if err != nil {
 					return err
 				}
 				return runProfile(env, &flags)
+			}
+			if given := slices.DeleteFunc(slices.Clone(ofProfile), func(name string) bool { return !cmd.Flags().Changed(name) }); len(given) > 0 {
+				return usageError("give --profile, or write it into a scenario", "--%s has no part in a sweep", given[0])
 			}
 			if flags.load.on {
 				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")
@@ -188,12 +188,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	if flags.html != "" {
 		env.note("the report is in %s", flags.html)
 	}
-	if env.global.json {
-		err = printSweepJSON(env, r, wall)
-	} else {
-		err = printSweep(env, r, wall, flags)
-	}
-	if err != nil {
+	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall, flags) }); err != nil {
 		return err
 	}
 	for i := range outcomes {
@@ -235,17 +230,7 @@ func writeReport(ctx context.Context, status *terminal.Status, r *report.Report,
 			r.Claims = append(r.Claims, explore.Check(ctx, c, explore.Limits{}))
 		}
 	}
-	file, err := os.Create(path)
-	if err != nil {
-		return fileError(err)
-	}
-	if err := r.Write(file); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := file.Close(); err != nil {
-		return fileError(err)
-	}
-	return nil
+	return writeFile(path, r.Write)
 }
 
 // fileError is about a file that the caller named.
@@ -257,7 +242,7 @@ func fileError(err error) error {
 	return err
 }
 
-func printSweep(env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) error {
+func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) {
 	ink := env.ink()
 	t := terminal.NewTable(terminal.Column{Head: "SCHEME"}, terminal.Column{Head: "BREAKS AT", Wrap: true}, terminal.Column{Head: "PREDICTED", Wrap: true}, terminal.Column{Head: "BROKEN CELLS", Right: true, Wrap: true},
 		terminal.Column{Head: "OVERLAPS", Right: true}, terminal.Column{Head: "AGAINST THE PROMISE", Right: true, Wrap: true})
@@ -268,19 +253,16 @@ func printSweep(env *environment, r *report.Report, wall time.Duration, flags *s
 		}
 		t.Row(row.Scheme, row.Breaks, row.Predicted, fmt.Sprintf("%d of %d", row.Broken, row.Cells), thousands(row.Overlaps), against)
 	}
-	if _, err := io.WriteString(env.stdout, t.Render(env.screen(), ink)); err != nil {
-		return err
-	}
+	b.WriteString(t.Render(env.screen(), ink))
 	if flags.text {
-		fmt.Fprint(env.stdout, r.TextMaps())
+		b.WriteString(r.TextMaps())
 	}
-	fmt.Fprintf(env.stdout, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.lease, flags.hold)
+	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.lease, flags.hold)
 	if o := smallestBreak(r, flags); o != nil {
-		fmt.Fprintf(env.stdout, "see one:   %s --shrink\n", report.ReplayCommand(o))
+		fmt.Fprintf(b, "see one:   %s --shrink\n", report.ReplayCommand(o))
 	}
-	_, err := fmt.Fprintf(env.stdout, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
+	fmt.Fprintf(b, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
 		thousands(r.Ops), short(r.Simulated), wall.Seconds(), thousands(perSecond(r.Ops, wall)))
-	return err
 }
 
 // smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
@@ -310,7 +292,7 @@ type sweepCell struct {
 	Replay       string           `json:"replay,omitempty"`
 }
 
-func printSweepJSON(env *environment, r *report.Report, wall time.Duration) error {
+func sweepJSON(r *report.Report, wall time.Duration) any {
 	cells := make([]sweepCell, len(r.Outcomes))
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
@@ -322,7 +304,7 @@ func printSweepJSON(env *environment, r *report.Report, wall time.Duration) erro
 			cells[i].Replay = report.ReplayCommand(o)
 		}
 	}
-	return json.NewEncoder(env.stdout).Encode(struct {
+	return struct {
 		Seed          uint64      `json:"seed"`
 		TraceHash     string      `json:"trace_hash"`
 		Cells         []sweepCell `json:"cells"`
@@ -330,7 +312,7 @@ func printSweepJSON(env *environment, r *report.Report, wall time.Duration) erro
 		OpsPerSecond  int64       `json:"ops_per_second"`
 		SimulatedSecs float64     `json:"simulated_seconds"`
 		WallSecs      float64     `json:"wall_seconds"`
-	}{r.Seed, r.TraceHash, cells, r.Ops, perSecond(r.Ops, wall), r.Simulated.Seconds(), wall.Seconds()})
+	}{r.Seed, r.TraceHash, cells, r.Ops, perSecond(r.Ops, wall), r.Simulated.Seconds(), wall.Seconds()}
 }
 
 // hazardCounts names the hazards that were seen.

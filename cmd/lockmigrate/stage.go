@@ -3,11 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +37,14 @@ type stageFlags struct {
 	begin    string
 }
 
+// forced is what a record says of a step that was forced, empty if it was not.
+func (f stageFlags) forced() string {
+	if strings.TrimSpace(f.force) == "" {
+		return ""
+	}
+	return "forced: " + f.force
+}
+
 func newStageCommand(env *environment) *cobra.Command {
 	var flags stageFlags
 	cmd := &cobra.Command{
@@ -63,11 +69,7 @@ time.`,
   lockmigrate stage rollback --namespace orders --execute
   lockmigrate stage list`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, flags, func(ctx context.Context, at *place) error {
-				return showStage(ctx, env, at.store)
-			})
-		},
+		RunE: onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
 	cmd.AddCommand(newStageInitCommand(env, &flags),
@@ -97,11 +99,7 @@ acquire nothing. Forward to modern again needs a new certificate.`
 	cmd := &cobra.Command{
 		Use: name + " [flags]", Short: short, Long: long,
 		Example: "  lockmigrate stage " + name + " --namespace orders --execute",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
-				return moveStage(ctx, env, at, *flags, step)
-			})
-		},
+		RunE:    onStore(env, flags, func(at *place, ctx context.Context) error { return at.move(ctx, step) }),
 	}
 	f := cmd.Flags()
 	if step > 0 {
@@ -123,27 +121,28 @@ const stageReplyTimeout = 5 * time.Second
 
 // place is where a command about a namespace works.
 type place struct {
+	env   *environment
 	end   *endpoint.Endpoint
 	store *stages.Store
+	flags stageFlags
 }
 
-// withStore opens the namespace's store for the time of a command.
-func withStore(ctx context.Context, env *environment, flags stageFlags, run func(context.Context, *place) error) error {
-	if err := stages.CheckName(flags.namespace); err != nil {
-		return usageError("choose another --namespace", "%w", err)
+// onStore makes a command of work on the namespace that the flags name.
+func onStore(env *environment, flags *stageFlags, work func(at *place, ctx context.Context) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := stages.CheckName(flags.namespace); err != nil {
+			return usageError("choose another --namespace", "%w", err)
+		}
+		return env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
+			pool, err := end.Locks()
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
+			return explainStage(work(&place{env, end, store, *flags}, ctx))
+		})(cmd, args)
 	}
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
-	pool, err := end.Locks()
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
-	return explainStage(run(ctx, &place{end, store}))
 }
 
 // whoami is who runs this, and where, for the history of a record.
@@ -154,6 +153,14 @@ func whoami(env *environment) string {
 		host = "an unknown host"
 	}
 	return name + "@" + host
+}
+
+// wanted refuses a record at another epoch than --epoch says.
+func (at *place) wanted(r stages.Record) error {
+	if at.flags.epoch != 0 && at.flags.epoch != r.Epoch {
+		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", r.Epoch, at.flags.epoch)
+	}
+	return nil
 }
 
 // explainStage adds a hint to what a store finds.
@@ -181,8 +188,8 @@ func explainStage(err error) error {
 	}
 }
 
-func moveStage(ctx context.Context, env *environment, at *place, flags stageFlags, step stages.Stage) error {
-	store := at.store
+func (at *place) move(ctx context.Context, step stages.Stage) error {
+	env, store, flags := at.env, at.store, at.flags
 	view, err := store.Show(ctx)
 	if err != nil {
 		return err
@@ -194,12 +201,12 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 			return usageError("choose legacy, bridge or modern", "%w", err)
 		}
 	}
-	switch {
-	case flags.epoch != 0 && flags.epoch != view.Record.Epoch && to != from:
-		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", view.Record.Epoch, flags.epoch)
+	switch err := at.wanted(view.Record); {
+	case err != nil && to != from:
+		return err
 	case to == from: // reached already: a command that is run again
 		env.note("namespace %s is at %v already", store.Namespace, to)
-		return followStage(ctx, env, store, flags)
+		return at.follow(ctx)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
@@ -207,19 +214,19 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	}
 	looked := time.Now()
 	note, refused := restsOn(env.now(), view.Record, to, flags)
-	refused = both(refused, obstacles(ctx, env, at, view, to, flags))
+	refused = both(refused, at.obstacles(ctx, view, to))
 	if !flags.execute {
-		if err := planMove(ctx, env, store, view, to, refused); err != nil {
+		blockers, err := store.Move(ctx, view.Record.Epoch, to, false)
+		if err != nil {
 			return err
 		}
-		return refused
+		what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
+		return at.plan(plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused})
 	}
 	if refused != nil {
 		return refused
 	}
-	if note == "" && strings.TrimSpace(flags.force) != "" {
-		note = "forced: " + flags.force
-	}
+	note = cmp.Or(note, flags.forced())
 	if flags.timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, flags.timeout, errors.New("gave up after --timeout"))
 		defer cancel()
@@ -228,12 +235,12 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	status := env.status()
 	last := ""
 	mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond, Epoch: view.Record.Epoch, Note: note}
-	if strings.TrimSpace(flags.force) == "" {
+	if flags.forced() == "" {
 		mover.Before = func(ctx context.Context, view stages.View) error {
 			if time.Since(looked) < freshLook {
 				return nil
 			}
-			return obstacles(ctx, env, at, view, to, flags)
+			return at.obstacles(ctx, view, to)
 		}
 	}
 	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
@@ -248,16 +255,17 @@ func moveStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	if err != nil {
 		return err
 	}
-	return followStage(ctx, env, store, flags)
+	return at.follow(ctx)
 }
 
 // freshLook is for how long a look at keys and rules counts. A move that has waited for members for longer looks again.
 const freshLook = 10 * time.Second
 
-// followStage shows the namespace after a move; with --wait, when every member that lives has changed over.
-func followStage(ctx context.Context, env *environment, store *stages.Store, flags stageFlags) error {
-	if flags.wait && flags.execute {
-		status := env.status()
+// follow shows the namespace after a move; with --wait, when every member that lives has changed over.
+func (at *place) follow(ctx context.Context) error {
+	store := at.store
+	if at.flags.wait && at.flags.execute {
+		status := at.env.status()
 		mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond}
 		err := mover.Follow(ctx, func(view stages.View) {
 			text := changingOver(view)
@@ -272,7 +280,7 @@ func followStage(ctx context.Context, env *environment, store *stages.Store, fla
 			return err
 		}
 	}
-	return showStage(context.WithoutCancel(ctx), env, store)
+	return at.show(context.WithoutCancel(ctx))
 }
 
 // changingOver says who does not run the present stage yet, and for how long at most; empty when all do.
@@ -301,61 +309,26 @@ func both(a, b error) error {
 
 // obstacles looks at the server for what forbids a move, apart from the members: legacy values that nobody would
 // take over at modern, rules that keep members from locking at legacy. With --force it only says them.
-func obstacles(ctx context.Context, env *environment, at *place, view stages.View, to stages.Stage, flags stageFlags) error {
+func (at *place) obstacles(ctx context.Context, view stages.View, to stages.Stage) error {
 	var refused error
 	switch {
 	case to == stages.Modern:
-		seen, err := lookAt(ctx, env, at.end, view.Record.Patterns)
+		seen, err := at.look(ctx, view.Record.Patterns)
 		if err != nil {
 			return err
 		}
 		for _, note := range seen.besides() {
-			env.note("%s", note)
+			at.env.note("%s", note)
 		}
 		refused = seen.modernCan(view.Record.Patterns)
 	case to == stages.Legacy:
 		unknown, err := unfenced(ctx, at.end, view)
 		for _, u := range unknown {
-			env.note("%s", terminal.Safe(u))
+			at.env.note("%s", terminal.Safe(u))
 		}
 		refused = err
 	}
-	return forceable(env, refused, flags.force)
-}
-
-// planMove says what a move would do, what it costs, who is in the way at the moment, and why it would be refused.
-func planMove(ctx context.Context, env *environment, store *stages.Store, view stages.View, to stages.Stage, refused error) error {
-	blockers, err := store.Move(ctx, view.Record.Epoch, to, false)
-	if err != nil {
-		return err
-	}
-	plan := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, view.Record.Stage, to, view.Record.Epoch, view.Record.Epoch+1)
-	if env.global.json {
-		doc := map[string]any{
-			"plan": plan, "executed": false, "namespace": store.Namespace, "stage": view.Record.Stage.String(),
-			"epoch": view.Record.Epoch, "blocked_by": blockersJSON(blockers), "know": whatToKnow(view.Record.Stage, to),
-		}
-		if refused != nil {
-			doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
-		}
-		return json.NewEncoder(env.stdout).Encode(doc)
-	}
-	text := fmt.Sprintf("plan: %s\n", plan)
-	for _, know := range whatToKnow(view.Record.Stage, to) {
-		text += fmt.Sprintf("know: %s\n", know)
-	}
-	for _, b := range blockers {
-		text += fmt.Sprintf("waits: %s\n", terminal.Safe(b.String()))
-	}
-	if err := env.show(text); err != nil {
-		return err
-	}
-	if refused != nil {
-		fmt.Fprintf(env.stdout, "first: %s: %s\n", terminal.Safe(refused.Error()), terminal.Safe(hintOf(refused)))
-		return nil
-	}
-	env.note("nothing was written; add --execute to do it")
-	return nil
+	return at.forceable(refused)
 }
 
 // whatToKnow are the consequences of a move that nobody can see from its name.
@@ -391,191 +364,4 @@ func who(blockers []stages.Blocker) string {
 		all = append(all, b.Member+":"+b.Why)
 	}
 	return strings.Join(all, " ")
-}
-
-// stageJSON is what `stage --json` prints.
-type stageJSON struct {
-	Namespace string        `json:"namespace"`
-	Stage     string        `json:"stage"`
-	Epoch     int64         `json:"epoch"`
-	Since     time.Time     `json:"since"`
-	Patterns  []string      `json:"patterns"`
-	Dialect   string        `json:"dialect"`
-	Shortest  int64         `json:"shortest_lease_ms"`
-	Lag       int64         `json:"clock_lag_ms"`       // 0: the members' own
-	Delay     int64         `json:"command_delay_ms"`   // the same
-	Yield     int64         `json:"yield_ms"`           // the same
-	RestsOn   string        `json:"rests_on,omitempty"` // a certificate, or why it was forced
-	Members   []memberJSON  `json:"members"`
-	BlockedBy []blockerJSON `json:"blocked_by"`       // of the next advance
-	Changing  []string      `json:"changing_over"`    // members that live and do not run the stage yet
-	AtMost    int64         `json:"changing_over_ms"` // for how long at most they may act in the stage before
-}
-
-type memberJSON struct {
-	ID      string `json:"id"`
-	Host    string `json:"host"`
-	Process int    `json:"pid"`
-	Epoch   int64  `json:"epoch"` // -1: none yet
-	Stage   string `json:"stage"` // empty: none yet
-	Lowest  string `json:"lowest_stage_in_use"`
-	Highest string `json:"highest_stage_in_use"`
-	Seen    int64  `json:"seen_ms_ago"`
-	Left    int64  `json:"lease_left_ms"` // negative: silent
-	Skew    int64  `json:"skew_ms"`       // positive: ahead of the server
-	User    string `json:"user,omitempty"`
-
-	Build  stages.Build `json:"build,omitzero"`   // which program, in which version
-	Misfit string       `json:"misfit,omitempty"` // why it cannot run the namespace
-}
-
-type blockerJSON struct {
-	Member string `json:"member"`
-	Why    string `json:"why"`
-	Wait   int64  `json:"wait_ms"` // -1 while it lives
-	Text   string `json:"text"`
-}
-
-func blockersJSON(blockers []stages.Blocker) []blockerJSON {
-	all := []blockerJSON{}
-	for _, b := range blockers {
-		wait := b.Wait.Milliseconds()
-		if b.Wait < 0 {
-			wait = -1
-		}
-		all = append(all, blockerJSON{b.Member, b.Why, wait, b.String()})
-	}
-	return all
-}
-
-// showStage prints the record, its members, and what is in the way of the next stage.
-func showStage(ctx context.Context, env *environment, store *stages.Store) error {
-	view, err := store.Show(ctx)
-	if err != nil {
-		return err
-	}
-	var blockers []stages.Blocker
-	next := view.Record.Stage + 1
-	if stages.Valid(next) {
-		blockers, err = store.Move(ctx, view.Record.Epoch, next, false)
-		if err != nil && !errors.Is(err, stages.ErrConflict) {
-			return err
-		}
-	}
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(viewJSON(view, blockers))
-	}
-	return printView(env, view, blockers)
-}
-
-func viewJSON(view stages.View, blockers []stages.Blocker) stageJSON {
-	r := view.Record
-	doc := stageJSON{
-		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: slices.Clone(r.Patterns), Changing: []string{},
-		Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(), Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), RestsOn: r.Note, Members: []memberJSON{}, BlockedBy: blockersJSON(blockers),
-	}
-	late, atMost := view.ChangingOver()
-	for _, m := range late {
-		doc.Changing = append(doc.Changing, m.ID)
-	}
-	doc.AtMost = atMost.Milliseconds()
-	for i, p := range doc.Patterns {
-		doc.Patterns[i] = stages.Escape(p)
-	}
-	for _, m := range view.Members {
-		row := memberJSON{
-			ID: m.ID, Host: m.Info.Host, Process: m.Info.Process, Epoch: m.Epoch,
-			Lowest: m.Lowest.String(), Highest: m.Highest.String(),
-			Seen: m.Seen.Milliseconds(), Left: m.Left.Milliseconds(), Skew: m.Skew.Milliseconds(),
-			User: m.Info.User, Build: m.Info.Build, Misfit: m.Misfit,
-		}
-		if stages.Valid(m.Stage) {
-			row.Stage = m.Stage.String()
-		}
-		doc.Members = append(doc.Members, row)
-	}
-	return doc
-}
-
-func printView(env *environment, view stages.View, blockers []stages.Blocker) error {
-	r := view.Record
-	var b strings.Builder
-	fmt.Fprintf(&b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
-		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), knownClients(r))
-	if r.Note != "" {
-		fmt.Fprintf(&b, "rests on   %s\n\n", terminal.Safe(r.Note))
-	}
-	if len(view.Members) == 0 {
-		b.WriteString("no members\n")
-	} else {
-		ink := env.ink()
-		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
-			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BUILD", Spare: true})
-		for _, m := range view.Members {
-			stage, last := memberStage(m), seen(m)
-			if m.Misfit != "" {
-				stage = ink.Bad(stage)
-			}
-			if m.Left < 0 {
-				last = ink.Warn(last)
-			}
-			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), terminal.Safe(m.Info.Build.String()))
-		}
-		b.WriteString(t.Render(env.screen(), ink))
-	}
-	for _, m := range view.Members {
-		if m.Misfit != "" && m.Lives() {
-			fmt.Fprintf(&b, "\n%s acquires nothing: %s\n", terminal.Safe(m.ID), terminal.Safe(m.Misfit))
-		}
-	}
-	late, _ := view.ChangingOver()
-	if text := changingOver(view); text != "" {
-		fmt.Fprintf(&b, "\n%s\n", text)
-	}
-	for _, blocker := range blockers {
-		changes := slices.ContainsFunc(late, func(m stages.Member) bool { return m.ID == blocker.Member })
-		if blocker.Why == "misfit" || blocker.Why == "behind" && changes {
-			continue // it has been said
-		}
-		fmt.Fprintf(&b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
-	}
-	return env.show(b.String())
-}
-
-func memberEpoch(m stages.Member) string {
-	if m.Epoch < 0 {
-		return "-"
-	}
-	return fmt.Sprint(m.Epoch)
-}
-
-func memberStage(m stages.Member) string {
-	switch {
-	case m.Misfit != "":
-		return "UNFIT"
-	case !stages.Valid(m.Stage):
-		return "joining"
-	}
-	return m.Stage.String()
-}
-
-func inUse(m stages.Member) string {
-	if m.Lowest == m.Highest {
-		return m.Lowest.String()
-	}
-	return m.Lowest.String() + ".." + m.Highest.String()
-}
-
-func seen(m stages.Member) string {
-	if m.Left < 0 {
-		return short(m.Seen) + " ago, SILENT"
-	}
-	return short(m.Seen) + " ago"
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

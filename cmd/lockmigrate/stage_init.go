@@ -3,10 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -39,11 +37,7 @@ namespace of every master, and reserves the keys before it writes.`,
   lockmigrate stage init --namespace orders --profile fleet.json --execute
   lockmigrate stage init --namespace orders --match 'lock.order.*' \
       --dialect jedis-ms --shortest-lease 30s --execute`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
-				return initStage(ctx, env, at, *flags)
-			})
-		},
+		RunE: onStore(env, flags, (*place).init),
 	}
 	f := cmd.Flags()
 	describeFlags(cmd, flags)
@@ -67,9 +61,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 
 // checkedRecord turns what a command line says into a record, or says why there can be no such namespace.
 func checkedRecord(record stages.Record) (stages.Record, error) {
-	for i, p := range record.Patterns {
-		record.Patterns[i] = stages.Unescape(p)
-	}
+	record.Patterns = stages.UnescapeAll(record.Patterns)
 	if err := stages.CheckPatterns(record.Patterns); err != nil {
 		return record, usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
 	}
@@ -87,9 +79,9 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
-	for flag, d := range map[string]time.Duration{"--clock-lag": record.ClockLag, "--command-delay": record.CommandDelay, "--yield": record.Yield} {
-		if d < 0 || d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds, 0 or more", "%s %v", flag, d)
+	for _, t := range timesOf(record) {
+		if t.d < 0 || t.d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds, 0 or more", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
@@ -99,7 +91,8 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	return record, nil
 }
 
-func initStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+func (at *place) init(ctx context.Context) error {
+	flags := at.flags
 	begin, err := stages.Parse(flags.begin)
 	switch {
 	case err != nil:
@@ -111,13 +104,13 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	if err != nil {
 		return err
 	}
-	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: slices.Clone(flags.match),
+	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: flags.match,
 		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
 	if err != nil {
 		return err
 	}
 	for _, line := range why {
-		env.note("from the profile: %s", terminal.Safe(line))
+		at.env.note("from the profile: %s", terminal.Safe(line))
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
@@ -132,28 +125,23 @@ func initStage(ctx context.Context, env *environment, at *place, flags stageFlag
 	if err := at.store.CheckOthers(ctx, record.Patterns); err != nil {
 		return err
 	}
-	seen, err := lookAt(ctx, env, at.end, record.Patterns)
+	seen, err := at.look(ctx, record.Patterns)
 	if err != nil {
 		return err
 	}
-	refused := forceable(env, seen.speak(record.Dialect), flags.force)
-	plan := fmt.Sprintf("create namespace %s at stage %v: keys %s, %s", at.store.Namespace, begin, shownPatterns(record.Patterns), knownClients(record))
+	refused := at.forceable(seen.speak(record.Dialect))
 	if !flags.execute {
-		if err := printPlan(env, plan, record, seen, nil, refused); err != nil {
-			return err
-		}
-		return refused
+		what := fmt.Sprintf("create namespace %s at stage %v: keys %s, %s", at.store.Namespace, begin, shownPatterns(record.Patterns), knownClients(record))
+		return at.plan(plan{what: what, record: record, seen: seen, refused: refused})
 	}
 	if refused != nil {
 		return refused
 	}
-	if strings.TrimSpace(flags.force) != "" {
-		record.Note = "forced: " + flags.force
-	}
+	record.Note = flags.forced()
 	if err := at.store.Init(ctx, record); err != nil {
 		return err
 	}
-	return showStage(ctx, env, at.store)
+	return at.show(ctx)
 }
 
 // measured fills what the command line leaves out from the profile that it names, and says what it took and why. A
@@ -194,147 +182,4 @@ func (f *stageFlags) measured() (why []string, err error) {
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
 	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
 	return old.Why, nil
-}
-
-// forceable lets --force overrule a refusal: it is said, and does not stand in the way.
-func forceable(env *environment, refused error, force string) error {
-	if refused != nil && isOwnError(refused) && strings.TrimSpace(force) != "" {
-		env.note("forced: %s", terminal.Safe(refused.Error()))
-		return nil
-	}
-	return refused
-}
-
-func shownPatterns(patterns []string) string {
-	shown := make([]string, len(patterns))
-	for i, p := range patterns {
-		shown[i] = stages.Escape(p)
-	}
-	return terminal.Safe(strings.Join(shown, " "))
-}
-
-// printPlan says what --execute would do, what was seen on the keys, who is in the way, and why it would be refused.
-func printPlan(env *environment, plan string, record stages.Record, seen *keysSeen, blockers []stages.Blocker, refused error) error {
-	if env.global.json {
-		doc := map[string]any{
-			"plan": plan, "executed": false, "namespace": record.Namespace, "stage": record.Stage.String(), "epoch": record.Epoch,
-			"blocked_by": blockersJSON(blockers),
-		}
-		if seen != nil {
-			doc["on_the_keys"] = seen.String()
-		}
-		if refused != nil {
-			doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
-		}
-		return json.NewEncoder(env.stdout).Encode(doc)
-	}
-	text := fmt.Sprintf("plan: %s\n", terminal.Safe(plan))
-	if seen != nil {
-		text += fmt.Sprintf("on the keys: %s\n", seen)
-	}
-	for _, b := range blockers {
-		text += fmt.Sprintf("in the way: %s\n", terminal.Safe(b.String()))
-	}
-	if err := env.show(text); err != nil {
-		return err
-	}
-	if refused == nil {
-		env.note("nothing was written; add --execute to do it")
-	}
-	return nil
-}
-
-func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the namespaces of a server or cluster",
-		Long: `list shows every namespace of every master: stage, epoch, how many members
-live, dialect, and keys. "reserved" means that keys are reserved and there is no record: an init was
-stopped in the middle. Run it again, or free the keys with "lockmigrate stage
-delete".`,
-		Example: "  lockmigrate stage list",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error { return listStages(ctx, env, at) })
-		},
-	}
-}
-
-// listedJSON is one row of `stage list --json`.
-type listedJSON struct {
-	Namespace string   `json:"namespace"`
-	Stage     string   `json:"stage"` // reserved: keys without a record
-	Epoch     int64    `json:"epoch"`
-	Members   int      `json:"members"` // that live
-	Dialect   string   `json:"dialect"`
-	Patterns  []string `json:"patterns"`
-}
-
-func listStages(ctx context.Context, env *environment, at *place) error {
-	all, err := at.store.List(ctx)
-	if err != nil {
-		return err
-	}
-	rows := []listedJSON{}
-	for _, one := range all {
-		r := one.View.Record
-		row := listedJSON{Namespace: one.Name, Stage: "reserved", Patterns: []string{}}
-		patterns := one.Reserved
-		if one.Unknown == nil {
-			row.Stage, row.Epoch, row.Dialect, patterns = r.Stage.String(), r.Epoch, r.Dialect, r.Patterns
-			for _, m := range one.View.Members {
-				if m.Lives() {
-					row.Members++
-				}
-			}
-		}
-		for _, p := range patterns {
-			row.Patterns = append(row.Patterns, stages.Escape(p))
-		}
-		rows = append(rows, row)
-	}
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"namespaces": rows})
-	}
-	if len(rows) == 0 {
-		_, err := fmt.Fprintln(env.stdout, "no namespaces")
-		return err
-	}
-	t := terminal.NewTable(terminal.Column{Head: "NAMESPACE"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "MEMBERS", Right: true},
-		terminal.Column{Head: "DIALECT"}, terminal.Column{Head: "KEYS", Wrap: true})
-	for _, r := range rows {
-		t.Row(terminal.Safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), orDash(r.Dialect), terminal.Safe(strings.Join(r.Patterns, " ")))
-	}
-	_, err = io.WriteString(env.stdout, t.Render(env.screen(), env.ink()))
-	return err
-}
-
-func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
-	return &cobra.Command{
-		Use:   "history [flags]",
-		Short: "Show who changed a namespace, when, from where and why",
-		Long: `history shows the last 50 changes of a namespace's record, by the server's
-clock: who created it, moved it, or corrected it, and on which certificate, or
-for which reason, the step rests. The name is $LOCKMIGRATE_BY, or the user and host of the
-command.`,
-		Example: "  lockmigrate stage history --namespace orders",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
-				view, err := at.store.Show(ctx)
-				if err != nil {
-					return err
-				}
-				if env.global.json {
-					return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)})
-				}
-				var b strings.Builder
-				for _, c := range view.Record.History {
-					fmt.Fprintf(&b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
-					if c.Note != "" {
-						fmt.Fprintf(&b, "    %s\n", terminal.Safe(c.Note))
-					}
-				}
-				return env.show(b.String())
-			})
-		},
-	}
 }

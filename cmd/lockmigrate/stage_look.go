@@ -44,10 +44,10 @@ type legacyValue struct {
 // lookRate is how many keys of a server are looked at in a second: a busy one feels more than that (docs/operator.md).
 const lookRate = 50_000
 
-// lookAt goes through the keys that match the patterns. It writes nothing.
-func lookAt(ctx context.Context, env *environment, end *endpoint.Endpoint, patterns []string) (*keysSeen, error) {
+// look goes through the keys that match the patterns. It writes nothing.
+func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error) {
 	seen := &keysSeen{}
-	status := env.status()
+	status := at.env.status()
 	defer status.Clear()
 	count := census.New(census.Options{
 		Match: patterns, GhostAfter: time.Minute, Rate: lookRate,
@@ -59,18 +59,8 @@ func lookAt(ctx context.Context, env *environment, end *endpoint.Endpoint, patte
 			status.Update(func() string { return fmt.Sprintf("stage: looking at the keys, %s so far", thousands(p.Scanned)) })
 		},
 	})
-	masters, err := end.Masters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, addr := range masters {
-		conn, err := end.DialRaw(ctx, addr)
-		if err == nil {
-			err = count.Scan(ctx, conn)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look at the keys of %s: %w", addr, endpoint.Explain(err))
-		}
+	if err := count.All(ctx, at.end); err != nil {
+		return nil, fmt.Errorf("look at the keys: %w", err)
 	}
 	summary := count.Summary()
 	seen.complete, seen.clock, seen.unread, seen.lacks = summary.Complete, summary.Clock, summary.Unread, summary.Lacks

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,54 +31,45 @@ looked for legacy clients on them. It prints its plan, and writes only with
 		Example: `  lockmigrate stage set --namespace orders --shortest-lease 20s --execute
   lockmigrate stage set --namespace orders --match 'lock.order.*' \
       --match 'lock.bill.*' --execute`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
-				return setStage(ctx, env, at, *flags)
-			})
-		},
+		RunE: onStore(env, flags, (*place).set),
 	}
 	describeFlags(cmd, flags)
 	cmd.Flags().Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
 	return cmd
 }
 
-func setStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+func (at *place) set(ctx context.Context) error {
+	flags := at.flags
 	view, err := at.store.Show(ctx)
 	if err != nil {
 		return err
 	}
 	from, to := view.Record, view.Record
-	if flags.epoch != 0 && flags.epoch != from.Epoch {
-		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", from.Epoch, flags.epoch)
+	if err := at.wanted(from); err != nil {
+		return err
 	}
 	if len(flags.match) > 0 {
 		to.Patterns = flags.match
 	}
-	if flags.dialect != "" {
-		to.Dialect = flags.dialect
-	}
-	if flags.shortest != 0 {
-		to.Shortest = flags.shortest
-	}
+	to.Dialect, to.Shortest = cmp.Or(flags.dialect, to.Dialect), cmp.Or(flags.shortest, to.Shortest)
 	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
-	to.Patterns = slices.Clone(to.Patterns)
 	if to, err = checkedRecord(to); err != nil {
 		return err
 	}
 	changes := changed(from, to)
 	if len(changes) == 0 {
-		env.note("namespace %s is so already", at.store.Namespace)
-		return showStage(ctx, env, at.store)
+		at.env.note("namespace %s is so already", at.store.Namespace)
+		return at.show(ctx)
 	}
 	if from.Stage == stages.Modern && stages.Widens(from, to) {
 		return unsafeError("roll back to bridge first, or give these keys a namespace of their own", "at stage modern no pattern can be added: nobody has looked for legacy clients on its keys")
 	}
-	seen, err := lookAt(ctx, env, at.end, to.Patterns)
+	seen, err := at.look(ctx, to.Patterns)
 	if err != nil {
 		return err
 	}
-	refused := forceable(env, seen.speak(to.Dialect), flags.force)
-	plan := fmt.Sprintf("change namespace %s, stage %v, epoch %d to %d: %s", at.store.Namespace, from.Stage, from.Epoch, from.Epoch+1, strings.Join(changes, ", "))
+	refused := at.forceable(seen.speak(to.Dialect))
+	what := fmt.Sprintf("change namespace %s, stage %v, epoch %d to %d: %s", at.store.Namespace, from.Stage, from.Epoch, from.Epoch+1, strings.Join(changes, ", "))
 	blockers, err := at.store.Set(ctx, from.Epoch, from, to, false)
 	if err != nil {
 		return err
@@ -88,24 +78,19 @@ func setStage(ctx context.Context, env *environment, at *place, flags stageFlags
 		refused = unlessAlone(blockers)
 	}
 	if !flags.execute {
-		if err := printPlan(env, plan, from, seen, blockers, refused); err != nil {
-			return err
-		}
-		return refused
+		return at.plan(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused})
 	}
 	if refused != nil {
 		return refused
 	}
-	if to.Note = ""; strings.TrimSpace(flags.force) != "" {
-		to.Note = "forced: " + flags.force
-	}
+	to.Note = flags.forced()
 	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
 		err = unlessAlone(blockers)
 	}
 	if err != nil {
 		return err
 	}
-	return showStage(ctx, env, at.store)
+	return at.show(ctx)
 }
 
 // changed says what differs between two records.
@@ -119,14 +104,11 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.Shortest != to.Shortest {
 		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
 	}
-	if from.ClockLag != to.ClockLag {
-		changes = append(changes, fmt.Sprintf("clock lag %v (now %v)", to.ClockLag, orDefault(from.ClockLag)))
-	}
-	if from.CommandDelay != to.CommandDelay {
-		changes = append(changes, fmt.Sprintf("command delay %v (now %v)", to.CommandDelay, orDefault(from.CommandDelay)))
-	}
-	if from.Yield != to.Yield {
-		changes = append(changes, fmt.Sprintf("yield %v (now %v)", to.Yield, orDefault(from.Yield)))
+	was := timesOf(from)
+	for i, t := range timesOf(to) {
+		if t.d != was[i].d {
+			changes = append(changes, fmt.Sprintf("%s %v (now %s)", t.name, t.d, map[bool]string{true: "the default", false: was[i].d.String()}[was[i].d == 0]))
+		}
 	}
 	return changes
 }
@@ -134,24 +116,22 @@ func changed(from, to stages.Record) (changes []string) {
 // knownClients says what a record knows of the old clients.
 func knownClients(r stages.Record) string {
 	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
-	if r.ClockLag > 0 {
-		text += fmt.Sprintf(", clock lag %v", r.ClockLag)
-	}
-	if r.CommandDelay > 0 {
-		text += fmt.Sprintf(", command delay %v", r.CommandDelay)
-	}
-	if r.Yield > 0 {
-		text += fmt.Sprintf(", yield %v", r.Yield)
+	for _, t := range timesOf(r) {
+		if t.d > 0 {
+			text += fmt.Sprintf(", %s %v", t.name, t.d)
+		}
 	}
 	return text
 }
 
-// orDefault is a time of the record for people.
-func orDefault(d time.Duration) string {
-	if d == 0 {
-		return "the default"
-	}
-	return d.String()
+// namedTime is a time of a record that has a default.
+type namedTime struct {
+	name string // its flag's, with blanks
+	d    time.Duration
+}
+
+func timesOf(r stages.Record) []namedTime {
+	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}}
 }
 
 // unlessAlone refuses what no member may see.
@@ -174,11 +154,7 @@ keys that were reserved. It prints its plan, and writes only with --execute.
 What remains is the number of the last epoch, in the list of namespaces: a
 certificate of this namespace is of no use to a later one of the same name.`,
 		Example: `  lockmigrate stage delete --namespace orders --execute`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withStore(cmd.Context(), env, *flags, func(ctx context.Context, at *place) error {
-				return deleteStage(ctx, env, at, *flags)
-			})
-		},
+		RunE:    onStore(env, flags, (*place).delete),
 	}
 	f := cmd.Flags()
 	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
@@ -186,29 +162,26 @@ certificate of this namespace is of no use to a later one of the same name.`,
 	return cmd
 }
 
-func deleteStage(ctx context.Context, env *environment, at *place, flags stageFlags) error {
+func (at *place) delete(ctx context.Context) error {
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
-		return freeReserved(ctx, env, at, flags, err)
+		return at.free(ctx, err)
 	}
 	if err != nil {
 		return err
 	}
 	r := view.Record
-	if flags.epoch != 0 && flags.epoch != r.Epoch {
-		return failedError(`look at it with "lockmigrate stage"`, "the record is at epoch %d, not %d", r.Epoch, flags.epoch)
+	if err := at.wanted(r); err != nil {
+		return err
 	}
 	blockers, err := at.store.Delete(ctx, r.Epoch, false)
 	if err != nil {
 		return err
 	}
 	refused := unlessAlone(blockers)
-	if !flags.execute {
-		plan := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
-		if err := printPlan(env, plan, r, nil, blockers, refused); err != nil {
-			return err
-		}
-		return refused
+	if !at.flags.execute {
+		what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
+		return at.plan(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: refused})
 	}
 	if refused == nil {
 		if blockers, err = at.store.Delete(ctx, r.Epoch, true); err != nil {
@@ -219,11 +192,11 @@ func deleteStage(ctx context.Context, env *environment, at *place, flags stageFl
 	if refused != nil {
 		return refused
 	}
-	return deleted(env, at.store.Namespace)
+	return at.deleted()
 }
 
-// freeReserved gives up the keys of a namespace without a record, as an init leaves them that was stopped.
-func freeReserved(ctx context.Context, env *environment, at *place, flags stageFlags, noRecord error) error {
+// free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
+func (at *place) free(ctx context.Context, noRecord error) error {
 	all, err := at.store.List(ctx)
 	if err != nil {
 		return err
@@ -232,20 +205,18 @@ func freeReserved(ctx context.Context, env *environment, at *place, flags stageF
 	if i < 0 {
 		return noRecord
 	}
-	if !flags.execute {
-		plan := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
-		return printPlan(env, plan, stages.Record{Namespace: at.store.Namespace}, nil, nil, nil)
+	if !at.flags.execute {
+		what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
+		return at.plan(plan{what: what})
 	}
 	if _, err := at.store.Delete(ctx, 0, true); err != nil {
 		return err
 	}
-	return deleted(env, at.store.Namespace)
+	return at.deleted()
 }
 
-func deleted(env *environment, namespace string) error {
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"namespace": namespace, "deleted": true})
-	}
-	_, err := fmt.Fprintf(env.stdout, "namespace %s is deleted\n", namespace)
-	return err
+func (at *place) deleted() error {
+	return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {
+		fmt.Fprintf(b, "namespace %s is deleted\n", at.store.Namespace)
+	})
 }

@@ -72,7 +72,7 @@ func (o operator) reported(members int) {
 	o.t.Helper()
 	redistest.Await(o.t, "reports of all members", 20*time.Second, func() bool {
 		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
-		var doc stageJSON
+		var doc stages.Document
 		require.NoError(o.t, json.Unmarshal([]byte(stdout), &doc))
 		return len(doc.Members) == members && len(doc.Changing) == 0
 	})
@@ -288,7 +288,7 @@ func TestForwardBackForwardComplete(t *testing.T) {
 			o.runs(exitDone, append(args, "--wait", "--timeout", "30s", "--execute")...)
 		}
 		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
-		var doc stageJSON
+		var doc stages.Document
 		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 		assert.Equal(t, to, doc.Stage)
 		assert.Empty(t, doc.Changing)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -36,7 +36,8 @@ value, before it is made. Interrupt it at any time, and run it again: what is cl
 candidate any more.`,
 		Example: `  lockmigrate sweep --match 'lock:*'
   lockmigrate sweep --match 'lock:*' --ghost-after 1m --execute --rate 50`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runSweep(cmd.Context(), env, opts, journal) },
+		PreRunE: func(*cobra.Command, []string) error { return checkSweepOptions(opts) },
+		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runSweep(ctx, env, end, opts, journal) }),
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; needed with --execute")
@@ -67,15 +68,7 @@ func checkSweepOptions(o sweep.Options) error {
 	return nil
 }
 
-func runSweep(ctx context.Context, env *environment, opts sweep.Options, file string) error {
-	if err := checkSweepOptions(opts); err != nil {
-		return err
-	}
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
+func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opts sweep.Options, file string) error {
 	if opts.Execute {
 		journal, err := sweep.OpenJournal(file)
 		if err != nil {
@@ -120,7 +113,7 @@ func runSweep(ctx context.Context, env *environment, opts sweep.Options, file st
 
 func printSweepEntry(env *environment, e sweep.Entry) error {
 	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(e)
+		return env.encode(e)
 	}
 	what := string(e.Action)
 	switch {
@@ -142,7 +135,7 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 
 func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
 	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"summary": s})
+		return env.encode(map[string]any{"summary": s})
 	}
 	text := fmt.Sprintf("%s keys in %.1f s, %s candidates%s\n", thousands(s.Scanned), s.Seconds, thousands(s.Candidates), listed(s.ByFormat))
 	if s.Executed {

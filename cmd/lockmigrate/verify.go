@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +70,7 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
+			look := verify.Run
 			switch {
 			case pcap != "" && opts.Whole:
 				return usageError("choose one", "--pcap is read in place of MONITOR")
@@ -80,9 +82,14 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 						return usageError("leave it out, or read a capture as it is written: --pcap -", "--%s says nothing of a capture's file", name)
 					}
 				}
-				return verifyFile(cmd.Context(), env, opts, pcap, out)
+				in, err := os.Open(pcap)
+				if err != nil {
+					return failedError("name a file that tcpdump wrote", "%w", err)
+				}
+				defer in.Close()
+				opts.Capture, look = in, readCapture(pcap)
 			}
-			return runVerify(cmd.Context(), env, opts, out)
+			return runVerify(cmd.Context(), env, opts, out, look)
 		},
 	}
 	f := cmd.Flags()
@@ -109,23 +116,20 @@ func checkVerify(o *verify.Options) error {
 		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
 	case o.Longest < 0 || o.Burst < 0:
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
+	case slices.Contains(o.Trusted, ""):
+		return usageError("give a name such as orders-go", "a --trust-user name is empty")
+	case slices.Contains(o.Match, ""):
+		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
 		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
-	}
-	for _, u := range o.Trusted {
-		if u == "" {
-			return usageError("give a name such as orders-go", "a --trust-user name is empty")
-		}
-	}
-	for _, p := range o.Match {
-		if p == "" {
-			return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
-		}
 	}
 	return nil
 }
 
-func runVerify(ctx context.Context, env *environment, opts verify.Options, file string) error {
+// verification is a way to a certificate.
+type verification = func(context.Context, *endpoint.Endpoint, verify.Options) (verify.Certificate, error)
+
+func runVerify(ctx context.Context, env *environment, opts verify.Options, file string, look verification) error {
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
@@ -151,7 +155,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 		}
 	}
 	opts.Warn = func(text string) { env.note("%s", terminal.Safe(text)) }
-	cert, err := verify.Run(ctx, end, opts)
+	cert, err := look(ctx, end, opts)
 	status.Clear()
 	if err != nil {
 		return err
@@ -159,28 +163,15 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	return concludeVerify(env, cert, file)
 }
 
-// verifyFile judges a capture's file.
-func verifyFile(ctx context.Context, env *environment, opts verify.Options, pcap, file string) error {
-	in, err := os.Open(pcap)
-	if err != nil {
-		return failedError("name a file that tcpdump wrote", "%w", err)
-	}
-	defer in.Close()
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
-	if opts.Capture = in; opts.CapturePort == 0 {
-		if opts.CapturePort, err = portOf(end); err != nil {
-			return err
+// readCapture judges a capture's file.
+func readCapture(name string) verification {
+	return func(ctx context.Context, end *endpoint.Endpoint, opts verify.Options) (verify.Certificate, error) {
+		cert, err := verify.ReadCapture(ctx, end, opts)
+		if err != nil {
+			err = failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
 		}
+		return cert, err
 	}
-	cert, err := verify.ReadCapture(ctx, end, opts)
-	if err != nil {
-		return failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", pcap, err)
-	}
-	return concludeVerify(env, cert, file)
 }
 
 // portOf is the port of a single server.
@@ -245,7 +236,7 @@ func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error
 	}
 	opts := s.Options
 	opts.Resume = &s
-	return runVerify(cmd.Context(), env, opts, s.Out)
+	return runVerify(cmd.Context(), env, opts, s.Out, verify.Run)
 }
 
 // printSaved says how far a run is.
@@ -253,37 +244,32 @@ func printSaved(env *environment, s verify.Saved) error {
 	known := s.Known()
 	asked, looked := time.Duration(known.AskedSeconds*float64(time.Second)), time.Duration(known.LookedSeconds*float64(time.Second))
 	lost := append([]string{}, s.Lost()...)
-	if env.global.json {
-		doc := struct {
-			Namespace string          `json:"namespace,omitempty"`
-			Saved     time.Time       `json:"saved"`
-			Asked     float64         `json:"asked_seconds"`
-			Looked    float64         `json:"looked_seconds"`
-			Gaps      []verify.Gap    `json:"gaps"`
-			Clients   []verify.Client `json:"legacy_clients"`
-			Lost      []string        `json:"cannot_be_discharged"`
-			Out       string          `json:"out"`
-		}{s.Options.Namespace, s.At, known.AskedSeconds, known.LookedSeconds, append([]verify.Gap{}, known.Gaps...), append([]verify.Client{}, known.Seen...), lost, s.Out}
-		if err := json.NewEncoder(env.stdout).Encode(doc); err != nil {
-			return err
-		}
-	} else {
-		var b strings.Builder
-		fmt.Fprintf(&b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
+	doc := struct {
+		Namespace string          `json:"namespace,omitempty"`
+		Saved     time.Time       `json:"saved"`
+		Asked     float64         `json:"asked_seconds"`
+		Looked    float64         `json:"looked_seconds"`
+		Gaps      []verify.Gap    `json:"gaps"`
+		Clients   []verify.Client `json:"legacy_clients"`
+		Lost      []string        `json:"cannot_be_discharged"`
+		Out       string          `json:"out"`
+	}{s.Options.Namespace, s.At, known.AskedSeconds, known.LookedSeconds, append([]verify.Gap{}, known.Gaps...), append([]verify.Client{}, known.Seen...), lost, s.Out}
+	err := env.print(doc, func(b *strings.Builder) {
+		fmt.Fprintf(b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
 		for _, g := range known.Gaps {
 			what := "not counted: the counters show that nothing ran"
 			if g.Restarted != "" {
 				what = "the window began again: " + terminal.Safe(g.Restarted)
 			}
-			fmt.Fprintf(&b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), env.indented(what, 9))
+			fmt.Fprintf(b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), env.indented(what, 9))
 		}
 		for _, why := range lost {
-			fmt.Fprintf(&b, "open     %s\n", env.indented(why, 9))
+			fmt.Fprintf(b, "open     %s\n", env.indented(why, 9))
 		}
-		printClients(&b, known.Seen)
-		if err := env.show(b.String()); err != nil {
-			return err
-		}
+		printClients(b, known.Seen)
+	})
+	if err != nil {
+		return err
 	}
 	if len(known.Seen) > 0 {
 		return unsafeError("find it by its address; the run goes on, and its verdict will be seen", "a legacy client is still there")
@@ -294,7 +280,10 @@ func printSaved(env *environment, s verify.Saved) error {
 // writeFile writes beside a file's place and moves it there, so that no reader finds half of it.
 func writeFile(file string, write func(io.Writer) error) error {
 	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
-	if err != nil {
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		return usageError("name another file", "%s: %w", file, where.Err)
+	} else if err != nil {
 		return failedError("check the folder", "%w", err)
 	}
 	defer os.Remove(temp.Name())
@@ -324,50 +313,46 @@ func (env *environment) indented(text string, column int) string {
 }
 
 func printCertificate(env *environment, c verify.Certificate) error {
-	if env.global.json {
-		return c.Write(env.stdout)
-	}
-	var b strings.Builder
-	ink := env.ink()
-	verdict := strings.ToUpper(string(c.Verdict))
-	switch c.Verdict {
-	case verify.NoneSeen:
-		verdict = ink.Good(verdict)
-	case verify.Seen:
-		verdict = ink.Bad(verdict)
-	default:
-		verdict = ink.Warn(verdict)
-	}
-	fmt.Fprintf(&b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
-		c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
-	if c.Namespace != "" {
-		fmt.Fprintf(&b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
-	}
-	if len(c.Patterns) > 0 {
-		var shown []string
-		for _, p := range c.Patterns {
-			shown = append(shown, terminal.Quoted(p))
+	return env.print(pretty{c}, func(b *strings.Builder) {
+		ink := env.ink()
+		verdict := strings.ToUpper(string(c.Verdict))
+		switch c.Verdict {
+		case verify.NoneSeen:
+			verdict = ink.Good(verdict)
+		case verify.Seen:
+			verdict = ink.Bad(verdict)
+		default:
+			verdict = ink.Warn(verdict)
 		}
-		fmt.Fprintf(&b, "keys     %s\n", strings.Join(shown, " "))
-	}
-	for _, s := range c.Servers {
-		fmt.Fprintf(&b, "server   %s run %.8s %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, terminal.Safe(s.Is), s.SetNX, s.GetSet, s.Rejected)
-	}
-	b.WriteString("\nobligations\n")
-	for _, o := range c.Obligations {
-		fmt.Fprintf(&b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
-	}
-	b.WriteString("\nsources\n")
-	for _, s := range c.Sources {
-		fmt.Fprintf(&b, "  %-13s %-7s %s\n", s.Name, s.State, env.indented(s.Found, 24))
-	}
-	printClients(&b, c.LegacyClients)
-	b.WriteString("\nwhat this cannot know\n")
-	for _, r := range c.ResidualRisks {
-		fmt.Fprintf(&b, "  - %s\n", env.indented(r, 4))
-	}
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+		fmt.Fprintf(b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
+			c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
+		if c.Namespace != "" {
+			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
+		}
+		if len(c.Patterns) > 0 {
+			var shown []string
+			for _, p := range c.Patterns {
+				shown = append(shown, terminal.Quoted(p))
+			}
+			fmt.Fprintf(b, "keys     %s\n", strings.Join(shown, " "))
+		}
+		for _, s := range c.Servers {
+			fmt.Fprintf(b, "server   %s run %.8s %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, terminal.Safe(s.Is), s.SetNX, s.GetSet, s.Rejected)
+		}
+		b.WriteString("\nobligations\n")
+		for _, o := range c.Obligations {
+			fmt.Fprintf(b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
+		}
+		b.WriteString("\nsources\n")
+		for _, s := range c.Sources {
+			fmt.Fprintf(b, "  %-13s %-7s %s\n", s.Name, s.State, env.indented(s.Found, 24))
+		}
+		printClients(b, c.LegacyClients)
+		b.WriteString("\nwhat this cannot know\n")
+		for _, r := range c.ResidualRisks {
+			fmt.Fprintf(b, "  - %s\n", env.indented(r, 4))
+		}
+	})
 }
 
 // printClients names the legacy clients that were seen.

@@ -76,6 +76,14 @@ func matchClass(pattern string, p int, c byte) (next int, ok bool) {
 	}
 }
 
+// Any is MatchAny of these patterns, nil where there are none.
+func Any(patterns []string) func(key string) bool {
+	if len(patterns) == 0 {
+		return nil
+	}
+	return func(key string) bool { return MatchAny(patterns, key) }
+}
+
 // MatchAny tells whether a key matches one of the patterns.
 func MatchAny[K string | []byte](patterns []string, key K) bool {
 	for _, p := range patterns {

@@ -1,5 +1,7 @@
 package glob
 
+import "strings"
+
 // Meet returns a key that matches both patterns, and whether there is one. It prefers printable bytes.
 func Meet(a, b string) (key string, ok bool) {
 	x, y := elements(a), elements(b)
@@ -83,19 +85,37 @@ func common(a, b *element) (byte, bool) {
 	return 0, false
 }
 
-// Covers tells whether the pattern surely matches every key that the narrower one matches. It may say no
-// where a longer proof would find a yes.
+// Covers tells whether every key that the narrower pattern matches matches the wide one. It may say no where the answer is
+// yes, never the other way round: of patterns with classes or backslashes, only the same one is covered, and those
+// that begin with the text of a wide pattern that ends with its only star.
 func Covers(wide, narrow string) bool {
+	const special = `*?[]\`
 	if wide == narrow {
 		return true
 	}
-	head := 0
-	for head < len(wide) && head < len(narrow) && wide[head] == narrow[head] {
-		switch wide[head] {
-		case '*', '?', '[', '\\':
+	if head, open := strings.CutSuffix(wide, "*"); open && !strings.ContainsAny(head, special) && strings.HasPrefix(narrow, head) {
+		return true
+	}
+	if strings.ContainsAny(wide+narrow, `[]\`) {
+		return false
+	}
+	// The wide pattern matches the narrow one's text, in which * and ? count as letters of their own. Only a * takes a *, and only
+	// a * or a ? takes a ?.
+	w, n := 0, 0
+	star, resume := -1, 0
+	for n < len(narrow) {
+		switch {
+		case w < len(wide) && wide[w] == '*':
+			star, resume = w, n
+			w++
+		case w < len(wide) && narrow[n] != '*' && (wide[w] == '?' || wide[w] == narrow[n]):
+			w, n = w+1, n+1
+		case star >= 0:
+			resume++
+			w, n = star+1, resume
+		default:
 			return false
 		}
-		head++
 	}
-	return wide[head:] == "*"
+	return strings.Trim(wide[w:], "*") == ""
 }

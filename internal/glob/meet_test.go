@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestMeet compares the key that Meet finds, or its no, with Match over all short keys.
@@ -47,15 +48,75 @@ func TestMeet(t *testing.T) {
 	assert.Less(t, met, 4500)
 }
 
-// TestCovers wants every key of the narrower pattern in the wider one.
-func TestCovers(t *testing.T) {
+// TestMatch has the cases that a namespace lives by.
+func TestMatch(t *testing.T) {
 	for _, c := range []struct {
-		wide, narrow string
+		pattern, key string
 		want         bool
 	}{
-		{"*", "cache:*", true}, {"cache:*", "cache:*", true}, {"cache:*", "cache:x*", true}, {"cache:*", "cach*", false},
-		{"c?che:*", "c?che:x*", false}, {"cache:*", "cache:", true}, {"cache", "cache:*", false},
+		{"lock.*", "lock.", true}, {"lock.*", "lock.a", true}, {"lock.*", "Lock.a", false}, {"lock.*", "lock", false},
+		{"*.lock", "a.lock", true}, {"*.lock", "a.lock.b", false}, {"a*b*c", "abc", true}, {"a*b*c", "aXbYbZc", true},
+		{"a*b*c", "aXcYb", false}, {"a?c", "abc", true}, {"a?c", "ac", false}, {"a*", "a", true}, {"a", "a", true}, {"a", "ab", false},
+		{"*a?", "xxab", true}, {"*a?", "a", false}, {"a**b", "ab", true}, {"a*a", "a", false}, {"*", "anything", true},
 	} {
-		assert.Equal(t, c.want, Covers(c.wide, c.narrow), "%q over %q", c.wide, c.narrow)
+		assert.Equal(t, c.want, Match(c.pattern, c.key), "%q and %q", c.pattern, c.key)
 	}
+}
+
+// TestMeetTells has the patterns of namespaces that may have a key in common.
+func TestMeetTells(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"lock.*", "lock.order.*", true}, {"lock.*", "bills.*", false}, {"*.order", "lock.*", true}, {"a?c", "ab*", true},
+		{"a", "a", true}, {"a", "b", false}, {"a*b", "b*a", false}, {"*a*", "*b*", true}, {"??", "a*", true}, {"?", "ab", false},
+		{"*a*a*a*a*a*b", "a*a*a*a*a*a*", true}, {"", "*", true}, {"", "?", false},
+	} {
+		_, ok := Meet(c.a, c.b)
+		_, back := Meet(c.b, c.a)
+		assert.Equal(t, [2]bool{c.want, c.want}, [2]bool{ok, back}, "%q and %q, and the other way round", c.a, c.b)
+	}
+}
+
+// TestCovers wants every key of the narrower pattern in the wider one, and a no in each case of doubt.
+func TestCovers(t *testing.T) {
+	for _, c := range []struct {
+		outer, inner string
+		want         bool
+	}{
+		{"lock.order.*", "lock.order.*", true}, {"lock.*", "lock.order.*", true}, {"*", "lock.order.*", true}, {"*order*", "lock.order.*", true},
+		{"lock.order.9*", "lock.order.*", false}, {"lock.order.*", "lock.*", false}, {"lock.order.?", "lock.order.*", false},
+		{"lock.order.*", "lock.order.?", true}, {"lock.order.?", "lock.order.?", true}, {"lock.order.?", "lock.order.1", true}, {"lock.order.1", "lock.order.?", false},
+		{"a*b*c", "a*c", false}, {"a*c", "a*b*c", true}, {"*a", "*aa", true}, {"*aa", "*a", false}, {"a*", "a", true}, {"a", "a*", false},
+		{"[ab]*", "[ab]*", true}, {"[ab]*", "a*", false}, {"a*", `a\*`, true}, {"a*", "a[bc]", true}, {"?*", "a[bc]", false}, {"", "", true}, {"**", "*", true}, {"?*", "*", false}, {"*?", "?", true},
+		{"*", "cache:*", true}, {"cache:*", "cache:*", true}, {"cache:*", "cache:x*", true}, {"cache:*", "cach*", false},
+		{"c?che:*", "c?che:x*", true}, {"cache:*", "cache:", true}, {"cache", "cache:*", false},
+	} {
+		assert.Equal(t, c.want, Covers(c.outer, c.inner), "%q in %q", c.inner, c.outer)
+	}
+	// Whatever lies within by the rule lies within by the server's matching.
+	const letters = "aab**?[]\\"
+	random := rand.New(rand.NewPCG(1, 2))
+	text := func(from string) string {
+		b := make([]byte, random.IntN(6))
+		for i := range b {
+			b[i] = from[random.IntN(len(from))]
+		}
+		return string(b)
+	}
+	within := 0
+	for range 20_000 {
+		outer, inner := text(letters), text(letters)
+		if !Covers(outer, inner) {
+			continue
+		}
+		within++
+		for range 20 {
+			if key := text("ab"); Match(inner, key) {
+				require.True(t, Match(outer, key), "%q matches %q, not %q", key, inner, outer)
+			}
+		}
+	}
+	assert.Greater(t, within, 1000)
 }

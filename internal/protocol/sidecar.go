@@ -16,7 +16,7 @@ const (
 	SidecarOld                    // sidecar_old.lua: SETNX, SET, GETSET in stage legacy
 )
 
-// The codes of SidecarKeep. Int2 is how long the lock lasts, in milliseconds; of the last two how many DELs are still owed.
+// The codes of SidecarKeep. Int2 is how long the lock lasts, in milliseconds; of the last two how many DELs are still owed. Text is the token of the first two: another grant has another.
 const (
 	KeepDone    = 1
 	KeepRepair  = 2  // one of the two keys was gone and is set again

@@ -39,9 +39,13 @@ local function holds(name)
   return nil
 end
 
-local mine, seen = holds(key)
-local whose = holds(guard)
-if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+local found = redis.pcall('MGET', key, guard) -- one command for the usual answer: both are ours
+local mine, seen, whose = found[1] == value, value, found[2] == value
+if not mine or not whose then
+  mine, seen = holds(key)
+  whose = holds(guard)
+  if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+end
 
 -- free() deletes what is ours.
 local function free()

@@ -7,8 +7,8 @@
 -- WORD name       of the sidecar
 -- WORD ttl        in milliseconds, of a lock whose client wrote no expiry; 0 renews none
 -- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
--- Reply    {1, ms}              held for so long, as it should be
---          {2, ms}              repaired: one of the two keys was gone and is set again
+-- Reply    {1, ms, 0, token}    held for so long, as it should be; another grant has another token
+--          {2, ms, 0, token}    repaired: one of the two keys was gone and is set again
 --          {-1, ms, 0, value}   displaced: the guard is ours, the key holds that value; neither is changed
 --          {0, n}               nothing of ours; n grants ended without a DEL
 --          {3, n}               the same, and a legacy expiry or a token of the client itself stands on the key
@@ -37,6 +37,6 @@ if s.ends == '0' and ttl ~= '0' then
   if owner == mine then redis.call('PEXPIRE', guard, ttl) end
   if seen == mine then redis.call('PEXPIRE', key, ttl) end
 end
-if owner == mine and seen == mine then return {1, left} end
+if owner == mine and seen == mine then return {1, left, 0, mine} end
 redis.call('SET', owner == mine and key or guard, mine, 'PX', left)
-return {2, left}
+return {2, left, 0, mine}

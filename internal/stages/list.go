@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -81,9 +82,7 @@ func (s *Store) list(ctx context.Context) (list, error) {
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			return l, fmt.Errorf("the list of namespaces: %s: %w", name, err)
 		}
-		for i, p := range e.Patterns {
-			e.Patterns[i] = Unescape(p)
-		}
+		e.Patterns = UnescapeAll(e.Patterns)
 		l.entries[name] = e
 	}
 	return l, nil
@@ -94,10 +93,7 @@ func (s *Store) write(ctx context.Context, l list, e *entry) error {
 	text := []byte{}
 	if e != nil {
 		packed := *e
-		packed.Patterns = make([]string, len(e.Patterns))
-		for i, p := range e.Patterns {
-			packed.Patterns[i] = Escape(p)
-		}
+		packed.Patterns = EscapeAll(e.Patterns)
 		var err error
 		if text, err = json.Marshal(packed); err != nil {
 			return err
@@ -236,7 +232,7 @@ func (s *Store) checkOthers(ctx context.Context, l list, patterns []string) erro
 		}
 		for _, theirs := range slices.Concat(other.Reserved, other.View.Record.Patterns) {
 			for _, mine := range patterns {
-				if Overlap(mine, theirs) {
+				if _, meet := glob.Meet(mine, theirs); meet {
 					return fmt.Errorf("%w: %q here, %q of namespace %s", ErrOverlap, mine, theirs, other.Name)
 				}
 			}

@@ -7,56 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 )
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
-// character.
-func (r Record) Covers(key string) bool {
-	for _, p := range r.Patterns {
-		if Match(p, key) {
-			return true
-		}
-	}
-	return false
-}
-
-// Match tells whether a pattern matches a key. Only * and ? are special in it.
-func Match(pattern, key string) bool {
-	for {
-		star := strings.IndexByte(pattern, '*')
-		if star < 0 {
-			return len(pattern) == len(key) && same(pattern, key)
-		}
-		if len(key) < star || !same(pattern[:star], key[:star]) {
-			return false
-		}
-		pattern, key = pattern[star+1:], key[star:]
-		if pattern == "" {
-			return true
-		}
-		// The first place where the text up to the next star fits is as good as any later one, except
-		// for the last text, which must end the key.
-		next := strings.IndexByte(pattern, '*')
-		if next < 0 {
-			return len(key) >= len(pattern) && same(pattern, key[len(key)-len(pattern):])
-		}
-		for !(len(key) >= next && same(pattern[:next], key[:next])) {
-			if len(key) < next || key == "" {
-				return false
-			}
-			key = key[1:]
-		}
-	}
-}
-
-func same(pattern, text string) bool {
-	for i := range len(pattern) {
-		if pattern[i] != '?' && pattern[i] != text[i] {
-			return false
-		}
-	}
-	return true
-}
+// character; CheckPatterns refuses what else is special for the server.
+func (r Record) Covers(key string) bool { return glob.MatchAny(r.Patterns, key) }
 
 // CheckPatterns tells whether patterns can describe a namespace's keys.
 func CheckPatterns(patterns []string) error {
@@ -71,7 +28,7 @@ func CheckPatterns(patterns []string) error {
 			return fmt.Errorf("pattern %q covers every key of the server", p)
 		}
 		for _, own := range []string{RecordKey("*"), MembersKey("*"), ListKey} {
-			if Overlap(p, own) {
+			if _, meet := glob.Meet(p, own); meet {
 				return fmt.Errorf("pattern %q covers the keys of the namespaces themselves", p)
 			}
 		}
@@ -118,19 +75,26 @@ func Unescape(text string) string {
 	}
 }
 
-func packPatterns(patterns []string) (string, error) {
-	escaped := make([]string, len(patterns))
-	for i, p := range patterns {
-		escaped[i] = Escape(p)
+// EscapeAll is Escape of each pattern.
+func EscapeAll(patterns []string) []string { return each(patterns, Escape) }
+
+// UnescapeAll undoes EscapeAll.
+func UnescapeAll(texts []string) []string { return each(texts, Unescape) }
+
+func each(all []string, change func(string) string) []string {
+	out := make([]string, len(all))
+	for i, one := range all {
+		out[i] = change(one)
 	}
-	text, err := json.Marshal(escaped)
+	return out
+}
+
+func packPatterns(patterns []string) (string, error) {
+	text, err := json.Marshal(EscapeAll(patterns))
 	return string(text), err
 }
 
 func unpackPatterns(text string) (patterns []string, err error) {
 	err = json.Unmarshal([]byte(text), &patterns)
-	for i, p := range patterns {
-		patterns[i] = Unescape(p)
-	}
-	return patterns, err
+	return UnescapeAll(patterns), err
 }

@@ -483,22 +483,6 @@ func (c *crashingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func TestMatch(t *testing.T) {
-	for _, c := range []struct {
-		pattern, key string
-		want         bool
-	}{
-		{"lock.*", "lock.", true}, {"lock.*", "lock.a", true}, {"lock.*", "Lock.a", false}, {"lock.*", "lock", false},
-		{"*.lock", "a.lock", true}, {"*.lock", "a.lock.b", false}, {"a*b*c", "abc", true}, {"a*b*c", "aXbYbZc", true},
-		{"a*b*c", "aXcYb", false}, {"a?c", "abc", true}, {"a?c", "ac", false}, {"a*", "a", true}, {"a", "a", true}, {"a", "ab", false},
-		{"*a?", "xxab", true}, {"*a?", "a", false}, {"a**b", "ab", true}, {"a*a", "a", false}, {"*", "anything", true},
-	} {
-		if got := Match(c.pattern, c.key); got != c.want {
-			t.Errorf("Match(%q, %q) = %v", c.pattern, c.key, got)
-		}
-	}
-}
-
 func TestPatternsAndNamesAreChecked(t *testing.T) {
 	for pattern, good := range map[string]bool{"lock.*": true, "{7}*": true, "*": false, "": false, "[ab]": false, "lockmigrate:*": false, "**": false, "*stage": false} {
 		if err := CheckPatterns([]string{pattern}); (err == nil) != good {
@@ -508,21 +492,6 @@ func TestPatternsAndNamesAreChecked(t *testing.T) {
 	for name, good := range map[string]bool{"orders": true, "a.b_c:d-1": true, "": false, "a b": false, "{a}": false, strings.Repeat("a", 101): false} {
 		if err := CheckName(name); (err == nil) != good {
 			t.Errorf("%q: %v", name, err)
-		}
-	}
-}
-
-func TestOverlap(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{"lock.*", "lock.order.*", true}, {"lock.*", "bills.*", false}, {"*.order", "lock.*", true}, {"a?c", "ab*", true},
-		{"a", "a", true}, {"a", "b", false}, {"a*b", "b*a", false}, {"*a*", "*b*", true}, {"??", "a*", true}, {"?", "ab", false},
-		{"*a*a*a*a*a*b", "a*a*a*a*a*a*", true}, {"", "*", true}, {"", "?", false},
-	} {
-		if got := Overlap(c.a, c.b); got != c.want || Overlap(c.b, c.a) != got {
-			t.Errorf("Overlap(%q, %q) = %v, and %v the other way round", c.a, c.b, got, Overlap(c.b, c.a))
 		}
 	}
 }

@@ -93,14 +93,16 @@ func (l *look) found() {
 	l.misses = 0
 }
 
-// missed has the next reads sleep at once. Where others want the processor, a look can cost a time slice: then it is many.
+// missed has the next reads sleep at once: twice as many after each look in vain. Where others want the processor, a look can
+// cost a time slice: then it is many at once.
 func (l *look) missed(took time.Duration) {
-	const most = 8
+	const many, most = 8, 12
 	if l.misses++; took > 8*lookFor {
-		l.misses = most
+		l.misses = max(l.misses, many)
 	}
+	l.misses = min(l.misses, most)
 	if l.misses > 1 {
-		l.skip = 16 << min(l.misses, most)
+		l.skip = 1 << l.misses
 	}
 }
 

@@ -1,14 +1,20 @@
 package pipeline
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -50,4 +56,114 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAServerWithNothingToDoIsAskedAtOnce: the first command after a pause goes out alone, however many callers there were lately.
+// While the server works on it, half of the crowd makes the next write.
+func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
+	for _, procs := range []int{1, 2} {
+		f := newFake()
+		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k.conn, k.procs, k.crowd, k.timer = f, procs, 8, time.NewTimer(time.Hour) // no writer runs
+		writes := func(commands int) int {
+			for range commands {
+				ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+				require.True(t, ok && err == nil)
+			}
+			return f.writes()
+		}
+		require.Equal(t, 1, writes(1))
+		require.Equal(t, 1, writes(3))
+		require.Equal(t, 2, writes(1))
+		require.Equal(t, 5, f.sent())
+	}
+}
+
+func TestBatchWithinABound(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := open(t, s.Addr, func(o *Options) { o.Bound = 64 })
+		s.Do("SET", "k", "token")
+		commands := make([]protocol.Command, 500)
+		for i := range commands {
+			commands[i] = protocol.Command{Op: protocol.Get, Key: "k"}
+			if i%2 == 1 {
+				commands[i] = protocol.Command{Op: protocol.CompareDel, Key: "absent", Value: "token"}
+			}
+		}
+		next := 0
+		l.Batch(t.Context(), commands, func(i int, reply protocol.Reply, err error) {
+			assert.Equal(t, next, i)
+			next++
+			assert.NoError(t, err)
+			want := protocol.Reply{Kind: protocol.Text, Text: "token"}
+			if i%2 == 1 {
+				want = protocol.Reply{Kind: protocol.Integer}
+			}
+			assert.Equal(t, want, reply)
+		})
+		assert.Equal(t, len(commands), next)
+	})
+}
+
+// Callers who fill the pipeline, and those who queue up for a place, keep no batch waiting.
+func TestBatchHasRoomOfItsOwn(t *testing.T) {
+	f := newFake()
+	l := over(t, f, func(o *Options) { o.Bound = 8 })
+	var callers []<-chan error
+	for range 12 {
+		callers = append(callers, ask(t.Context(), l, "OTHERS"))
+	}
+	eventually(t, "the pipeline is full", func() bool { return f.sent() == 8 })
+	k := l.only.link.Load()
+	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
+	done := make(chan int)
+	go func() {
+		answers := 0
+		l.Batch(t.Context(), twentyGets()[:6], func(_ int, reply protocol.Reply, err error) {
+			assert.NoError(t, err)
+			answers++
+		})
+		done <- answers
+	}()
+	eventually(t, "a batch is sent as far as half the bound", func() bool { return f.sent() == 12 })
+	for range 18 {
+		f.replies <- "OK"
+	}
+	assert.Equal(t, 6, <-done)
+	for _, caller := range callers {
+		assert.NoError(t, <-caller)
+	}
+}
+
+func TestCancelledBatch(t *testing.T) {
+	f := newFake()
+	l := over(t, f, func(o *Options) { o.Bound = 8 })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		eventually(t, "the window is under way", func() bool { return f.sent() == 4 })
+		f.replies <- "OK"
+		eventually(t, "one more", func() bool { return f.sent() == 5 })
+		cancel()
+	}()
+	var good, without, never int
+	l.Batch(ctx, twentyGets(), func(_ int, _ protocol.Reply, err error) {
+		switch {
+		case err == nil:
+			good++
+		case errors.Is(err, driver.ErrNotSent):
+			never++
+		default:
+			without++
+		}
+	})
+	assert.Equal(t, [3]int{1, 4, 15}, [3]int{good, without, never})
+	_ = f.Close()
+}
+
+func twentyGets() []protocol.Command {
+	commands := make([]protocol.Command, 20)
+	for i := range commands {
+		commands[i] = protocol.Command{Op: protocol.Get, Key: "k"}
+	}
+	return commands
 }

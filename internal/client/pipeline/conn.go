@@ -36,7 +36,8 @@
 // One goroutine reads. A write is worth its system call when half of the crowd is in it: then one half of the callers is
 // answered by the server while the other half gets its next commands ready, and neither side waits. The crowd is the
 // largest number of calls that were queued or unanswered at once lately. The caller whose command completes a half writes it
-// itself, which saves two switches between goroutines; a caller that is alone always does. What stays behind is for the
+// itself, which saves two switches between goroutines; a caller that is alone always does. So does one that finds the server with
+// nothing to do: a server that sleeps costs both sides more than a short write. What stays behind is for the
 // writer. It yields once before it takes what is queued: everybody whom the last replies have woken then gets into the same
 // write. A write blocks only when the socket's buffer is full, and a caller would then not hear its context: so callers
 // write only while few bytes are unanswered.

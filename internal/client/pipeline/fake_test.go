@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // fake is a redis.Conn in memory whose writes and replies the test controls.
@@ -101,4 +106,49 @@ func (f *fake) ReceiveWithTimeout(time.Duration) (any, error) { return f.Receive
 
 func (f *fake) DoWithTimeout(_ time.Duration, name string, args ...any) (any, error) {
 	return f.Do(name, args...)
+}
+
+func open(t testing.TB, addr string, change func(*Options)) *Conn {
+	o := Options{
+		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
+		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
+	}
+	if change != nil {
+		change(&o)
+	}
+	l := New(o)
+	t.Cleanup(func() { l.Close(); l.Wait() })
+	return l
+}
+
+// over opens a Conn over a connection in memory.
+func over(t testing.TB, f *fake, change func(*Options)) *Conn {
+	return open(t, "", func(o *Options) {
+		o.Dial = f.dial
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+// ask sends a command of that name and returns the channel that its error comes on.
+func ask(ctx context.Context, l *Conn, name string) <-chan error {
+	got := make(chan error, 1)
+	go func() {
+		_, err := l.Request(ctx, wire.Plain(name))
+		got <- err
+	}()
+	return got
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	require.Eventually(t, is, 10*time.Second, 100*time.Microsecond, what)
+}
+
+// queuedUp waits until n commands wait for the writer.
+func queuedUp(t testing.TB, l *Conn, n uint32) {
+	t.Helper()
+	k := l.only.link.Load()
+	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
 }

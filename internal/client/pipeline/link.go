@@ -102,7 +102,8 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	k.push(c)
 	k.watch()
 	k.count()
-	if n := k.tail - k.next; !c.batched && !k.writing && n >= k.enough() && n <= ownCalls && k.bytes <= ownBytes {
+	worth := k.head == k.next || k.tail-k.next >= (k.crowd+1)/2 // the server has nothing to do, or will have soon
+	if worth && !c.batched && !k.writing && k.tail-k.next <= ownCalls && k.bytes <= ownBytes {
 		var own [ownCalls]*call
 		k.send(own[:0])
 		return true, nil
@@ -119,16 +120,6 @@ func (k *link) count() {
 	if k.counted++; k.counted > 4*k.crowd+16 {
 		k.crowd, k.most, k.counted = k.most, 0, 0
 	}
-}
-
-// enough is how many queued calls are worth a write. With all of the crowd in one write, client and server would wait for each
-// other in turns. So one half is at the server while the other half is made ready. On one processor a write of a single call
-// pays for as long as there are few. On several ones a call alone would wake another thread. Called with mu held.
-func (k *link) enough() uint32 {
-	if k.procs == 1 {
-		return (k.crowd - 1) / 2
-	}
-	return max(k.crowd/2, min(k.crowd, 2))
 }
 
 func (k *link) full() bool {

@@ -32,7 +32,8 @@ func (k *link) look() {
 // due tells a read that found nothing that a reply is on its way, and that it pays to look again.
 func (k *link) due() bool {
 	k.mu.Lock()
-	pays := k.procs == 1 || k.crowd <= 1 // else the scheduler looks for work itself, and a crowd needs the processors
+	// On several processors a look takes one from the callers: it pays for a few of them only. Many find the next replies there.
+	pays := k.crowd <= 2 || k.procs == 1 && k.crowd <= 16
 	k.mu.Unlock()
 	if !pays {
 		return false

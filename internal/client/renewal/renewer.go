@@ -3,6 +3,7 @@ package renewal
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,8 +11,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Lease is what the renewer keeps of a lock: when to renew it, and when it is lost. Owner, Span, Every and
-// Max are set once, Began and the deadline (Begin) before Add; the rest is the renewer's.
+// Lease is what the renewer keeps of a lock: when to renew it, and when it is lost. Owner, Span and
+// Max are set once, Every, Began and the deadline (Begin) before Add; the rest is the renewer's.
 type Lease struct {
 	Owner Held
 	Span  time.Duration // from before a renewing command was sent to the end, if none follows
@@ -118,6 +119,7 @@ type Renewer struct {
 	heap    []*Lease
 	running bool
 	closed  bool
+	every   time.Duration    // between two renewals at most; 0: as each lease says
 	armed   protocol.Instant // when the goroutine wakes by itself
 	wake    chan struct{}
 	done    chan struct{}
@@ -157,6 +159,7 @@ func (r *Renewer) Add(s *Lease) {
 		s.Owner.Lost(TooLate)
 		return
 	}
+	r.hasten(s)
 	if s.Max > 0 {
 		s.end = s.Began.Add(s.Max)
 	}
@@ -195,6 +198,32 @@ func (r *Renewer) Remove(s *Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pop(s)
+}
+
+// Hasten renews every lease, also of those to come, at least so often from now on. Leases that are renewed alone keep their own
+// interval.
+func (r *Renewer) Hasten(every time.Duration) {
+	now := r.opts.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.every = every
+	for _, s := range slices.Clone(r.heap) {
+		if r.hasten(s) {
+			s.due = min(s.due, now.Add(every))
+			r.order(s)
+			r.fix(s)
+			r.rouse(s.at)
+		}
+	}
+}
+
+// hasten tells whether a lease is renewed more often than it asked for.
+func (r *Renewer) hasten(s *Lease) bool {
+	if _, alone := s.Owner.(Alone); alone || r.every == 0 || s.Every <= r.every {
+		return false
+	}
+	s.Every = r.every
+	return true
 }
 
 // Rest ends the renewals of a lease, and what one that is under way would say; its deadline is watched on.

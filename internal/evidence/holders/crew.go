@@ -11,14 +11,15 @@ import (
 
 // Crew is holders that take turns on one key until they are stopped, and come and go. Its referee is that of a Fleet.
 type Crew struct {
-	T   testing.TB
-	Key string
+	T      testing.TB
+	Key    string
+	Record *redistest.Server // if set: as Fleet.Record, of this server
 
 	mu     sync.Mutex
 	turns  map[*Holder]int
 	ended  map[*Holder]bool
-	most   int
-	errors []Event
+	book   *record
+	report Report
 }
 
 // Referee is the hash in which everyone who is inside has a field.
@@ -26,6 +27,11 @@ func (c *Crew) Referee() string { return c.Key + ":referee" }
 
 // Enlist sets a holder to work, 2 ms a turn.
 func (c *Crew) Enlist(h *Holder) *Holder {
+	c.mu.Lock()
+	if c.Record != nil && c.book == nil {
+		c.book = newRecord(c.Record, c.Key, c.Referee())
+	}
+	c.mu.Unlock()
 	h.Send("turns %s %s %d %d", c.Key, c.Referee(), 1_000_000, 2)
 	go func() {
 		for e := range h.Events() {
@@ -36,9 +42,14 @@ func (c *Crew) Enlist(h *Holder) *Holder {
 					c.turns = map[*Holder]int{}
 				}
 				c.turns[h]++
-				c.most = max(c.most, e.Inside)
+				c.report.Turns++
+				c.report.Inside = max(c.report.Inside, e.Inside)
+				if e.Inside > 1 {
+					c.report.Overlaps++
+				}
+				c.book.note(h.ID, e)
 			case "error", "garbage":
-				c.errors = append(c.errors, e)
+				c.report.Errors = append(c.report.Errors, e)
 			case "done":
 				if c.ended == nil {
 					c.ended = map[*Holder]bool{}
@@ -88,9 +99,10 @@ func (c *Crew) Stop(all ...*Holder) {
 	}
 }
 
-// Found returns the most that were inside together, and what the locks threw.
-func (c *Crew) Found() (most int, errors []Event) {
+// Found returns what the crew has come to, without its members' turns. It is called once, when all have stopped.
+func (c *Crew) Found() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.most, c.errors
+	c.book.report(c.T, &c.report)
+	return c.report
 }

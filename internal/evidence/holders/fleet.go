@@ -3,6 +3,7 @@ package holders
 import (
 	"cmp"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,9 +21,14 @@ type Fleet struct {
 	Each    int           // to be taken by each, at least; zero: one; negative: none
 	Hold    time.Duration // inside
 	Kills   []int         // members to kill -9 while they are inside, in this order, spread over the run
+	Stops   []int         // members to stop (SIGSTOP) for StopFor while they are inside, in this order, spread like the kills
+	StopFor time.Duration
 	Limit   time.Duration // for the whole run
 	// Until, if set, keeps the fleet at work until it says true.
 	Until func() bool
+	// Record writes down with MONITOR who is in the book and when, and tells overlaps of a holder that had been told apart from the
+	// others: see Report.Told. Without it every overlap counts. A test that restarts its server cannot have it.
+	Record bool
 	// Meanwhile, if set, is called once after each turn with the count so far; it may stop or change
 	// members, stages, the server.
 	Meanwhile func(turns int)
@@ -37,14 +43,16 @@ type Report struct {
 	ByMember []int   // turns of each member and its replacements
 	Inside   int     // the most that were inside together
 	Overlaps int     // turns that found another inside
+	Told     int     // overlaps recorded, and not in Overlaps, that a lock with a deadline cannot prevent: see record.judge
 	Kills    int     // holders killed inside
 	Errors   []Event // what the locks threw
 	Took     time.Duration
+	Lock     []redistest.Command // that were sent for the key, where the fleet is recorded
 }
 
 func (r Report) String() string {
-	return fmt.Sprintf("%d turns %v in %v, most inside %d, overlaps %d, killed inside %d, errors %d",
-		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Kills, len(r.Errors))
+	return fmt.Sprintf("%d turns %v in %v, most inside %d, overlaps %d (and %d told), killed inside %d, errors %d",
+		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Told, r.Kills, len(r.Errors))
 }
 
 type said struct {
@@ -77,13 +85,17 @@ func (f Fleet) Run() Report {
 			}
 		}()
 	}
+	var book *record
+	if f.Record {
+		book = newRecord(f.Server, f.Key, referee)
+	}
 	began := time.Now()
 	for i := range f.Members {
 		enlist(i)
 	}
 
 	running, stopping := len(f.Members), false
-	victims := f.Kills
+	victims, sleepers := f.Kills, f.Stops
 	deadline := time.After(f.Limit)
 	for running > 0 {
 		var s said
@@ -97,6 +109,7 @@ func (f Fleet) Run() Report {
 			report.Turns++
 			report.ByMember[s.member]++
 			report.Inside = max(report.Inside, e.Inside)
+			book.note(s.holder.ID, e)
 			if e.Inside > 1 {
 				report.Overlaps++
 			}
@@ -104,9 +117,18 @@ func (f Fleet) Run() Report {
 				f.Meanwhile(report.Turns)
 			}
 		case "entered":
-			// The kills are spread over the first four fifths of the run.
-			due := len(victims) > 0 && report.Turns*5*len(f.Kills) >= f.Turns*4*report.Kills
-			if due && s.member == victims[0] && s.holder == current[s.member] && !stopping {
+			// The kills and stops are spread over the first four fifths of the run.
+			due := func(all, left []int) bool {
+				return len(left) > 0 && report.Turns*5*len(all) >= f.Turns*4*(len(all)-len(left)) && s.member == left[0] && s.holder == current[s.member] && !stopping
+			}
+			if due(f.Stops, sleepers) {
+				s.holder.Signal(syscall.SIGSTOP)
+				time.AfterFunc(f.StopFor, func() { s.holder.Signal(syscall.SIGCONT) })
+				if f.Server.Do("HEXISTS", referee, s.holder.ID) == int64(1) { // otherwise it had already left
+					sleepers = sleepers[1:]
+				}
+			}
+			if due(f.Kills, victims) {
 				s.holder.Kill()
 				// Its name still in the book proves that it died inside; otherwise it had already left, and
 				// its successor is the next victim.
@@ -121,7 +143,7 @@ func (f Fleet) Run() Report {
 		case "done":
 			running--
 		}
-		if !stopping && report.Turns >= f.Turns && len(victims) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && (f.Until == nil || f.Until()) {
+		if !stopping && report.Turns >= f.Turns && len(victims)+len(sleepers) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && (f.Until == nil || f.Until()) {
 			stopping = true
 			for _, h := range current {
 				h.Send("stop")
@@ -129,6 +151,7 @@ func (f Fleet) Run() Report {
 		}
 	}
 	report.Took = time.Since(began)
+	book.report(f.T, &report)
 	return report
 }
 

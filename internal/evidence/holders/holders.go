@@ -99,6 +99,21 @@ type Event struct {
 	Errors   int     `json:"errors"`
 	Hold     int     `json:"hold"`
 	OffsetMS int64   `json:"offset_ms"`
+
+	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired,
+	// until when it was certain at most, and when the release was over.
+	Began int64 `json:"began"`
+	Until int64 `json:"until"`
+	Ended int64 `json:"ended"`
+	Lost  bool  `json:"lost"` // the acquisition or release said ErrLost
+	Late  bool  `json:"late"` // the reason was the deadline, or the deadline had passed
+}
+
+// Stood tells that a Go process heard of a loss because it stood still beyond its deadline: it got less time than its lock, or
+// none. A turn that lost its lock in less than min is none of that: its work takes a moment.
+func (e Event) Stood(min time.Duration) bool {
+	took := time.Duration(e.Ended-e.Began) * time.Microsecond
+	return e.Lost && e.Late && took >= min
 }
 
 // Holder is a running holder process.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
@@ -26,21 +27,40 @@ type Taker interface {
 	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
 }
 
-// TakerOf makes a Taker of a Locker's Acquire.
-func TakerOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error)) Taker {
-	return takerOf[L]{acquire}
+// Lock is a lock that knows until when it is certainly held if no renewal comes through any more.
+type Lock interface {
+	Release(context.Context) error
+	Expiry() time.Time
 }
 
-type takerOf[L interface{ Release(context.Context) error }] struct {
+// TakerOf makes a Taker of a Locker's Acquire.
+func TakerOf[L Lock](acquire func(context.Context, string) (L, error)) LockTaker[L] {
+	return LockTaker[L]{acquire}
+}
+
+// LockTaker is the Taker of one kind of lock. The events of its turns have their deadlines.
+type LockTaker[L Lock] struct {
 	acquire func(context.Context, string) (L, error)
 }
 
-func (t takerOf[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+// Acquire implements Taker.
+func (t LockTaker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+	release, _, err := t.until(ctx, key)
+	return release, err
+}
+
+// until is Acquire, and tells the deadline besides.
+func (t LockTaker[L]) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
 	lock, err := t.acquire(ctx, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return lock.Release, nil
+	return lock.Release, lock.Expiry, nil
+}
+
+// sure is a LockTaker of any kind of lock.
+type sure interface {
+	until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error)
 }
 
 // Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
@@ -255,24 +275,32 @@ func (s *server) turns(key, referee string, n int, hold time.Duration) {
 		default:
 		}
 		began := time.Now()
-		release, err := s.taker.Acquire(context.Background(), key)
+		release, expiry, err := s.take(key)
 		if errors.Is(err, ErrBusy) {
 			continue
 		}
 		if err != nil {
 			done.Errors++
-			s.say(Event{Event: "error", Op: "acquire", Key: key, Message: err.Error()})
+			failed := Event{Event: "error", Op: "acquire", Key: key, Message: err.Error(), Began: began.UnixMicro()}
+			failed.ended(err)
+			s.say(failed)
 			time.Sleep(20 * time.Millisecond) // as the other holders pause after an exception
 			continue
 		}
 		done.Turns++
-		turn := Event{Event: "turn", Key: key, N: done.Turns, WaitedMS: millis(began)}
+		turn := Event{Event: "turn", Key: key, N: done.Turns, WaitedMS: millis(began), Began: time.Now().UnixMicro()}
 		if turn.Inside, err = s.critical(referee, done.Turns, hold); err == nil {
 			err = release(context.Background())
 		}
+		if expiry != nil {
+			turn.Until = expiry().UnixMicro()
+		}
+		turn.ended(err)
 		if err != nil {
 			done.Errors++
-			s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
+			failed := turn
+			failed.Event, failed.Op, failed.Message = "error", "release", err.Error()
+			s.say(failed)
 		}
 		if turn.Inside > 1 {
 			done.Overlaps++
@@ -281,9 +309,27 @@ func (s *server) turns(key, referee string, n int, hold time.Duration) {
 	}
 }
 
+// take acquires the lock. Where it knows its deadline, expiry returns it.
+func (s *server) take(key string) (release func(context.Context) error, expiry func() time.Time, err error) {
+	if taker, ok := s.taker.(sure); ok {
+		return taker.until(context.Background(), key)
+	}
+	release, err = s.taker.Acquire(context.Background(), key)
+	return release, nil, err
+}
+
+// ended notes the end of a turn, and what its lock said of itself.
+func (e *Event) ended(err error) {
+	var lock *lockmigrate.Error
+	e.Ended = time.Now().UnixMicro()
+	if e.Lost = errors.Is(err, lockmigrate.ErrLost); e.Lost && errors.As(err, &lock) {
+		e.Late = lock.Reason == lockmigrate.ReasonDeadline || e.Until > 0 && e.Ended >= e.Until
+	}
+}
+
 // critical enters and leaves the referee's book, and returns how many were inside.
 func (s *server) critical(referee string, n int, hold time.Duration) (int, error) {
-	if _, err := s.referee.Do("HSET", referee, s.id, 1); err != nil {
+	if _, err := s.referee.Do("HSET", referee, s.id, n); err != nil {
 		return 0, err
 	}
 	s.say(Event{Event: "entered", N: n})

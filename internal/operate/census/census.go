@@ -11,8 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -118,6 +117,29 @@ func (c *Census) Summary() Summary {
 	return c.summary
 }
 
+// All looks at all keys of every master. An error has its explanation, and the master's address where there are several.
+func (c *Census) All(ctx context.Context, end *endpoint.Endpoint) error {
+	masters, err := end.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, addr := range masters {
+		conn, err := end.DialRaw(ctx, addr)
+		if err == nil {
+			err = endpoint.Explain(c.Scan(ctx, conn))
+		}
+		switch {
+		case errors.Is(err, ErrNotRedis):
+			return &endpoint.Error{What: err.Error(), Advice: "check that a Redis server listens there, and nothing in between", Cause: err}
+		case err != nil && len(masters) > 1:
+			return fmt.Errorf("%s: %w", addr, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
 // Scan looks at all keys of the server behind conn, which it closes. It may be called again for the next
 // server of a cluster.
 func (c *Census) Scan(ctx context.Context, conn net.Conn) error {
@@ -143,10 +165,6 @@ func (c *Census) Scan(ctx context.Context, conn net.Conn) error {
 	c.summary.Complete = false
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer within %v: %w", replyTimeout, err)
-	}
-	var refused errReply
-	if errors.As(err, &refused) {
-		return redis.Error(refused)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return io.EOF

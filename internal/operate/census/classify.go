@@ -265,7 +265,7 @@ func (j Judge) hash(k *Look) Finding {
 			holder = f
 		}
 	}
-	if len(k.Fields) == 2 && mode == "" || !isDigits(holder.Value) || len(holder.Value) > 10 {
+	if len(k.Fields) == 2 && mode == "" || !recognise.Digits(string(holder.Value)) || len(holder.Value) > 10 {
 		return nothing
 	}
 	f := Finding{State: Held, Confidence: High}

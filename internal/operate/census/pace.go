@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"strconv"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 )
 
 // done estimates how far a cursor has come. Redis goes through a hash table by counting its cursor up from
@@ -68,12 +70,5 @@ func (s *scanner) keepRate(ctx context.Context, next *page) error {
 	if ahead <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(ahead)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return lifetime.Sleep(ctx, ahead)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 )
 
 // readPage reads the replies about a page's keys.
@@ -176,6 +178,6 @@ func typeName(kind []byte) string {
 }
 
 func isWrongType(err error) bool {
-	var refused errReply
+	var refused redis.Error
 	return errors.As(err, &refused) && strings.HasPrefix(string(refused), "WRONGTYPE")
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/gomodule/redigo/redis"
 )
 
 // The census speaks the protocol itself: redigo makes several allocations for every reply, and a census
@@ -13,11 +15,6 @@ import (
 
 // maxName bounds a key's name; Redis itself allows 512 MB.
 const maxName = 64 << 10
-
-// errReply is an error reply of the server, without its leading minus.
-type errReply string
-
-func (e errReply) Error() string { return string(e) }
 
 // ErrNotRedis says that what answers does not speak Redis's protocol.
 var ErrNotRedis = errors.New("the answer is not in Redis's protocol")
@@ -41,7 +38,7 @@ func (p *replyReader) header() (kind byte, line []byte, err error) {
 	return line[0], line[1 : len(line)-2], nil
 }
 
-// integer reads an integer reply; an error reply comes back as an errReply.
+// integer reads an integer reply; an error reply comes back as a redis.Error.
 func (p *replyReader) integer() (int64, error) {
 	kind, line, err := p.header()
 	if err != nil {
@@ -51,7 +48,7 @@ func (p *replyReader) integer() (int64, error) {
 	case ':':
 		return parseInt(line)
 	case '-':
-		return 0, errReply(line)
+		return 0, redis.Error(line)
 	}
 	return 0, unexpected(kind, line)
 }
@@ -67,7 +64,7 @@ func (p *replyReader) array() (int, error) {
 		n, err := parseInt(line)
 		return int(max(n, 0)), err
 	case '-':
-		return 0, errReply(line)
+		return 0, redis.Error(line)
 	}
 	return 0, unexpected(kind, line)
 }
@@ -84,7 +81,7 @@ func (p *replyReader) bulk(buf []byte, keep int) (_ []byte, length int, err erro
 	case '+':
 		return append(buf, line[:min(keep, len(line))]...), len(line), nil
 	case '-':
-		return buf, 0, errReply(line)
+		return buf, 0, redis.Error(line)
 	default:
 		return buf, 0, unexpected(kind, line)
 	}
@@ -107,7 +104,7 @@ func (p *replyReader) bulk(buf []byte, keep int) (_ []byte, length int, err erro
 	return buf, int(size), nil
 }
 
-// skip reads any one reply and forgets it. An error reply is returned as an errReply.
+// skip reads any one reply and forgets it. An error reply is returned as a redis.Error.
 func (p *replyReader) skip() error {
 	kind, line, err := p.header()
 	if err != nil {
@@ -117,7 +114,7 @@ func (p *replyReader) skip() error {
 	case '+', ':':
 		return nil
 	case '-':
-		return errReply(line)
+		return redis.Error(line)
 	case '$':
 		if n, err := parseInt(line); err != nil || n < 0 {
 			return err
@@ -137,7 +134,7 @@ func parseInt(line []byte) (int64, error) {
 			digits = line[1:]
 		}
 		for _, c := range digits {
-			if !isDigit(c) {
+			if c < '0' || c > '9' {
 				return 0, unexpected(':', line)
 			}
 			n = n*10 + int64(c-'0')

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -197,7 +198,7 @@ func (s *scanner) readTime() (time.Time, error) {
 
 // fatal tells an error that ends the census from a refusal that it can do without.
 func fatal(err error) bool {
-	var refused errReply
+	var refused redis.Error
 	return err != nil && !errors.As(err, &refused)
 }
 
@@ -355,9 +356,7 @@ func (s *scanner) refused(err error) error {
 		}
 		return nil
 	}
-	var refusal errReply
-	errors.As(err, &refusal)
-	return refusal
+	return err
 }
 
 // lacks notes what the census goes without.

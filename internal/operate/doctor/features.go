@@ -159,23 +159,21 @@ func commands(ctx context.Context, p *patient) (Verdict, string, string) {
 	}
 	users := map[string]*user{}
 	var names []string
-	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
-		for _, use := range list {
-			for _, r := range use.Rights {
-				command := topLevel(r)
-				if command == "" {
-					continue
-				}
-				u := users[command]
-				if u == nil {
-					u = &user{}
-					users[command] = u
-					names = append(names, command)
-				}
-				if r.Without == "" {
-					u.uses = append(u.uses, use.Name)
-					u.needed = u.needed || slices.Contains(p.opts.uses(), use.Name)
-				}
+	for _, use := range rights.Doctors() {
+		for _, r := range use.Rights {
+			command := topLevel(r)
+			if command == "" {
+				continue
+			}
+			u := users[command]
+			if u == nil {
+				u = &user{}
+				users[command] = u
+				names = append(names, command)
+			}
+			if r.Without == "" {
+				u.uses = append(u.uses, use.Name)
+				u.needed = u.needed || slices.Contains(p.opts.uses(), use.Name)
 			}
 		}
 	}

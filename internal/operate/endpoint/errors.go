@@ -163,6 +163,27 @@ func explainIO(what string, err error) error {
 	return out
 }
 
+// passing are what a server says while it cannot serve yet, or for a moment.
+var passing = regexp.MustCompile("^(LOADING|MASTERDOWN|CLUSTERDOWN|READONLY|BUSY|MISCONF|OOM|TRYAGAIN|NOREPLICAS|ERR max number of clients)")
+
+// Lasting tells that a failure stays until somebody changes the command line or the server's settings. To try again is no use.
+func Lasting(err error) bool {
+	var explained *Error
+	var refused redis.Error
+	var old *servers.TooOld
+	var authority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &refused):
+		return !passing.MatchString(string(refused))
+	case errors.As(err, &explained) && explained.BadInput:
+		return true
+	}
+	return errors.As(err, &old) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &record)
+}
+
 // handshakeError is a failure within the TLS handshake.
 type handshakeError struct{ error }
 

@@ -22,20 +22,6 @@ type LockPool interface {
 // somebody sits and waits.
 const patience = 5 * time.Second
 
-// LocksOrNone is Locks, or a pool that answers with its error.
-func (e *Endpoint) LocksOrNone() LockPool {
-	pool, err := e.Locks()
-	if err != nil {
-		return noPool{err}
-	}
-	return pool
-}
-
-type noPool struct{ err error }
-
-func (p noPool) GetContext(context.Context) (redis.Conn, error) { return nil, p.err }
-func (noPool) Close() error                                     { return nil }
-
 // Locks returns a pool for locks, whatever the URL leads to: it goes along with failovers, and in a cluster
 // to the master of each key.
 func (e *Endpoint) Locks() (LockPool, error) {

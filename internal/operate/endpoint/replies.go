@@ -25,6 +25,29 @@ func InfoOf(text string) map[string]string {
 	return fields
 }
 
+// Calls are the counts of one command.
+type Calls struct {
+	Calls, Rejected, Failed int64
+	Counts                  bool // the server counts the rejected calls: from 6.2 on
+}
+
+// CallsOf reads calls=1,usec=...,rejected_calls=0,failed_calls=0.
+func CallsOf(value string) (c Calls) {
+	for pair := range strings.SplitSeq(value, ",") {
+		name, number, _ := strings.Cut(pair, "=")
+		n, _ := strconv.ParseInt(number, 10, 64)
+		switch name {
+		case "calls":
+			c.Calls = n
+		case "rejected_calls":
+			c.Rejected, c.Counts = n, true
+		case "failed_calls":
+			c.Failed = n
+		}
+	}
+	return c
+}
+
 // MainCPU returns the processor time of the server's main thread in seconds, from INFO cpu; 0 where it does not tell.
 func MainCPU(info map[string]string) float64 {
 	for _, suffix := range []string{"_main_thread", ""} { // the first from 6.2 on

@@ -152,11 +152,11 @@ func other(value string, now protocol.Instant) Value {
 			return v
 		}
 	}
-	if number, owner, ok := strings.Cut(value, "|"); ok && digits(number) && isUUID(owner) {
+	if number, owner, ok := strings.Cut(value, "|"); ok && Digits(number) && isUUID(owner) {
 		return Value{Kind: Overwriter, Note: "ms|uuid of a copied Spring helper that overwrites any value it meets; nothing can share a key with it"}
 	}
 	switch {
-	case digits(value):
+	case Digits(value):
 		return number(value, now)
 	case strings.HasPrefix(value, "ADDED:") && strings.Contains(value, "@"):
 		return Value{Kind: Random, Surely: true, Note: "as ShedLock writes"}

@@ -6,14 +6,14 @@ import "strings"
 // in hexadecimal; random letters and digits, as base64 gives them.
 func IsRandom(s string) bool {
 	if len(s) >= 36 && isUUID(s[:36]) {
-		return len(s) == 36 || len(s) > 37 && (s[36] == ':' || s[36] == '-' || s[36] == '_') && digits(s[37:])
+		return len(s) == 36 || len(s) > 37 && (s[36] == ':' || s[36] == '-' || s[36] == '_') && Digits(s[37:])
 	}
 	if len(s) >= 32 && hexadecimal(s[:32]) {
 		switch rest := s[32:]; {
 		case len(rest) == 0 || (len(rest) == 8 || len(rest) == 32) && hexadecimal(rest):
 			return true
 		default:
-			return (rest[0] == '-' || rest[0] == ':') && digits(rest[1:])
+			return (rest[0] == '-' || rest[0] == ':') && Digits(rest[1:])
 		}
 	}
 	return scrambled(s)
@@ -65,7 +65,7 @@ func scrambled(s string) bool {
 
 // RedissonHolder tells the field of Redisson's locks: client uuid:thread id.
 func RedissonHolder(field string) bool {
-	return len(field) > 37 && field[36] == ':' && isUUID(field[:36]) && digits(field[37:])
+	return len(field) > 37 && field[36] == ':' && isUUID(field[:36]) && Digits(field[37:])
 }
 
 // LockName tells that a key's name holds lock (but not block, clock or unlock), mutex or lease, as a word or
@@ -115,7 +115,8 @@ func hasFold[T string | []byte](text T, word string) bool {
 func isLetter(b byte) bool { b |= 0x20; return b >= 'a' && b <= 'z' }
 func isDigit(b byte) bool  { return b >= '0' && b <= '9' }
 
-func digits(s string) bool {
+// Digits tells a text of digits alone; an empty one is none.
+func Digits(s string) bool {
 	for i := range len(s) {
 		if !isDigit(s[i]) {
 			return false

@@ -2,6 +2,7 @@ package rights
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -10,6 +11,9 @@ var Topologies = []Use{
 	use("cluster", "cluster|slots"),
 	use("sentinel", "?role"),
 }
+
+// all are the uses in the order of the table.
+func all() []Use { return slices.Concat(Packages, Topologies, Commands, Sidecars) }
 
 // names lists the rights of a kind, those that a use can do without in brackets.
 func (u Use) names(kind Kind) string {
@@ -42,20 +46,18 @@ func (u Use) names(kind Kind) string {
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| use | keys | channels | commands |\n|---|---|---|---|\n")
-	for _, list := range [][]Use{Packages, Topologies, Commands, Sidecars} {
-		for _, u := range list {
-			name := u.Name
-			if list[0].Name == "cluster" {
-				name = "in addition, over package " + name
-			}
-			row := func(kind Kind) string {
-				if text := u.names(kind); text != "none" {
-					return "`" + strings.ReplaceAll(text, "|", `\|`) + "`"
-				}
-				return "none"
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, row(Key), row(Channel), row(Command))
+	for i, u := range all() {
+		name := u.Name
+		if at := i - len(Packages); at >= 0 && at < len(Topologies) {
+			name = "in addition, over package " + name
 		}
+		row := func(kind Kind) string {
+			if text := u.names(kind); text != "none" {
+				return "`" + strings.ReplaceAll(text, "|", `\|`) + "`"
+			}
+			return "none"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, row(Key), row(Channel), row(Command))
 	}
 	return b.String()
 }
@@ -64,13 +66,11 @@ func Markdown() string {
 func Losses() string {
 	var b strings.Builder
 	seen := map[string]bool{}
-	for _, list := range [][]Use{Packages, Topologies, Commands, Sidecars} {
-		for _, u := range list {
-			for _, r := range u.Rights {
-				if r.Without != "" && !seen[r.Name] {
-					seen[r.Name] = true
-					fmt.Fprintf(&b, "- `%s`: %s.\n", r.Name, r.Without)
-				}
+	for _, u := range all() {
+		for _, r := range u.Rights {
+			if r.Without != "" && !seen[r.Name] {
+				seen[r.Name] = true
+				fmt.Fprintf(&b, "- `%s`: %s.\n", r.Name, r.Without)
 			}
 		}
 	}
@@ -84,11 +84,8 @@ func PackageDoc(pkg string) string {
 	b.WriteString("// An ACL user needs these rights, for its locks' keys and the keys beside them. What is in brackets may be missing:\n")
 	b.WriteString("// SECURITY.md says what is lost then. Every other right that is missing makes an operation fail, and the error names it.\n")
 	b.WriteString("// `lockmigrate doctor` tries them. This text is made from internal/operate/rights, and a test compares it.\n")
-	for _, list := range [][]Use{Packages, Topologies} {
-		for _, u := range list {
-			if first, _, _ := strings.Cut(u.Name, " "); first != pkg {
-				continue
-			}
+	for _, u := range slices.Concat(Packages, Topologies) {
+		if first, _, _ := strings.Cut(u.Name, " "); first == pkg {
 			fmt.Fprintf(&b, "//\n//   - %s. Keys: %s. Channels: %s.\n//     Commands: %s.\n", u.Name, u.names(Key), u.names(Channel), u.names(Command))
 		}
 	}

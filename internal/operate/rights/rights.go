@@ -198,13 +198,14 @@ var Sidecars = []Use{
 const sidecars = Lock + " " + Guard + " " + Record + " " + Queue + " " + Yield + " eval hget hset hdel get set del exists pttl pexpire time " +
 	"?type ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?info ?" + Wake + " ?" + Told
 
-// Find returns a use by its name.
+// Doctors are the uses that doctor can try.
+func Doctors() []Use { return slices.Concat(Packages, Commands) }
+
+// Find returns one of them by its name.
 func Find(name string) (Use, bool) {
-	for _, list := range [][]Use{Packages, Commands} {
-		for _, u := range list {
-			if u.Name == name {
-				return u, true
-			}
+	for _, u := range Doctors() {
+		if u.Name == name {
+			return u, true
 		}
 	}
 	return Use{}, false

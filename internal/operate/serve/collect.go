@@ -3,15 +3,11 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -53,6 +49,7 @@ func (c *Collector) State() State { return c.board.read() }
 // Run collects until ctx ends.
 func (c *Collector) Run(ctx context.Context) {
 	var group sync.WaitGroup
+	defer group.Wait()
 	group.Go(func() { c.counters(ctx) })
 	if c.opts.Burst > 0 {
 		group.Go(func() { c.monitor(ctx) })
@@ -61,12 +58,17 @@ func (c *Collector) Run(ctx context.Context) {
 		group.Go(func() { c.every(ctx, c.opts.CensusEvery, c.census) })
 	}
 	if c.opts.Namespace != "" {
-		pool := c.end.LocksOrNone()
-		defer pool.Close()
+		pool, err := c.end.Locks()
+		if err != nil {
+			c.board.change(func(s *State) { s.Error = err.Error() })
+			return
+		}
 		store := &stages.Store{Pool: pool, Namespace: c.opts.Namespace, ReplyTimeout: 5 * time.Second}
-		group.Go(func() { c.every(ctx, c.opts.Look, func(ctx context.Context) { c.namespace(ctx, store) }) })
+		group.Go(func() {
+			defer pool.Close()
+			c.every(ctx, c.opts.Look, func(ctx context.Context) { c.namespace(ctx, store) })
+		})
 	}
-	group.Wait()
 }
 
 func (c *Collector) every(ctx context.Context, d time.Duration, f func(context.Context)) {
@@ -127,22 +129,16 @@ func (c *Collector) counts(ctx context.Context, addr string) (map[string]float64
 		return nil, err
 	}
 	defer conn.Close()
-	text, err := redis.String(redis.DoContext(conn, ctx, "INFO", "commandstats"))
+	info, err := endpoint.Info(ctx, conn, "commandstats")
 	if err != nil {
 		return nil, endpoint.Explain(err)
 	}
 	counts := map[string]float64{}
 	for _, name := range watched {
-		counts[name] = 0
-		if _, after, found := strings.Cut(text, "cmdstat_"+name+":calls="); found {
-			line, _, _ := strings.Cut(after, "\n")
-			number, _, _ := strings.Cut(line, ",")
-			counts[name], _ = strconv.ParseFloat(number, 64)
-			if _, after, found := strings.Cut(line, "rejected_calls="); found && (name == "setnx" || name == "getset") {
-				number, _, _ = strings.Cut(after, ",")
-				n, _ := strconv.ParseFloat(strings.TrimSpace(number), 64)
-				counts["denied"] += n
-			}
+		calls := endpoint.CallsOf(info["cmdstat_"+name])
+		counts[name] = float64(calls.Calls)
+		if calls.Counts && (name == "setnx" || name == "getset") {
+			counts["denied"] += float64(calls.Rejected)
 		}
 	}
 	return counts, nil
@@ -167,15 +163,9 @@ func (c *Collector) monitor(ctx context.Context) {
 		case pause > 0:
 			c.setMonitor("waiting for the next burst")
 		}
-		if pause <= 0 {
-			continue
+		if pause > 0 {
+			_ = lifetime.Sleep(ctx, pause)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
 	}
 }
 
@@ -250,17 +240,7 @@ func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
 }
 
 func (c *Collector) watch(ctx context.Context, addr string) (*observe.Watch, error) {
-	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease}
-	if len(c.opts.Match) > 0 {
-		opts.Match = func(key string) bool {
-			for _, p := range c.opts.Match {
-				if glob.Match(p, key) {
-					return true
-				}
-			}
-			return false
-		}
-	}
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
 	var w *observe.Watch
 	ready := make(chan struct{})
 	opts.Emit = func(e observe.Event) {
@@ -275,11 +255,6 @@ func (c *Collector) watch(ctx context.Context, addr string) (*observe.Watch, err
 
 // census looks at the keys.
 func (c *Collector) census(ctx context.Context) {
-	masters, err := c.end.Masters(ctx)
-	if err != nil {
-		c.noCensus(ctx, err)
-		return
-	}
 	locks := Locks{At: time.Now().UTC(), ByFormat: map[string]int64{}, ByState: map[string]int64{}, Ghosts: []Ghost{}}
 	opts := census.Options{Match: c.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: func(r *census.Row) error {
 		if r.State == census.Ghost && len(locks.Ghosts) < 50 {
@@ -293,15 +268,11 @@ func (c *Collector) census(ctx context.Context) {
 		return nil
 	}}
 	taken := census.New(opts)
-	for _, addr := range masters {
-		conn, err := c.end.DialRaw(ctx, addr)
-		if err == nil {
-			err = taken.Scan(ctx, conn)
+	if err := taken.All(ctx, c.end); err != nil { // the last one stays, with its time
+		if ctx.Err() == nil {
+			c.board.change(func(s *State) { s.Locks.Error = err.Error() })
 		}
-		if err != nil {
-			c.noCensus(ctx, err)
-			return
-		}
+		return
 	}
 	sum := taken.Summary()
 	locks.Scanned, locks.Unread, locks.Lacks = sum.Scanned, sum.Unread, sum.Lacks
@@ -314,13 +285,6 @@ func (c *Collector) census(ctx context.Context) {
 	c.board.change(func(s *State) { s.Locks = locks })
 }
 
-// noCensus says why there is no newer look at the keys. The last one stays, with its time.
-func (c *Collector) noCensus(ctx context.Context, err error) {
-	if ctx.Err() == nil {
-		c.board.change(func(s *State) { s.Locks.Error = endpoint.Explain(err).Error() })
-	}
-}
-
 // namespace reads the stage and the members.
 func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 	view, err := store.Show(ctx)
@@ -330,17 +294,20 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 		}
 		return
 	}
-	n := &Namespace{Name: view.Record.Namespace, Stage: view.Record.Stage.String(), Epoch: view.Record.Epoch, Since: view.Record.Since.UTC(), Members: []Member{}, BlockedBy: []string{}}
+	var behind []stages.Blocker
 	for _, m := range view.Members {
-		n.Members = append(n.Members, Member{ID: m.ID, Host: m.Info.Host, Build: m.Info.Build.String(), Epoch: m.Epoch, Stage: m.Stage.String(), SeenMSAgo: m.Seen.Milliseconds(), SkewMS: m.Skew.Milliseconds(), Silent: m.Left < 0})
-		switch {
+		switch b := (stages.Blocker{Member: m.ID, Wait: -1, Stage: m.Stage, Left: m.Left, Misfit: m.Misfit}); {
 		case m.Left < 0:
-			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s is silent", m.ID))
+			b.Why, b.Wait = "silent", m.Left+m.Longest+stages.Slack
+			behind = append(behind, b)
 		case m.Misfit != "":
-			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s cannot run the namespace: %s", m.ID, m.Misfit))
+			b.Why = "misfit"
+			behind = append(behind, b)
 		case m.Epoch < view.Record.Epoch:
-			n.BlockedBy = append(n.BlockedBy, fmt.Sprintf("%s runs epoch %d", m.ID, m.Epoch))
+			b.Why = "behind"
+			behind = append(behind, b)
 		}
 	}
-	c.board.change(func(s *State) { s.Namespace = n })
+	n := view.Document(behind)
+	c.board.change(func(s *State) { s.Namespace = &n })
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,8 +34,10 @@ func example() serve.State {
 	f := func(x float64) *float64 { return &x }
 	s := serve.State{
 		Now: now, Server: "redis://example:6379/0", Monitor: "on",
-		Namespace: &serve.Namespace{Name: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour), BlockedBy: []string{"b-2 runs epoch 6"}, Members: []serve.Member{
-			{ID: "b-1", Host: "app\"\\\n-1", Build: "billing@v1.2.3", Epoch: 7, Stage: "bridge", SeenMSAgo: 420, SkewMS: -3}, {ID: "b-2", Host: "app2", Epoch: 6, Stage: "legacy", SeenMSAgo: 900}}},
+		Namespace: &stages.Document{Namespace: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour),
+			BlockedBy: []stages.BlockerDocument{{Member: "b-2", Why: "behind", Text: "b-2 is still on the previous epoch"}}, Members: []stages.MemberDocument{
+				{ID: "b-1", Info: stages.Info{Host: "app\"\\\n-1", Build: stages.Build{Program: "example.com/billing", Version: "v1.2.3"}}, Epoch: 7, Stage: "bridge", Seen: 420, Skew: -3},
+				{ID: "b-2", Info: stages.Info{Host: "app2"}, Epoch: 6, Stage: "legacy", Seen: 900}}},
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
 		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1, Monitored: 92.5, Quiet: f(75),
 		Clients: []observe.Row{
@@ -157,7 +160,7 @@ func TestBrowser(t *testing.T) {
 				Cut: [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.firstElementChild.id),
 				Loaded: performance.getEntriesByType("resource").map((r) => r.name).filter((n) => !n.startsWith(location.origin)),
 			})`, &saw))
-			for _, want := range []string{"orders", "b-2 runs epoch 6", "jedis-ms", "-5.00 s ±2", "stale-delete", "live ", "billing@v1.2.3", "nobody has acquired for 75 s", "UTC", `\u202e`} {
+			for _, want := range []string{"orders", "b-2 is still on the previous epoch", "jedis-ms", "-5.00 s ±2", "stale-delete", "live ", "billing@v1.2.3", "nobody has acquired for 75 s", "UTC", `\u202e`} {
 				assert.Contains(t, saw.Text, want)
 			}
 			assert.Zero(t, saw.Images, "a key is text")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // State is what the page shows.
@@ -17,8 +18,8 @@ type State struct {
 	Server    string             `json:"server"`
 	Error     string             `json:"error,omitempty"` // what keeps the page from being up to date
 	Monitor   string             `json:"monitor"`         // on, off, waiting, or why it stopped
-	Namespace *Namespace         `json:"namespace"`
-	Totals    map[string]float64 `json:"totals"` // calls since the page began, by command
+	Namespace *stages.Document   `json:"namespace"`       // blocked_by are the members that do not follow the record
+	Totals    map[string]float64 `json:"totals"`          // calls since the page began, by command
 	Acquired  map[string]int64   `json:"acquired"`
 	Hazards   map[string]int64   `json:"hazards"`
 	Overlaps  int64              `json:"overlaps"`
@@ -42,28 +43,6 @@ func (s *State) refuse(all []string) {
 
 // mostRefusals bounds what the page lists of refusals.
 const mostRefusals = 20
-
-// Namespace is its stage and members.
-type Namespace struct {
-	Name      string    `json:"namespace"`
-	Stage     string    `json:"stage"`
-	Epoch     int64     `json:"epoch"`
-	Since     time.Time `json:"since"`
-	Members   []Member  `json:"members"`
-	BlockedBy []string  `json:"blocked_by"`
-}
-
-// Member is one process of the fleet.
-type Member struct {
-	ID        string `json:"id"`
-	Host      string `json:"host"`
-	Build     string `json:"build,omitempty"` // the program and its version, where its binary says so
-	Epoch     int64  `json:"epoch"`
-	Stage     string `json:"stage"`
-	SeenMSAgo int64  `json:"seen_ms_ago"`
-	SkewMS    int64  `json:"skew_ms"`
-	Silent    bool   `json:"silent"`
-}
 
 // Locks is the last census; a zero At is none yet.
 type Locks struct {

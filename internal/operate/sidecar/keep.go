@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,12 @@ type watched struct {
 	text     string       // what the last attempt wrote
 	waits    bool         // no DEL came since: it was refused, or the lock is in use
 	displace bool         // that was told
+	endless  bool         // the last attempt wrote no time
+	tried    int64        // the connection that had come last at the first attempt since the last look; 0: no attempt
+	token    string       // of the lock at the last look
+	since    int64        // the connection that had come last before that token's attempt
+	gone     time.Time    // when all connections up to that one had ended; zero: not yet
+	orphan   bool         // that was told
 }
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
@@ -50,6 +57,10 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		w = &watched{next: now.Add(s.every(o))}
 		k.all[command.Key] = w
 	}
+	if w.tried == 0 {
+		w.tried = s.clients.latest()
+	}
+	w.endless = command.Sidecar.Until == 0
 	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
 		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
 		s.waking.Lock()
@@ -84,6 +95,15 @@ func (k *keys) given(s *Sidecar, key string) {
 	}
 }
 
+// contended notes that an attempt which was held back has to wait.
+func (k *keys) contended(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w := k.all[key]; w != nil {
+		w.wanted = time.Now()
+	}
+}
+
 // wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
 const wantedFor = 2 * time.Second
 
@@ -103,6 +123,7 @@ func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now tim
 		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
 		_ = conn.Close()
 		if reply.Kind == protocol.Integer && reply.Int == 0 {
+			s.keys.contended(key)
 			select {
 			case <-woken:
 			case <-ctx.Done():
@@ -156,17 +177,19 @@ func (s *Sidecar) Joined(ctx context.Context) error {
 // report keeps the membership: three times in each lease, at once after a change, and soon after a failure.
 func (s *Sidecar) report(ctx context.Context) {
 	defer s.leave()
+	told := false
 	for ctx.Err() == nil {
 		next := s.opts.MemberLease / 3
 		changed, err := s.reportOnce(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			next = s.opts.MemberLease / 10
-			if _, _, fine := s.Stage(); !fine {
+			if _, _, fine := s.Stage(); !fine && !told {
+				told = true
 				s.opts.Log.Error("not a member: all attempts are refused", "err", err)
 			}
-		case changed:
-			next = 0
+		case changed || told:
+			next, told = 0, false
 			stage, epoch, _ := s.Stage()
 			s.opts.Log.Info("stage", "stage", stage, "epoch", epoch)
 		}
@@ -260,10 +283,11 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 		return
 	}
 	defer conn.Close()
+	oldest := s.clients.oldest()
 	for _, key := range due {
 		o, asked := s.order.Load(), time.Now()
 		rules := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}
-		command := rules.Keep(protocol.InstantOf(asked), key, s.clients.Load() > 0)
+		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, oldest, asked))
 		command.NotAfter = o.notAfter
 		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
 		if reply.Kind != protocol.Integer {
@@ -274,6 +298,21 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 		}
 		s.kept(key, o, asked, reply)
 	}
+}
+
+// renews tells whether a lock that has no end is renewed: the service is connected, and a connection is left of when the lock was taken,
+// or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had.
+func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	w := s.keys.all[key]
+	if w == nil || oldest == math.MaxInt64 {
+		return false
+	}
+	if w.since > 0 && oldest > w.since && w.gone.IsZero() {
+		w.gone = now
+	}
+	return w.gone.IsZero() || s.opts.KeepFor < 0 || now.Sub(w.gone) < s.opts.KeepFor
 }
 
 // kept takes what the server said of a key.
@@ -287,6 +326,15 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	left := time.Duration(reply.Int2) * time.Millisecond
 	w.next = asked.Add(s.every(o))
 	token := false
+	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token { // granted since the last look
+		w.token, w.gone, w.orphan = reply.Text, time.Time{}, false
+		if w.since = w.tried; w.since == 0 {
+			w.since = s.clients.latest()
+		}
+	}
+	if w.attempt.Before(asked) {
+		w.tried = 0
+	}
 	switch reply.Int {
 	case protocol.KeepRepair:
 		s.counts.repaired.Add(1)
@@ -312,6 +360,11 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) {
 			delete(s.keys.all, key)
 		}
+	}
+	if token && w.endless && !w.orphan && !w.gone.IsZero() && s.opts.KeepFor > 0 && asked.Sub(w.gone) >= s.opts.KeepFor {
+		w.orphan = true
+		s.counts.orphaned.Add(1)
+		s.opts.Log.Error("not renewed any more: all connections from when the lock was taken have ended", "key", key, "ended", asked.Sub(w.gone).Round(time.Second), "left", left)
 	}
 	w.holds[stages.Legacy] = reply.Int == protocol.KeepOld
 	w.holds[stages.Bridge] = token
@@ -349,7 +402,8 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
 		return err
 	}
-	s.functions.Store(s.loadFunctions(ctx))
+	loaded, final := s.loadFunctions(ctx)
+	s.functions.Store(loaded)
 	over, sending := make(chan struct{}), make(chan struct{})
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
@@ -362,7 +416,10 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 				_ = listener.Unsubscribe()
 				return
 			case <-time.After(pingEvery):
-				s.functions.Store(s.loadFunctions(ctx))
+				if !final { // a FUNCTION FLUSH may have removed them
+					loaded, final = s.loadFunctions(ctx)
+					s.functions.Store(loaded)
+				}
 				if listener.Ping("") != nil {
 					return
 				}

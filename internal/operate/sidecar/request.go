@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha1" // a name, not a protection
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -77,19 +78,27 @@ var calls, library, libraryName = func() (map[*scripts.Script]call, string, stri
 	return all, code.String(), library
 }()
 
-// loadFunctions makes sure that the server has the library, and tells whether it does.
-func (s *Sidecar) loadFunctions(ctx context.Context) bool {
+// loadFunctions makes sure that the server has the library, and tells whether it does. Final says that the server will not have it: it
+// has no functions, or the sidecar's user may not ask for them. To ask again would only add to the server's log of denials.
+func (s *Sidecar) loadFunctions(ctx context.Context) (loaded, final bool) {
 	if _, one := s.opts.Pool.(*redis.Pool); !one {
-		return false // of several servers one may be new, and would not have it
+		return false, true // of several servers one may be new, and would not have it
 	}
 	conn, err := s.opts.Pool.GetContext(ctx)
 	if err != nil {
-		return false
+		return false, false
 	}
 	defer conn.Close()
 	there, err := redis.Values(redis.DoContext(conn, ctx, "FUNCTION", "LIST", "LIBRARYNAME", libraryName))
 	if err == nil && len(there) == 0 {
 		_, err = redis.DoContext(conn, ctx, "FUNCTION", "LOAD", "REPLACE", library)
 	}
-	return err == nil
+	var refused redis.Error
+	if errors.As(err, &refused) && (strings.HasPrefix(string(refused), "NOPERM") || strings.HasPrefix(string(refused), "ERR unknown")) {
+		if s.refused.CompareAndSwap(false, true) {
+			s.opts.Log.Info("the server does not take the scripts as functions: each command carries its script", "reason", string(refused))
+		}
+		return false, true
+	}
+	return err == nil, false
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,9 @@ type Options struct {
 	// Lease is for how long a lock lasts whose client wrote no expiry, counted from the last renewal. It is renewed while the service is
 	// connected. Default 30 s.
 	Lease time.Duration
+	// KeepFor is for how long such a lock is renewed once all connections have ended that were open when it was taken: the
+	// process that took it may be gone, or only its connections. Default 10 minutes; negative: while the service is connected.
+	KeepFor time.Duration
 	// MemberLease is how long commands may act after the last report to the namespace. Default 15 s.
 	MemberLease time.Duration
 	// ReplyTimeout bounds each command of the sidecar itself. Default 2 s.
@@ -44,6 +48,9 @@ type Options struct {
 	Hold time.Duration
 	// Clock is the wall clock of the service's host. Default time.Now: the sidecar runs there too.
 	Clock func() time.Time
+	// Await is called when the namespace cannot be asked for its record. If it returns nil, New asks again; else New ends with its
+	// error. Default: New ends with the first error.
+	Await func(ctx context.Context, err error) error
 	Log   *slog.Logger // nil: nowhere
 }
 
@@ -53,12 +60,13 @@ type Sidecar struct {
 	source  random.Source
 	member  *stages.Membership
 	order   atomic.Pointer[order]
-	clients atomic.Int64 // connections of the service
+	clients clients
 	counts  counts
 	keys    keys
 	hears   atomic.Bool // messages to this sidecar come
 
 	functions atomic.Bool // the server has the library of functions
+	refused   atomic.Bool // a server's refusal of functions was logged
 	news      chan struct{}
 
 	waking sync.Mutex
@@ -78,6 +86,7 @@ type order struct {
 // New asks the namespace for its record. Run must go on for as long as clients are served.
 func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, 15*time.Second)
+	opts.KeepFor = cmp.Or(opts.KeepFor, 10*time.Minute)
 	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, 2*time.Second), cmp.Or(opts.Hold, 250*time.Millisecond)
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -93,10 +102,16 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}
-	s.keys.all = map[string]*watched{}
+	s.keys.all, s.clients.open = map[string]*watched{}, map[int64]bool{}
 	asked, err := s.member.Hello(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+	for err != nil {
+		if err = fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err); opts.Await == nil {
+			return nil, err
+		}
+		if err = opts.Await(ctx, err); err != nil {
+			return nil, err
+		}
+		asked, err = s.member.Hello(ctx)
 	}
 	fleet, err := protocol.DialectNamed(asked.Dialect)
 	if err != nil {
@@ -104,6 +119,43 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	s.order.Store(&order{record: asked.Record, fleet: fleet, notAfter: protocol.Instant(time.Millisecond)})
 	return s, nil
+}
+
+// clients are the open connections of the service.
+type clients struct {
+	mu     sync.Mutex
+	open   map[int64]bool
+	newest int64 // ever
+}
+
+func (c *clients) came(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[id], c.newest = true, max(c.newest, id)
+}
+
+func (c *clients) went(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, id)
+}
+
+// latest is the number of the connection that came last.
+func (c *clients) latest() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest
+}
+
+// oldest is the number of the open connection that came first.
+func (c *clients) oldest() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := int64(math.MaxInt64)
+	for id := range c.open {
+		first = min(first, id)
+	}
+	return first
 }
 
 func checkName(name string) error {
@@ -141,10 +193,15 @@ const DialectNone = "none"
 
 // ParseDialect finds a dialect by its name. Empty is the namespace's own.
 func (s *Sidecar) ParseDialect(name string) (Dialect, error) {
-	switch {
-	case name == "":
-		return Dialect{s.order.Load().fleet}, nil
-	case strings.EqualFold(name, DialectNone):
+	if name == "" {
+		name = s.order.Load().fleet.Name
+	}
+	return DialectNamed(name)
+}
+
+// DialectNamed finds a dialect by its name. It refuses what a sidecar does not translate.
+func DialectNamed(name string) (Dialect, error) {
+	if strings.EqualFold(name, DialectNone) {
 		return Dialect{}, nil
 	}
 	d, err := protocol.DialectNamed(name)

@@ -227,6 +227,41 @@ func TestUUID(t *testing.T) {
 	redistest.Await(t, "the lock to end", 4*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:n") == int64(0) })
 }
 
+// A service that writes no expiry crashes and is back at once: its lock ends, though the service is connected and tries for it. One whose process lives
+// keeps its lock when the connection is closed on which it took it.
+func TestOrphan(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	crashed := b.sidecar("one", sidecar.DialectNone, func(o *sidecar.Options) { o.Lease, o.KeepFor = time.Second, time.Second })
+	lives := b.sidecar("two", sidecar.DialectNone, func(o *sidecar.Options) { o.Lease, o.KeepFor = time.Second, time.Second })
+	before, others := b.client(crashed), b.client(lives)
+	says(t, others, "PONG", "PING")
+	one := b.client(lives)
+	says(t, before, "1", "SETNX", "lock:a", "uuid 1")
+	says(t, one, "1", "SETNX", "lock:b", "uuid 2")
+	_, _ = before.Close(), one.Close()
+	after := b.client(crashed)
+	time.Sleep(1500 * time.Millisecond) // a lease and a half: it is renewed as yet, the process may live
+	says(t, after, "uuid 1", "GET", "lock:a")
+	redistest.Await(t, "the end of the lock", 10*time.Second, func() bool {
+		taken, err := redis.Int(after.Do("SETNX", "lock:a", "uuid 3"))
+		require.NoError(t, err)
+		return taken == 1
+	})
+	says(t, others, "uuid 2", "GET", "lock:b")
+	for s, want := range map[*started]int64{crashed: 1, lives: 0} {
+		for _, c := range s.Counts() {
+			if c.Name == "lockmigrate_sidecar_orphaned_total" {
+				assert.Equal(t, want, c.Value)
+			}
+		}
+	}
+	time.Sleep(2500 * time.Millisecond) // the next lock is the new process's own
+	says(t, after, "uuid 3", "GET", "lock:a")
+	says(t, others, "uuid 2", "GET", "lock:b")
+	says(t, after, "1", "DEL", "lock:a")
+	says(t, others, "1", "DEL", "lock:b")
+}
+
 // Two threads of one service: the first overruns its lease, the second has the lock.
 func TestTwoThreads(t *testing.T) {
 	b := newBed(t, stages.Modern, "jedis-ms")
@@ -239,6 +274,29 @@ func TestTwoThreads(t *testing.T) {
 	assert.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:t"))
 	says(t, second, "1", "DEL", "lock:t")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:t"))
+}
+
+// While others want the key, each attempt waits for its turn, and none is refused: a client that is refused sleeps, and the key with it. Two services
+// pass a lock to and fro for longer than a sidecar remembers a wait.
+func TestEachAttemptWaits(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	patient := func(o *sidecar.Options) { o.Hold = 10 * time.Second }
+	holds, wants := b.client(b.sidecar("one", "", patient)), b.client(b.sidecar("two", "", patient))
+	says(t, holds, "1", "SETNX", "lock:w", ends(time.Minute))
+	for began, known := time.Now(), false; time.Since(began) < 3*time.Second; holds, wants = wants, holds {
+		reply := make(chan any, 1)
+		go func() {
+			got, err := wants.Do("SETNX", "lock:w", ends(time.Minute))
+			for !known && err == nil && got == int64(0) { // nobody knows yet that it is wanted
+				got, err = wants.Do("SETNX", "lock:w", ends(time.Minute))
+			}
+			reply <- got
+		}()
+		redistest.Await(t, "the waiter", 5*time.Second, func() bool { return b.redis.Do("ZCARD", protocol.QueueKey("lock:w")) == int64(1) })
+		says(t, holds, "1", "DEL", "lock:w")
+		require.EqualValues(t, 1, <-reply, "after %v", time.Since(began))
+		known = time.Since(began) > 500*time.Millisecond // both know by then
+	}
 }
 
 // A direct client's DEL after its lease removes the key. The guard keeps others out, and the key is set again.

@@ -52,10 +52,10 @@ func (t *translator) Commands() map[string]proxy.Keys {
 func (t *translator) Covers(key []byte) bool { return t.sidecar.order.Load().covers(key) }
 
 // Open implements proxy.Rewriter.
-func (t *translator) Open(*proxy.Client) { t.sidecar.clients.Add(1) }
+func (t *translator) Open(c *proxy.Client) { t.sidecar.clients.came(c.ID) }
 
 // Close implements proxy.Rewriter.
-func (t *translator) Close(*proxy.Client) { t.sidecar.clients.Add(-1) }
+func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(c.ID) }
 
 // Rewrite implements proxy.Rewriter.
 func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {

@@ -10,9 +10,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
-// calls counts one command.
-type calls struct{ calls, rejected, failed int64 }
-
 // reading is one look at a server's INFO.
 type reading struct {
 	runID, version, role string // the version is the Redis that the server can stand for
@@ -20,14 +17,14 @@ type reading struct {
 	history, before      string // its replication id, and the one that it had before it became the master
 
 	cluster bool
-	stats   map[string]calls // by command, in lower case
-	totals  map[string]int64 // other counts that only a restart or RESETSTAT sets back
-	errors  map[string]int64 // replies by their first word, from 6.2 on
-	rejects bool             // it has rejected_calls
-	refuses string           // why it refuses writes at the moment
-	limited bool             // it tells its memory's limit: before 3.2 INFO does not
-	used    int64            // bytes
-	cpu     float64          // seconds of its main thread
+	stats   map[string]endpoint.Calls // by command, in lower case
+	totals  map[string]int64          // other counts that only a restart or RESETSTAT sets back
+	errors  map[string]int64          // replies by their first word, from 6.2 on
+	rejects bool                      // it has rejected_calls
+	refuses string                    // why it refuses writes at the moment
+	limited bool                      // it tells its memory's limit: before 3.2 INFO does not
+	used    int64                     // bytes
+	cpu     float64                   // seconds of its main thread
 	at      time.Time
 	text    string // of INFO, to read it again
 }
@@ -40,13 +37,13 @@ var totals = map[string]bool{
 
 // readInfo reads the reply of INFO.
 func readInfo(text string) reading {
-	r := reading{stats: map[string]calls{}, totals: map[string]int64{}, errors: map[string]int64{}, at: time.Now(), text: text}
+	r := reading{stats: map[string]endpoint.Calls{}, totals: map[string]int64{}, errors: map[string]int64{}, at: time.Now(), text: text}
 	field := endpoint.InfoOf(text)
 	for name, value := range field {
 		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok {
-			c, rejects := callsOf(value)
+			c := endpoint.CallsOf(value)
 			r.stats[strings.ToLower(command)] = c
-			r.rejects = r.rejects || rejects
+			r.rejects = r.rejects || c.Counts
 			continue
 		}
 		if kind, ok := strings.CutPrefix(name, "errorstat_"); ok {
@@ -67,23 +64,6 @@ func readInfo(text string) reading {
 	r.used, _ = strconv.ParseInt(field["used_memory"], 10, 64)
 	r.cpu = endpoint.MainCPU(field)
 	return r
-}
-
-// callsOf reads calls=1,usec=...,rejected_calls=0,failed_calls=0.
-func callsOf(value string) (c calls, rejects bool) {
-	for pair := range strings.SplitSeq(value, ",") {
-		name, number, _ := strings.Cut(pair, "=")
-		n, _ := strconv.ParseInt(number, 10, 64)
-		switch name {
-		case "calls":
-			c.calls = n
-		case "rejected_calls":
-			c.rejected, rejects = n, true
-		case "failed_calls":
-			c.failed = n
-		}
-	}
-	return c, rejects
 }
 
 // refusal tells why a server refuses writes at the moment, empty if nothing in INFO says so.
@@ -134,16 +114,16 @@ func broken(before, after reading) string {
 		return "its role changed to " + after.role
 	case before.history != "" && after.history != before.history && after.before != before.before:
 		return "another server was the master in between: its replication id changed"
-	case after.stats["config|resetstat"].calls != before.stats["config|resetstat"].calls:
+	case after.stats["config|resetstat"].Calls != before.stats["config|resetstat"].Calls:
 		return "its counters were reset (CONFIG RESETSTAT)"
-	case after.stats[canary].calls < before.stats[canary].calls+1:
-		if before.stats[canary].calls > 0 && after.stats[canary].calls > 0 {
+	case after.stats[canary].Calls < before.stats[canary].Calls+1:
+		if before.stats[canary].Calls > 0 && after.stats[canary].Calls > 0 {
 			return "its counters were reset (CONFIG RESETSTAT): the count of our own ECHO fell"
 		}
 		return "INFO does not count our own ECHO: this server has no commandstats"
 	}
 	for name, was := range before.stats {
-		if is := after.stats[name]; is.calls < was.calls || is.rejected < was.rejected || is.failed < was.failed {
+		if is := after.stats[name]; is.Calls < was.Calls || is.Rejected < was.Rejected || is.Failed < was.Failed {
 			return fmt.Sprintf("its counters were reset (CONFIG RESETSTAT): the count of %s fell", name)
 		}
 	}

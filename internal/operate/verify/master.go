@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
@@ -58,7 +59,7 @@ type master struct {
 type look struct {
 	mark  string
 	at    time.Time
-	stats [taking]calls
+	stats [taking]endpoint.Calls
 	tap   *tap // the MONITOR that was on, nil for none
 }
 
@@ -110,7 +111,7 @@ func (m *master) begin(ctx context.Context) error {
 	case r.cluster && m.end.Kind != endpoint.Cluster:
 		m.facts.Partial = "it is one node of a cluster, and the others were not looked at: write redis+cluster://"
 	}
-	if r.stats[canary].calls < 1 {
+	if r.stats[canary].Calls < 1 {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
 	m.first, m.ruled = m.last, m.excludedNow(ctx)
@@ -172,7 +173,7 @@ func (m *master) look(ctx context.Context) error {
 		if why := broken(m.last, now); why != "" {
 			m.breaks(why)
 		}
-		m.facts.Canary += max(0, now.stats[canary].calls-m.last.stats[canary].calls)
+		m.facts.Canary += max(0, now.stats[canary].Calls-m.last.stats[canary].Calls)
 		redirected, others := refused(m.last, now)
 		m.facts.Redirected += redirected
 		m.facts.Refused += others
@@ -269,9 +270,9 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 	}
 	for i := range m.facts.Commands {
 		c := &m.facts.Commands[i]
-		run := max(0, b.stats[i].calls-a.stats[i].calls) // a count that fell is a break
+		run := max(0, b.stats[i].Calls-a.stats[i].Calls) // a count that fell is a break
 		c.Run += run
-		c.Denied += max(0, b.stats[i].rejected-a.stats[i].rejected)
+		c.Denied += max(0, b.stats[i].Rejected-a.stats[i].Rejected)
 		if !watched {
 			continue
 		}
@@ -429,12 +430,7 @@ func (m *master) follow(ctx context.Context) {
 		if begun && until.Before(next) {
 			next = until
 		}
-		timer := time.NewTimer(time.Until(next))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		_ = lifetime.Sleep(ctx, time.Until(next))
 	}
 }
 

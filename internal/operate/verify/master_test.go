@@ -53,7 +53,7 @@ func TestSettle(t *testing.T) {
 	at := time.Now()
 	look := func(m *master, mark string, setnx int64, age time.Duration) {
 		l := look{mark: mark, at: at.Add(-age), tap: m.tap}
-		l.stats[0].calls = setnx
+		l.stats[0].Calls = setnx
 		m.looks = append(m.looks, l)
 	}
 	shown := func(m *master, mark string, setnx int64) {

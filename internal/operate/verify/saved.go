@@ -196,7 +196,7 @@ func (m *master) ranSince(s *MasterSaved) string {
 	}
 	ruled := unchanged(s.Ruled, m.ruled, readInfo(s.First), m.last)
 	for _, name := range Taking {
-		if n := m.last.stats[name].calls - was.stats[name].calls; n > 0 && !slices.Contains(ruled, name) {
+		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && !slices.Contains(ruled, name) {
 			return fmt.Sprintf("%d %s ran while nobody looked", n, strings.ToUpper(name))
 		}
 	}
@@ -209,7 +209,7 @@ func (m *master) follows(ctx context.Context, s *MasterSaved) {
 	m.facts = s.Facts
 	m.facts.Commands = slices.Clone(s.Facts.Commands)
 	m.facts.Looks += now.Looks
-	m.facts.Canary += max(0, m.last.stats[canary].calls-was.stats[canary].calls)
+	m.facts.Canary += max(0, m.last.stats[canary].Calls-was.stats[canary].Calls)
 	redirected, others := refused(was, m.last)
 	m.facts.Redirected += redirected
 	m.facts.Refused += others

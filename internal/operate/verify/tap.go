@@ -93,24 +93,32 @@ func (t *tap) forget(mark string) {
 
 // await waits until a look has come by in the stream, the stream has ended, or a moment has passed.
 func (t *tap) await(ctx context.Context, mark string) {
+	awaitMark(ctx, t.done, func() (bool, <-chan struct{}) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		_, known := t.marks[mark]
+		return known, t.moved
+	})
+}
+
+// awaitMark waits until a look has come by, what shows it has ended, or a moment has passed. Asked is whether the look
+// has come by, and a channel that is closed at the next one.
+func awaitMark(ctx context.Context, ended <-chan struct{}, asked func() (bool, <-chan struct{})) bool {
 	timer := time.NewTimer(catchUp)
 	defer timer.Stop()
 	for {
-		t.mu.Lock()
-		_, known := t.marks[mark]
-		moved := t.moved
-		t.mu.Unlock()
+		known, moved := asked()
 		if known {
-			return
+			return true
 		}
 		select {
 		case <-moved:
-		case <-t.done:
-			return
+		case <-ended:
+			return false
 		case <-timer.C:
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

@@ -256,7 +256,10 @@ func (q *inquiry) sees(c Client) {
 
 // show reads the namespace's record.
 func (q *inquiry) show(ctx context.Context) (stages.View, error) {
-	pool := q.end.LocksOrNone() // in a cluster the record is on one master
+	pool, err := q.end.Locks() // in a cluster the record is on one master
+	if err != nil {
+		return stages.View{}, err
+	}
 	defer pool.Close()
 	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
 	return store.Show(ctx)

@@ -204,26 +204,13 @@ func takesNothingOld(text string) bool {
 
 // await waits until a look has come by in the capture, the capture has ended, or a moment has passed.
 func (w *wiretap) await(ctx context.Context, text string) (m mark, ok bool) {
-	timer := time.NewTimer(catchUp)
-	defer timer.Stop()
-	for {
+	ok = awaitMark(ctx, w.ended, func() (bool, <-chan struct{}) {
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		m = w.marks[text]
-		marked := w.marked
-		w.mu.Unlock()
-		if m.seen {
-			return m, true
-		}
-		select {
-		case <-marked:
-		case <-w.ended:
-			return m, false
-		case <-timer.C:
-			return m, false
-		case <-ctx.Done():
-			return m, false
-		}
-	}
+		return m.seen, w.marked
+	})
+	return m, ok
 }
 
 // cleanLook looks until a look is clean, or for a moment.

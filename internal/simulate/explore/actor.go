@@ -19,6 +19,7 @@ type actor struct {
 	mail    []protocol.Reply // the messages that may come to it; never changed in place, since forks share it
 	sleeps  bool
 	stepped bool
+	member  membership
 	// Ticks. due is the last tick for what is pending or heard, Unbounded if there is none.
 	due, wake, leaseEnd, renewAt Ticks
 }
@@ -40,9 +41,11 @@ const (
 	strays  // a command given up on runs at last
 	syncs   // the replica catches up
 	failsOver
-	cancels // gives its wait up
-	posted  // the server sends it a message: a part of another's step
-	reads   // the first of its messages; those after it have the acts after this one
+	cancels  // gives its wait up
+	corrects // the operator changes the record
+	reports  // to the record: refreshes its lease, and hears of the correction
+	posted   // the server sends it a message: a part of another's step
+	reads    // the first of its messages; those after it have the acts after this one
 )
 
 func (m *Model) reading(c *Client, a *actor, tick Ticks) session.Reading {
@@ -70,13 +73,13 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 		acts = append(acts, strays)
 	}
 	switch {
-	case s.Phase == session.Idle && int(s.Turn) < c.Turns && tick >= c.From:
+	case s.Phase == session.Idle && int(s.Turn) < c.Turns && tick >= c.From && (c.Corrected == nil || tick < a.member.until):
 		acts = append(acts, begins)
 	case a.sleeps && (tick >= a.wake || c.Restless):
 		acts = append(acts, wakesUp)
 	case s.Phase == session.Holding:
 		acts = append(acts, works)
-		if c.Renew > 0 && tick >= a.renewAt && m.inside(a, tick) {
+		if s.Member.Renew > 0 && tick >= a.renewAt && m.inside(a, tick) {
 			acts = append(acts, renews)
 		}
 	}
@@ -122,12 +125,15 @@ func (m *Model) latest(c *Client, a *actor) Ticks {
 	if a.sleeps && c.Punctual {
 		bound(a.wake)
 	}
+	if c.InTime && s.Phase != session.Dead {
+		bound(a.member.until - 1)
+	}
 	switch s.Phase {
 	case session.Holding, session.Renewing:
 		if !s.Bounded() && c.Scheme.Old() {
 			bound(a.leaseEnd + c.Overrun)
 		}
-		if s.Phase == session.Holding && c.Renew > 0 {
+		if s.Phase == session.Holding && s.Member.Renew > 0 {
 			bound(a.renewAt)
 		}
 	case session.Releasing:
@@ -148,6 +154,10 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 	}
 	switch what {
 	case begins:
+		if c.Corrected != nil {
+			m.obey(c, a, tick)
+			a.member.started, a.member.bound = a.member.follows, a.member.until
+		}
 		m.follow(c, a, s.Acquire(now), tick)
 	case hears:
 		a.heard = false
@@ -167,7 +177,7 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 		if a.pending {
 			stray = *s.Sent()
 		}
-		*a = actor{session: *s, stray: stray, stepped: a.stepped}
+		*a = actor{session: *s, stray: stray, stepped: a.stepped, member: a.member}
 	case cancels:
 		a.sleeps = false
 		m.follow(c, a, s.GiveUp(now), tick)
@@ -216,7 +226,7 @@ func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
 			}
 		case step.Verdict == protocol.Acquired, step.Verdict == protocol.Renewed, step.Verdict == protocol.Repaired:
 			a.leaseEnd = m.leaseEnd(c, a, tick)
-			a.renewAt = tick + int(c.Renew/m.Tick)
+			a.renewAt = tick + int(a.session.Member.Renew/m.Tick)
 		case a.session.Ended == session.Renewing:
 			a.renewAt = tick + 1
 		}
@@ -248,7 +258,10 @@ func (m *Model) normalise(c *Client, a *actor) {
 	if !s.Holds() && s.Phase != session.Releasing || s.Bounded() {
 		a.leaseEnd = 0
 	}
-	if !s.Holds() || c.Renew == 0 {
+	if s.Phase != session.Acquiring {
+		a.member.started, a.member.bound = false, 0
+	}
+	if !s.Holds() || s.Member.Renew == 0 {
 		a.renewAt = 0
 	}
 }
@@ -256,6 +269,8 @@ func (m *Model) normalise(c *Client, a *actor) {
 func (a *actor) append(b []byte) []byte {
 	b = append(b, flag(a.pending, 0)|flag(a.heard, 1)|flag(a.sleeps, 2)|flag(a.stepped, 3)|flag(a.session.Phase == session.Dead, 4))
 	b = append(b, byte(a.due+1), byte(a.wake), byte(a.leaseEnd), byte(a.renewAt))
+	b = append(b, flag(a.member.follows, 0)|flag(a.member.told, 1)|flag(a.member.started, 2), byte(a.member.until), byte(a.member.bound))
+	b = append(b, byte(a.session.Member.Renew/time.Millisecond))
 	b = append(b, byte(a.stray.Op))
 	if a.stray.Op != protocol.NoOp {
 		b = appendCommand(b, &a.stray)
@@ -287,7 +302,10 @@ func appendCommand(b []byte, c *protocol.Command) []byte {
 	if c.Sidecar != nil {
 		b = fmt.Append(b, *c.Sidecar)
 	}
-	return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, int64(c.TTL)), int64(c.Claim)), int64(c.Held))
+	for _, n := range [...]int64{int64(c.TTL), int64(c.Claim), int64(c.Held), int64(c.Grace), int64(c.NotAfter)} {
+		b = binary.AppendVarint(b, n)
+	}
+	return b
 }
 
 func flag(b bool, shift uint) byte {

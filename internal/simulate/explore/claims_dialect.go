@@ -84,6 +84,9 @@ func (m *Model) stretch(n time.Duration) {
 	for i := range m.Clients {
 		c := &m.Clients[i]
 		c.Lease, c.Poll, c.Renew, c.Grace, c.Settle = c.Lease*n, c.Poll*n, c.Renew*n, c.Grace*n, c.Settle*n
+		if to := c.Corrected; to != nil {
+			to.Lease, to.Poll, to.Renew, to.Grace, to.Settle = to.Lease*n, to.Poll*n, to.Renew*n, to.Grace*n, to.Settle*n
+		}
 	}
 }
 

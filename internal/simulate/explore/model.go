@@ -58,7 +58,9 @@ type Model struct {
 	Messages bool
 	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
 	Overheard bool
-	Property  Property
+	// Record is what the members follow; nil: nobody is one.
+	Record   *Record
+	Property Property
 }
 
 // Client is one client and what it may do.
@@ -79,6 +81,13 @@ type Client struct {
 	Restless   bool    // anything may wake it, as client tracking does
 	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
 	StepBy     Ticks   // its wall clock may be stepped once, by so much
+
+	Corrected *session.Member // what it is once it has heard of the record's correction; nil: it is no member
+	AsTaken   bool            // a lock is renewed as it was taken, whatever the record says by then (an ablation)
+	InTime    bool            // it reports before its lease is over
+	Hasty     bool            // it says that it runs the correction while an attempt from before is under way (an ablation)
+	After     bool            // it does not want the lock before the correction is in effect
+	Before    bool            // ... after the correction, which is not made while it may be at work
 }
 
 // Delay is the longest delay of one command.

@@ -25,7 +25,7 @@ func TestPlanted(t *testing.T) {
 	large := map[string]bool{
 		"bridge-hands-on-what-it-has-lost": true, "modern-claim-as-long-as-a-lease": true, "bridge-grant-without-the-guard": true,
 		"bridge-gaps-of-three": true, "bridge-claim-as-long-as-a-lease": true, "bridge-puts-back-after-a-pause": true,
-		"modern-wait-given-up-but-not-its-place": true, "modern-release-without-compare": true, "bridge-release-without-compare": true,
+		"modern-wait-given-up-but-not-its-place": true, "record-lock-renewed-as-it-was-taken": true, "modern-release-without-compare": true, "bridge-release-without-compare": true,
 	}
 	bugs := plantedBugs()
 	require.GreaterOrEqual(t, len(bugs), 30)
@@ -122,11 +122,20 @@ func plantedBugs() []planted {
 			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), renew(2), late(protocol.CompareSet, Unbounded)), L("b"), L("c", once, from(5)))
 		}, override(protocol.CompareSet, model.BlindSet)},
 		{"stage-check-skipped", func() *Model {
-			m := world(10, L("a", goLegacy, release(protocol.ReleaseCompare), late(protocol.GetSet, Unbounded)), L("b", from(6)),
+			m := world(10, L("a", goLegacy, release(protocol.ReleaseCompare), late(protocol.GetSet, Unbounded)), L("b", from(6), once),
 				B("x", from(2), lease(8), grace(1), settle(1)))
 			m.Clients[0].NotAfter = Epoch.Add(standardTick)
 			return m.leftBehind(0)
 		}, each(func(c *Client) { c.NotAfter = 0 })},
+
+		// The record.
+		{"record-command-without-a-bound", claim("LB-set-lag-late"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+			next.Command.NotAfter = 0
+			return next
+		})},
+		{"record-correction-at-once", claim("LB-set-lag"), func(m *Model) { m.Record.AtOnce = true }},
+		{"record-follows-with-an-attempt-under-way", claim("LB-set-lag"), each(hasty)},
+		{"record-lock-renewed-as-it-was-taken", claim("LLB-set-shortest"), each(asTaken)},
 
 		// The bridge.
 		{"bridge-no-grace", claim("LB-behind-grace"), each(func(c *Client) { c.Grace = 0 })},

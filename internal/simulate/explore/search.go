@@ -103,6 +103,9 @@ func (s *search) begin() {
 	n := node{server: t.server(&first, 0)}
 	for i := range m.Clients {
 		a := actor{session: session.New(i, &m.Clients[i].Member)}
+		if m.Record != nil && m.Clients[i].Corrected != nil {
+			m.reports(&m.Clients[i], &a, false, 0)
+		}
 		n.actors[i] = t.actor(i, &a)
 	}
 	s.visit(n, origin{})
@@ -121,6 +124,9 @@ func (s *search) expand(at int) {
 		}
 		s.acts = m.can(&m.Clients[i], &t.actors[i][n.actors[i]], tick, s.acts[:0])
 		for _, what := range s.acts {
+			if what == begins && !s.mayBegin(&n, i) {
+				continue
+			}
 			s.step(at, n, i, what)
 		}
 		if n.spent&0xf < uint8(m.Silences) && (f.command != 0 || t.actors[i][n.actors[i]].pending) {
@@ -132,6 +138,9 @@ func (s *search) expand(at int) {
 	}
 	if m.Failovers > 0 {
 		s.failover(at, n, tick)
+	}
+	if m.Record != nil {
+		s.correct(at, n, tick)
 	}
 	if mayPass {
 		s.pass(at, n)
@@ -274,7 +283,7 @@ func (s *search) failover(at int, n node, tick Ticks) {
 	next := n
 	next.server = s.tables.server(&f, tick)
 	s.visit(next, origin{parent: uint32(at), act: syncs})
-	if int(n.spent>>4) >= s.model.Failovers {
+	if int(n.spent>>4&7) >= s.model.Failovers {
 		return
 	}
 	f = s.tables.servers[n.server].fork()

@@ -49,6 +49,8 @@ type facts struct {
 	until   int16 // inside until this tick; -1 is not inside
 	fence   int64
 	turn    uint32
+	told    bool  // of a member: it has said that it runs the correction
+	gone    int16 // ... it acts, and holds a lock, until this tick at most
 }
 
 type move struct {
@@ -104,6 +106,9 @@ func (t *tables) actor(i int, a *actor) uint32 {
 func (t *tables) describe(i int, a *actor) facts {
 	m, c := t.model, &t.model.Clients[i]
 	f := facts{phase: a.session.Phase, latest: int16(m.latest(c, a)), until: -1, fence: a.session.Fence, turn: a.session.Turn}
+	if c.Corrected != nil {
+		f.told, f.gone = a.member.told, int16(a.member.until+int(c.Lease/m.Tick))
+	}
 	if a.pending {
 		f.command = t.command(a.session.Sent())
 	}
@@ -232,6 +237,9 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 		a.stray = protocol.Command{}
 	case posted:
 		a.post(t.replies[reply])
+	case reports:
+		t.model.reports(c, &a, reply == 1, tick)
+		t.model.normalise(c, &a)
 	default:
 		t.model.take(c, &a, what, tick)
 	}

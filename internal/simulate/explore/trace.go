@@ -14,7 +14,7 @@ type entry = model.Entry
 var actNames = [...]string{
 	"a tick passes", "begins", "runs", "hears the reply", "wakes up", "ends its work", "begins to renew",
 	"crashes", "has its clock stepped", "gives up waiting", "stray command runs", "replica catches up", "failover",
-	"gives its wait up",
+	"gives its wait up", "the record is corrected", "reports",
 }
 
 // trace follows the origins back from a node to the beginning, and tells the run forwards.
@@ -44,7 +44,7 @@ func (s *search) describe(before, at int) Step {
 		step.What = actNames[from.act]
 	}
 	switch from.act {
-	case tickPasses, syncs, failsOver:
+	case tickPasses, syncs, failsOver, corrects:
 		step.Client = -1
 	case runs, strays:
 		f := t.facts[from.client][was.actors[from.client]]

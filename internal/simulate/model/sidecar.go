@@ -404,13 +404,13 @@ func sidecarKeep(c *call) protocol.Reply {
 	}
 	switch {
 	case owns && stands:
-		return integers(protocol.KeepDone, left, 0)
+		return protocol.Reply{Kind: protocol.Integer, Int: protocol.KeepDone, Int2: left, Text: mine}
 	case owns:
 		c.write(cmd.Key, mine, left)
 	default:
 		c.write(cmd.Guard, mine, left)
 	}
-	return integers(protocol.KeepRepair, left, 0)
+	return protocol.Reply{Kind: protocol.Integer, Int: protocol.KeepRepair, Int2: left, Text: mine}
 }
 
 // sidecarOld is sidecar_old.lua.

@@ -48,7 +48,7 @@ func (s *Session) beginAcquire() {
 		s.running = legacyAcquire
 		s.legacyAcquire = protocol.LegacyAcquire{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
-			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.NotAfter,
+			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.bound,
 		}
 	case Bridge:
 		s.running = bridgeAcquire
@@ -56,7 +56,7 @@ func (s *Session) beginAcquire() {
 		s.bridgeAcquire = protocol.BridgeAcquire{
 			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
-			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.NotAfter,
+			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.bound,
 		}
 		if s.Yield > 0 {
 			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
@@ -85,7 +85,7 @@ func (s *Session) beginRenew() {
 	case Bridge:
 		s.running = bridgeRenew
 		s.bridgeRenew = protocol.BridgeRenew{
-			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease,
+			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease, NotAfter: s.bound,
 		}
 	default:
 		s.running = modernRenew

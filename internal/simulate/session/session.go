@@ -33,7 +33,8 @@ type Reading struct {
 type Session struct {
 	*Member
 	ID    uint32
-	Key   string // the lock of this turn: Member.Key, unless On named another
+	Key   string           // the lock of this turn: Member.Key, unless On named another
+	bound protocol.Instant // of its commands: Member.NotAfter, unless Obey gave another
 	Phase Phase
 	Turn  uint32
 
@@ -110,8 +111,12 @@ const (
 
 // New makes the session of the id-th client.
 func New(id int, member *Member) Session {
-	return Session{Member: member, ID: uint32(id), Key: member.Key, fenceKey: member.Fence}
+	return Session{Member: member, ID: uint32(id), Key: member.Key, fenceKey: member.Fence, bound: member.NotAfter}
 }
+
+// Obey takes over the answer to a report: the member as its namespace's record makes it now, and the end of its lease on the
+// server's clock. What is under way goes on as it began.
+func (s *Session) Obey(member *Member, until protocol.Instant) { s.Member, s.bound = member, until }
 
 // On makes the next turn one at another key. Fence is the key of its fencing counter, which a member without fencing
 // does not use.
@@ -185,7 +190,7 @@ func (s *Session) giveUp(now Reading) protocol.Step {
 
 // Crash ends the process: nothing of it remains but what it sent.
 func (s *Session) Crash() {
-	*s = Session{Member: s.Member, ID: s.ID, Key: s.Key, fenceKey: s.fenceKey, Turn: s.Turn, Phase: Dead, guard: s.guard}
+	*s = Session{Member: s.Member, ID: s.ID, Key: s.Key, bound: s.bound, fenceKey: s.fenceKey, Turn: s.Turn, Phase: Dead, guard: s.guard}
 }
 
 // Restart is the process coming back, knowing nothing.

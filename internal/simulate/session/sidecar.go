@@ -16,12 +16,12 @@ func (s *Session) translate(now Reading, c protocol.Command) protocol.Command {
 	host := now.Wall.Add(s.Host)
 	if s.asks {
 		c = side.Wait(host, c.Key, s.drawn())
-		c.NotAfter = s.NotAfter
+		c.NotAfter = s.bound
 	} else if c.Op == protocol.SidecarKeep {
 		c = side.Keep(host, c.Key, true)
-		c.NotAfter = s.NotAfter
+		c.NotAfter = s.bound
 	} else {
-		c = side.Translate(host, c, s.drawn(), s.NotAfter)
+		c = side.Translate(host, c, s.drawn(), s.bound)
 	}
 	if c.Sidecar != nil && s.NoGuard {
 		c.Guard = s.Guard()

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 const (
 	lease     = 3 * time.Second // of the clients, where they have one
 	goTTL     = time.Second     // of a Go holder that somebody waits for
-	memberTTL = 5 * time.Second // of a fleet's Go members: a process that stands still for so long is told that its lock is lost
+	memberTTL = time.Second     // of a fleet's Go members
 )
 
 // newCompat makes a Locker as a service that joins the fleet would.

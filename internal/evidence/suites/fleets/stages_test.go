@@ -149,10 +149,10 @@ func TestStageChangesUnderLoad(t *testing.T) {
 		c.Progress(1, paused, cut, a, b)
 	}
 	c.Stop(paused, cut, a, b)
-	most, errors := c.Found()
-	t.Logf("%d turns, most inside %d, errors %d", c.Count(), most, len(errors))
-	assert.Equal(t, 1, most, redistest.Violated)
-	for _, e := range errors {
+	report := c.Found()
+	t.Log(report)
+	assert.Equal(t, 1, report.Inside, redistest.Violated)
+	for _, e := range report.Errors {
 		known := slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) })
 		assert.True(t, known, "%+v", e)
 	}

@@ -111,8 +111,7 @@ var plants = []plant{
 			},
 			"internal/protocol/modern.go": {`return strings.Contains(r.Text, "user_script")`, "return false"},
 		},
-		// The key stays for its TTL: the next one who wants it says so, or the look at the end.
-		kinds: "modern-fenced", finds: `after the end there is still \[modern-fenced|did not get the lock for \S+, with nothing in the way`,
+		kinds: "modern-fenced", finds: `after the last step there is still \[modern-fenced`,
 	},
 	{
 		name: "a release needs a right to the queue's key",

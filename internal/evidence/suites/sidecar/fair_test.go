@@ -1,7 +1,7 @@
 package sidecar
 
 import (
-	"fmt"
+	"flag"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,27 +17,72 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
+var rounds, during = flag.Int("rounds", 1, "of TestFair"), flag.Duration("during", 1500*time.Millisecond, "of a stage in a round of TestFair")
+
+// enough is how many turns a fleet takes in a round at least, however slow the machine is.
+const enough = 100
+
+// underWay is when members have found each other: a sidecar learns from the first refusals that others want a key.
+const underWay = 500 * time.Millisecond
+
 // share is what each member of a fleet got, in all rounds.
 type share struct {
 	turns  []int
 	waits  [][]time.Duration // one that has not ended counts as it is
 	inside int
+	took   time.Duration
+	late   time.Duration // all wake-ups after a sleep
+	woken  int
 }
 
-// take lets members take turns of 5 ms for a while.
-func (r *share) take(all []*holders.Holder, during time.Duration) {
-	if r.turns == nil {
-		r.turns, r.waits = make([]int, len(all)), make([][]time.Duration, len(all))
+func newShare() *share { return &share{turns: make([]int, 5), waits: make([][]time.Duration, 5)} }
+
+// sleep notes how late its caller wakes up.
+func (r *share) sleep() {
+	at := time.Now()
+	time.Sleep(time.Millisecond)
+	r.late, r.woken = r.late+time.Since(at)-time.Millisecond, r.woken+1
+}
+
+// wake is how long a wake-up took on average.
+func (r *share) wake() time.Duration {
+	return (r.late / time.Duration(r.woken)).Round(time.Microsecond)
+}
+
+// rate is a member's turns in a second.
+func (r *share) rate(i int) float64 { return float64(r.turns[i]) / r.took.Seconds() }
+
+// equal is the turns in a second of each member, had all the same.
+func (r *share) equal() (all float64) {
+	for i := range r.turns {
+		all += r.rate(i) / float64(len(r.turns))
 	}
+	return all
+}
+
+// wait is the p95 of a member's waits, by the time that they take.
+func (r *share) wait(i int) time.Duration {
+	all, sum := time.Duration(0), time.Duration(0)
+	for _, w := range r.waits[i] {
+		all += w
+	}
+	slices.Sort(r.waits[i])
+	for _, w := range r.waits[i] {
+		if sum += w; sum >= all*95/100 {
+			return w.Round(time.Millisecond)
+		}
+	}
+	return 0
+}
+
+// take lets members take turns of 5 ms, one after the other without a pause, and ends them.
+func (r *share) take(all []*holders.Holder) {
 	for _, h := range all {
 		h.Send("turns lock:fleet lock:fleet:referee 1000000 5")
 	}
-	began := time.Now().Add(500 * time.Millisecond) // they are under way
-	last := make([]time.Time, len(all))
-	for i := range last {
-		last[i] = began
-	}
-	for time.Now().Before(began.Add(during)) {
+	began := time.Now().Add(underWay)
+	last := slices.Repeat([]time.Time{began}, len(all))
+	for turns := 0; turns < enough || time.Now().Before(began.Add(*during)); r.sleep() {
 		for i, h := range all {
 			for more := true; more; {
 				select {
@@ -45,6 +90,7 @@ func (r *share) take(all []*holders.Holder, during time.Duration) {
 					if now := time.Now(); e.Event == "turn" && now.After(began) {
 						r.inside = max(r.inside, e.Inside)
 						r.turns[i]++
+						turns++
 						r.waits[i] = append(r.waits[i], time.Duration(e.WaitedMS*float64(time.Millisecond)))
 						last[i] = now
 					}
@@ -53,39 +99,32 @@ func (r *share) take(all []*holders.Holder, during time.Duration) {
 				}
 			}
 		}
-		time.Sleep(time.Millisecond)
 	}
+	r.took += time.Since(began)
 	for i, h := range all {
 		h.Kill()
 		r.waits[i] = append(r.waits[i], time.Since(last[i]))
 	}
 }
 
-// p95 is of one member's waits.
-func (r *share) p95(i int) time.Duration {
-	slices.Sort(r.waits[i])
-	return r.waits[i][len(r.waits[i])*95/100].Round(time.Millisecond)
-}
-
-func (r *share) longest(i int) time.Duration { return slices.Max(r.waits[i]).Round(time.Millisecond) }
-
-// meet lets members take turns of 5 ms for a while, with other work between them, 30 ms on average.
-func (r *share) meet(all []*holders.Holder, during time.Duration) {
-	if r.turns == nil {
-		r.turns, r.waits = make([]int, len(all)), make([][]time.Duration, len(all))
-	}
+// meet lets members take turns of 5 ms with other work between them, 30 ms on average.
+func (r *share) meet(all []*holders.Holder) {
 	var running sync.WaitGroup
-	var inside, most atomic.Int64
-	over := time.Now().Add(during)
+	var inside, most, turns atomic.Int64
+	began := time.Now().Add(underWay)
+	under := func() bool { return turns.Load() < enough || time.Since(began) < *during }
 	for i, h := range all {
 		running.Go(func() {
-			for draw := rand.New(rand.NewPCG(uint64(i), 1)); time.Now().Before(over); {
+			for draw := rand.New(rand.NewPCG(uint64(i), 1)); under(); {
 				asked := time.Now()
 				for h.Do("acquire lock:fleet").Event != "acquired" {
 				}
 				most.Store(max(most.Load(), inside.Add(1)))
-				r.turns[i]++
-				r.waits[i] = append(r.waits[i], time.Since(asked))
+				if asked.After(began) {
+					turns.Add(1)
+					r.turns[i]++
+					r.waits[i] = append(r.waits[i], time.Since(asked))
+				}
 				time.Sleep(5 * time.Millisecond)
 				inside.Add(-1)
 				h.Do("release lock:fleet")
@@ -93,10 +132,11 @@ func (r *share) meet(all []*holders.Holder, during time.Duration) {
 			}
 		})
 	}
-	running.Wait()
-	for _, h := range all {
-		h.Kill()
+	for under() {
+		r.sleep()
 	}
+	r.took += time.Since(began)
+	running.Wait()
 	r.inside = max(r.inside, int(most.Load()))
 }
 
@@ -122,56 +162,54 @@ func five(t *testing.T, stage stages.Stage) []*holders.Holder {
 	return all
 }
 
-// TestFair compares the turns of services behind sidecars with those that they get when all are legacy.
-//
-// Where each has other work between its turns, each service gets at least 0.8 of the turns, and waits no longer. Where nobody
-// has, at stage legacy the client that has just released the key takes it again, and others starve. There each service gets at
-// least 0.8 of an equal share of its fleet's turns, and its longest wait is no longer than the longest before. (Its p95 is: of a client
-// that takes the key a hundred times in a row, nearly all waits are none.) All turns together may be fewer than at stage legacy: each goes to
-// another process, which the machine has to wake.
-//
-// Other work on the machine may hit one stage and not the other: what is missed is measured again.
+// slow is the mean of a wake-up from which on a machine has too much other work to compare turns in a second: see docs/sidecar.md.
+const slow = 250 * time.Microsecond
+
+// TestFair compares services behind sidecars with services when all are legacy. Each gets 0.8 of an equal share of the turns at least, of its
+// own fleet's and of the legacy fleet's. And one that finds it waiting finds it in a shorter wait: the p95 of waits, by the time that they take.
+// (Of a legacy client that takes a busy key a hundred times in a row and then starves for a second, nearly all waits are none.)
 func TestFair(t *testing.T) {
-	rounds, during := 1, 1500*time.Millisecond
-	if *long {
-		rounds, during = 6, 5*time.Second
+	all := []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern}
+	got := map[string]map[stages.Stage]*share{}
+	for _, name := range []string{"with other work", "busy"} {
+		got[name] = map[stages.Stage]*share{}
+		for _, stage := range all {
+			got[name][stage] = newShare()
+		}
 	}
-	for name, take := range map[string]func(*share, []*holders.Holder, time.Duration){"busy": (*share).take, "with other work": (*share).meet} {
+	for range *rounds {
+		for _, stage := range all {
+			fleet := five(t, stage)
+			got["with other work"][stage].meet(fleet)
+			got["busy"][stage].take(fleet)
+		}
+	}
+	for name, got := range got {
 		t.Run(name, func(t *testing.T) {
-			missed := []string{"not measured"}
-			for try := 0; try < 3 && len(missed) > 0; try++ {
-				missed = nil
-				got := map[stages.Stage]*share{stages.Legacy: {}, stages.Bridge: {}, stages.Modern: {}}
-				for range rounds {
-					for stage := stages.Legacy; stage <= stages.Modern; stage++ {
-						take(got[stage], five(t, stage), during)
-					}
+			before := got[stages.Legacy]
+			waits := (before.wait(2) + before.wait(3) + before.wait(4)) / 3
+			for _, stage := range all {
+				r := got[stage]
+				t.Logf("%v: Go, Go, Java, Java, Java: turns %v, %.1f a second for each; waits %v %v %v %v %v; a wake-up %v", stage, r.turns, r.equal(),
+					r.wait(0), r.wait(1), r.wait(2), r.wait(3), r.wait(4), r.wake())
+				require.Equal(t, 1, r.inside, redistest.Violated)
+				if stage == stages.Legacy {
+					continue
 				}
-				for stage := stages.Legacy; stage <= stages.Modern; stage++ {
-					r := got[stage]
-					t.Logf("%v: turns of Go services %v, of Java %v; p95 of their waits %v %v, %v %v %v; the longest %v %v, %v %v %v", stage, r.turns[:2], r.turns[2:],
-						r.p95(0), r.p95(1), r.p95(2), r.p95(3), r.p95(4), r.longest(0), r.longest(1), r.longest(2), r.longest(3), r.longest(4))
-					require.Equal(t, 1, r.inside, redistest.Violated)
+				quick := max(r.wake(), before.wake()) <= slow
+				if !quick {
+					t.Logf("%v: wake-ups took too long to compare turns in a second with those of stage legacy", stage)
 				}
-				before := got[stages.Legacy]
-				turns := float64(before.turns[2]+before.turns[3]+before.turns[4]) / 3
-				wait, waited := (before.p95(2)+before.p95(3)+before.p95(4))/3, (*share).p95
-				if name == "busy" {
-					wait, waited = max(before.longest(2), before.longest(3), before.longest(4)), (*share).longest
-				}
-				for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
-					r := got[stage]
+				for i := 2; i < 5; i++ {
+					assert.LessOrEqual(t, r.wait(i), waits, "%v: the wait of service %d", stage, i-1)
 					if name == "busy" {
-						turns = float64(r.turns[0]+r.turns[1]+r.turns[2]+r.turns[3]+r.turns[4]) / 5
+						assert.GreaterOrEqual(t, r.rate(i), 0.8*r.equal(), "%v: turns a second of service %d, of its fleet's", stage, i-1)
 					}
-					for i := 2; i < 5; i++ {
-						if float64(r.turns[i]) < 0.8*turns || waited(r, i) > wait {
-							missed = append(missed, fmt.Sprintf("%v: service %d has %d turns, want 0.8 of %.1f; waits %v, want %v", stage, i-1, r.turns[i], turns, waited(r, i), wait))
-						}
+					if quick {
+						assert.GreaterOrEqual(t, r.rate(i), 0.8*before.equal(), "%v: turns a second of service %d, of those at stage legacy", stage, i-1)
 					}
 				}
 			}
-			assert.Empty(t, missed)
 		})
 	}
 }

@@ -27,6 +27,7 @@ type trip struct {
 	name   string
 	script *scripts.Script
 	own    bool   // on a connection of the sidecar itself
+	beside bool   // ... without the client's doing: it sends its command until the round trip has come, and once more
 	begins string // who holds the key before: service, other, or nobody
 	send   []any
 	reply  string // of the command, once it has acted
@@ -36,12 +37,14 @@ type trip struct {
 func trips(lease time.Duration) []trip {
 	text := strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	return []trip{
-		{"SETNX", scripts.SidecarTake, false, "nobody", []any{"SETNX", text}, "1", "service"},
-		{"SETNX that waits", scripts.SidecarTake, true, "other", []any{"SETNX", text}, "0", "other"},
-		{"GET", scripts.SidecarGet, false, "service", []any{"GET"}, "own", "service"},
-		{"GETSET", scripts.SidecarGet, false, "other", []any{"GETSET", text}, "far", "other"},
-		{"EXPIRE", scripts.SidecarExpire, false, "service", []any{"EXPIRE", "2"}, "1", "service"},
-		{"DEL", scripts.SidecarDel, false, "service", []any{"DEL"}, "1", "nobody"},
+		{"SETNX", scripts.SidecarTake, false, false, "nobody", []any{"SETNX", text}, "1", "service"},
+		{"SETNX that waits", scripts.SidecarTake, true, false, "other", []any{"SETNX", text}, "0", "other"},
+		{"GET", scripts.SidecarGet, false, false, "service", []any{"GET"}, "own", "service"},
+		{"GETSET", scripts.SidecarGet, false, false, "other", []any{"GETSET", text}, "far", "other"},
+		{"EXPIRE", scripts.SidecarExpire, false, false, "service", []any{"EXPIRE", "2"}, "1", "service"},
+		{"DEL", scripts.SidecarDel, false, false, "service", []any{"DEL"}, "1", "nobody"},
+		{"report", scripts.StageJoin, true, true, "service", []any{"GET"}, "own", "service"},
+		{"repair", scripts.SidecarKeep, true, true, "service", []any{"EXISTS"}, "", "service"},
 	}
 }
 
@@ -51,18 +54,20 @@ type fault struct {
 	cause func(b *brink)
 	lost  bool // the connection ends with it: the client gets an error
 	late  bool // the command comes after the member's lease
+	// forgets says that the sidecar does not know which locks to look after.
+	forgets bool
 }
 
 var faults = []fault{
-	{"server killed", func(b *brink) { b.server.Kill(); b.link.Cut(); b.later(b.server.Start) }, true, false},
-	{"server stopped", func(b *brink) { b.stopServer(300 * time.Millisecond) }, false, false},
-	{"server stopped for longer than the member's lease", func(b *brink) { b.stopServer(memberLease + time.Second) }, false, true},
-	{"sidecar killed", func(b *brink) { b.proxy.kill(); b.link.Cut(); b.later(b.proxy.start) }, true, false},
+	{"server killed", func(b *brink) { b.server.Kill(); b.link.Cut(); b.later(b.server.Start) }, true, false, false},
+	{"server stopped", func(b *brink) { b.stopServer(300 * time.Millisecond) }, false, false, false},
+	{"server stopped for longer than the member's lease", func(b *brink) { b.stopServer(memberLease + time.Second) }, false, true, false},
+	{"sidecar killed", func(b *brink) { b.proxy.kill(); b.link.Cut(); b.later(b.proxy.start) }, true, false, true},
 	{"sidecar stopped", func(b *brink) {
 		_ = b.proxy.cmd.Process.Signal(syscall.SIGSTOP)
 		b.later(func() { time.Sleep(300 * time.Millisecond); _ = b.proxy.cmd.Process.Signal(syscall.SIGCONT) })
-	}, false, false},
-	{"connections cut", func(b *brink) { b.link.Cut() }, true, false},
+	}, false, false, false},
+	{"connections cut", func(b *brink) { b.link.Cut() }, true, false, false},
 }
 
 // brink is a server, a sidecar, and between them a link that sees each command.
@@ -96,15 +101,16 @@ func TestEveryRoundTrip(t *testing.T) {
 				var kept []string
 				for _, when := range []string{"before", "after"} {
 					for _, r := range trips(s.lease) {
-						if f.late {
-							if when == "after" || r.name != "SETNX" {
-								continue
-							}
+						switch {
+						case !f.late:
+						case when == "after" || !r.beside && r.name != "SETNX":
+							continue
+						case !r.beside:
 							r.reply, r.ends = "0", "nobody"
 						}
 						key := "lock:" + when + ":" + r.name
 						b.fails(f, r, when == "after", key)
-						if r.begins != "other" {
+						if r.begins != "other" && !r.beside {
 							kept = append(kept, key)
 						}
 					}
@@ -151,7 +157,11 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	what := fmt.Sprintf("%s, acted: %v", r.name, acted)
 	conn := b.client()
 	defer func() { _ = conn.Close() }()
-	text := strconv.FormatInt(time.Now().Add(b.lease).UnixMilli(), 10)
+	lease := b.lease
+	if r.beside {
+		lease = 10 * time.Second // longer than it takes until the round trip comes, and the fault
+	}
+	text := strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	switch r.begins {
 	case "service":
 		redistest.Await(b, "the lock of "+what, 10*time.Second, func() bool { // after a restart it is a member a little later
@@ -185,6 +195,9 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 			})
 		})
 	})
+	if r.script == scripts.SidecarKeep {
+		b.server.Do("DEL", key) // as an old client does after its lease
+	}
 	args := append([]any{key}, r.send[1:]...)
 	reply, err := conn.Do(r.send[0].(string), args...)
 	for deadline := time.Now().Add(20 * time.Second); err == nil; { // an attempt waits when one has failed before, and the sidecar hears
@@ -192,12 +205,16 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 		case <-placed:
 		default:
 			require.True(b, r.own && time.Now().Before(deadline), "%s: the round trip did not come: %v", what, reply)
+			time.Sleep(5 * time.Millisecond)
 			reply, err = conn.Do(r.send[0].(string), args...)
 			continue
 		}
 		break
 	}
 	<-placed
+	if r.beside && err == nil {
+		reply, err = conn.Do(r.send[0].(string), args...)
+	}
 	b.link.Before(nil)
 	b.link.Heal()
 	b.mended.Wait()
@@ -214,19 +231,38 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 		case len(got) == len(others):
 			got = "far"
 		}
-		assert.Equal(b, r.reply, got, what)
+		if r.reply != "" {
+			assert.Equal(b, r.reply, got, what)
+		}
 	}
 	want := r.ends
 	if f.lost && !acted {
 		want = r.begins
 	}
+	if r.script == scripts.SidecarKeep {
+		if f.forgets && !acted { // nobody repairs it, and the guard keeps others out
+			assert.Equal(b, int64(1), b.server.Do("EXISTS", protocol.GuardKey(key)), what)
+			want = "nobody"
+		} else {
+			redistest.Await(b, what, 10*time.Second, func() bool { return b.holder(key) == want })
+		}
+	}
 	assert.Equal(b, want, b.holder(key), what)
+	if r.beside { // the service gives back what it has
+		_ = conn.Close()
+		conn = b.client()
+		_, err := conn.Do("DEL", key)
+		require.NoError(b, err, what)
+		assert.Equal(b, int64(0), b.server.Do("EXISTS", key, protocol.GuardKey(key)), what)
+	}
 }
 
 // calls tells whether a command is the round trip's.
 func calls(r trip, words []string, key string) bool {
 	at := 3
 	switch {
+	case r.script == scripts.StageJoin:
+		return len(words) > 1 && words[0] == "EVALSHA" && words[1] == r.script.Digest
 	case len(words) < 4 || words[at] != key:
 		return false
 	case r.own:

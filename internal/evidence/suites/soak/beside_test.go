@@ -108,7 +108,7 @@ func (b *beside) startLocked() {
 	}()
 }
 
-// supervise starts it again when it has ended by itself, as one does that finds no server when it starts.
+// supervise starts it again when it has ended by itself, as a service manager does.
 func (b *beside) supervise() {
 	for b.r.ctx.Err() == nil {
 		b.mu.Lock()

@@ -64,13 +64,13 @@ func verdicts(t *testing.T, all []*soaking) {
 }
 
 // Every one of six masters hands over to its replica while old Java and Python clients, followers of a
-// namespace, token holders of three languages and Redisson work: nobody overlaps, every waiter resumes. The
+// namespace, token holders of three languages, services behind sidecars and Redisson work: nobody overlaps, every waiter resumes. The
 // old clients reach their key's master by an address that moves with it; article-ha and Redisson follow the
 // cluster themselves.
 func TestRollingFailoverOfAMixedFleet(t *testing.T) {
 	t.Parallel()
 	site := newSite(t, onCluster, 6)
-	all := mixed(t, site, true, fleetJava, fleetPython, fleetTokens)
+	all := mixed(t, site, true, fleetJava, fleetPython, fleetTokens, fleetBehind)
 	for i := range site.cluster.Masters {
 		f := all[0].orderly(i)
 		f.name = fmt.Sprintf("the failover of master %d", i+1)
@@ -80,11 +80,11 @@ func TestRollingFailoverOfAMixedFleet(t *testing.T) {
 }
 
 // Sentinels promote a replica that has not heard of its master for a while: what was acquired meanwhile is
-// lost, and its holders are told.
+// lost, and its holders are told, but for services behind sidecars, whose old code nobody can tell anything.
 func TestSentinelFailoverOfAMixedFleet(t *testing.T) {
 	t.Parallel()
 	site := newSite(t, onSentinel, 0)
-	all := mixed(t, site, false, fleetJava, fleetTokens)
+	all := mixed(t, site, false, fleetJava, fleetTokens, fleetBehind)
 	through(all, all[0].failover("the death of the master", 0, true, 200*time.Millisecond))
 	verdicts(t, all)
 }

@@ -59,7 +59,7 @@ func TestRenamed(t *testing.T) {
 				func() {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 					defer cancel()
-					taker, err := l.maker(server.Pool(), nil)
+					taker, err := l.maker(server.Pool(), patient)
 					require.NoError(t, err)
 					release, err := taker.Acquire(ctx, "lock."+l.name)
 					if err != nil {

@@ -46,7 +46,7 @@ func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 	if err := locker.Ready(context.Background()); err != nil {
 		return nil, err
 	}
-	return taker[*compat.Lock]{locker}, nil
+	return holders.TakerOf(locker.Acquire), nil
 }
 
 // roundTrip takes a namespace from legacy to modern and back, under load, beside an old client wherever one may be.
@@ -59,7 +59,7 @@ func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func(
 		require.NoError(t, (&stages.Mover{Store: store, Look: 20 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 	}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: ttl}))
-	c := &holders.Crew{T: t, Key: key}
+	c := &holders.Crew{T: t, Key: key, Record: server}
 	join := func() *holders.Holder {
 		return c.Enlist(holders.StartGo(t, "member", server.URL(), holders.Arg("dialect", dialect)))
 	}
@@ -77,9 +77,10 @@ func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func(
 	move(stages.Legacy)
 	c.Progress(2, a, b, client)
 	c.Stop(client, a, b)
-	most, said := c.Found()
-	assert.Equal(t, 1, most, redistest.Violated)
-	for _, e := range said {
+	report := c.Found()
+	t.Log(report)
+	assert.Zero(t, report.Overlaps, redistest.Violated)
+	for _, e := range report.Errors {
 		// Old clients that both find an expired value clobber each other: the loser of a takeover is told.
 		assert.Contains(t, e.Message, "lock lost", e.Op)
 	}
@@ -107,7 +108,16 @@ func TestStages(t *testing.T) {
 			lock, err := locker.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			values := map[string]bool{}
-			for end := time.Now().Add(2*ttl + ttl/2); time.Now().Before(end); time.Sleep(ttl / 10) {
+			last := time.Now()
+			for end := last.Add(2*ttl + ttl/2); time.Now().Before(end); time.Sleep(ttl / 10) {
+				if stood := time.Since(last); lock.Context().Err() != nil && stood > ttl/4 { // this process did not run: told, as it must be
+					t.Logf("stood still for %v: %v", stood, context.Cause(lock.Context()))
+					lock, err = locker.Acquire(t.Context(), key)
+					require.NoError(t, err)
+					last = time.Now()
+					end, values = last.Add(2*ttl+ttl/2), map[string]bool{}
+				}
+				last = time.Now()
 				require.NoError(t, lock.Context().Err(), "lost")
 				value := server.Value(key)
 				require.NotEmpty(t, value, "nothing stands on the key of a lock that is held")
@@ -162,11 +172,11 @@ func TestReplicas(t *testing.T) {
 			var waiting sync.WaitGroup
 			for _, l := range locks {
 				held := "lock." + l.name
-				first, err := l.maker(pair.Master.Pool(), nil)
+				first, err := l.maker(pair.Master.Pool(), patient)
 				require.NoError(t, err)
 				release, err := first.Acquire(t.Context(), held)
 				require.NoError(t, err)
-				second, err := l.maker(pair.Master.Pool(), nil)
+				second, err := l.maker(pair.Master.Pool(), patient)
 				require.NoError(t, err)
 				waiting.Go(func() {
 					_, err := second.Acquire(t.Context(), held) // and keeps it

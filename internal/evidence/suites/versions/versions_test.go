@@ -28,8 +28,13 @@ import (
 
 const (
 	key = "lock.orders"
-	ttl = 3 * time.Second // also what a killed holder costs the other one
+	ttl = time.Second // also what a killed holder costs the other one
 )
+
+// patient are the arguments of a lock whose TTL is not the subject: no busy machine makes it late.
+var patient = map[string]string{"ttl": "30000"}
+
+func ttlOf(args map[string]string) time.Duration { return holders.Millis(args, "ttl", ttl) }
 
 // lock is a kind of lock: how a process takes it, and its row in the table.
 type lock struct {
@@ -48,12 +53,12 @@ var locks = []lock{
 	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
 	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
-	{"redisson", servers.Redisson, func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		locker, err := redisson.New(pool, redisson.Options{TTL: ttl})
+	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args)})
 		if err != nil {
 			return nil, err
 		}
-		return heard[*redisson.Lock]{taker[*redisson.Lock]{locker}, locker.Waiting}, nil
+		return heard[*redisson.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}},
 }
 
@@ -97,57 +102,42 @@ func named(maker holders.Maker) holders.Maker {
 	}
 }
 
-// acquirer is what the Lockers have in common.
-type acquirer[L interface{ Release(context.Context) error }] interface {
-	Acquire(ctx context.Context, key string) (L, error)
-}
-
-type taker[L interface{ Release(context.Context) error }] struct{ locker acquirer[L] }
-
-func (t taker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	l, err := t.locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return l.Release, nil
-}
-
-// heard is a taker whose waiters can hear of a release.
-type heard[L interface{ Release(context.Context) error }] struct {
-	taker[L]
+// heard is a Taker whose waiters can hear of a release.
+type heard[L holders.Lock] struct {
+	holders.LockTaker[L]
 	waiting func() lockmigrate.Mode
 }
 
 func (h heard[L]) Waiting() string { return h.waiting().String() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		locker, err := legacy.New(pool, legacy.Options{Lease: ttl, Release: release, Poll: 5 * time.Millisecond})
-		return taker[*legacy.Lock]{locker}, err
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		locker, err := legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond})
+		return holders.TakerOf(locker.Acquire), err
 	}
 }
 
 func bridged(opts compat.Options) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		opts := opts // makers run side by side
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+		opts, ttl := opts, ttlOf(args) // makers run side by side
 		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
 		locker, err := compat.New(pool, opts)
 		if err != nil {
 			return nil, err
 		}
-		return heard[*compat.Lock]{taker[*compat.Lock]{locker}, locker.Waiting}, nil
+		return heard[*compat.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 
 func token(opts modern.Options) holders.Maker {
-	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		opts := opts
-		opts.TTL = ttl
+		opts.TTL = ttlOf(args)
 		locker, err := modern.New(pool, opts)
 		if err != nil {
 			return nil, err
 		}
-		return heard[*modern.Lock]{taker[*modern.Lock]{locker}, locker.Waiting}, nil
+		return heard[*modern.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 
@@ -218,14 +208,14 @@ func TestLocks(t *testing.T) {
 				member := func() *holders.Holder { return holders.StartGo(t, l.name, server.URL()) }
 				report := holders.Fleet{
 					T: t, Server: server, Key: key, Members: []holders.Member{member, member}, Turns: 60, Each: 1,
-					Kills: []int{0}, Hold: time.Millisecond, Limit: 2 * time.Minute,
+					Kills: []int{0}, Hold: time.Millisecond, Limit: 2 * time.Minute, Record: true,
 				}.Run()
-				assert.Equal(t, 1, report.Inside, redistest.Violated)
 				assert.Zero(t, report.Overlaps, redistest.Violated)
 				for _, e := range report.Errors {
 					// Two old clients that both find a dead one's expiry: the loser's GETSET overwrites the winner's value.
 					clobbered := strings.Contains(l.name, "legacy") && strings.Contains(e.Message, "lock lost")
-					assert.True(t, clobbered, "%s: %s", e.Op, e.Message)
+					// A turn takes 1 ms. The shortest lease of a lock that was handed over is half of a third of the TTL.
+					assert.True(t, clobbered || e.Stood(ttl/6), "%+v", e)
 				}
 				t.Log(report)
 			})
@@ -235,7 +225,7 @@ func TestLocks(t *testing.T) {
 
 // refused tries a lock that the table says is refused: the error names the server's version and what works there.
 func refused(t *testing.T, server *redistest.Server, l lock) {
-	taker, err := l.maker(server.Pool(), nil)
+	taker, err := l.maker(server.Pool(), patient)
 	require.NoError(t, err)
 	release, err := taker.Acquire(t.Context(), key)
 	if !assert.Error(t, err, "an acquisition that cannot be contended") {
@@ -264,9 +254,9 @@ func TestWaiting(t *testing.T) {
 					return // TestLocks
 				}
 				server := on.start(t)
-				taker, err := l.maker(server.Pool(), nil)
+				taker, err := l.maker(server.Pool(), patient)
 				require.NoError(t, err)
-				waiter, err := l.maker(server.Pool(), nil)
+				waiter, err := l.maker(server.Pool(), patient)
 				require.NoError(t, err)
 				modal, hears := waiter.(interface{ Waiting() string })
 				release, err := taker.Acquire(t.Context(), key)
@@ -300,9 +290,9 @@ func TestVerbatimReplication(t *testing.T) {
 	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
 	require.ErrorContains(t, err, "non deterministic", "the setting is on")
 	for _, l := range locks {
-		taker, err := l.maker(server.Pool(), nil)
+		taker, err := l.maker(server.Pool(), patient)
 		require.NoError(t, err)
-		waiter, err := l.maker(server.Pool(), nil)
+		waiter, err := l.maker(server.Pool(), patient)
 		require.NoError(t, err)
 		release, err := taker.Acquire(t.Context(), key)
 		require.NoError(t, err, l.name)

@@ -53,6 +53,12 @@ function chart(id, points, names, value, color) {
   });
 }
 
+function build(b) {
+  if (!b || !b.program) return "-";
+  const library = b.library && b.library !== b.version ? ` (library ${b.library})` : "";
+  return b.program.split("/").pop() + (b.version ? "@" + b.version : "") + library;
+}
+
 function stage(n) {
   $("stage-card").hidden = !n;
   if (!n) return;
@@ -61,9 +67,9 @@ function stage(n) {
   [...$("stages").children].forEach((li, i) => { li.className = i === at ? "now s" + i : ""; });
   $("since").textContent = `epoch ${n.epoch}, since ${localTime(n.since, true)}`;
   $("blocked").hidden = !n.blocked_by.length;
-  $("blocked").textContent = "behind: " + shown(n.blocked_by.join(", "));
+  $("blocked").textContent = shown(n.blocked_by.map((b) => b.text).join("; "));
   fill("members", [["member"], ["host"], ["build"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
-    el("td", m.id, "mono"), el("td", m.host), el("td", m.build || "-", m.build ? "" : "dim"), el("td", m.silent ? "silent" : m.stage, m.silent ? "bad" : "kind " + m.stage),
+    el("td", m.id, "mono"), el("td", m.host), el("td", build(m.build), m.build ? "" : "dim"), el("td", m.lease_left_ms < 0 ? "silent" : m.stage, m.lease_left_ms < 0 ? "bad" : "kind " + m.stage),
     el("td", m.epoch, "num"), el("td", span(m.seen_ms_ago) + " ago", "num"), el("td", span(m.skew_ms), "num")]), "no member has reported");
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -23,6 +24,9 @@ type Upstream struct {
 	addr string // empty: to be found out
 }
 
+// ErrManyMasters says that the namespace's keys lie on several servers.
+var ErrManyMasters = errors.New("a client behind a sidecar sees one server")
+
 // NewUpstream returns the server that has the keys of all patterns. A client sees one server, and its replies cannot be put
 // together from several without reading them. So a cluster of several masters is refused unless the patterns have one hash
 // tag; other keys are answered by the server with MOVED.
@@ -40,7 +44,7 @@ func NewUpstream(ctx context.Context, end *endpoint.Endpoint, patterns []string)
 	}
 	key, one := oneSlot(patterns)
 	if !one && len(masters) > 1 {
-		return nil, fmt.Errorf("the keys %s lie on several of the cluster's %d masters, and a client behind a sidecar sees one server", strings.Join(patterns, ", "), len(masters))
+		return nil, fmt.Errorf("the keys %s lie on several of the cluster's %d masters, and %w", strings.Join(patterns, ", "), len(masters), ErrManyMasters)
 	}
 	u.key = key
 	return u, nil

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// show prints the record, its members, and what is in the way of the next stage.
+func (at *place) show(ctx context.Context) error {
+	view, err := at.store.Show(ctx)
+	if err != nil {
+		return err
+	}
+	var blockers []stages.Blocker
+	next := view.Record.Stage + 1
+	if stages.Valid(next) {
+		blockers, err = at.store.Move(ctx, view.Record.Epoch, next, false)
+		if err != nil && !errors.Is(err, stages.ErrConflict) {
+			return err
+		}
+	}
+	return at.env.print(view.Document(blockers), func(b *strings.Builder) { at.env.view(b, view, blockers) })
+}
+
+func (env *environment) view(b *strings.Builder, view stages.View, blockers []stages.Blocker) {
+	r := view.Record
+	fmt.Fprintf(b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
+		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), knownClients(r))
+	if r.Note != "" {
+		fmt.Fprintf(b, "rests on   %s\n\n", terminal.Safe(r.Note))
+	}
+	if len(view.Members) == 0 {
+		b.WriteString("no members\n")
+	} else {
+		ink := env.ink()
+		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
+			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BUILD", Spare: true})
+		for _, m := range view.Members {
+			stage, last := memberStage(m), seen(m)
+			if m.Misfit != "" {
+				stage = ink.Bad(stage)
+			}
+			if m.Left < 0 {
+				last = ink.Warn(last)
+			}
+			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), terminal.Safe(m.Info.Build.String()))
+		}
+		b.WriteString(t.Render(env.screen(), ink))
+	}
+	for _, m := range view.Members {
+		if m.Misfit != "" && m.Lives() {
+			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", terminal.Safe(m.ID), terminal.Safe(m.Misfit))
+		}
+	}
+	late, _ := view.ChangingOver()
+	if text := changingOver(view); text != "" {
+		fmt.Fprintf(b, "\n%s\n", text)
+	}
+	for _, blocker := range blockers {
+		changes := slices.ContainsFunc(late, func(m stages.Member) bool { return m.ID == blocker.Member })
+		if blocker.Why == "misfit" || blocker.Why == "behind" && changes {
+			continue // it has been said
+		}
+		fmt.Fprintf(b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
+	}
+}
+
+func memberEpoch(m stages.Member) string {
+	if m.Epoch < 0 {
+		return "-"
+	}
+	return fmt.Sprint(m.Epoch)
+}
+
+func memberStage(m stages.Member) string {
+	switch {
+	case m.Misfit != "":
+		return "UNFIT"
+	case !stages.Valid(m.Stage):
+		return "joining"
+	}
+	return m.Stage.String()
+}
+
+func inUse(m stages.Member) string {
+	if m.Lowest == m.Highest {
+		return m.Lowest.String()
+	}
+	return m.Lowest.String() + ".." + m.Highest.String()
+}
+
+func seen(m stages.Member) string {
+	if m.Left < 0 {
+		return short(m.Seen) + " ago, SILENT"
+	}
+	return short(m.Seen) + " ago"
+}
+
+func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the namespaces of a server or cluster",
+		Long: `list shows every namespace of every master: stage, epoch, how many members
+live, dialect, and keys. "reserved" means that keys are reserved and there is no record: an init was
+stopped in the middle. Run it again, or free the keys with "lockmigrate stage
+delete".`,
+		Example: "  lockmigrate stage list",
+		RunE:    onStore(env, flags, (*place).list),
+	}
+}
+
+// listedJSON is one row of `stage list --json`.
+type listedJSON struct {
+	Namespace string   `json:"namespace"`
+	Stage     string   `json:"stage"` // reserved: keys without a record
+	Epoch     int64    `json:"epoch"`
+	Members   int      `json:"members"` // that live
+	Dialect   string   `json:"dialect"`
+	Patterns  []string `json:"patterns"`
+}
+
+func (at *place) list(ctx context.Context) error {
+	all, err := at.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []listedJSON{}
+	for _, one := range all {
+		r := one.View.Record
+		row := listedJSON{Namespace: one.Name, Stage: "reserved", Patterns: stages.EscapeAll(one.Reserved)}
+		if one.Unknown == nil {
+			row.Stage, row.Epoch, row.Dialect, row.Patterns = r.Stage.String(), r.Epoch, r.Dialect, stages.EscapeAll(r.Patterns)
+			for _, m := range one.View.Members {
+				if m.Lives() {
+					row.Members++
+				}
+			}
+		}
+		rows = append(rows, row)
+	}
+	return at.env.print(map[string]any{"namespaces": rows}, func(b *strings.Builder) {
+		if len(rows) == 0 {
+			b.WriteString("no namespaces\n")
+			return
+		}
+		t := terminal.NewTable(terminal.Column{Head: "NAMESPACE"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "MEMBERS", Right: true},
+			terminal.Column{Head: "DIALECT"}, terminal.Column{Head: "KEYS", Wrap: true})
+		for _, r := range rows {
+			t.Row(terminal.Safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), cmp.Or(r.Dialect, "-"), terminal.Safe(strings.Join(r.Patterns, " ")))
+		}
+		b.WriteString(t.Render(at.env.screen(), at.env.ink()))
+	})
+}
+
+func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history [flags]",
+		Short: "Show who changed a namespace, when, from where and why",
+		Long: `history shows the last 50 changes of a namespace's record, by the server's
+clock: who created it, moved it, or corrected it, and on which certificate, or
+for which reason, the step rests. The name is $LOCKMIGRATE_BY, or the user and host of the
+command.`,
+		Example: "  lockmigrate stage history --namespace orders",
+		RunE: onStore(env, flags, func(at *place, ctx context.Context) error {
+			view, err := at.store.Show(ctx)
+			if err != nil {
+				return err
+			}
+			doc := map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)}
+			return env.print(doc, func(b *strings.Builder) {
+				for _, c := range view.Record.History {
+					fmt.Fprintf(b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
+					if c.Note != "" {
+						fmt.Fprintf(b, "    %s\n", terminal.Safe(c.Note))
+					}
+				}
+			})
+		}),
+	}
+}

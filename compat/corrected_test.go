@@ -1,0 +1,112 @@
+package compat_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// correct changes the record of the namespace, and returns its new epoch.
+func correct(t *testing.T, store *stages.Store, change func(*stages.Record)) int64 {
+	t.Helper()
+	view, err := store.Show(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := view.Record
+	change(&to)
+	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
+		t.Fatal(blockers, err)
+	}
+	return view.Record.Epoch + 1
+}
+
+// TestAMemberFollowsWhenItsAttemptsDo: an attempt that is under way takes keys over by the record as it was. Until it is over the
+// member does not count as one that follows the correction.
+func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
+	s := redistest.Real(t)
+	store := namespace(t, s)
+	moveTo(t, store, stages.Bridge)
+	t.Cleanup(compat.ShortenMemberLease(3 * time.Second))
+	proxy := redistest.NewProxy(t, s)
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(proxy.URL()) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	l := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ClockLag, o.ReplyTimeout = 30*time.Second, 0, 20*time.Second }))
+	if err := l.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held, free := make(chan struct{}, 1), make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(free) })
+	defer letGo()
+	proxy.Before(func(words []string) {
+		if slices.Contains(words, "orders:1") {
+			select {
+			case held <- struct{}{}:
+				<-free
+			default:
+			}
+		}
+	})
+	done := make(chan error, 1)
+	go func() {
+		k, err := l.TryAcquire(context.Background(), "orders:1")
+		if err == nil {
+			err = k.Release(context.Background())
+		}
+		done <- err
+	}()
+	<-held
+	epoch := correct(t, store, func(r *stages.Record) { r.ClockLag = 3 * time.Second })
+	follows := func() bool {
+		view, err := store.Show(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		late, _ := view.ChangingOver()
+		return len(late) == 0
+	}
+	await(t, "the member hears of the correction", func() bool {
+		_, runs, err := l.Stage()
+		return err == nil && runs == epoch
+	})
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if follows() {
+			t.Fatal("it follows, and an attempt of the record before is under way")
+		}
+	}
+	letGo()
+	if err := <-done; err != nil && !errors.Is(err, compat.ErrStage) { // that late it is refused
+		t.Error(err)
+	}
+	await(t, "the member follows", follows)
+}
+
+// TestHeldLocksFollowAShorterLease: a lock that is held is renewed as often as the corrected record wants it.
+func TestHeldLocksFollowAShorterLease(t *testing.T) {
+	s := redistest.Real(t)
+	store := namespace(t, s)
+	moveTo(t, store, stages.Bridge)
+	correct(t, store, func(r *stages.Record) { r.Shortest = 3 * time.Minute })
+	t.Cleanup(compat.ShortenMemberLease(time.Second))
+	l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL, o.Lease, o.ShortestLease = 3*time.Minute, 3*time.Minute, 0 }))
+	k := acquire(t, l, "orders:1")
+	before := k.Expiry()
+	epoch := correct(t, store, func(r *stages.Record) { r.Shortest = time.Second })
+	await(t, "the member hears of the correction", func() bool {
+		_, runs, err := l.Stage()
+		return err == nil && runs == epoch
+	})
+	await(t, "a renewal, which was a minute away", func() bool { return k.Expiry().After(before) })
+	after := k.Expiry()
+	await(t, "the next one", func() bool { return k.Expiry().After(after) })
+	release(t, k)
+}

@@ -1,0 +1,238 @@
+package verify_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+)
+
+// TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
+// and the new services under a user of their own. No MONITOR runs.
+func TestRulesInPlaceOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~lock:*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old := login("go"), login("old")
+	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	admin := login("old")
+	look := func(trusted []string, f func()) verify.Certificate {
+		t.Helper()
+		for range mostTries {
+			done := false
+			c, err := verify.Run(context.Background(), ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted,
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						s.Do("SETNX", "cache:a", "1")
+						_, err := fleet.Do("SET", "lock:a", "token", "NX", "PX", 1)
+						require.NoError(t, err)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+		t.Fatal("no look within the window")
+		return verify.Certificate{}
+	}
+	nothing := func() {}
+	assert.Equal(t, []string{"commands"}, open(look([]string{"go"}, nothing)), "user old may write lock keys")
+	_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
+	c := look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
+	gone := login("gone")
+	s.Do("ACL", "SETUSER", "gone", "off")
+	c = look([]string{"go"}, func() {
+		_, err := gone.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err, "a user that is off keeps its connections")
+		_, err = gone.Do("DEL", "lock:b")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), c.Why)
+	s.Do("CLIENT", "KILL", "USER", "gone")
+	c = look([]string{"go"}, nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+
+	c = look([]string{"go"}, func() {
+		_, err := old.Do("SETNX", "lock:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() {
+		_, err := admin.Do("ACL", "SETUSER", "old", "~lock:*")
+		require.NoError(t, err)
+		_, err = old.Do("SETNX", "lock:b", "1")
+		require.NoError(t, err)
+		_, err = old.Do("DEL", "lock:b")
+		require.NoError(t, err)
+		_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
+}
+
+// TestFenceInPlaceOfMonitor puts up a fence with SET for the users that old clients and other applications have. Then a
+// short look without MONITOR is enough beside their SETNX and SET on other keys, and a client that takes a lock by
+// SET with NX is denied and seen.
+func TestFenceInPlaceOfMonitor(t *testing.T) {
+	ctx := context.Background()
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	login := func(user string) redis.Conn {
+		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	fleet, old, admin := login("go"), login("old"), login("go")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	must := func(conn redis.Conn, command string, args ...any) {
+		t.Helper()
+		_, err := conn.Do(command, args...)
+		require.NoError(t, err)
+	}
+	look := func(f func()) verify.Certificate {
+		t.Helper()
+		for range mostTries {
+			done := false
+			c, err := verify.Run(ctx, ops, verify.Options{
+				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: []string{"go"},
+				Progress: func(left time.Duration, _ int) {
+					if !done && left > 0 {
+						done = true
+						must(old, "SETNX", "cache:a", "1")
+						must(old, "SET", "cache:b", "1")
+						must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
+						f()
+					}
+				},
+			})
+			require.NoError(t, err)
+			if done {
+				return c
+			}
+		}
+		t.Fatal("no look within the window")
+		return verify.Certificate{}
+	}
+	nothing := func() {}
+	put := func(o fence.Options) {
+		o.Users, o.Locks = []string{"old", "default"}, []string{"lock:*"}
+		plans, err := fence.Make(ctx, admin, s.Addr, o)
+		require.NoError(t, err)
+		for i := range plans {
+			require.Empty(t, plans[i].Error)
+			require.NoError(t, plans[i].Execute(ctx, admin))
+		}
+	}
+	put(fence.Options{Keep: []string{"cache:*"}})
+	assert.Equal(t, []string{"commands"}, open(look(nothing)), "SET remains")
+	put(fence.Options{All: true, Keep: []string{"cache:*"}})
+	c := look(nothing)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = look(func() {
+		_, err := old.Do("SET", "lock:b", "1795262400000", "NX")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	require.NotEmpty(t, c.LegacyClients)
+	assert.Contains(t, c.LegacyClients[0].Evidence, "SET denied")
+	assert.Equal(t, []string{"lock:b"}, c.LegacyClients[0].Keys)
+	c = look(func() {
+		_, err := old.Do("SET", "other:b", "1")
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "denied on another key: %s", c.Why)
+	put(fence.Options{Remove: true})
+	must(old, "SET", "other:b", "1")
+}
+
+// TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
+func TestMonitorRefused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-monitor")
+	end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	o := verify.Options{Window: 300 * time.Millisecond, Longest: 300 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true}
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: nothing ran, so the counters are enough", c.Why)
+	once := sync.Once{}
+	o.Progress = func(time.Duration, int) { once.Do(func() { s.Do("SETNX", "cache:a", "1") }) }
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"commands"}, open(c))
+	source := c.Sources[len(c.Sources)-1]
+	assert.Equal(t, verify.Broken, source.State)
+	assert.Contains(t, source.Found, "monitor")
+}
+
+// TestLeastRights has a user with the rights that docs/operator.md lists. Each right that is taken away leaves an
+// obligation open, or ends the run at its beginning.
+func TestLeastRights(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("SET", "lock:a", "token", "PX", 60_000)
+	rights := strings.Fields("+echo +info +command|info +monitor +scan +time +getrange +pttl")
+	look := func(rights []string) (verify.Certificate, error) {
+		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
+		for _, r := range rights {
+			args = append(args, r)
+		}
+		s.Do("ACL", args...)
+		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		once := sync.Once{}
+		return verify.Run(context.Background(), end, verify.Options{
+			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true,
+			Progress: func(left time.Duration, _ int) {
+				if left > 0 {
+					once.Do(func() { s.Do("SETNX", "cache:a", "1") })
+				}
+			},
+		})
+	}
+	c, err := look(rights)
+	require.NoError(t, err)
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	for i, without := range rights {
+		var others []string
+		others = append(append(others, rights[:i]...), rights[i+1:]...)
+		c, err := look(others)
+		if err != nil {
+			assert.Contains(t, err.Error(), strings.Split(without[1:], "|")[0], without)
+			continue
+		}
+		assert.Equal(t, verify.Inconclusive, c.Verdict, without)
+	}
+}

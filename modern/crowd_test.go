@@ -1,0 +1,196 @@
+package modern_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// 5,000 goroutines of one process on one key; 1,000 on the embedded server, which is slow.
+func TestStressManyGoroutines(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), modern.Options{})
+		n := 5_000
+		if s.Mini != nil {
+			n = 1_000
+		}
+		before := runtime.NumGoroutine()
+		referee := redistest.NewReferee(t)
+		var all sync.WaitGroup
+		start := time.Now()
+		for range n {
+			all.Go(func() {
+				assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
+					referee.Turn(func() {})
+					return nil
+				}))
+			})
+		}
+		all.Wait()
+		t.Logf("%d turns in %v", referee.Turns(), time.Since(start))
+		assert.EqualValues(t, n, referee.Turns())
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before+20, "goroutines at the end")
+	})
+}
+
+// A thousand waiters that give up at random, while others go on: nobody is woken wrongly, nobody hangs.
+func TestStressCancelledWaits(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{})}
+		var all sync.WaitGroup
+		var got, gaveUp atomic.Int64
+		for i := range 1000 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(300*time.Millisecond))
+				defer cancel()
+				if i%4 == 0 {
+					ctx = t.Context()
+				}
+				lock, err := lockers[i%3].Acquire(ctx, key)
+				if err != nil {
+					assert.ErrorIs(t, err, modern.ErrNotAcquired)
+					gaveUp.Add(1)
+					return
+				}
+				got.Add(1)
+				assert.NoError(t, lock.Release(t.Context()))
+			})
+		}
+		all.Wait()
+		t.Logf("%d got the lock, %d gave up", got.Load(), gaveUp.Load())
+		assert.GreaterOrEqual(t, got.Load(), int64(250))
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond)
+	})
+}
+
+// 10,000 held locks of one Locker are renewed over several TTLs by one goroutine over one connection.
+func TestStressTenThousandHeldLocks(t *testing.T) {
+	s := redistest.Real(t)
+	const n = 10_000
+	// What counts is how often a lock is renewed, not how long that takes: a TTL has to be several times what a round of
+	// renewals costs, which the race detector and a busy machine make from a tenth of a second to several. An acquisition
+	// by itself costs more than a renewal, which travels with a thousand others.
+	round := n * acquiring(t, s, 500)
+	ttl := min(max(6*round, 4*time.Second), time.Minute).Truncate(4 * time.Millisecond)
+	t.Logf("10,000 acquisitions take %v: TTL %v", round.Round(time.Millisecond), ttl)
+	var lost, renewed atomic.Int64
+	locker := newLocker(t, s.Pool(), modern.Options{
+		TTL: ttl, ReplyTimeout: ttl / 4, // no shorter patience of the renewals': they share the line with everything else
+		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			switch e.Kind {
+			case lockmigrate.EventLost:
+				lost.Add(1)
+			case lockmigrate.EventRenewed:
+				renewed.Add(1)
+			}
+		}),
+	})
+	locks := make([]*modern.Lock, n)
+	var all sync.WaitGroup
+	for part := range 20 {
+		all.Go(func() {
+			for i := part; i < n; i += 20 {
+				var err error
+				if locks[i], err = locker.TryAcquire(t.Context(), key+strconv.Itoa(i)); err != nil {
+					assert.NoError(t, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	goroutines, clients := runtime.NumGoroutine(), clientCount(s)
+	for range 61 { // more than three TTLs
+		time.Sleep(ttl / 20) // the subject is time passing
+		assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+8, "whatever the runtime adds, and a batch under way; not one for each lock")
+		assert.LessOrEqual(t, clientCount(s), clients+1)
+	}
+	assert.Zero(t, lost.Load())
+	assert.GreaterOrEqual(t, renewed.Load(), int64(7*n))
+	assert.EqualValues(t, n, s.Do("DBSIZE"))
+	for _, lock := range locks {
+		require.NoError(t, lock.Release(t.Context()))
+	}
+	assert.EqualValues(t, 0, s.Do("DBSIZE"))
+}
+
+// acquiring returns how long one of n acquisitions, one after the other, takes here and now.
+func acquiring(t *testing.T, s *redistest.Server, n int) time.Duration {
+	t.Helper()
+	locker := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
+	locks := make([]*modern.Lock, n)
+	_, err := locker.TryAcquire(t.Context(), "first") // connects
+	require.NoError(t, err)
+	start := time.Now()
+	for i := range locks {
+		locks[i], err = locker.TryAcquire(t.Context(), "rate"+strconv.Itoa(i))
+		require.NoError(t, err)
+	}
+	took := time.Since(start)
+	locker.Close()
+	s.Do("FLUSHALL")
+	return took / time.Duration(n)
+}
+
+// Renewals go over the same connection as everything else, and come through while so many goroutines use
+// it that most of them wait for a place in it.
+func TestRenewalsAreNotCrowdedOut(t *testing.T) {
+	s := redistest.Real(t)
+	before := clientCount(s)
+	renewed := make(chan struct{}, 1000)
+	locker := newLocker(t, s.Pool(), modern.Options{
+		RenewEvery: 100 * time.Millisecond,
+		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			if e.Kind == lockmigrate.EventRenewed {
+				select {
+				case renewed <- struct{}{}:
+				default:
+				}
+			}
+		}),
+	})
+	lock, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	crowd, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 3000 { // the line has 1024 places
+		all.Go(func() {
+			for crowd.Err() == nil {
+				if _, err := locker.TryAcquire(crowd, key); !assert.ErrorIs(t, err, modern.ErrNotAcquired) {
+					return
+				}
+			}
+		})
+	}
+	for range 10 {
+		select {
+		case <-renewed:
+		case <-time.After(time.Minute):
+			t.Error("no renewal came through")
+		}
+	}
+	assert.Equal(t, before+1, clientCount(s), "connections")
+	end()
+	all.Wait()
+	require.NoError(t, lock.Release(t.Context()))
+}
+
+func clientCount(s *redistest.Server) int {
+	return strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
+}

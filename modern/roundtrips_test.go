@@ -1,0 +1,93 @@
+package modern_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// A contended acquisition and its release are at most three round trips, in whichever way the workers
+// are spread over processes; renewals included.
+func TestRoundTripsOfAContendedAcquisition(t *testing.T) {
+	for _, shape := range [][2]int{{4, 4}, {1, 16}, {8, 1}} {
+		s := redistest.Real(t)
+		monitor := s.Monitor()
+		const turns = 40
+		var all sync.WaitGroup
+		for range shape[0] {
+			locker := newLocker(t, s.Pool(), modern.Options{})
+			for range shape[1] {
+				all.Go(func() {
+					for range turns {
+						assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
+							time.Sleep(time.Millisecond)
+							return nil
+						}))
+					}
+				})
+			}
+		}
+		all.Wait()
+		trips := 0
+		pinged := map[string]int{} // by connection: a PING that a release is to follow
+		for _, c := range monitor.Commands() {
+			switch c.Words[0] {
+			case "CLIENT", "SUBSCRIBE": // once for each connection
+			case "PING":
+				trips += pinged[c.Addr]
+				pinged[c.Addr] = 1
+			case "EVALSHA", "EVAL":
+				// A PING before a release travels in one write with it (line's TestAnswerLast): no round trip of its own.
+				pinged[c.Addr] = 0
+				trips++
+			default:
+				trips += 1 + pinged[c.Addr]
+				pinged[c.Addr] = 0
+			}
+		}
+		for _, n := range pinged {
+			trips += n
+		}
+		each := float64(trips) / float64(shape[0]*shape[1]*turns)
+		t.Logf("%d x %d: %.2f round trips", shape[0], shape[1], each)
+		assert.LessOrEqual(t, each, 3.0)
+	}
+}
+
+// A lock that is held while eight clients wait for it costs them next to nothing: here half a minute of
+// it would be too long for a test, so the TTL is 3 s, and what is allowed grows with the renewals.
+func TestRoundTripsWhileWaiting(t *testing.T) {
+	s := redistest.Real(t)
+	lock, err := newLocker(t, s.Pool(), modern.Options{TTL: 3 * time.Second}).Acquire(t.Context(), key)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 8 {
+		locker := newLocker(t, s.Pool(), modern.Options{TTL: 3 * time.Second})
+		all.Go(func() {
+			_, err := locker.Acquire(ctx, key)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	require.Eventually(t, func() bool {
+		n, _ := redis.Int(s.Do("ZCARD", "{"+key+"}:queue"), nil)
+		return n == 8
+	}, 10*time.Second, time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // until those who watch do
+	monitor := s.Monitor()
+	time.Sleep(4 * time.Second) // the subject is how little happens
+	trips := len(monitor.Commands())
+	t.Logf("%d round trips in 4 s, with 4 renewals", trips)
+	assert.LessOrEqual(t, trips, 36, "4 renewals, 2 who watch, 8 who look when the TTL may be over; a poll of 100 ms would be 320")
+	cancel()
+	all.Wait()
+	require.NoError(t, lock.Release(t.Context()))
+}
