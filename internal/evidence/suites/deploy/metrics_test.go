@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
-	"github.com/lockmigrate/lockmigrate/prommetrics"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/prommetrics"
 )
 
 // families are the metrics that are exported, each with its labels.
