@@ -7,13 +7,16 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // TestFramesAreSmall bounds the stack frame of each function that a client of the locks runs. A goroutine that
 // has called a function once keeps a stack that holds its frame, at least until the garbage collector runs, and a
 // service may have thousands of goroutines at a lock, or one for each acquisition, whose stack has to grow first.
 func TestFramesAreSmall(t *testing.T) {
-	const most = 4 << 10 // bytes: that of an acquisition, ten functions deep, needs 8 KB of stack with these
+	redistest.Need(t, redistest.Proofs) // it compiles everything with a listing
+	const most = 4 << 10                // bytes: that of an acquisition, ten functions deep, needs 8 KB of stack with these
 	const module = "github.com/lockmigrate/lockmigrate"
 	clients := []string{"./legacy", "./modern", "./compat", "./pool/cluster", "./pool/sentinel"}
 

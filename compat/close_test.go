@@ -23,11 +23,11 @@ import (
 // connections are closed, and every other one is refused. A key that stays taken is one of which somebody was told. With a
 // WaitGroup, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
-	const rounds, callers, keys = 15, 8, 4
+	const callers, keys = 8, 4
 	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			t.Parallel()
-			for range rounds {
+			for range redistest.Rounds(4, 15) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
 				// The embedded server's time stands still: what a TTL or a claim would end stays. None is over before the test.

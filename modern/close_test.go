@@ -24,13 +24,13 @@ import (
 // Close beside callers in full flight, whose contexts end as well: it is refused work, or work that Close waits for, and a
 // key that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
-	const rounds, callers, keys = 15, 8, 4
+	const callers, keys = 8, 4
 	for name, opts := range map[string]kind{
 		"queue": {}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range rounds {
+			for range redistest.Rounds(4, 15) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
 				opts.Observer = seen
@@ -83,7 +83,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 	t.Cleanup(func() { _ = pool.Close() })
 	locker := newLocker(t, pool, modern.Options{Unfair: true, TTL: time.Minute, ReplyTimeout: 10 * time.Second})
 	s.Do("SET", key, "another's", "PX", 60_000)
-	for range rounds {
+	for range redistest.Rounds(4, 15) {
 		link.Heal()
 		ctx, leave := context.WithCancel(t.Context())
 		waiter := make(chan error)

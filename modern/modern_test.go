@@ -75,7 +75,8 @@ func TestAcquireAndRelease(t *testing.T) {
 // The lock excludes, in one process and across Lockers, whatever the way of waiting.
 func TestExclusion(t *testing.T) {
 	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
-		const lockers, workers, turns = 3, 4, 15
+		const lockers, workers = 3, 4
+		turns := redistest.Rounds(5, 15)
 		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		for range lockers {

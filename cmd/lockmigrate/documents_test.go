@@ -9,14 +9,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +30,7 @@ import (
 var (
 	printed  = regexp.MustCompile("(?m)^    (?:\\$ )?(lockmigrate .*)$|^    go run \\./cmd/(lockmigrate .*)$|`(lockmigrate [a-z-][^`]*)`")
 	longWait = regexp.MustCompile(`(--(?:for|watch)) [0-9]+[mh]\b`)
+	longRun  = regexp.MustCompile(`--run [0-9]+[mh]\b`)
 	filled   = map[string]string{ // what a reader fills in
 		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders",
 		"fence --user NAME": "fence --user legacy", "doctor --user NAME": "doctor --user orders-service",
@@ -61,6 +65,10 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Symlink(filepath.Join(root, "testdata"), "testdata"))
 	require.NoError(t, os.WriteFile("redis.pcap", captured(t), 0o600))
+	examples, err := txtar.ParseFile(filepath.Join(root, "cmd", "lockmigrate", "testdata", "script", "forecast.txtar"))
+	require.NoError(t, err)
+	fleet := examples.Files[slices.IndexFunc(examples.Files, func(f txtar.File) bool { return f.Name == "skewed.json" })].Data
+	require.NoError(t, os.WriteFile("small.json", fleet, 0o600))
 	require.NoError(t, os.WriteFile("traffic.txt", []byte(`1700000000.000001 [0 127.0.0.1:1] "SETNX" "lock:1" "1700000030001"`+"\n"), 0o600))
 	ran := map[string]bool{}
 	for _, file := range append([]string{filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "SECURITY.md")}, documents...) {
@@ -93,14 +101,33 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	if words[len(words)-1] == "--scenario" { // a flag by its name
 		words, line = words[:len(words)-1], words[0]
 	}
-	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && line != "stage list")
+	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && !strings.HasPrefix(line, "forecast ") && line != "stage list")
 	switch {
-	// What runs for long, or until an interrupt, or goes on with another run, is run by tests of its own.
-	case named || strings.HasSuffix(line, "--help") || strings.HasPrefix(line, "sidecar") || strings.HasPrefix(line, "forecast ") || strings.Contains(line, "--listen") || strings.Contains(line, "scale.txt") || strings.HasSuffix(line, ".state"):
+	case named || strings.HasSuffix(line, "--help"):
 		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(words, "--help")...)
 		assert.Equal(t, exitDone, code, "%s: %s", place, stderr)
 		assert.Contains(t, stdout, "Usage:", place)
 		return
+	case strings.Contains(line, "--listen"): // until it is told to stop
+		runProxy(t, s, place, words)
+		return
+	case strings.HasSuffix(line, "--ask orders.json.state"):
+		interruptedVerify(t, s)
+	case words[0] == "forecast":
+		fleet, err := os.ReadFile("small.json") // what the old clients here do all day takes long to draw
+		require.NoError(t, err)
+		if observed, err := os.ReadFile(words[1]); err == nil {
+			defer func() { require.NoError(t, os.WriteFile(words[1], observed, 0o600)) }()
+		}
+		require.NoError(t, os.WriteFile(words[1], fleet, 0o600))
+		if !strings.Contains(line, "--load") {
+			words = append(words, "--draws", "20", "--commands", "1", "--span", "24h")
+		}
+	case strings.Contains(line, "scale.txt"): // an hour of it is minutes of computing
+		words = shellWords(t, longRun.ReplaceAllString(line, "--run 100ms"))
+		if !strings.Contains(line, "--run") {
+			words = append(words, "--run", "100ms")
+		}
 	case words[0] == "stage" && words[1] == "init": // it reads what the line before has observed; so does simulate, under the name in its own page
 		forget(s)
 		profile, err := os.ReadFile("orders.profile.json")
@@ -120,7 +147,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	case words[0] == "demo":
 		words = append(words, "--act", "300ms")
 	}
-	if words[0] != "simulate" && words[0] != "replay" && words[0] != "explore" && words[0] != "docs" && words[0] != "completion" && words[0] != "scripts" && words[0] != "--version" {
+	if !slices.Contains([]string{"simulate", "forecast", "replay", "explore", "docs", "completion", "scripts", "--version"}, words[0]) && !strings.Contains(line, "--ask") {
 		words = append(words, "--redis", s.URL())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -136,6 +163,74 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		return
 	}
 	assert.NotEmpty(t, stdout+stderr, place)
+}
+
+// runProxy runs a line that listens for clients until one has been served, and ends it.
+func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
+	t.Helper()
+	forget(s)
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second, Stage: stages.Bridge}))
+	address := freePort(t)
+	for n, word := range words {
+		switch word {
+		case "--listen":
+			words[n+1] = address
+		case "--redis":
+			words[n+1] = s.URL()
+		}
+	}
+	_ = os.Remove("orders.profile.json") // observe writes it when its window is over
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ended := make(chan struct{})
+	var code int
+	var stdout, stderr string
+	go func() {
+		defer close(ended)
+		code, stdout, stderr = lockmigrateIn(ctx, false, words...)
+	}()
+	var client redis.Conn
+	require.Eventually(t, func() bool {
+		c, err := redis.Dial("tcp", address)
+		client = c
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond, place)
+	expiry := time.Now().Add(10 * time.Second).UnixMilli()
+	taken, err := redis.Int(client.Do("SETNX", "lock.order.99", expiry))
+	require.NoError(t, err, place)
+	assert.Equal(t, 1, taken, place)
+	found := s.Value("lock.order.99")
+	_, err = client.Do("DEL", "lock.order.99")
+	require.NoError(t, err, place)
+	require.NoError(t, client.Close())
+	if words[0] == "sidecar" {
+		assert.NotEqual(t, fmt.Sprint(expiry), found, "%s: a token", place)
+	} else {
+		assert.Equal(t, fmt.Sprint(expiry), found, "%s: passed on", place)
+		assert.Eventually(t, func() bool { _, err := os.Stat("orders.profile.json"); return err == nil }, 20*time.Second, 20*time.Millisecond, place)
+	}
+	stop()
+	<-ended
+	assert.Equal(t, exitDone, code, "%s: %s%s", place, stdout, stderr)
+	if words[0] == "observe" {
+		assert.Contains(t, stdout, "lock.order.#", place)
+	}
+}
+
+// interruptedVerify leaves the state of a run that was interrupted behind, for --ask and --resume.
+func interruptedVerify(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan int, 1)
+	go func() {
+		code, _, _ := lockmigrateIn(ctx, false, "verify", "--match", "quiet:*", "--for", "4s", "--longest", "1s", "--monitor", "--out", "orders.json", "--redis", s.URL())
+		ended <- code
+	}()
+	require.Eventually(t, func() bool { _, err := os.Stat("orders.json.state"); return err == nil }, 20*time.Second, 20*time.Millisecond)
+	stop()
+	assert.NotEqual(t, exitDone, <-ended, "it is not over")
 }
 
 // forget removes every namespace.

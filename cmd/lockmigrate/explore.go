@@ -68,7 +68,15 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 			}
 		}
 		if len(chosen) == before {
-			return nil, usageError(`"lockmigrate explore --all" lists them`, "no claim is named %q", p)
+			hint := `"lockmigrate explore --all" lists them`
+			var names []string
+			for _, c := range all {
+				names = append(names, c.ID)
+			}
+			if near := nearest(p, names); near != "" {
+				hint = fmt.Sprintf("did you mean %s? %s", near, hint)
+			}
+			return nil, usageError(hint, "no claim is named %q", p)
 		}
 	}
 	return slices.CompactFunc(chosen, func(a, b explore.Claim) bool { return a.ID == b.ID }), nil

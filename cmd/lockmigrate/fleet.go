@@ -74,7 +74,7 @@ func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path
 		if got, ok := e.Met(&tally); !ok {
 			hint := "see the run with: lockmigrate replay " + path
 			if len(blamed) > 0 {
-				hint += fmt.Sprintf(" --seed %d --as story", played.Broken)
+				hint += fmt.Sprintf(" --seed %d --as story%s", played.Broken, flags.line())
 			}
 			return unsafeError(hint, "expected %s, got %d", e, got)
 		}
@@ -112,6 +112,7 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed 
 			TraceHash    string           `json:"trace_hash"`
 			Acquisitions int64            `json:"acquisitions"`
 			Overlaps     int64            `json:"overlaps"`
+			Failovers    int64            `json:"failovers"`
 			OverlapMS    int64            `json:"overlap_ms"`
 			Hazards      map[string]int64 `json:"hazards"`
 			MeanWaitMS   int64            `json:"mean_wait_ms"`
@@ -119,12 +120,15 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed 
 			BlockedMS    int64            `json:"ghost_blocked_ms"`
 			Between      []overlapOf      `json:"overlaps_between"`
 			WallSecs     float64          `json:"wall_seconds"`
-		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Overlapped.Milliseconds(),
+		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
 			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()})
 	}
 	out := env.stdout
 	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
 	fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
+	if t.Failovers > 0 {
+		fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
+	}
 	for h, n := range t.Hazards {
 		if n > 0 {
 			fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
@@ -163,6 +167,7 @@ func runProfile(env *environment, flags *simulateFlags) error {
 		return err
 	}
 	s.Seed, s.Seeds = flags.seed, flags.runs
+	s.Fleet.Masters = cmp.Or(flags.load.masters, s.Fleet.Masters)
 	return runFleet(env, s, flags, flags.profile)
 }
 
@@ -184,6 +189,12 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	}
 	s := &scenario.Scenario{Seeds: 1}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
+	for _, w := range p.Windows {
+		s.Fleet.Masters = max(s.Fleet.Masters, w.Masters)
+	}
+	if err := flags.servers(&s.Fleet); err != nil {
+		return nil, err
+	}
 	prefixes, named := map[string]string{}, map[string]bool{} // of the sets that the profile names; the clients
 	for i, sets := range p.Sets() {
 		scheme, dialect, why := playedBy(&p.Clients[i], setting.Dialect)

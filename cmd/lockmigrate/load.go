@@ -27,7 +27,7 @@ var loadNames = []string{"load", "times", "masters", "max-cpu", "maxclients", "m
 func (f *loadFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "load", false, "say what each stage costs each server, and which limit comes first")
 	flags.IntSliceVar(&f.times, "times", []int{1, 10, 100}, "with --load: how many times the clients, on the same keys: `N`,...")
-	flags.IntVar(&f.masters, "masters", 0, "with --load: spread the keys over this many masters (0: as many as the file says, or 1)")
+	flags.IntVar(&f.masters, "masters", 0, "with --load or --profile: spread the keys over this many masters (0: as many as the file says, or 1)")
 	flags.Float64Var(&f.cpu, "max-cpu", 0.7, "with --load: the part of one core that a server may use")
 	flags.IntVar(&f.connections, "maxclients", 10_000, "with --load: a server's maxclients")
 	flags.Int64Var(&f.memory, "maxmemory", 0, "with --load: a server's maxmemory in bytes (0: no limit)")
@@ -37,14 +37,16 @@ func (f *loadFlags) add(flags *pflag.FlagSet) {
 func (f *loadFlags) check(cmd *cobra.Command) error {
 	if !f.on {
 		for _, name := range loadNames {
-			if cmd.Flags().Changed(name) {
+			if cmd.Flags().Changed(name) && !(name == "masters" && cmd.Flags().Changed("profile")) {
 				return usageError("give --load too", "--%s has no part in a run without --load", name)
 			}
 		}
-		return nil
+		return f.checkMasters()
 	}
-	if cmd.Flags().Changed("check-determinism") {
-		return usageError("leave it out", "--check-determinism has no part in --load")
+	for _, name := range append([]string{"check-determinism"}, ofProfile...) {
+		if cmd.Flags().Changed(name) {
+			return usageError("leave it out", "--%s has no part in --load", name)
+		}
 	}
 	for _, n := range f.times {
 		if n < 1 || n > 1_000_000 {
@@ -52,14 +54,19 @@ func (f *loadFlags) check(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case f.masters < 0 || f.masters > 1024:
-		return usageError("give 1 to 1024", "--masters %d", f.masters)
 	case !(f.cpu > 0 && f.cpu <= 1):
 		return usageError("give more than 0, and at most 1", "--max-cpu %g", f.cpu)
 	case f.connections < 1:
 		return usageError("give at least 1", "--maxclients %d", f.connections)
 	case f.memory < 0:
 		return usageError("give bytes, or 0 for no limit", "--maxmemory %d", f.memory)
+	}
+	return f.checkMasters()
+}
+
+func (f *loadFlags) checkMasters() error {
+	if f.masters < 0 || f.masters > 1024 {
+		return usageError("give 1 to 1024", "--masters %d", f.masters)
 	}
 	return nil
 }

@@ -196,7 +196,7 @@ func (s *standing) next() step {
 		on.Do, on.Command = "remove what dead old clients have left", s.sweep()
 		on.Read = "docs/runbook.md, step 6"
 	case len(s.view.Members) > 0:
-		on.Do = fmt.Sprintf("the keys are migrated. Services may go from package compat to package modern when it suits them; %s follow the record still. Delete the record when none does", counted(int64(len(s.view.Members)), "member"))
+		on.Do = fmt.Sprintf("the keys are migrated. Services may go from package compat to package modern when it suits them. The record has %s. Delete it when it has none", counted(int64(len(s.view.Members)), "member"))
 		on.Command, on.Read, on.Done = show, "docs/runbook.md, The end", true
 	default:
 		on.Do, on.Done = "the keys are migrated and no member follows the record. Delete it: there is no way back without it", true

@@ -161,7 +161,7 @@ func TestNext(t *testing.T) {
 		"bridge, certified": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json"},
 			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
 		"modern, ghosts":    {standing{view: at(stages.Modern, lives), keys: dead}, "lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "dead old clients", false},
-		"modern, members":   {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate stage --namespace orders", "1 member follow", true},
+		"modern, members":   {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate stage --namespace orders", "The record has 1 member", true},
 		"modern, nobody":    {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage delete --namespace orders --execute", "no way back", true},
 		"keys not readable": {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
 	} {

@@ -138,7 +138,7 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 	}
 	drifts(&b, measured)
 	if keys, clients := measured.Unsure(); keys > 0 {
-		fmt.Fprintf(&b, "%s keys were acquired once, by %d clients: who else locks them is not known; observe for longer\n", thousands(keys), clients)
+		fmt.Fprintf(&b, "acquired only once: %s, by %s; who else locks them is not known; observe for longer\n", counted(int64(keys), "key"), counted(int64(clients), "client"))
 	}
 	if o.flags.profile != "" {
 		file := terminal.Quoted(o.flags.profile)

@@ -76,6 +76,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
 		if err == nil {
 			s.Seed = f.seed
+			s.Fleet.Masters = 0 // the run of one server is shown
 		}
 		return s, err
 	}

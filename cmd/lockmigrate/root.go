@@ -82,7 +82,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SuggestionsMinimumDistance = 2
 	wrapped := fmt.Sprint("FlagUsagesWrapped ", helpColumns)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
 	addGlobalFlags(root.PersistentFlags(), &env.global)
@@ -118,7 +117,7 @@ func prepare(c *cobra.Command) {
 	} else if c.Args == nil {
 		c.Args = noArguments
 	}
-	c.DisableFlagsInUseLine = true
+	c.DisableFlagsInUseLine, c.SuggestionsMinimumDistance = true, 2
 	c.Long = reflow(c.Long, helpColumns)
 	for _, sub := range c.Commands() {
 		prepare(sub)
@@ -142,6 +141,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	hint := seeHelp(cmd)
 	if shown(args[0]) == aServerURL {
 		hint = "name the server with --redis URL"
+	} else if near := cmd.SuggestionsFor(args[0]); len(near) > 0 { // a subcommand
+		hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near[0])
 	}
 	return usageError(hint, "%s takes no argument, but got %s", cmd.CommandPath(), shown(args[0]))
 }
@@ -185,7 +186,7 @@ func seeHelp(cmd *cobra.Command) string {
 	return fmt.Sprintf("see %q", cmd.CommandPath()+" --help")
 }
 
-// nearestFlag returns the flag of cmd whose name is at most two edits away, or that begins like name.
+// nearestFlag returns the flag of cmd that name is likely to mean.
 func nearestFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	collect := func(f *pflag.Flag) {
@@ -196,7 +197,11 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 	cmd.Flags().VisitAll(collect)
 	cmd.InheritedFlags().VisitAll(collect)
 	slices.Sort(names)
+	return nearest(name, names)
+}
 
+// nearest returns the first of the names that is at most two edits away, or that begins like name; "" for none.
+func nearest(name string, names []string) string {
 	best, bestDistance := "", 3
 	for _, n := range names {
 		distance := levenshtein.ComputeDistance(name, n)

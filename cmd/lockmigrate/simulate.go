@@ -70,11 +70,14 @@ code 3 if a scheme broke where it promises not to.`,
 			case flags.profile != "":
 				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", append([]string{"profile",
 					"check-determinism", "workers", "run", "runs", "seed", "lease", "hold", "dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step"},
-					loadNames...)...)
+					slices.Concat(loadNames, ofProfile)...)...)
 				if err != nil {
 					return err
 				}
 				return runProfile(env, &flags)
+			}
+			if given := slices.DeleteFunc(slices.Clone(ofProfile), func(name string) bool { return !cmd.Flags().Changed(name) }); len(given) > 0 {
+				return usageError("give --profile, or write it into a scenario", "--%s has no part in a sweep", given[0])
 			}
 			if flags.load.on {
 				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")

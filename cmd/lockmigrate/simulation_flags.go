@@ -22,6 +22,7 @@ type fleetFlags struct {
 	pauseEvery, pause               time.Duration
 	crashEvery, stepEvery, stepsize time.Duration
 	queue                           bool
+	failoverEvery, outage, behind   time.Duration
 }
 
 func (f *fleetFlags) add(flags *pflag.FlagSet) {
@@ -39,7 +40,35 @@ func (f *fleetFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.crashEvery, "crash-every", 0, "a client crashes, and restarts, about this often")
 	flags.DurationVar(&f.stepEvery, "step-every", 0, "a clock is stepped about this often")
 	flags.DurationVar(&f.stepsize, "step", 0, "by how much a clock is stepped at most, either way")
+	flags.DurationVar(&f.failoverEvery, "failover-every", 0, "of a profile's fleet: a replica takes a master's place about this often")
+	flags.DurationVar(&f.outage, "outage", 5*time.Second, "with --failover-every: about how long nobody answers")
+	flags.DurationVar(&f.behind, "replica-behind", 100*time.Millisecond, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
 	flags.BoolVar(&f.queue, "queue", false, "modern clients wait in the server's queue")
+}
+
+// ofProfile are the flags that only a fleet with a profile has: a lock on one server promises nothing across a failover.
+var ofProfile = []string{"failover-every", "outage", "replica-behind"}
+
+// about is a time that is drawn each time again.
+func about(d time.Duration) sim.Distribution {
+	if d == 0 {
+		return nil
+	}
+	return sim.Uniform(d/2, d*3/2)
+}
+
+// servers checks the flags of a profile's servers, and makes them so.
+func (f *fleetFlags) servers(fleet *sim.Fleet) error {
+	switch {
+	case f.failoverEvery < 0 || f.outage < 0 || f.behind < 0:
+		return usageError("give durations above zero", "--failover-every %v, --outage %v, --replica-behind %v", f.failoverEvery, f.outage, f.behind)
+	case f.failoverEvery > 0 && f.failoverEvery < 2*(2*f.outage+f.behind):
+		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.failoverEvery, f.outage, f.behind)
+	}
+	if f.failoverEvery > 0 {
+		fleet.Server = sim.Server{FailoverEvery: about(f.failoverEvery), Outage: about(f.outage), Behind: sim.Uniform(0, f.behind)}
+	}
+	return nil
 }
 
 // setting checks the flags and makes the cells' common setting.
@@ -64,12 +93,6 @@ func (f *fleetFlags) setting() (*grid.Setting, error) {
 	s.Network.LoseRequest = sim.PPM(f.lose * 1e6)
 	s.Network.LoseReply, s.Network.Repeat = s.Network.LoseRequest, s.Network.LoseRequest
 	s.Overrun = sim.PPM(f.overrun * 1e6)
-	about := func(d time.Duration) sim.Distribution {
-		if d == 0 {
-			return nil
-		}
-		return sim.Uniform(d/2, d*3/2)
-	}
 	s.Chaos = sim.Chaos{
 		PauseEvery: about(f.pauseEvery), Pause: sim.Uniform(0, f.pause),
 		CrashEvery: about(f.crashEvery), Restart: sim.Uniform(time.Millisecond, time.Second),
@@ -87,7 +110,8 @@ func (f *fleetFlags) line() string {
 		d    time.Duration
 		not  time.Duration
 	}{{"latency", f.latency, 150 * time.Microsecond}, {"pause-every", f.pauseEvery, 0}, {"pause", f.pause, 0},
-		{"crash-every", f.crashEvery, 0}, {"step-every", f.stepEvery, 0}, {"step", f.stepsize, 0}} {
+		{"crash-every", f.crashEvery, 0}, {"step-every", f.stepEvery, 0}, {"step", f.stepsize, 0},
+		{"failover-every", f.failoverEvery, 0}, {"outage", f.outage, 5 * time.Second}, {"replica-behind", f.behind, 100 * time.Millisecond}} {
 		if d.d != d.not {
 			fmt.Fprintf(&b, " --%s %v", d.name, d.d)
 		}

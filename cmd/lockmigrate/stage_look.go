@@ -122,7 +122,7 @@ func (k *keysSeen) String() string {
 		parts = append(parts, fmt.Sprintf("%d of them held", held))
 	}
 	if k.tokens > 0 {
-		parts = append(parts, fmt.Sprintf("%d tokens", k.tokens))
+		parts = append(parts, counted(int64(k.tokens), "token"))
 	}
 	if k.others > 0 {
 		parts = append(parts, fmt.Sprintf("%d that are no known lock", k.others))

@@ -269,7 +269,7 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 	s := redistest.Mini(t)
 	rng := rand.New(rand.NewPCG(11, 12))
 	moves := map[Stage]int{}
-	for history := range 60 {
+	for history := range redistest.Rounds(15, 60) {
 		s.Do("FLUSHALL")
 		clock := time.Now().Truncate(time.Millisecond)
 		s.Mini.SetTime(clock)
@@ -379,7 +379,7 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 		}
 	}
 	for stage := Legacy; stage <= Modern; stage++ {
-		if moves[stage] < 10 {
+		if moves[stage] < redistest.Rounds(3, 10) {
 			t.Errorf("only %d moves to %v in all histories: they prove little", moves[stage], stage)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 func TestCloseBesideCallers(t *testing.T) {
-	const rounds, callers = 15, 6
-	for range rounds {
+	const callers = 6
+	for range redistest.Rounds(5, 15) {
 		var pools []lockmigrate.Pool
 		for range 3 {
 			pools = append(pools, redistest.Mini(t).Pool())

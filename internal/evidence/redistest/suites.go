@@ -33,7 +33,7 @@ const (
 	Image    = "image"    // root, and minutes: the static program of the Dockerfile, in an empty root
 	NetNS    = "netns"    // network namespaces, as root
 	Servers  = "servers"  // servers of other versions, built by scripts/servers
-	Proofs   = "proofs"   // searches of more than 60,000 states, and grids and sweeps at full size: minutes of computing
+	Proofs   = "proofs"   // large searches, and grids, sweeps and random rounds at full size: minutes of computing
 )
 
 // Violated says in a failure's message that two were inside at once where that must not be. scripts/test runs
@@ -44,6 +44,14 @@ const Violated = "EXCLUSION VIOLATED"
 func Wanted(component string) bool {
 	named := strings.Split(os.Getenv("LOCKMIGRATE_SUITES"), ",")
 	return slices.Contains(named, component) || slices.Contains(named, "all")
+}
+
+// Rounds is how often a test repeats something random: few times in the quick loop, and all times where the run names Proofs.
+func Rounds(few, all int) int {
+	if Wanted(Proofs) {
+		return all
+	}
+	return few
 }
 
 // Need leaves the test out unless this run is to use all the components.

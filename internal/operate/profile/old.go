@@ -50,7 +50,11 @@ func (p Profile) OldClients() (OldClients, error) {
 	}
 	if len(speakers) == 1 && old[0].Dialect != "" {
 		o.Dialect = old[0].Dialect
-		o.Why = append(o.Why, fmt.Sprintf("dialect %s: all %d old clients speak it", o.Dialect, len(old)))
+		who := fmt.Sprintf("all %d old clients speak it", len(old))
+		if len(old) == 1 {
+			who = "the one old client speaks it"
+		}
+		o.Why = append(o.Why, fmt.Sprintf("dialect %s: %s", o.Dialect, who))
 	} else {
 		var each []string
 		for dialect, name := range speakers {

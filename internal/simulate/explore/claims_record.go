@@ -17,7 +17,7 @@ func recordClaims() []Claim {
 		return world(10, L("a", after, late(1)), B("x", lease(6), crash, corrected(grace(1), settle(2)))).leftBehind(2).under(r)
 	}
 	shorter := func(options ...option) *Model {
-		return world(8, L("a", lease(3), staleDel), L("b", lease(2), after),
+		return world(10, L("a", lease(3), staleDel), L("b", lease(2), after),
 			B("x", append(options, lease(6), renew(4), inTime, corrected(renew(1)))...)).under(Record{Lease: 2}).only(legacyBridge).tolerating(1, session.Legacy)
 	}
 	uuid := dialect(protocol.JedisUUID)

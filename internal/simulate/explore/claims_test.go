@@ -9,14 +9,14 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// fewStates is what a search may have in the quick loop.
-const fewStates = 60_000
-
 // searchLimit keeps the tests short: without the component proofs, and where every memory access is watched, larger searches
-// are left out. What is to be refuted is refuted before the limit.
+// are left out.
 var searchLimit = func() int {
-	if raced || !redistest.Wanted(redistest.Proofs) {
-		return fewStates
+	switch {
+	case !redistest.Wanted(redistest.Proofs):
+		return 15_000
+	case raced:
+		return 60_000
 	}
 	return DefaultStates
 }()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
@@ -49,6 +50,7 @@ func TestGrantsAreMet(t *testing.T) {
 
 // TestShareIsMet: the search of the claim about the share sees the legacy client inside while the key is left to it.
 func TestShareIsMet(t *testing.T) {
+	redistest.Need(t, redistest.Proofs)
 	for _, c := range grantClaims() {
 		if c.ID != "LMM-grant-share" {
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -43,8 +44,9 @@ func made(t *testing.T, p profile.Profile, o Options) *Forecast {
 	return f
 }
 
-// measures leaves a test that simulates for many hours to the run without the race detector.
-func measures(t *testing.T) {
+// measures leaves a test that simulates for many hours to a run without the race detector that names the components.
+func measures(t *testing.T, components ...string) {
+	redistest.Need(t, components...)
 	if raced {
 		t.Skip("it simulates for many hours: scripts/test runs it without the race detector")
 	}
@@ -67,7 +69,7 @@ func TestUnshared(t *testing.T) {
 // TestForecastConditioned: runs that are conditioned on one long hold give the rate that waiting for it gives. The clocks are apart by
 // 5 s, so holds beyond 5 s are risky: one in three hundred.
 func TestForecastConditioned(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	p := observed(0, 5000, 0)
 	for i := range p.Clients {
 		p.Clients[i].Uses[0].Hold = profile.Spread{N: 1e7, Quantiles: []profile.Quantile{{Share: 0, MS: 1000}, {Share: 0.997, MS: 4000}, {Share: 1, MS: 9000}}}
@@ -97,7 +99,7 @@ func TestForecastConditioned(t *testing.T) {
 
 // TestForecastInterval: where the figures are exact and the span is as long as a run, the interval is that of chance alone.
 func TestForecastInterval(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	p := observed(0, 7000, 0)
 	f := made(t, p, Options{Span: time.Hour, Draws: 40, Commands: 1, Today: true})
 	s := f.Stages[0]
@@ -147,7 +149,7 @@ func TestForecastBlame(t *testing.T) {
 
 // TestForecastStages: the double holds of today's fleet are gone where all old clients are.
 func TestForecastStages(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	f := made(t, observed(0, 8000, 0, 0), Options{Draws: 20, Commands: 1})
 	names := map[string]Interval{}
 	for _, s := range f.Stages {

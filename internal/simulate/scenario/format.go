@@ -30,9 +30,7 @@ func (s *Scenario) Format() string {
 		fmt.Fprintln(&b, "stop")
 	}
 	s.formatNetwork(&b)
-	if server := s.Fleet.Server; server.Offset != 0 || server.DriftPPM != 0 {
-		fmt.Fprintf(&b, "server ahead=%v drift=%dppm\n", server.Offset, server.DriftPPM)
-	}
+	s.formatServer(&b)
 	for i := range s.Fleet.Clients {
 		s.formatClient(&b, &s.Fleet.Clients[i])
 	}
@@ -55,6 +53,19 @@ func (s *Scenario) Format() string {
 		}
 	}
 	return b.String()
+}
+
+func (s *Scenario) formatServer(b *strings.Builder) {
+	server := &s.Fleet.Server
+	fails := len(server.FailoverEvery) > 0 && s.Fleet.Plan == nil // a plan has its failovers among its faults
+	if server.Offset == 0 && server.DriftPPM == 0 && !fails {
+		return
+	}
+	fmt.Fprintf(b, "server ahead=%v drift=%dppm", server.Offset, server.DriftPPM)
+	if fails {
+		fmt.Fprintf(b, " fails-over-every=%s outage=%s behind=%s", text(server.FailoverEvery), text(server.Outage), text(server.Behind))
+	}
+	fmt.Fprintln(b)
 }
 
 func (s *Scenario) formatNetwork(b *strings.Builder) {

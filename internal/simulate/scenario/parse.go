@@ -138,6 +138,12 @@ func (s *Scenario) server(n int, name, value string) (err error) {
 		s.Fleet.Server.Offset, err = span(n, value)
 	case "drift":
 		s.Fleet.Server.DriftPPM, err = ppm(n, value)
+	case "fails-over-every":
+		s.Fleet.Server.FailoverEvery, err = distribution(n, value)
+	case "outage":
+		s.Fleet.Server.Outage, err = distribution(n, value)
+	case "behind":
+		s.Fleet.Server.Behind, err = distribution(n, value)
 	default:
 		err = fail(n, "a server has no %q", name)
 	}
@@ -234,7 +240,7 @@ func (s *Scenario) command(n int, words []string) error {
 }
 
 // verbs are the faults as a scenario says them, in the order of their kinds.
-var verbs = [...]string{"steps", "slews", "pauses", "crashes", "empties", "fails-over", "drifts"}
+var verbs = [...]string{"steps", "slews", "pauses", "crashes", "empties", "fails-over", "drifts", "stops"}
 
 // fault reads: T CLIENT|server VERB [D]
 func (s *Scenario) fault(n int, words []string) error {

@@ -75,6 +75,8 @@ func Count(t *sim.Tally, what string) (int64, bool) {
 		return t.Turns, true
 	case "displaced":
 		return t.Displaced, true
+	case "failovers":
+		return t.Failovers, true
 	}
 	if h, ok := sim.HazardNamed(what); ok {
 		return t.Hazards[h], true

@@ -23,6 +23,20 @@ func (w *World) befall(m *member) {
 	draw(c.StepEvery, c.Step, StepClock)
 }
 
+// overthrow draws the failovers of this master. The seed's first stream is no client's.
+func (w *World) overthrow(seed uint64, master int) {
+	s := &w.fleet.Server
+	if s.FailoverEvery.Max() <= 0 {
+		return
+	}
+	chance := NewGenerator(seed^uint64(master)<<32, 0)
+	for at := protocol.Instant(s.FailoverEvery.Draw(&chance)); at < w.end; at = at.Add(max(s.FailoverEvery.Draw(&chance), 1)) {
+		out, behind := s.Outage.Draw(&chance), s.Behind.Draw(&chance)
+		w.faults = append(w.faults, Fault{At: at, Kind: Outage, Client: -1, By: out},
+			Fault{At: at.Add(out), Kind: Failover, Client: -1, By: out + behind})
+	}
+}
+
 // strike carries out a fault.
 func (w *World) strike(f *Fault) {
 	w.referee.strikes(w, f)
@@ -82,7 +96,11 @@ func (w *World) strikeServer(f *Fault) {
 		for i := range w.rooms {
 			w.rooms[i].store.Reset()
 		}
+	case Outage:
+		w.down = max(w.down, w.now.Add(f.By))
+		return
 	case Failover:
+		w.referee.tally.Failovers++
 		for i := range w.rooms {
 			w.rooms[i].store.Restore(w.replicas[f.replica+i])
 		}

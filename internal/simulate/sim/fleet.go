@@ -71,10 +71,13 @@ type Network struct {
 	Timeout        time.Duration // after which a client gives up waiting for a reply
 }
 
-// Server is the server's clock.
+// Server is the server's clock, and how often its replica takes over, as sentinels or a cluster have it. Each master fails by itself.
 type Server struct {
 	Offset   time.Duration
 	DriftPPM int64
+	// FailoverEvery is the time between two failovers of one master; zero is never. For Outage it answers nothing, and no
+	// command runs. The replica that takes over is Behind what the master had by then: those writes are lost.
+	FailoverEvery, Outage, Behind Distribution
 }
 
 // Fault is something that happens to a client or to the server at a set time.
@@ -98,9 +101,10 @@ const (
 	RestartEmpty                  // the server restarts without its data
 	Failover                      // the server is replaced by its replica, which is By behind
 	DriftClock                    // the clock's rate becomes By ppm (in nanoseconds: 200ns is 200 ppm)
+	Outage                        // the server answers nothing for By, and runs no command
 )
 
-var faultNames = [...]string{"step", "slew", "pause", "crash", "wipe", "failover", "drift"}
+var faultNames = [...]string{"step", "slew", "pause", "crash", "wipe", "failover", "drift", "outage"}
 
 func (k FaultKind) String() string { return faultNames[k] }
 

@@ -79,6 +79,15 @@ func (w *World) decide(m *member) Delay {
 func (w *World) execute(e event) {
 	f := &w.flights[e.flight]
 	again := f.fate == Repeated && e.stamp == repeats
+	if w.now < w.down { // nobody is there; the client waits for as long as it waits for a reply that is lost
+		if f.back >= 0 && !again {
+			f.legs++
+			f.reply = protocol.Reply{Kind: protocol.Silence}
+			w.schedule(event{at: w.now.Add(w.fleet.Network.Timeout), client: f.client, kind: answers, flight: e.flight, stamp: f.process})
+		}
+		w.land(e.flight)
+		return
+	}
 	m := &w.members[f.client]
 	store := &w.rooms[f.room].store
 	store.SetNX = w.setnx

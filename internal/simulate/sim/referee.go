@@ -57,6 +57,7 @@ type Tally struct {
 	Overlapped  time.Duration // true time with two or more inside
 	Longest     time.Duration // the longest single overlap
 	Hazards     [Hazards]int64
+	Failovers   int64 // of single masters
 	Displaced   int64 // holders that learned of their loss
 	Waited      time.Duration
 	LongestWait time.Duration
@@ -92,6 +93,7 @@ func (t *Tally) Add(u *Tally) {
 		t.Hazards[i] += u.Hazards[i]
 	}
 	t.Displaced += u.Displaced
+	t.Failovers += u.Failovers
 	t.Waited += u.Waited
 	t.LongestWait = max(t.LongestWait, u.LongestWait)
 	t.Blocked += u.Blocked

@@ -29,8 +29,9 @@ type World struct {
 	free    []int32 // flights that can be used again
 	faults  []Fault
 	members []member
-	clock   Clock // the server's
-	setnx   int64 // how often the server has run SETNX
+	clock   Clock            // the server's
+	down    protocol.Instant // until then the server answers nothing
+	setnx   int64            // how often the server has run SETNX
 	keyspace
 	sessions []*session.Session // that no client needs at present
 	idle     session.Session    // of every client between two turns
@@ -121,6 +122,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	if w.listening == nil {
 		w.listening = w.listeners
 	}
+	w.down = 0
 	w.clock = Clock{OffsetAtStart: fleet.Server.Offset, DriftPPM: fleet.Server.DriftPPM}
 	w.clock.reset()
 	if cap(w.members) < len(fleet.Clients) {
@@ -136,6 +138,9 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	w.faults = append(w.faults[:0], fleet.Faults...)
 	for i := range fleet.Clients {
 		w.enlist(i, seed, master)
+	}
+	if fleet.Plan == nil {
+		w.overthrow(seed, master)
 	}
 	w.referee.tally, w.referee.busiest = Tally{}, Busiest{}
 	for i := range w.faults {

@@ -170,6 +170,8 @@ func Fault(f *sim.Fault) string {
 			return "crashes, and restarts " + f.By.String() + " later"
 		}
 		return "crashes"
+	case sim.Outage:
+		return "answers nothing for " + f.By.String()
 	case sim.RestartEmpty:
 		return "restarts without its data"
 	default:

@@ -119,6 +119,7 @@ func TestCalibration(t *testing.T) {
 	if raced {
 		t.Skip("the forecasts simulate many hours of the fleets: scripts/test runs it without the race detector")
 	}
+	redistest.Need(t, redistest.Proofs)
 	draws := 40
 	if *update {
 		draws = 100
