@@ -28,8 +28,8 @@ clients whose clock or hold time is to blame, and the key families. It says the 
 for each stage of a migration, and how far each clock may still drift.
 
 Each number has an interval in which it lies with a chance of 90 %. A short observation
-makes the interval wide. What the profile does not show is named, and exit code 4 says
-that clients are left out, or that a lease is not known.
+makes the interval wide. What the profile does not show is named. Exit code 4 says that
+clients are left out, or that a lease is not known.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.

@@ -198,7 +198,7 @@ func (r *round) check(t *testing.T, draws int) (table string, inside int) {
 			assert.Zero(t, tr.Double, tr.Name)
 			assert.Equal(t, forecast.Interval{}, s.Count, tr.Name)
 		}
-		fmt.Fprintf(&b, "| %s: %s | %d | %s | %s to %s | %d | %s |\n", tr.Name, tr.What, tr.Seen, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low), forecast.Number(s.Count.High), tr.Double, said)
+		fmt.Fprintf(&b, "| %s: %s | %d | %s | %s to %s | %d | %s |\n", tr.Name, strings.ReplaceAll(tr.What, ", ", "; "), tr.Seen, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low), forecast.Number(s.Count.High), tr.Double, said)
 	}
 	return b.String(), inside
 }
