@@ -89,70 +89,22 @@ func printEvent(env *environment, e demo.Event) {
 	if e.Alarm {
 		text = env.ink().Bad(text)
 	}
-	line := fmt.Sprintf("%5.1f s  %-7s  %s", e.At.Seconds(), e.Act, text)
+	line := fmt.Sprintf("%5.1f s  %-7s  %s", time.Duration(e.At).Seconds(), e.Act, text)
 	if env.isTerminal(env.stdout) {
 		line = wrap(line, env.width(env.stdout), 18)
 	}
 	fmt.Fprintln(env.stdout, line)
 }
 
-// demoJSON is what `demo --json` prints.
-type demoJSON struct {
-	Server   string         `json:"server"`
-	Acts     []demoActJSON  `json:"acts"`
-	Stages   map[string]int `json:"overlaps_by_stage"`
-	Members  []demoWhoJSON  `json:"members"`
-	Timeline []demoLineJSON `json:"timeline"`
-	Overlaps int            `json:"overlaps"`
-	Seconds  float64        `json:"seconds"`
-	Complete bool           `json:"complete"`
-}
-
-type demoActJSON struct {
-	Name     string  `json:"name"`
-	Title    string  `json:"title"`
-	Stage    string  `json:"stage"`
-	Promises bool    `json:"promises_exclusion"`
-	Seconds  float64 `json:"seconds"`
-	Turns    int     `json:"turns"`
-	Overlaps int     `json:"overlaps"`
-}
-
-type demoWhoJSON struct {
-	Name    string `json:"name"`
-	Kind    string `json:"kind"`
-	Turns   int    `json:"turns"`
-	Longest int64  `json:"longest_wait_ms"`
-	Crashed bool   `json:"crashed"`
-	Lost    int    `json:"lost"`
-	Errors  int    `json:"errors"`
-	Error   string `json:"error,omitempty"`
-}
-
-type demoLineJSON struct {
-	At    int64  `json:"at_ms"`
-	Act   string `json:"act"`
-	Text  string `json:"text"`
-	Alarm bool   `json:"alarm,omitempty"`
-}
-
 func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
-	doc := demoJSON{Server: end.String(), Stages: map[string]int{}, Overlaps: len(r.Overlaps), Seconds: r.Elapsed.Seconds(), Complete: r.Complete}
-	for _, a := range r.Acts {
-		doc.Acts = append(doc.Acts, demoActJSON{a.Name, a.Title, a.Stage, a.Promises, a.Took.Seconds(), a.Turns, a.Overlaps})
-	}
+	doc := struct {
+		Server string         `json:"server"`
+		Stages map[string]int `json:"overlaps_by_stage"`
+		*demo.Result
+		Overlaps int `json:"overlaps"`
+	}{end.String(), map[string]int{}, r, len(r.Overlaps)}
 	for _, s := range r.Stages() {
 		doc.Stages[s.Stage] = s.Overlaps
-	}
-	for _, m := range r.Members {
-		who := demoWhoJSON{Name: m.Name, Kind: m.Kind, Turns: m.Turns, Longest: m.Longest.Milliseconds(), Crashed: m.Crashed, Lost: m.Lost, Errors: m.Errors}
-		if m.Err != nil {
-			who.Error = m.Err.Error()
-		}
-		doc.Members = append(doc.Members, who)
-	}
-	for _, e := range r.Timeline {
-		doc.Timeline = append(doc.Timeline, demoLineJSON{e.At.Milliseconds(), e.Act, e.Text, e.Alarm})
 	}
 	return env.print(doc, func(b *strings.Builder) { demoTables(b, env, r) })
 }
@@ -175,9 +127,9 @@ func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
 			note += fmt.Sprintf(" (%s over too soon)", counted(int64(m.Lost), "lease"))
 		}
 		if m.Err != nil {
-			note += fmt.Sprintf(" (%s, the last: %s)", counted(int64(m.Errors), "error"), terminal.Safe(m.Err.Error()))
+			note += fmt.Sprintf(" (%s, the last: %s)", counted(int64(m.Errors), "error"), terminal.Safe(m.Error))
 		}
-		members.Row(m.Name, fmt.Sprint(m.Turns), short(m.Longest), note)
+		members.Row(m.Name, fmt.Sprint(m.Turns), short(time.Duration(m.Longest)), note)
 	}
 	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
 	overlaps := func(n int) string {

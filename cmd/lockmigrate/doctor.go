@@ -73,7 +73,7 @@ deployment is fit.`,
 	return cmd
 }
 
-// serverSummary says in a screen what works on a server.
+// serverSummary says in one screen what works on a server.
 func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	b.WriteString("\nthis server")
 	if several {

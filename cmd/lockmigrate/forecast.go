@@ -29,7 +29,7 @@ for each stage of a migration, and how far each clock may still drift.
 
 Each number has an interval in which it lies with a chance of 90 %. A short observation
 makes the interval wide. What the profile does not show is named, and exit code 4 says
-that clients are left out.
+that clients are left out, or that a lease is not known.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.
@@ -103,7 +103,7 @@ func runForecast(env *environment, path string, o forecast.Options, today bool, 
 	}
 	err = env.print(made, func(out *strings.Builder) { forecastText(out, env, made) })
 	if err == nil && made.Incomplete {
-		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast")
+		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast, or a lease is not known")
 	}
 	return err
 }
@@ -121,7 +121,7 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 	for _, list := range []struct {
 		by     string
 		shares []forecast.Share
-	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
+	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}, {"hour of the day", first.Times}} {
 		if len(list.shares) == 0 {
 			continue
 		}

@@ -35,7 +35,7 @@ type expecting struct{}
 
 // Expecting returns a context for DialContext. Reads of the connection that it dials may look for data for up to 40 µs before
 // they sleep. They do so while due returns true, and while it pays: after two reads that looked in vain, the next 4 reads sleep at
-// once, and after each further one twice as many, up to 4096.
+// once. After each further look in vain it is twice as many, up to 4096.
 //
 // It is for a client that writes from one goroutine and reads on another. To wake a sleeping thread takes longer than a server
 // on the same machine needs for an answer. due tells that a reply is on its way. Reads call it, so it must not read.

@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,12 +30,20 @@ type Options struct {
 	Watch func(Situation)    // told several times a second; may be nil
 }
 
+// Millis is a time that JSON has in whole milliseconds.
+type Millis time.Duration
+
+// MarshalJSON implements json.Marshaler.
+func (m Millis) MarshalJSON() ([]byte, error) {
+	return strconv.AppendInt(nil, time.Duration(m).Milliseconds(), 10), nil
+}
+
 // Event is one line of the timeline.
 type Event struct {
-	At    time.Duration // since the beginning
-	Act   string
-	Text  string
-	Alarm bool // something that must not happen
+	At    Millis `json:"at_ms"` // since the beginning
+	Act   string `json:"act"`
+	Text  string `json:"text"`
+	Alarm bool   `json:"alarm,omitempty"` // something that must not happen
 }
 
 // Situation is the present moment.
@@ -49,23 +58,23 @@ type Situation struct {
 
 // ActResult is what the referee counted in one act.
 type ActResult struct {
-	Name     string
-	Title    string
-	Stage    string // legacy, bridge or modern
-	Promises bool   // that members exclude each other
-	Took     time.Duration
-	Turns    int
-	Overlaps int
+	Name     string  `json:"name"`
+	Title    string  `json:"title"`
+	Stage    string  `json:"stage"`              // legacy, bridge or modern
+	Promises bool    `json:"promises_exclusion"` // that members exclude each other
+	Seconds  float64 `json:"seconds"`
+	Turns    int     `json:"turns"`
+	Overlaps int     `json:"overlaps"`
 }
 
 // Result is what a run came to.
 type Result struct {
-	Acts     []ActResult
-	Members  []Record
-	Overlaps []Overlap
-	Timeline []Event
-	Elapsed  time.Duration
-	Complete bool // every act was played to its end
+	Acts     []ActResult `json:"acts"`
+	Members  []Record    `json:"members"`
+	Overlaps []Overlap   `json:"-"`
+	Timeline []Event     `json:"timeline"`
+	Seconds  float64     `json:"seconds"`
+	Complete bool        `json:"complete"` // every act was played to its end
 }
 
 // Broken tells that members overlapped in an act that promises they do not.
@@ -132,7 +141,7 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	var err error
 	for _, a := range story {
 		var done ActResult
-		if done, err = s.play(playing, a); done.Took > 0 {
+		if done, err = s.play(playing, a); done.Seconds > 0 {
 			result.Acts = append(result.Acts, done)
 		}
 		if err != nil || ctx.Err() != nil {
@@ -181,7 +190,7 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 	pause(ctx, s.opts.Act)
 	turnsNow, overlapsNow := s.fleet.Referee.Count()
 	return ActResult{
-		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Took: time.Since(began),
+		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Seconds: time.Since(began).Seconds(),
 		Turns: turnsNow - turns, Overlaps: overlapsNow - overlaps,
 	}, nil
 }
@@ -191,7 +200,7 @@ func (s *stage) finish(r *Result) {
 	r.Members = s.fleet.Records()
 	r.Overlaps = s.fleet.Referee.Overlaps()
 	r.Timeline = s.events
-	r.Elapsed = time.Since(s.began)
+	r.Seconds = time.Since(s.began).Seconds()
 	turns, overlaps := 0, 0
 	for _, a := range r.Acts {
 		turns, overlaps = turns+a.Turns, overlaps+a.Overlaps
@@ -226,7 +235,7 @@ func (s *stage) say(format string, args ...any) { s.event(false, format, args...
 func (s *stage) event(alarm bool, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := Event{At: time.Since(s.began), Act: s.act, Text: fmt.Sprintf(format, args...), Alarm: alarm}
+	e := Event{At: Millis(time.Since(s.began)), Act: s.act, Text: fmt.Sprintf(format, args...), Alarm: alarm}
 	s.events = append(s.events, e)
 	if s.opts.Event != nil {
 		s.opts.Event(e)

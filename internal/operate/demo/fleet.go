@@ -41,14 +41,15 @@ type Member struct {
 
 // Record is what became of a member.
 type Record struct {
-	Name    string
-	Kind    string
-	Turns   int
-	Longest time.Duration // wait for the lock
-	Crashed bool
-	Lost    int // how often its lease was over before its work was
-	Errors  int
-	Err     error // the last one
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Turns   int    `json:"turns"`
+	Longest Millis `json:"longest_wait_ms"` // for the lock
+	Crashed bool   `json:"crashed"`
+	Lost    int    `json:"lost"` // how often its lease was over before its work was
+	Errors  int    `json:"errors"`
+	Err     error  `json:"-"`               // the last one
+	Error   string `json:"error,omitempty"` // its text
 }
 
 // Fleet is the members at work.
@@ -121,7 +122,7 @@ func (m *Member) run(ctx context.Context) {
 // turn is one stay inside; dead tells that the member crashed there.
 func (m *Member) turn(ctx context.Context, lock Held, waited time.Duration) (dead bool) {
 	overlaps := m.fleet.Referee.Enter(m.Key, m.Name)
-	m.note(func(r *Record) { r.Turns++; r.Longest = max(r.Longest, waited) })
+	m.note(func(r *Record) { r.Turns++; r.Longest = max(r.Longest, Millis(waited)) })
 	m.fleet.entered(m, waited, overlaps)
 	pause(lock.Context(), m.Work/4+rand.N(m.Work*3/4+1))
 	m.fleet.Referee.Leave(m.Key, m.Name)
@@ -151,7 +152,7 @@ func (m *Member) failed(r *Record, err error) {
 	case errors.Is(err, lockmigrate.ErrLost):
 		r.Lost++
 	case !errors.Is(err, lockmigrate.ErrNotAcquired):
-		r.Errors, r.Err = r.Errors+1, err
+		r.Errors, r.Err, r.Error = r.Errors+1, err, err.Error()
 	}
 }
 

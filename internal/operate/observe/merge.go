@@ -2,9 +2,10 @@ package observe
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // HazardNames returns the names of the hazards that happened, the most frequent first.
@@ -50,9 +51,7 @@ func Merge(group Group, all []Report) Report {
 		out.Overlaps = append(out.Overlaps, r.Overlaps...)
 		out.Events = append(out.Events, r.Events...)
 		out.Ghosts = append(out.Ghosts, r.Ghosts...)
-		for name, n := range r.Hazards {
-			out.Hazards[name] += n
-		}
+		out.Hazards = profile.Sum(out.Hazards, r.Hazards)
 	}
 	slices.SortFunc(out.Clients, byKind)
 	slices.SortFunc(out.Overlaps, func(a, b OverlapRow) int { return a.From.Compare(b.From) })
@@ -91,12 +90,7 @@ func joined(a, b Row) Row {
 	a.Hold.kept = slices.Concat(a.Hold.kept, b.Hold.kept)
 	a.Wait.kept = slices.Concat(a.Wait.kept, b.Wait.kept)
 	a.percentiles()
-	sent := map[string]int64{}
-	maps.Copy(sent, a.Sent)
-	for word, n := range b.Sent {
-		sent[word] += n
-	}
-	a.Sent = sent
+	a.Sent = profile.Sum(a.Sent, b.Sent)
 	if b.Pauses > a.Pauses {
 		a.PauseP50MS = b.PauseP50MS
 	}

@@ -56,14 +56,13 @@ func (o *Observer) behindSidecar(c *client, l *Line) {
 		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
 	}
 	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
-		c.votes[vote{Bridge, ours}]++
 		o.asks(c, l)
 	}
 }
 
 // kindOf tells what a client is that runs a script of ours.
 func kindOf(script string) string {
-	if strings.HasPrefix(script, "bridge_") {
+	if strings.HasPrefix(script, "bridge_") || strings.HasPrefix(script, "sidecar_") {
 		return Bridge
 	}
 	return Modern

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,7 +118,8 @@ func (o *Observer) crashed(lk *lock, h *hold) bool {
 	return o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
 }
 
-// asks is a client of ours that runs the script which asks for a lock: a try. Other commands show its outcome.
+// asks is a client of ours that runs the script which asks for a lock: a try. Other commands show its outcome. The script says what
+// the client is: a waiter in stage bridge takes a free key by a plain SET too, as a client in stage modern does.
 func (o *Observer) asks(c *client, l *Line) {
 	names := o.script.names()
 	if len(names) == 0 || o.opts.Match != nil && !o.opts.Match(names[0]) {
@@ -130,6 +132,13 @@ func (o *Observer) asks(c *client, l *Line) {
 		return
 	}
 	c.tries++
+	c.votes[vote{kindOf(o.script.name), ours}]++
+	for _, h := range slices.Clone(lk.past) {
+		if o.same(h.c, c) { // it was told of its loss: when it left is not known
+			o.ended(lk, h, l.At, "left")
+			o.use(h.c, lk.family).left++
+		}
+	}
 	u, a := o.works(c, lk), c.attempt(id)
 	u.tries++
 	if a.last == 0 || c.gone(l.At.Sub(a.last)) {

@@ -116,12 +116,7 @@ func (t *table) take(p Profile, f Family, index []int) {
 	t.ids = t.ids && f.IDs
 	t.keys += f.Keys
 	t.family.Beyond += f.Beyond
-	for cause, n := range f.Overlaps {
-		if t.family.Overlaps == nil {
-			t.family.Overlaps = map[string]int64{}
-		}
-		t.family.Overlaps[cause] += n
-	}
+	t.family.Overlaps = Sum(t.family.Overlaps, f.Overlaps)
 	add := func(id string, client int, n int64) {
 		if t.by[id] == nil {
 			t.by[id] = map[int]int64{}
@@ -280,11 +275,12 @@ func (u Use) and(o Use) Use {
 	u.Own.Keys += o.Own.Keys
 	u.Own.Acquired += o.Own.Acquired
 	u.Own.Once += o.Own.Once
-	u.Hazards, u.ByHour = sum(u.Hazards, o.Hazards), sum(u.ByHour, o.ByHour)
+	u.Hazards, u.ByHour = Sum(u.Hazards, o.Hazards), Sum(u.ByHour, o.ByHour)
 	return u
 }
 
-func sum[K comparable](a, b map[K]int64) map[K]int64 {
+// Sum adds the counts of both. It changes neither.
+func Sum[K comparable](a, b map[K]int64) map[K]int64 {
 	out := maps.Clone(a)
 	if out == nil {
 		return maps.Clone(b)

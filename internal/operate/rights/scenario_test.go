@@ -126,7 +126,8 @@ func quorumTurns(s *stand) error {
 	return turns(s, q.TryAcquire, q.Acquire)
 }
 
-// compatTurns also takes over from a dead legacy holder, but at stage modern, where nobody does.
+// compatTurns also takes over from a dead legacy holder. At stage modern, where nobody does, it releases a lock with a key that
+// somebody else has deleted: that has to look at key and guard one by one.
 func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 	opts.TTL, opts.Lease, opts.ShortestLease = 2*time.Second, 2*time.Second, 2*time.Second
 	opts.CommandDelay, opts.ClockLag, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, time.Second
@@ -140,8 +141,16 @@ func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 			defer l.Close()
 			lockers[i] = l
 		}
-		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil || modern {
+		if err := turns(s, lockers[0].Acquire, lockers[1].Acquire); err != nil {
 			return err
+		}
+		if modern {
+			k, err := lockers[0].Acquire(s.ctx, key)
+			if err != nil {
+				return err
+			}
+			s.admin("DEL", key)
+			return k.Release(s.ctx)
 		}
 		s.admin("SET", key, dead)
 		return turns(s, lockers[0].Acquire, lockers[1].Acquire)

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -38,10 +39,13 @@ func (g *group) draw(r *rand.Rand, after time.Duration) *drawn {
 		if a.crashed > 0 {
 			one.dies = gamma(float64(a.crashed), r) / float64(a.acquired)
 		}
-		if len(a.think.Quantiles) > 0 {
+		switch {
+		case len(a.think.Quantiles) == 0:
+			one.think = exponentially(cmp.Or(a.pause, max(1000/a.perSecond-a.turn, 1)))
+		case a.pause > 0:
+			one.think = drawLaw(a.think, r).longer(a.pause / max(a.think.Mean(), 1))
+		default:
 			one.think = drawLaw(a.think, r)
-		} else {
-			one.think = exponentially(max(1000/a.perSecond-a.turn, 1))
 		}
 		d.members = append(d.members, one)
 	}

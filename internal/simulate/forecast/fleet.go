@@ -28,6 +28,7 @@ type actor struct {
 	pool              int            // of the group's holds: its own, and those of clients that hold alike
 	think             profile.Spread // empty where the rate says it
 	turn              float64        // ms that a turn takes on the average, its wait included
+	pause             float64        // ms between two turns on the average, in these hours; 0: as think or the rate says
 	crashed, acquired int64
 }
 
@@ -35,6 +36,8 @@ type actor struct {
 type group struct {
 	family  string
 	times   float64
+	hours   []int   // of the day (UTC) that it is; none: all
+	share   float64 // of the day that these are
 	actors  []actor
 	holds   []profile.Spread // by pool
 	network sim.Network
@@ -101,6 +104,7 @@ type fleet struct {
 	profile    profile.Profile
 	groups     []group
 	shared     float64 // keys
+	watched    int     // hours of the day
 	notKnown   []string
 	incomplete bool // clients are left out
 }
@@ -118,6 +122,11 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 	seconds := p.Seconds()
 	if seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
+	}
+	for _, s := range p.HourSeconds() {
+		if s > 0 {
+			f.watched++
+		}
 	}
 	for _, why := range p.NotSeen {
 		f.doubt("some traffic was not seen: %s", why)
@@ -139,6 +148,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		if family.Beyond > 0 {
 			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
 		}
+		f.guessed(family)
 		for _, groups := range together(family) {
 			made := f.group(family.Name, groups, members, seconds)
 			made.network = network
@@ -146,7 +156,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
 			}
 			if len(made.actors) > 1 {
-				f.groups = append(f.groups, made)
+				f.groups = append(f.groups, made.byHour(&p)...)
 			}
 		}
 		for _, g := range family.Groups {
@@ -164,6 +174,29 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		}
 	}
 	return f, nil
+}
+
+// guessed says where a lease is a guess that most clocks speak against. Only the sum of lease and clock is seen: observe takes a lease
+// that people write down, with which most clocks are right. Where most are wrong with each such lease, the lease may be another one.
+func (f *fleet) guessed(family profile.Family) {
+	old, right := 0, 0
+	lease := 0.0
+	for i, c := range f.profile.Clients {
+		u := c.Use(family.Name)
+		shares := slices.ContainsFunc(family.Groups, func(g profile.Group) bool { return slices.Contains(g.Clients, i) })
+		if !shares || c.Kind != "legacy" || !c.SkewKnown || u.LeaseFrom != "fleet" && u.LeaseFrom != "round" {
+			continue
+		}
+		old++
+		lease = u.LeaseMS
+		if math.Abs(c.SkewMS) <= c.SkewErrorMS+50 {
+			right++
+		}
+	}
+	if 2*right < old {
+		f.incomplete = true
+		f.doubt("the lease of %s is a guess: with %v most clocks would be wrong; observe --lease gives it", family.Name, millis(lease))
+	}
 }
 
 // mostJoint is how many keys are simulated together at most. A client that waits for one key does not ask for another: among few
@@ -217,7 +250,7 @@ func touches(a, b []profile.Group) bool {
 
 // group makes the clients of some groups of one family.
 func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64) group {
-	made := group{family: family, times: 1}
+	made := group{family: family, times: 1, share: 1}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
 		made.times = float64(groups[0].Keys)
@@ -264,6 +297,9 @@ func (f *fleet) group(family string, groups []profile.Group, members []*session.
 			a.drift, a.driftError = ppm, e
 		}
 		threads := client.AtOnce
+		if client.Dialect == lockmigrate { // a process of ours has several connections for one thread too: as many as are busy
+			threads = min(threads, int(math.Ceil(float64(u.Acquired)/seconds*a.turn/1000)))
+		}
 		if threads > 1 { // each takes turns of its own: what is between two turns of the row is not between two of a thread
 			a.think, a.perSecond, a.shared = profile.Spread{}, a.perSecond/float64(threads), a.shared/float64(threads)
 			if u.Own.Keys > 0 {
@@ -277,6 +313,9 @@ func (f *fleet) group(family string, groups []profile.Group, members []*session.
 	made.pools()
 	return made
 }
+
+// lockmigrate is what a profile calls the dialect of clients of this project.
+const lockmigrate = "lockmigrate"
 
 // keySet is so many keys, each drawn as often as it was acquired.
 func keySet(prefix string, keys, acquired int64) sim.KeySet {
@@ -305,6 +344,9 @@ func memberOf(c profile.Client, number int) (m *session.Member, why string) {
 		Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", number+1),
 		Poll:  millis(cmp.Or(c.Poll.At(0.5), c.PollMS, 100)),
 	}
+	if sleep, regular := sleepOf(c); regular {
+		m.Poll = millis(sleep)
+	}
 	if c.Kind == "redisson" {
 		m.Scheme, m.Redisson = session.Modern, true
 		return m, ""
@@ -324,21 +366,52 @@ func memberOf(c profile.Client, number int) (m *session.Member, why string) {
 	return m, ""
 }
 
-// networkOf is the way to the server: a client's GET and its GETSET are half a round trip each way apart. Where no takeover
-// was seen it is a near network.
+// networkOf is the way to the server and the delays of the clients beside it. A client that waits sends SETNX and GET each
+// poll: by how much a poll is longer than the shortest is what two commands were delayed. Where nobody polls, it is what the pauses
+// of takeovers were, or else a near network. Takeovers come last, since most happen when something else is late already.
 func networkOf(p profile.Profile) sim.Network {
-	var all profile.Spread
+	var polls, pauses profile.Spread
 	for _, c := range p.Clients {
+		if sleep, regular := sleepOf(c); regular {
+			late := profile.Spread{N: c.Poll.N}
+			for _, q := range c.Poll.Quantiles {
+				late.Quantiles = append(late.Quantiles, profile.Quantile{Share: q.Share, MS: max(q.MS-sleep, leastDelay)})
+			}
+			polls = polls.And(late)
+		}
 		if c.Pause.N > 0 {
-			all = all.And(c.Pause)
+			pauses = pauses.And(c.Pause)
 		}
 	}
 	leg := sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond)
-	if all.N >= 5 {
-		leg = nil
-		for _, q := range all.Quantiles {
-			leg = append(leg, sim.Quantile{Permyriad: uint32(q.Share * 10000), Value: time.Duration(q.MS / 2 * float64(time.Millisecond))})
-		}
+	switch {
+	case polls.N > 0:
+		leg = legs(polls, 4)
+	case pauses.N >= 5:
+		leg = legs(pauses, 2)
 	}
 	return sim.Network{Request: leg, Reply: leg, Timeout: time.Minute}
 }
+
+// sleepOf is for how long an old client sleeps between two looks, in ms, where it always sleeps for the same time.
+func sleepOf(c profile.Client) (ms float64, regular bool) {
+	least, usual := c.Poll.At(0.01), c.Poll.At(0.5)
+	return least - leastDelay, c.Kind == "legacy" && c.Poll.N >= 20 && least > leastDelay && usual-least < 0.1*usual
+}
+
+// leastDelay is what the shortest poll has of delays, in ms: two round trips of a near network.
+const leastDelay = 0.4
+
+// legs parts a delay into some ways to or from the server. The usual delay is made of equal parts. A long one is one way's.
+func legs(s profile.Spread, ways float64) (d sim.Distribution) {
+	for _, q := range s.Quantiles {
+		share, ms := q.Share, q.MS/ways
+		if q.Share > usualDelays {
+			share, ms = 1-(1-q.Share)/ways, q.MS
+		}
+		d = append(d, sim.Quantile{Permyriad: uint32(share * 10000), Value: millis(ms)})
+	}
+	return d
+}
+
+const usualDelays = 0.8

@@ -80,10 +80,11 @@ type Stage struct {
 	Causes   []Share  `json:"causes"` // in the span, the largest first
 	Clients  []Share  `json:"clients"`
 	Families []Share  `json:"families"`
+	// Times are the hours of the day, where these are not alike. Hours that were not watched are none of them.
+	Times []Share `json:"hours_of_day,omitempty"`
 	// Acquisitions are those of shared keys in the span.
 	Acquisitions float64 `json:"acquisitions"`
 	Hours        float64 `json:"simulated_hours"` // of one key's time
-	Simulated    float64
 	// Conditioned are the families in which holds beyond the edge are rare, so that runs were conditioned on them.
 	Conditioned []string `json:"conditioned,omitempty"`
 }
@@ -98,7 +99,7 @@ type Forecast struct {
 	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
 	Budgets   []Budget `json:"budgets"`
 	NotKnown  []string `json:"not_known"`
-	// Incomplete tells that clients are left out, as NotKnown says.
+	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
 }
 
@@ -111,6 +112,9 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	f, err := fleetOf(p)
 	if err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
+	}
+	if unwatched := 24 - f.watched; unwatched > 0 && o.Span > time.Hour {
+		f.doubt("%d hours of the day were not watched, and are taken for like the others", unwatched)
 	}
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
 	var worst []Share
@@ -136,11 +140,18 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
 	r := rand.New(rand.NewPCG(o.Seed, number))
 	var byCause [causes]float64
-	byClient, byFamily := map[string]float64{}, map[string]float64{}
+	byClient, byFamily, byHour := map[string]float64{}, map[string]float64{}, map[int]float64{}
+	if slices.ContainsFunc(groups, func(g group) bool { return len(g.hours) > 0 }) {
+		for hour, seconds := range f.profile.HourSeconds() {
+			if seconds > 0 {
+				byHour[hour] = 0
+			}
+		}
+	}
 	for i := range groups {
 		g := &groups[i]
 		made := o.try(g, number<<12|uint64(i))
-		keys := g.times * span
+		keys := g.times * g.share * span
 		for n, rate := range shrunk(made.rates) {
 			switch {
 			case made.events > 0: // the mean of so many events is this uncertain
@@ -154,6 +165,11 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 		for c, x := range made.causes {
 			byCause[c] += keys * x
 			byFamily[g.family] += keys * x
+		}
+		for hour := range byHour {
+			if len(g.hours) == 0 || slices.Contains(g.hours, hour) {
+				byHour[hour] += keys * sum(made.causes[:]) / float64(cmp.Or(len(g.hours), f.watched))
+			}
 		}
 		for c, x := range made.clients {
 			byClient[f.profile.Clients[c].Name] += keys * x
@@ -169,6 +185,9 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	out.Count = predict(means, variances, r)
 	for _, x := range byCause {
 		out.Count.Mean += x
+	}
+	if out.Count.Mean > 0 {
+		out.Times = times(byHour)
 	}
 	hours := o.Span.Hours()
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
@@ -191,6 +210,13 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 		slices.SortFunc(list, func(a, b Share) int { return cmp.Or(cmp.Compare(b.Mean, a.Mean), cmp.Compare(a.Name, b.Name)) })
 	}
 	return out
+}
+
+func sum(all []float64) (total float64) {
+	for _, x := range all {
+		total += x
+	}
+	return total
 }
 
 // shrunk takes out of the draws' rates what only comes from running each for so long: they lie farther apart than the

@@ -214,6 +214,28 @@ func TestSameNumbers(t *testing.T) {
 	assert.NotEqual(t, a.Stages, made(t, observed(0, 7000), o).Stages)
 }
 
+// TestGuessedLease: a lease that observe guessed is not known where most clocks would be wrong with it.
+func TestGuessedLease(t *testing.T) {
+	for _, c := range []struct {
+		from  string
+		skews []float64
+		said  bool
+	}{
+		{"fleet", []float64{-500, -500, -500, 50}, true}, // a lease of 9.5 s explains these better
+		{"fleet", []float64{0, 0, 7000}, false},
+		{"given", []float64{-500, -500, -500, 50}, false},
+		{"expire", []float64{-500, -500, 400}, false},
+	} {
+		p := observed(c.skews...)
+		for i := range p.Clients {
+			p.Clients[i].Uses[0].LeaseFrom = c.from
+		}
+		f, err := fleetOf(p)
+		require.NoError(t, err)
+		assert.Equal(t, c.said, f.incomplete, "%+v: %v", c, f.notKnown)
+	}
+}
+
 // TestLeftOut: what the profile does not say is named, and makes the forecast incomplete.
 func TestLeftOut(t *testing.T) {
 	p := observed(0, 7000, 0)

@@ -3,6 +3,7 @@ package forecast
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,9 @@ type outcome struct {
 // blocks is how often a draw is run: from the difference between the blocks follows how much is chance.
 const blocks = 2
 
+// partsOfSpan is at how many times of the span a draw is run where a clock drifts: it gets worse, or better, over the span.
+const partsOfSpan = 8
+
 // rareShare is how much of the time may lie near a risky hold before conditioning on one hold at a time stops being right.
 const rareShare = 0.02
 
@@ -47,7 +51,7 @@ func (o *Options) try(g *group, number uint64) outcome {
 	near := 0.0 // the share of the time that is near a risky hold
 	old := 0
 	for n := range o.Draws {
-		d := g.draw(generator(n, 0), o.Span/2)
+		d := g.draw(generator(n, 0), time.Duration((float64(n)+0.5)/float64(o.Draws)*float64(o.Span)))
 		for i := range d.members {
 			m := &d.members[i]
 			near += m.perSecond * d.risky(i) * (3*m.lease/1000 + m.hold.mean()/1000) / float64(o.Draws)
@@ -62,7 +66,11 @@ func (o *Options) try(g *group, number uint64) outcome {
 		}
 	}
 	out.rare = near < rareShare && old > 0
-	length := o.length(g, generator(0, 1))
+	parts := 1
+	if slices.ContainsFunc(g.actors, func(a actor) bool { return a.drift != 0 }) {
+		parts = partsOfSpan
+	}
+	length := o.length(g, generator(0, 1), parts)
 
 	type one struct {
 		rate
@@ -77,17 +85,17 @@ func (o *Options) try(g *group, number uint64) outcome {
 			all[n].rate, all[n].found, all[n].counts, all[n].runs = o.conditioned(w, g, r)
 			return
 		}
-		for b := range blocks {
-			// The blocks of all the draws together lie evenly over the span, so that drifts are as they will be.
-			after := time.Duration((float64(n) + r.Float64()) / float64(o.Draws) * float64(o.Span))
-			if b%2 == 1 {
-				after = o.Span - after
+		all[n].counts = make([]float64, blocks)
+		for part := range parts {
+			// The parts lie evenly over the span, so that drifts are as they will be.
+			after := time.Duration((float64(part) + r.Float64()) / float64(parts) * float64(o.Span))
+			for b := range blocks {
+				d := g.draw(generator(n, 3), after)
+				found, result := d.play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
+				all[n].found = append(all[n].found, weighed{found, 1 / (blocks * length.Seconds())})
+				all[n].counts[b] += float64(found.count)
+				all[n].runs += result.Simulated
 			}
-			d := g.draw(generator(n, 3), after)
-			found, result := d.play(w, d.fleet(-1, length), r.Uint64())
-			all[n].found = append(all[n].found, weighed{found, 1 / (blocks * length.Seconds())})
-			all[n].counts = append(all[n].counts, float64(found.count))
-			all[n].runs += result.Simulated
 		}
 	})
 
@@ -173,9 +181,9 @@ func (o *Options) conditioned(w *sim.World, g *group, r *rand.Rand) (at rate, al
 	return at, all, counts, runs
 }
 
-// length is how long a block runs, so that all draws together take about Commands commands. It is long beside a chain of
-// double holds: what one block has must not hang on the block before.
-func (o *Options) length(g *group, r *rand.Rand) time.Duration {
+// length is how long the parts of a block run together, so that all draws take about Commands commands. Each is long beside a chain
+// of double holds: what one block has must not hang on the block before.
+func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 	least := 10 * time.Minute
 	for _, a := range g.actors {
 		least = max(least, 20*a.member.Lease)
@@ -184,7 +192,7 @@ func (o *Options) length(g *group, r *rand.Rand) time.Duration {
 	_, result := d.play(new(sim.World), d.fleet(-1, least), 1)
 	perSecond := max(float64(result.Ops)/least.Seconds(), 1e-3)
 	seconds := float64(o.Commands) / perSecond / float64(o.Draws) / blocks
-	return min(max(time.Duration(seconds*float64(time.Second)), least), 1000*time.Hour)
+	return min(max(time.Duration(seconds*float64(time.Second)), time.Duration(parts)*least), 1000*time.Hour)
 }
 
 // parallel runs f for each number below n, on all processors. Each result is a function of its number.

@@ -26,11 +26,23 @@ type Costs struct {
 type OpCost struct {
 	Op       protocol.Op `json:"op"`
 	Name     string      `json:"name"`
-	Look     bool        `json:"look,omitempty"` // it changed nothing on the key; a release: it noted nothing about gaps for old clients
-	Commands float64     `json:"commands"`       // that the server counts: those inside a script too
-	CPU      float64     `json:"cpu_us"`         // of the server's process, reading and writing included
-	Executes float64     `json:"script_us"`      // of this, more than the cheapest command takes: for that time the server does nothing else
+	Path     Path        `json:"path,omitempty"`
+	Commands float64     `json:"commands"`  // that the server counts: those inside a script too
+	CPU      float64     `json:"cpu_us"`    // of the server's process, reading and writing included
+	Executes float64     `json:"script_us"` // of this, more than the cheapest command takes: for that time the server does nothing else
 }
+
+// Path tells what a command found. One that costs more then is in the table for each.
+type Path string
+
+// The paths.
+const (
+	Usual Path = ""
+	Look  Path = "held"   // it changed nothing on the key; an acquisition of a bridge takes its place in the queue
+	Asks  Path = "asked"  // a bridge's acquisition that found the key held, and takes no place in the queue yet
+	Long  Path = "long"   // a bridge's script: somebody waits, or the key has a state of gaps for old clients
+	Hands Path = "handed" // a bridge's release that hands the lock to a waiter, its message included
+)
 
 // Members is what a process that is a member of a namespace costs while it does nothing.
 type Members struct {
@@ -63,11 +75,11 @@ func Measured() (c Costs, err error) {
 }
 
 // of finds what a command costs. One that was not measured costs what the dearest does: no forecast is too low for it.
-func (c *Costs) of(op protocol.Op, look bool) OpCost {
+func (c *Costs) of(op protocol.Op, path Path) OpCost {
 	var dearest OpCost
 	other := -1
 	for i, o := range c.Ops {
-		if o.Op == op && o.Look == look {
+		if o.Op == op && o.Path == path {
 			return o
 		}
 		if o.Op == op {

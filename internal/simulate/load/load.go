@@ -184,17 +184,24 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 // usage is what one server does.
 func (r *Report) usage(m *sim.Result, seconds float64, connections int, fleet *sim.Fleet) Usage {
 	u := Usage{Connections: connections, Messages: float64(m.Messages) / seconds}
-	u.CPU = u.Messages * r.Costs.MessageUS / 1e6
+	u.CPU = max(u.Messages-float64(m.Handed)/seconds, 0) * r.Costs.MessageUS / 1e6 // a hand-over has its own
 	// A member asks once before it queues; the simulator's queues at once.
 	asks := float64(m.Queued) / seconds
-	first := r.Costs.of(protocol.BridgeTake, true)
+	first := r.Costs.of(protocol.BridgeTake, Asks)
 	u.Commands, u.CPU, u.Scripts = asks*first.Commands, u.CPU+asks*first.CPU/1e6, asks*first.Executes/1e6
 	for op := range m.Commands {
-		for i, n := range [2]int64{m.Commands[op] - m.Looks[op], m.Looks[op]} {
-			if n == 0 {
+		var handed int64
+		if protocol.Op(op) == protocol.BridgeDrop {
+			handed = m.Handed
+		}
+		for _, path := range []struct {
+			path Path
+			n    int64
+		}{{Usual, m.Commands[op] - m.Looks[op] - m.Long[op] - handed}, {Look, m.Looks[op]}, {Long, m.Long[op]}, {Hands, handed}} {
+			if path.n == 0 {
 				continue
 			}
-			cost, rate := r.Costs.of(protocol.Op(op), i == 1), float64(n)/seconds
+			cost, rate := r.Costs.of(protocol.Op(op), path.path), float64(path.n)/seconds
 			u.Commands += rate * cost.Commands
 			u.CPU += rate * cost.CPU / 1e6
 			u.Scripts += rate * cost.Executes / 1e6

@@ -49,8 +49,10 @@ const (
 	longestClaim = 3 * time.Second
 )
 
+// A waiter has its place in the queue, and is told when the lock is its own. What it hears by client tracking makes it ask only
+// where an old client has deleted a key.
 func toBridge(c *sim.Client) {
-	c.Scheme, c.Queue, c.Tracks = session.Bridge, true, true
+	c.Scheme, c.Queue = session.Bridge, true
 	c.Yield = c.Dialect.Poll + c.Dialect.Poll/5
 	c.Renew = min(memberTTL, c.Lease) / 3
 	c.Lease, c.Grace, c.Settle, c.Claim = memberTTL, memberLag+memberDelay, memberDelay, longestClaim

@@ -35,6 +35,7 @@ func bridgeTake(c *call) protocol.Reply {
 	if c.yieldsOn() {
 		state = c.recall()
 	}
+	c.Last.Long = c.noted()
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -213,6 +214,12 @@ func bridgeExtend(c *call) protocol.Reply {
 	return answer(code, 0, "")
 }
 
+// noted tells that the key has a state of gaps, or a queue.
+func (c *call) noted() bool {
+	cmd := c.command
+	return cmd.Yield != "" && c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0
+}
+
 // bridgeDrop is bridge_release.lua.
 func bridgeDrop(c *call) protocol.Reply {
 	cmd := c.command
@@ -220,7 +227,8 @@ func bridgeDrop(c *call) protocol.Reply {
 	seen, there := c.text(cmd.Key)
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
-	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.find(cmd.Yield) >= 0 || cmd.Queue != "" && c.find(cmd.Queue) >= 0)
+	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.noted())
+	c.Last.Long = yields || c.noted()
 	c.leave(cmd.Entry, cmd.Stood)
 	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {

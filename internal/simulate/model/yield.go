@@ -70,7 +70,6 @@ func (g *gaps) remember(ms int64) {
 		}
 		text = strconv.AppendInt(text, field, 10)
 	}
-	g.c.Last.Gaps = true
 	g.c.write(g.c.command.Yield, string(text), ms)
 }
 

@@ -97,8 +97,13 @@ func (w *World) execute(e event) {
 		w.stopped = true
 	}
 	w.referee.tally.Commands[f.command.Op]++
-	if last := &store.Last; !last.Wrote && !last.Removed || f.command.Op == protocol.BridgeDrop && !last.Gaps {
+	switch last := &store.Last; {
+	case !last.Wrote && !last.Removed && f.command.Op != protocol.BridgeDrop:
 		w.referee.tally.Looks[f.command.Op]++
+	case f.command.Op == protocol.BridgeDrop && reply.Int == protocol.DropHanded:
+		w.referee.tally.Handed++
+	case last.Long:
+		w.referee.tally.Long[f.command.Op]++
 	}
 	if len(store.Published) > 0 {
 		w.publish(store.Published, f.back)

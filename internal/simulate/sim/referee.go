@@ -63,7 +63,9 @@ type Tally struct {
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
 	Commands    [Ops]int64    // that ran at the server, by their Op
-	Looks       [Ops]int64    // those of Commands that changed nothing on the key, and a bridge's releases that noted nothing about gaps
+	Looks       [Ops]int64    // those of Commands that changed nothing on the key
+	Long        [Ops]int64    // a bridge's scripts that found somebody waiting, or a state of gaps; neither Looks nor Handed
+	Handed      int64         // a bridge's releases that handed the lock to a waiter
 	Messages    int64         // that the server published, or sent to those who track a key
 	Queued      int64         // turns that waited in a queue
 	Held        time.Duration // true time for which keys were held, all keys together
@@ -98,7 +100,9 @@ func (t *Tally) Add(u *Tally) {
 	for i := range t.Commands {
 		t.Commands[i] += u.Commands[i]
 		t.Looks[i] += u.Looks[i]
+		t.Long[i] += u.Long[i]
 	}
+	t.Handed += u.Handed
 	t.Messages += u.Messages
 	t.Queued += u.Queued
 	t.Held += u.Held

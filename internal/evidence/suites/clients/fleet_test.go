@@ -17,7 +17,7 @@ import (
 
 // member starts one process of the client.
 func (c client) member(t *testing.T, s *redistest.Server, more ...holders.Option) holders.Member {
-	return func() *holders.Holder { return c.start(t, s, append(more, holders.Arg("lease", c.turnLease()))...) }
+	return func() *holders.Holder { return c.start(t, s, append(more, holders.Arg("lease", c.lease))...) }
 }
 
 // ofGo starts one Go process: compat at stage bridge or modern, or package modern.
@@ -63,7 +63,7 @@ func TestFleets(t *testing.T) {
 					old = c.member(t, s, c.clock(t, 2*lease)) // both: two clocks would break their own exclusion
 				}
 				report := holders.Fleet{
-					T: t, Server: s, Key: c.key, Turns: 60, Each: c.least(stage), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
+					T: t, Server: s, Key: c.key, Turns: c.turns(60), Each: c.least(stage), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
 					Record: true, Members: append([]holders.Member{old, old}, members(t, c, s)...),
 				}.Run()
 				t.Log(report)
@@ -101,7 +101,7 @@ func TestStoppedMembers(t *testing.T) {
 			s := redistest.Real(t)
 			old := c.member(t, s)
 			report := holders.Fleet{
-				T: t, Server: s, Key: c.key, Turns: 40, Each: c.least(at.stage), Hold: 5 * time.Millisecond, Limit: 2 * time.Minute,
+				T: t, Server: s, Key: c.key, Turns: c.turns(40), Each: c.least(at.stage), Hold: 5 * time.Millisecond, Limit: 2 * time.Minute,
 				Stops: []int{2, 3, 2}, StopFor: 2 * memberTTL,
 				Record: true, Members: append([]holders.Member{old, old}, beside[at.stage](t, c, s)...),
 			}.Run()
@@ -118,6 +118,14 @@ func TestStoppedMembers(t *testing.T) {
 			c.thrown(t, report)
 		})
 	}
+}
+
+// turns is how many turns a fleet takes: fewer where a client never releases, and every turn of it takes a lease.
+func (c client) turns(n int) int {
+	if c.never {
+		return n / 3
+	}
+	return n
 }
 
 // least is how many turns everybody must get. A client that looks once a second finds no gap between modern holders that work

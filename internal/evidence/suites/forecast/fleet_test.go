@@ -3,11 +3,19 @@
 package forecast
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +25,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 )
 
 // fleet is a fleet that is tried.
@@ -35,6 +45,10 @@ type member struct {
 	hold  duration
 	think duration
 	crash float64 // the chance that it is killed inside, each turn
+
+	poll    time.Duration // of redis-py; 0: 100 ms
+	drift   float64       // ppm by which its clock, that of a jedis-lock, is too fast
+	sidecar bool          // it reaches the server through one of its own
 }
 
 // duration draws one.
@@ -65,6 +79,7 @@ type referee struct {
 	inside   map[string]map[int]bool // by key
 	turns    int
 	overlaps int
+	late     []time.Duration // by how much each hold was longer than was asked for
 }
 
 func (r *referee) enters(key string, who int) {
@@ -84,6 +99,33 @@ func (r *referee) leaves(key string, who int) {
 	delete(r.inside[key], who)
 }
 
+// slept notes what a busy machine added to a hold.
+func (r *referee) slept(late time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.late = append(r.late, late)
+}
+
+// lateness is the median, the hundredth part that is largest, and the most, in ms.
+func (r *referee) lateness() [3]float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.late) == 0 {
+		return [3]float64{}
+	}
+	all := slices.Sorted(slices.Values(r.late))
+	at := func(n int) float64 { return float64(all[n].Microseconds()) / 1000 }
+	return [3]float64{at(len(all) / 2), at(len(all) * 99 / 100), at(len(all) - 1)}
+}
+
+// begins returns the double holds so far, and forgets how late the holds were.
+func (r *referee) begins() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.late = nil
+	return r.overlaps
+}
+
 // counts returns the turns and double holds so far.
 func (r *referee) counts() (turns, overlaps int) {
 	r.mu.Lock()
@@ -95,11 +137,17 @@ func (r *referee) counts() (turns, overlaps int) {
 func (f *fleet) run(ctx context.Context, t *testing.T, server *redistest.Server) (*referee, func()) {
 	t.Helper()
 	r := &referee{inside: map[string]map[int]bool{}}
+	name := fnv.New64a()
+	_, _ = io.WriteString(name, f.name)
 	var all sync.WaitGroup
 	for i, m := range f.members {
 		addr := fromHost(t, server.Addr, fmt.Sprintf("127.0.1.%d", i+1))
+		if m.sidecar {
+			addr = m.behind(t, addr, fmt.Sprint("service-", i+1))
+		}
 		l := m.start(t, addr)
-		all.Go(func() { m.work(ctx, t, l, addr, i, r) })
+		random := rand.New(rand.NewPCG(name.Sum64(), uint64(i))) // no two fleets have the same luck
+		all.Go(func() { m.work(ctx, t, l, addr, i, random, r) })
 	}
 	return r, all.Wait
 }
@@ -113,16 +161,76 @@ type lock interface {
 
 func (m *member) start(t *testing.T, addr string) lock {
 	if m.kind.Name == "" {
-		return newService(t, addr)
+		return newService(t, addr, cmp.Or(m.lease, 6*time.Second))
 	}
 	options := []holders.Option{holders.Arg("lease", m.lease), holders.Arg("wait", time.Hour)}
 	switch {
-	case m.kind == holders.JedisLock && m.clock != 0:
-		options = append(options, holders.MovedClock(t, m.clock))
+	case m.kind == holders.JedisLock && (m.clock != 0 || m.drift != 0):
+		options = append(options, m.moved(t))
 	case m.kind == holders.RedisPy:
 		options = append(options, holders.Arg("clock", m.clock))
 	}
+	if m.poll > 0 {
+		options = append(options, holders.Arg("poll", m.poll))
+	}
 	return &process{t, holders.Start(t, m.kind, "redis://"+addr+"/0", options...)}
+}
+
+// moved moves a process's clock, and goes on moving it where it drifts.
+func (m *member) moved(t *testing.T) holders.Option {
+	environ := redistest.MovedClock(t, m.clock)
+	if m.drift != 0 {
+		_, name, _ := strings.Cut(environ[1], "=")
+		file, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var moving sync.WaitGroup
+		moving.Go(func() {
+			defer file.Close()
+			for ; t.Context().Err() == nil; time.Sleep(50 * time.Millisecond) {
+				offset := m.clock + time.Duration(float64(time.Since(began))*m.drift/1e6)
+				_, _ = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset)), 0)
+			}
+		})
+		t.Cleanup(moving.Wait)
+	}
+	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) }
+}
+
+// behind starts a sidecar before the server, on the member's host, and returns its address.
+func (m *member) behind(t *testing.T, server, name string) string {
+	t.Helper()
+	dial := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", server) }
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server) }}
+	s, err := sidecar.New(t.Context(), sidecar.Options{
+		Pool: pool, Namespace: compat.Bridge.String(), Name: name, Clock: func() time.Time { return time.Now().Add(m.clock) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		_ = pool.Close()
+	})
+	if err := s.Joined(ctx); err != nil {
+		t.Fatal(err)
+	}
+	dialect, err := s.ParseDialect("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := proxy.New(proxy.Options{
+		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(dialect)}}, Dial: dial, Log: slog.New(slog.DiscardHandler),
+	})
+	running.Go(func() { _ = p.Run(ctx) })
+	redistest.Await(t, "a sidecar", 5*time.Second, func() bool { return p.Ready() == nil })
+	return p.Addresses()[0]
 }
 
 // process is a holder program.
@@ -166,9 +274,9 @@ type service struct {
 	lock   *compat.Lock
 }
 
-func newService(t *testing.T, addr string) *service {
+func newService(t *testing.T, addr string, ttl time.Duration) *service {
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
-	locker, err := compat.New(pool, compat.Options{Namespace: compat.Bridge.String(), TTL: 6 * time.Second})
+	locker, err := compat.New(pool, compat.Options{Namespace: compat.Bridge.String(), TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,8 +304,7 @@ func (s *service) release(ctx context.Context, _ string) { _ = s.lock.Release(ct
 func (s *service) kill() { panic("a service of this process is not killed") }
 
 // work takes turns. A turn that the context ends is not released: the process ends with the test.
-func (m *member) work(ctx context.Context, t *testing.T, l lock, addr string, number int, r *referee) {
-	random := rand.New(rand.NewPCG(uint64(number), uint64(len(m.keys))))
+func (m *member) work(ctx context.Context, t *testing.T, l lock, addr string, number int, random *rand.Rand, r *referee) {
 	sleep := func(until context.Context, d time.Duration) {
 		select {
 		case <-until.Done():
@@ -212,8 +319,12 @@ func (m *member) work(ctx context.Context, t *testing.T, l lock, addr string, nu
 			continue
 		}
 		r.enters(key, number)
-		sleep(lost, m.hold(random)) // a service that is told of its loss stops
+		hold, began := m.hold(random), time.Now()
+		sleep(lost, hold) // a service that is told of its loss stops
 		r.leaves(key, number)
+		if lost.Err() == nil {
+			r.slept(time.Since(began) - hold)
+		}
 		if ctx.Err() != nil {
 			return
 		}

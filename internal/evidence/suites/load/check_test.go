@@ -36,21 +36,24 @@ type habits struct {
 var (
 	contended = habits{"clients that wait for each other", 60, 40, 20 * time.Millisecond, 100 * time.Millisecond}
 	busy      = habits{"as fast as they can", 60, 20_000, time.Millisecond, time.Millisecond}
+	// No cost is measured on fleets like these.
+	crowded = habits{"most of them wait", 30, 5, 30 * time.Millisecond, 60 * time.Millisecond}
+	sparse  = habits{"few of them wait", 80, 400, 25 * time.Millisecond, 250 * time.Millisecond}
 )
 
 const lease = 30 * time.Second
 
 // TestPredictedIsMeasured runs fleets on a real server in the stages legacy and bridge, and compares what the server counted
-// with what the forecast said. A busy machine makes all turns slower, so figures are compared for each lock taken.
+// with the forecast. A busy machine makes all turns slower, so figures are compared for each lock taken.
 func TestPredictedIsMeasured(t *testing.T) {
 	runFor := 3 * time.Second
 	if *measure {
-		runFor = 10 * time.Second
+		runFor = 6 * time.Second
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Predicted / measured, on one server for %v.\n\n", runFor)
 	fmt.Fprintf(&b, "| fleet | stage | locks/s | commands/s | commands a lock | processor time a lock | connections | memory |\n|---|---|---|---|---|---|---|---|\n")
-	for _, h := range []habits{contended, busy} {
+	for _, h := range []habits{contended, busy, crowded, sparse} {
 		report, err := load.Forecast(h.fleet(runFor+time.Second), load.Options{Factors: []int{1}})
 		require.NoError(t, err)
 		for _, name := range []string{"legacy", "bridge"} {
@@ -64,15 +67,21 @@ func TestPredictedIsMeasured(t *testing.T) {
 				t.Logf("%s, %s: the machine was too busy for %.0f locks a second, so this says nothing", h.name, name, row.Acquired)
 				continue
 			}
-			assert.InEpsilon(t, wantPerLock, perLock, 0.25, "%s: commands a lock", name)
-			if h == busy {
+			off := 0.15
+			if h == crowded { // where a queue is long, each look of a waiter finds something else
+				off = 0.22
+			}
+			assert.InEpsilon(t, wantPerLock, perLock, off, "%s, %s: commands a lock", h.name, name)
+			if h == busy || h == sparse {
 				// A member that never waits has fewer connections. A server that the machine leaves idle wakes for each command.
 				assert.LessOrEqual(t, float64(got.connections), 1.15*float64(u.Connections), "%s: connections", name)
-				assert.True(t, cpu/wantCPU > 0.4 && cpu/wantCPU < 2.5, "%s: a lock took %.0f µs of the processor, predicted were %.0f", name, cpu, wantCPU)
+				if h == busy {
+					assert.True(t, cpu/wantCPU > 0.4 && cpu/wantCPU < 2.5, "%s: a lock took %.0f µs of the processor, predicted were %.0f", name, cpu, wantCPU)
+				}
 				continue
 			}
 			assert.InEpsilon(t, u.Connections, got.connections, 0.15, "%s: connections", name)
-			assert.InEpsilon(t, u.Memory, got.memory, 0.35, "%s: memory", name)
+			assert.InEpsilon(t, u.Memory, got.memory, 0.25, "%s: memory", name)
 			assert.InDelta(t, 1, got.acquired/row.Acquired, 0.6, "%s: locks a second", name)
 		}
 	}

@@ -75,7 +75,7 @@ func (r *share) wait(i int) time.Duration {
 	return 0
 }
 
-// take lets members take turns of 5 ms, one after the other without a pause.
+// take lets members take turns of 5 ms, one after the other without a pause, and ends them.
 func (r *share) take(all []*holders.Holder) {
 	for _, h := range all {
 		h.Send("turns lock:fleet lock:fleet:referee 1000000 5")
@@ -137,9 +137,6 @@ func (r *share) meet(all []*holders.Holder) {
 	}
 	r.took += time.Since(began)
 	running.Wait()
-	for _, h := range all {
-		h.Kill()
-	}
 	r.inside = max(r.inside, int(most.Load()))
 }
 
@@ -172,17 +169,26 @@ const slow = 250 * time.Microsecond
 // own fleet's and of the legacy fleet's. And one that finds it waiting finds it in a shorter wait: the p95 of waits, by the time that they take.
 // (Of a legacy client that takes a busy key a hundred times in a row and then starves for a second, nearly all waits are none.)
 func TestFair(t *testing.T) {
-	for name, take := range map[string]func(*share, []*holders.Holder){"busy": (*share).take, "with other work": (*share).meet} {
+	all := []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern}
+	got := map[string]map[stages.Stage]*share{}
+	for _, name := range []string{"with other work", "busy"} {
+		got[name] = map[stages.Stage]*share{}
+		for _, stage := range all {
+			got[name][stage] = newShare()
+		}
+	}
+	for range *rounds {
+		for _, stage := range all {
+			fleet := five(t, stage)
+			got["with other work"][stage].meet(fleet)
+			got["busy"][stage].take(fleet)
+		}
+	}
+	for name, got := range got {
 		t.Run(name, func(t *testing.T) {
-			got := map[stages.Stage]*share{stages.Legacy: newShare(), stages.Bridge: newShare(), stages.Modern: newShare()}
-			for range *rounds {
-				for stage := stages.Legacy; stage <= stages.Modern; stage++ {
-					take(got[stage], five(t, stage))
-				}
-			}
 			before := got[stages.Legacy]
 			waits := (before.wait(2) + before.wait(3) + before.wait(4)) / 3
-			for stage := stages.Legacy; stage <= stages.Modern; stage++ {
+			for _, stage := range all {
 				r := got[stage]
 				t.Logf("%v: Go, Go, Java, Java, Java: turns %v, %.1f a second for each; waits %v %v %v %v %v; a wake-up %v", stage, r.turns, r.equal(),
 					r.wait(0), r.wait(1), r.wait(2), r.wait(3), r.wait(4), r.wake())
