@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/prommetrics"
 )
 
@@ -76,7 +77,7 @@ func exported(t *testing.T) families {
 		Monitored: 1, Quiet: &quiet, Overlaps: 1, Totals: map[string]float64{"denied": 1, "setnx": 1, "getset": 1}, Acquired: map[string]int64{"legacy": 1},
 		Hazards: map[string]int64{"clobber": 1}, Clients: []observe.Row{{Host: "h", Dialect: "jedis-ms", SkewMS: &skew}},
 		Locks:     serve.Locks{At: time.Now(), ByState: map[string]int64{"ghost": 1}},
-		Namespace: &serve.Namespace{Name: "orders", Stage: "bridge", Members: []serve.Member{{Host: "h", Stage: "bridge"}}},
+		Namespace: &stages.Document{Namespace: "orders", Stage: "bridge", Members: []stages.MemberDocument{{Info: stages.Info{Host: "h"}, Stage: "bridge"}}},
 	}
 	var page bytes.Buffer
 	require.NoError(t, serve.WriteMetrics(&page, state))
