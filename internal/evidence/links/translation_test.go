@@ -110,7 +110,7 @@ func spans(section string) []string {
 // targets are the links, where one to a translated page may lead to the translation.
 func targets(section string) (links []string) {
 	for _, m := range target.FindAllStringSubmatch(section, -1) {
-		page, _, _ := strings.Cut(strings.ReplaceAll(m[1], ".zh-CN.md", ".md"), "#") // a heading's name is translated
+		page, _, _ := strings.Cut(strings.ReplaceAll(m[1], ".zh-CN.", "."), "#") // a heading's name is translated
 		links = append(links, page)
 	}
 	slices.Sort(links)
