@@ -61,7 +61,7 @@ the service's locks need, and its own report in the namespace.`,
 	f.StringVar(&flags.Name, "name", "", "`NAME` of the service, the same after each restart, and of no other sidecar; default host name and port")
 	f.StringVar(&flags.dialect, "dialect", "", "`DIALECT` of the service's locks, none for SETNX of a text without a time; default the namespace's")
 	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
-	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended (default 10m; negative: no end)")
+	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended; its holder may live (default: no end, and it is told after 10m)")
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
 	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
 	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long connections may go on after SIGTERM")

@@ -55,7 +55,7 @@ func (s *Sidecar) Counts() []Count {
 		{"ambiguous", "DELs while two grants of the service were out: the lock was kept", &c.ambiguous},
 		{"overran", "DELs after the end of their lease", &c.overran},
 		{"ended", "leases that ended without a DEL", &c.ended},
-		{"orphaned", "locks without a time that are not renewed any more: all connections from when they were taken have ended", &c.orphaned},
+		{"orphaned", "locks without a time whose holder may have crashed: all connections from when they were taken have ended", &c.orphaned},
 		{"displaced", "locks in use on whose key another value stood", &c.displaced},
 		{"repaired", "locks set again after a DEL that was not the holder's", &c.repaired},
 	} {

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -48,10 +49,13 @@ type watched struct {
 }
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
-// others want it too.
-func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) bool {
+// others want it too. It is not put there if the order has changed: stale says so.
+func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) (waits, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if s.order.Load().record.Epoch != o.record.Epoch {
+		return false, true
+	}
 	w := k.all[command.Key]
 	if w == nil {
 		w = &watched{next: now.Add(s.every(o))}
@@ -73,7 +77,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		if now.Sub(w.wanted) < wantedFor && !(waits && handed) { // it would be refused: so it waits from the beginning
 			w.acts[o.record.Stage], w.attempt = o.until, now
 			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
-			return true
+			return true, false
 		}
 	}
 	w.acts[o.record.Stage] = o.until
@@ -82,7 +86,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		k.longest = command.TTL
 		s.tellNews()
 	}
-	return false
+	return false, false
 }
 
 // given notes a DEL: what was attempted before it was granted.
@@ -206,8 +210,11 @@ func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
 	defer cancel()
 	o := s.order.Load()
 	report := stages.Report{Lease: s.opts.MemberLease, Epoch: -1, Stage: -1}
-	if o.ready && time.Now().Before(o.until) {
+	if now := time.Now(); o.ready && now.Before(o.until) {
 		report.Epoch, report.Stage = o.record.Epoch, o.record.Stage
+		if now.Before(o.acting) {
+			report.Epoch = o.earlier
+		}
 	}
 	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
 	told, until, err := s.member.Report(ctx, report)
@@ -219,8 +226,25 @@ func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	changed = !o.ready || told.Epoch != o.record.Epoch || told.Stage != o.record.Stage
-	s.order.Store(&order{record: told.Record, fleet: fleet, notAfter: protocol.InstantOf(told.Ends), until: until, ready: true})
+	s.obey(o, &order{record: told.Record, fleet: fleet, notAfter: protocol.InstantOf(told.Ends), until: until, ready: true})
 	return changed, nil
+}
+
+// obey replaces an order. While a command that was made by an earlier one may act, the sidecar says that it runs that one: who waits for a
+// corrected record to be followed waits for the command too, which takes keys over by the times of the earlier record.
+func (s *Sidecar) obey(was, is *order) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	is.earlier, is.acting = was.earlier, was.acting
+	if was.record.Epoch != is.record.Epoch {
+		if !time.Now().Before(was.acting) {
+			is.earlier = was.record.Epoch // else one of a still earlier order may act
+		}
+		for _, w := range s.keys.all {
+			is.acting = latest(w.acts, is.acting)
+		}
+	}
+	s.order.Store(is)
 }
 
 // stages returns the lowest and the highest stage with a lock that may be held (-1: none), and for how long a lock can outlive
@@ -300,8 +324,8 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 	}
 }
 
-// renews tells whether a lock that has no end is renewed: the service is connected, and a connection is left of when the lock was taken,
-// or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had.
+// renews tells whether a lock that has no end is renewed: the service is connected and, with KeepFor, a connection is left of when the lock was
+// taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had.
 func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
@@ -312,8 +336,11 @@ func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
 	if w.since > 0 && oldest > w.since && w.gone.IsZero() {
 		w.gone = now
 	}
-	return w.gone.IsZero() || s.opts.KeepFor < 0 || now.Sub(w.gone) < s.opts.KeepFor
+	return w.gone.IsZero() || s.opts.KeepFor == 0 || now.Sub(w.gone) < s.opts.KeepFor
 }
+
+// orphanAfter is when a lock without a time is told whose connections have ended, if no KeepFor was given.
+const orphanAfter = 10 * time.Minute
 
 // kept takes what the server said of a key.
 func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Reply) {
@@ -361,10 +388,11 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 			delete(s.keys.all, key)
 		}
 	}
-	if token && w.endless && !w.orphan && !w.gone.IsZero() && s.opts.KeepFor > 0 && asked.Sub(w.gone) >= s.opts.KeepFor {
+	if token && w.endless && !w.orphan && !w.gone.IsZero() && asked.Sub(w.gone) >= cmp.Or(s.opts.KeepFor, orphanAfter) {
 		w.orphan = true
 		s.counts.orphaned.Add(1)
-		s.opts.Log.Error("not renewed any more: all connections from when the lock was taken have ended", "key", key, "ended", asked.Sub(w.gone).Round(time.Second), "left", left)
+		s.opts.Log.Error("all connections from when the lock was taken have ended: its holder may have crashed",
+			"key", key, "ended", asked.Sub(w.gone).Round(time.Second), "left", left, "renewed", s.opts.KeepFor == 0)
 	}
 	w.holds[stages.Legacy] = reply.Int == protocol.KeepOld
 	w.holds[stages.Bridge] = token

@@ -36,8 +36,9 @@ type Options struct {
 	// Lease is for how long a lock lasts whose client wrote no expiry, counted from the last renewal. It is renewed while the service is
 	// connected. Default 30 s.
 	Lease time.Duration
-	// KeepFor is for how long such a lock is renewed once all connections have ended that were open when it was taken: the
-	// process that took it may be gone, or only its connections. Default 10 minutes; negative: while the service is connected.
+	// KeepFor is for how long such a lock is renewed once all connections have ended that were open when it was taken. The process
+	// that took it may be gone, or only its connections, and work on. Default 0: while the service is connected, and after 10
+	// minutes it is told.
 	KeepFor time.Duration
 	// MemberLease is how long commands may act after the last report to the namespace. Default 15 s.
 	MemberLease time.Duration
@@ -81,12 +82,13 @@ type order struct {
 	notAfter protocol.Instant // of this member's commands, on the server's clock
 	until    time.Time        // the same on the local monotonic clock
 	ready    bool             // this member runs it
+	acting   time.Time        // until when a command of an earlier order may act
+	earlier  int64            // the epoch of the earliest of these
 }
 
 // New asks the namespace for its record. Run must go on for as long as clients are served.
 func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	opts.Lease, opts.MemberLease = cmp.Or(opts.Lease, 30*time.Second), cmp.Or(opts.MemberLease, 15*time.Second)
-	opts.KeepFor = cmp.Or(opts.KeepFor, 10*time.Minute)
 	opts.ReplyTimeout, opts.Hold = cmp.Or(opts.ReplyTimeout, 2*time.Second), cmp.Or(opts.Hold, 250*time.Millisecond)
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -99,6 +101,9 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		if d < time.Second {
 			return nil, fmt.Errorf("sidecar: Lease, MemberLease and ReplyTimeout are at least a second, not %v", d)
 		}
+	}
+	if opts.KeepFor < 0 {
+		return nil, fmt.Errorf("sidecar: KeepFor is 0 or more, not %v", opts.KeepFor)
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}

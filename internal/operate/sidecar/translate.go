@@ -120,7 +120,10 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 			s.counts.over.Add(1)
 			s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
 		}
-		if s.keys.wait(s, o, &rules, c, &command, at) {
+		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, at); {
+		case stale:
+			return t.Rewrite(c, args, out)
+		case waits:
 			return proxy.Hold, out
 		}
 	}
