@@ -50,7 +50,11 @@ func afterObserve(p profile.Profile, file string) nextStep {
 	if longer > 24*time.Hour {
 		length = "24h"
 	}
-	return nextStep{fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(patterns), length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
+	lease := ""
+	if p.Guessed() { // to look for longer would not tell it
+		lease = " --lease LEASE"
+	}
+	return nextStep{fmt.Sprintf("lockmigrate observe%s%s --for %s --profile %s", matchFlags(patterns), lease, length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
 }
 
 // print adds the step to a report.

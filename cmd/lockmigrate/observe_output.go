@@ -248,7 +248,7 @@ func details(b *strings.Builder, r observe.Report) {
 	}
 	for _, c := range r.Clients {
 		if c.LeaseFrom == "round" {
-			b.WriteString("\n? only one client uses these keys: its lease is the nearest that people write down; say --lease to be sure\n")
+			b.WriteString("\n? a guess: the nearest lease that people write down. One client uses these keys, or most clocks agree on another one. Say --lease to be sure\n")
 			return
 		}
 	}

@@ -216,7 +216,7 @@ type Clocks struct {
 //	given   --lease;
 //	expire  the TTL that the clients set after they have written the value, where most clocks are right with it;
 //	fleet   the lease, among those that people write down, with which most clients' clocks are right;
-//	round   the same with one client only: the nearest lease that people write down.
+//	round   the same with one client only, or where most clocks agree with each other on a lease that people do not write down: a guess.
 //
 // A fleet whose clocks are all wrong by the same amount is therefore not found without --lease, and one
 // client alone only where its offset is small beside the steps between such leases.
@@ -246,7 +246,7 @@ func solve(all map[pair]*sums, families map[string]*family, given time.Duration)
 			default:
 				lease, _ = roundLease(indirect)
 				c.source[name] = "fleet"
-				if len(indirect) == 1 {
+				if len(indirect) == 1 || agreesOnOther(indirect, lease) {
 					c.source[name] = "round"
 				}
 			}
@@ -314,9 +314,11 @@ func (f *family) ttl() (time.Duration, bool) {
 	return best, best > 0
 }
 
-// explains tells that most clocks of a fleet are right with a lease.
-func explains(fleet []*party, lease time.Duration) bool {
-	right := 0
+// explains tells that half of a fleet's clocks are right with a lease.
+func explains(fleet []*party, lease time.Duration) bool { return 2*right(fleet, lease) >= len(fleet) }
+
+// right is how many clocks of a fleet are right with a lease.
+func right(fleet []*party, lease time.Duration) (right int) {
 	shift := rounded(fleet, lease)
 	for _, p := range fleet {
 		off := p.sum - lease
@@ -327,7 +329,12 @@ func explains(fleet []*party, lease time.Duration) bool {
 			right++
 		}
 	}
-	return 2*right >= len(fleet)
+	return right
+}
+
+// agreesOnOther tells that most clocks of a fleet would be right together with another lease, and wrong with this one. Either may be true.
+func agreesOnOther(fleet []*party, lease time.Duration) bool {
+	return !explains(fleet, lease) && slices.ContainsFunc(fleet, func(p *party) bool { return 2*right(fleet, p.sum) > len(fleet) })
 }
 
 // cost is how badly a lease explains a fleet: a clock that is right costs nothing, one that is wrong costs by

@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 func TestMain(m *testing.M) {
@@ -224,11 +225,14 @@ func TestRoundLease(t *testing.T) {
 	for _, c := range []struct {
 		sums []time.Duration
 		want time.Duration
+		from string
 	}{
-		{[]time.Duration{-60 * s, 25 * s, 30 * s, 35 * s, 120 * s}, 30 * s},
-		{[]time.Duration{30*s + 3*time.Millisecond}, 30 * s},
-		{[]time.Duration{60 * s, 60*s + 8*time.Millisecond, 72 * s}, 60 * s},
-		{[]time.Duration{300 * time.Millisecond, 301 * time.Millisecond}, 300 * time.Millisecond},
+		{[]time.Duration{-60 * s, 25 * s, 30 * s, 35 * s, 120 * s}, 30 * s, "fleet"},
+		{[]time.Duration{30*s + 3*time.Millisecond}, 30 * s, "round"},
+		{[]time.Duration{60 * s, 60*s + 8*time.Millisecond, 72 * s}, 60 * s, "fleet"},
+		{[]time.Duration{300 * time.Millisecond, 301 * time.Millisecond}, 300 * time.Millisecond, "fleet"},
+		// A lease of 4.5 s, or three clocks that are wrong by the same half a second: nobody can tell.
+		{[]time.Duration{4500 * time.Millisecond, 4501 * time.Millisecond, 4502 * time.Millisecond, 7 * s}, 5 * s, "round"},
 	} {
 		var fleet []*party
 		for _, sum := range c.sums {
@@ -237,6 +241,15 @@ func TestRoundLease(t *testing.T) {
 		got, ok := roundLease(fleet)
 		assert.True(t, ok)
 		assert.Equal(t, c.want, got, c.sums)
+		seen := map[pair]*sums{}
+		for i, sum := range c.sums {
+			one := &sums{trip: time.Millisecond, of: protocol.JedisMS}
+			for range enough {
+				one.add(sum, time.Millisecond)
+			}
+			seen[pair{client: &client{addr: fmt.Sprint("10.0.0.", i)}, family: "f"}] = one
+		}
+		assert.Equal(t, c.from, solve(seen, nil, 0).source["f"], c.sums)
 	}
 }
 

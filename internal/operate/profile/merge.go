@@ -259,8 +259,7 @@ func (c *Client) clocks(o Client) {
 }
 
 func (u Use) and(o Use) Use {
-	guess := func(x Use) bool { return x.LeaseFrom == "round" }
-	if o.LeaseMS > 0 && (u.LeaseMS == 0 || guess(u) && !guess(o) || guess(u) == guess(o) && o.LeaseMS < u.LeaseMS) {
+	if o.LeaseMS > 0 && (u.LeaseMS == 0 || u.guess() && !o.guess() || u.guess() == o.guess() && o.LeaseMS < u.LeaseMS) {
 		u.LeaseMS, u.LeaseFrom = o.LeaseMS, o.LeaseFrom
 	}
 	u.Tries += o.Tries

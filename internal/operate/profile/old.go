@@ -30,6 +30,14 @@ const (
 	longestYield = 20 * time.Second // that the bridge takes
 )
 
+// guess tells that the lease is the nearest that people write down: the values speak for no lease more than for another.
+func (u Use) guess() bool { return u.LeaseFrom == "round" }
+
+// Guessed tells whether the lease of an old client is a guess, which a longer look would not make better.
+func (p Profile) Guessed() bool {
+	return slices.ContainsFunc(p.Clients, func(c Client) bool { return c.Kind == "legacy" && slices.ContainsFunc(c.Uses, Use.guess) })
+}
+
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
 // show is returned beside it.
 func (p Profile) OldClients() (OldClients, error) {
@@ -77,8 +85,8 @@ func (p Profile) OldClients() (OldClients, error) {
 			switch {
 			case u.LeaseMS <= 0:
 				continue
-			case u.LeaseFrom == "round":
-				missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess, as nobody shares its keys; observe --lease gives it", c.Name, ms(u.LeaseMS)))
+			case u.guess():
+				missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess; observe --lease gives it", c.Name, ms(u.LeaseMS)))
 			}
 			known = true
 			if short.ms == 0 || u.LeaseMS < short.ms {
