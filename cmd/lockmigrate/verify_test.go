@@ -54,13 +54,14 @@ func verifyWhile(t *testing.T, url string, act func(), args ...string) verified 
 		code        int
 		out, stderr string
 	}
-	done := make(chan result, 1)
+	done, before := make(chan result, 1), looksOf(t, url)
 	go func() {
 		code, out, stderr := lockmigrateIn(context.Background(), false, args...)
 		done <- result{code, out, stderr}
 	}()
 	if act != nil {
-		time.Sleep(700 * time.Millisecond) // into the window: verify says nothing of its beginning where it is no terminal
+		// Into the window, which begins after the first look and the keys. verify says nothing of that where it is no terminal.
+		redistest.Await(t, "verify's looks", 20*time.Second, func() bool { return looksOf(t, url) >= before+4 })
 		act()
 	}
 	r := <-done
@@ -69,6 +70,20 @@ func verifyWhile(t *testing.T, url string, act func(), args ...string) verified 
 	want := map[string]int{"none-seen": exitDone, "seen": exitUnsafe, "inconclusive": exitInconclusive}[v.Verdict]
 	assert.Equal(t, want, r.code, r.stderr)
 	return v
+}
+
+// looksOf returns how often a verify has looked at a server's counters: each look has an ECHO.
+func looksOf(t *testing.T, url string) int {
+	t.Helper()
+	conn, err := redis.DialURL(url)
+	require.NoError(t, err)
+	defer conn.Close()
+	text, err := redis.String(conn.Do("INFO", "commandstats"))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(text, "cmdstat_echo:calls=")
+	number, _, _ := strings.Cut(after, ",")
+	n, _ := strconv.Atoi(number)
+	return n
 }
 
 var wholeWindow = []string{"--burst", "10s", "--every", "10s"}
