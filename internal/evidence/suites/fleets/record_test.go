@@ -45,7 +45,7 @@ func (c *crew) killInside(h *holders.Holder) {
 func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 	server := redistest.Real(t)
 	c := &crew{
-		Crew: &holders.Crew{T: t, Key: "lock.crew"}, t: t, server: server,
+		Crew: &holders.Crew{T: t, Key: "lock.crew", Record: server}, t: t, server: server,
 		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
 	}
 	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: lease}))
@@ -128,7 +128,7 @@ func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 	c.Stop(all...)
 	report := c.Found()
 	t.Log(report)
-	assert.Equal(t, 1, report.Inside, redistest.Violated)
+	assert.Zero(t, report.Overlaps, redistest.Violated) // beside those that the stopped member was told of
 	for _, e := range report.Errors {
 		assert.True(t, slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) }), "%+v", e)
 	}
