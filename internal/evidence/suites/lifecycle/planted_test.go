@@ -40,6 +40,9 @@ func TestPlantsFit(t *testing.T) {
 
 // TestPlanted builds this suite with each fault in turn, by an overlay over the source, and wants it found.
 func TestPlanted(t *testing.T) {
+	if raced {
+		t.Skip("it builds and searches without the race detector, and fills a processor for minutes: scripts/test runs it by itself")
+	}
 	root, err := filepath.Abs("../../../..")
 	require.NoError(t, err)
 	for _, p := range plants {
