@@ -44,8 +44,9 @@
 // without a lease. A clobber after a takeover makes the bridge withdraw (TestClobberWhileSettling,
 // TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner).
 //
-// G5. After a stale DEL the key is repaired within one renewal interval, and no bridge or modern client enters meanwhile. If a
-// legacy client came in, the holder is told within one renewal interval. Its guard stays until it has released
+// G5. After a stale DEL the key is repaired within one renewal interval, and no client of this package enters meanwhile: package modern does
+// not look at the guard. If a legacy client came in, the holder is told within one renewal interval. Its guard stays until it has released, or
+// until the guard's TTL is over
 // (TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold).
 //
 // G6. Stages legacy and modern are never both in use in a namespace. That holds through crashes, partitions, pauses and repeated

@@ -24,7 +24,7 @@ type Dialect interface {
 var (
 	JedisMS      Dialect = protocol.JedisMS      // jedis-lock 1.0.0 and its many copies: whole milliseconds
 	JedisUUID    Dialect = protocol.JedisUUID    // jedis-lock master: uuid:milliseconds
-	RedisPyFloat Dialect = protocol.RedisPyFloat // redis-py 2.8.0 to 2.9.1 Lock: seconds as a float
+	RedisPyFloat Dialect = protocol.RedisPyFloat // redis-py 2.7.6 to 2.9.1 Lock: seconds as a float
 	RedisDoc     Dialect = protocol.RedisDoc     // the SETNX page of the Redis documentation: whole seconds
 	RedisObjects Dialect = protocol.RedisObjects // redis-objects 0.5.0 to 1.4.0 (Ruby): seconds as a float, plus one
 	SecPIDThread Dialect = protocol.SecPIDThread // redis-lock (Ruby): seconds-pid-thread

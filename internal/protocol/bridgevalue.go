@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The numbers that every legacy reader takes for an expiry that never comes: 62 random bits that fit a
-// signed 64-bit integer, and that lie a century ahead in every unit.
+// The numbers that every legacy reader takes for an expiry that never comes: more than 61 random bits that fit a
+// signed 64-bit integer. In nanoseconds they lie after 2128, in every other unit millions of years ahead.
 const (
 	BridgeLow  = 5_000_000_000_000_000_000
 	BridgeHigh = 9_200_000_000_000_000_000

@@ -13,7 +13,7 @@ import (
 // TestFailoversComeAtTheirRate: failovers that are drawn come about as often as asked for, on each master at other times, and
 // nothing runs while nobody answers. Clients whose clocks agree overlap only within a lease of a failover, and nowhere without one.
 func TestFailoversComeAtTheirRate(t *testing.T) {
-	const hours, every, outage = 20, 10 * time.Minute, 5 * time.Second
+	const hours, every, outage = 6, 10 * time.Minute, 5 * time.Second
 	f := legacyFleet(4)
 	f.Until, f.Masters = hours*time.Hour, 2
 	f.Server = Server{FailoverEvery: Uniform(every/2, 3*every/2), Outage: Fixed(outage), Behind: Uniform(0, 2*time.Second)}
