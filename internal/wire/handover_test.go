@@ -129,7 +129,7 @@ func TestBridgeHandsNothingOver(t *testing.T) {
 	})
 }
 
-// TestBridgeGivesAFreeKeyToTheFirst: whoever finds the key free gives it to the first who still listens, and takes it when
+// TestBridgeGivesAFreeKeyToTheFirst: a client that finds the key free gives it to the first who still listens, and takes it when
 // there is none. An entry with another bound takes the place of the one before.
 func TestBridgeGivesAFreeKeyToTheFirst(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -52,7 +52,7 @@ func (r *share) wake() time.Duration {
 // rate is a member's turns in a second.
 func (r *share) rate(i int) float64 { return float64(r.turns[i]) / r.took.Seconds() }
 
-// equal is the turns in a second of each member, had all the same.
+// equal is the mean of the members' turns in a second.
 func (r *share) equal() (all float64) {
 	for i := range r.turns {
 		all += r.rate(i) / float64(len(r.turns))
