@@ -57,7 +57,7 @@ var tables = []table{
 	},
 	{
 		title: "The same, where few share", scenario: width(2),
-		text: "What a lock costs each side with 2, 4 and 8 goroutines, and for how much of the time its core works. " +
+		text: "What a lock costs each side with 2, 4 and 8 goroutines. Busy is the share of the time in which its core works. " +
 			"Reads are the server's for each lock: 2 where each command comes alone.",
 		figures: slices.Concat(fewFigures(2), fewFigures(4), fewFigures(8)),
 	},
