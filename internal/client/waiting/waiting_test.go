@@ -203,7 +203,8 @@ func TestBrokenConnectionsAreReplaced(t *testing.T) {
 	turn := enter(t, h, "k")
 	for _, kind := range []string{"pubsub", "normal"} {
 		s.Do("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-		require.Equal(t, Reset, wait(t, turn).Kind, "told that it broke")
+		for wait(t, turn).Kind != Reset { // told that it broke; a change from the turn before may be told late
+		}
 		require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
 		for read(t, h, "k"); ; read(t, h, "k") {
 			s.Do("SET", "k", "v")

@@ -176,8 +176,13 @@ func (g *SentinelGroup) Failover() *Server {
 // downAfter is for how long a server must not have answered for a sentinel to take it to be down.
 const downAfter = 500 * time.Millisecond
 
-// AwaitFailover waits until the sentinels name another master than before, and it is one, with patience for
-// sentinels that are starved of the processor themselves (see startSentinel).
+// AwaitFailover waits until the failover is over: the sentinels name another master than before, it is one, and
+// each sentinel that answers has it as the group's master; with patience for sentinels that are starved of the
+// processor themselves (see startSentinel).
+//
+// That each has it matters to whoever kills the new master next. The sentinel that leads a failover names the new
+// master before it has made the other replicas follow it, and while it is at that, it never replaces a new master
+// that dies: the failover ends only when the new master is up.
 //
 // Patience alone does not do. A sentinel never promotes a replica that had been without its master for more than
 // ten times downAfter when the sentinel itself saw the master down: both times grow together from then on, so
@@ -215,12 +220,23 @@ func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 			return false
 		}
 		role, err := redis.Values(now.Try("ROLE"))
-		return err == nil && text(role[0]) == "master"
+		return err == nil && text(role[0]) == "master" && g.allHave(now)
 	})
 	if raised > 0 {
 		g.takeAsDownAfter(downAfter)
 	}
 	return g.Master()
+}
+
+// allHave tells that s is the group's master for each sentinel that answers, with no failover under way.
+func (g *SentinelGroup) allHave(s *Server) bool {
+	for _, sentinel := range g.Sentinels {
+		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
+		if err == nil && (net.JoinHostPort(fields["ip"], fields["port"]) != s.Addr || strings.Contains(fields["flags"], "failover_in_progress")) {
+			return false
+		}
+	}
+	return true
 }
 
 func (g *SentinelGroup) takeAsDownAfter(d time.Duration) {

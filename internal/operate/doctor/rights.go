@@ -372,7 +372,7 @@ func clock(_ context.Context, p *patient) (Verdict, string, string) {
 	if p.offset < 0 {
 		direction = "behind"
 	}
-	found := fmt.Sprintf("this host is %v %s the server, give or take %v", off.Round(100*time.Microsecond), direction, (p.trip / 2).Round(10*time.Microsecond))
+	found := fmt.Sprintf("this host is %v %s the server, give or take %v", off.Round(10*time.Microsecond), direction, (p.trip / 2).Round(10*time.Microsecond))
 	const hint = "let chrony or ntpd discipline both clocks; legacy locks here start or end by that much too early"
 	switch {
 	case off > time.Second:

@@ -1,9 +1,10 @@
 package fleets
 
 import (
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,18 +17,17 @@ import (
 )
 
 // TestBridgeWaiterWakesAtAJavaDelete (G8): from the server's execution of an unmodified Java client's
-// DEL to the return of Acquire in a waiting Go process, on a server with client tracking.
+// DEL to the return of Acquire in a waiting Go process, on a server with client tracking. A machine that is busy
+// with other suites wakes every process late: what MONITOR says of the same DEL, read beside, tells by how much.
+// Acquire is woken once and then waits for the answer to its command, from a server that has to be woken too.
 func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 	server := redistest.Real(t)
 	java := holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", time.Minute))
 	l := locker(t, server, compat.Options{ShortestLease: 10 * time.Second})
-	monitor := server.Conn()
-	if _, err := monitor.Do("MONITOR"); err != nil {
-		t.Fatal(err)
-	}
+	deletes := deletesOf(t, server)
 
 	const rounds = 40
-	var took []time.Duration
+	var took, beside []time.Duration
 	for range rounds {
 		if e := java.Do("acquire orders"); e.Event != "acquired" {
 			t.Fatalf("%+v", e)
@@ -54,7 +54,13 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
-		took = append(took, r.at.Sub(deleted(t, monitor)))
+		var deleted heard
+		select {
+		case deleted = <-deletes:
+		case <-time.After(5 * time.Second):
+			t.Fatal("MONITOR does not tell of the DEL")
+		}
+		took, beside = append(took, r.at.Sub(deleted.executed)), append(beside, deleted.at.Sub(deleted.executed))
 		if err := r.lock.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -62,28 +68,44 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			t.Fatalf("%+v", e)
 		}
 	}
-	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
-	t.Logf("from DEL to the holder's start: median %v, p90 %v, worst %v of %d", took[rounds/2], took[rounds*9/10], took[rounds-1], rounds)
-	if took[rounds/2] > 5*time.Millisecond {
-		t.Errorf("the median is %v, above 5ms", took[rounds/2])
+	slices.Sort(took)
+	slices.Sort(beside)
+	t.Logf("from DEL to the holder's start: median %v, p90 %v, worst %v of %d; to MONITOR's reader: median %v", took[rounds/2], took[rounds*9/10], took[rounds-1], rounds, beside[rounds/2])
+	if bound := max(5*time.Millisecond, 3*beside[rounds/2]); took[rounds/2] > bound {
+		t.Errorf("the median is %v, above %v", took[rounds/2], bound)
 	}
 }
 
-// deleted reads on to the next DEL of a client and returns when the server executed it.
-func deleted(t *testing.T, monitor redis.Conn) time.Time {
+// heard is a DEL of a client: when the server executed it, and when a reader of MONITOR had it.
+type heard struct{ executed, at time.Time }
+
+// deletesOf tells of each DEL of orders by a client.
+func deletesOf(t *testing.T, server *redistest.Server) <-chan heard {
 	t.Helper()
-	for {
-		line, err := redis.String(redis.ReceiveWithTimeout(monitor, 5*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(line, " lua] ") || !strings.Contains(line, `"DEL" "orders"`) {
-			continue
-		}
-		seconds, err := strconv.ParseFloat(strings.Fields(line)[0], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.UnixMicro(int64(seconds * 1e6))
+	monitor := server.Conn()
+	if _, err := monitor.Do("MONITOR"); err != nil {
+		t.Fatal(err)
 	}
+	deletes := make(chan heard, 100)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			line, err := redis.String(redis.ReceiveWithTimeout(monitor, 0))
+			at := time.Now()
+			if err != nil {
+				return // closed, below
+			}
+			if strings.Contains(line, " lua] ") || !strings.Contains(line, `"DEL" "orders"`) {
+				continue
+			}
+			if seconds, err := strconv.ParseFloat(strings.Fields(line)[0], 64); err == nil {
+				deletes <- heard{time.UnixMicro(int64(seconds * 1e6)), at}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = monitor.Close()
+		reader.Wait()
+	})
+	return deletes
 }
