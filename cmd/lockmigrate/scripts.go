@@ -137,7 +137,7 @@ func referenceOf(r stages.Record) (reference.Namespace, error) {
 	case d.SettlesFree():
 		return reference.Namespace{}, unsafeError(instead, "in dialect %s a loser may win on its own value, and the references do not watch for that", d)
 	}
-	lag, delay := cmp.Or(r.ClockLag, compat.DefaultClockLag), cmp.Or(r.CommandDelay, compat.DefaultCommandDelay)
+	lag, delay := cmp.Or(r.ClockLag, stages.DefaultClockLag), cmp.Or(r.CommandDelay, stages.DefaultCommandDelay)
 	opts := compat.Options{Dialect: d, ShortestLease: r.Shortest, ClockLag: lag, CommandDelay: delay, Yield: r.Yield, TTL: referenceTTL}
 	if err := opts.Validate(); err != nil {
 		return reference.Namespace{}, unsafeError(`correct the record with "lockmigrate stage set"`, "%w", err)

@@ -1,6 +1,7 @@
 package redisson_test
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"testing"
@@ -40,13 +41,13 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	ends := make(chan lockmigrate.EventKind, 10)
 	locker := newLocker(t, pool, redisson.Options{
 		TTL: 2 * time.Second,
-		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		Observer: func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
 				ends <- e.Kind
 			}
-		}),
+		},
 	})
-	owner := redisson.WithOwner(t.Context(), "owner")
+	owner := lockmigrate.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
@@ -56,9 +57,13 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		given <- err
 	}()
 	<-second
+	counted := func(holds string) func() bool {
+		return func() bool { return bytes.Equal(s.Do("HGET", key, first.Token()).([]byte), []byte(holds)) }
+	}
+	redistest.Await(t, "both count", 5*time.Second, counted("2"))
 	released := make(chan error, 1)
 	go func() { released <- first.Release(t.Context()) }()
-	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return first.Count() == 1 })
+	redistest.Await(t, "the first has released", 5*time.Second, counted("1"))
 	giveUp()
 	require.ErrorIs(t, <-given, lockmigrate.ErrNotAcquired)
 	require.NoError(t, <-released)
