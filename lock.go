@@ -6,8 +6,7 @@ import (
 )
 
 // Lock is a lock that we hold, or held: what the Lockers of all packages return. So code that works under a lock need not know its
-// kind, and a service changes nothing but its Locker when it moves from one kind to another. Its methods may be called by
-// any goroutine.
+// kind. Its methods may be called by any goroutine.
 type Lock interface {
 	// Key returns the lock's key.
 	Key() string
@@ -42,7 +41,7 @@ type Lock interface {
 	// holder, is given back nevertheless. ErrUnknownOutcome means that no reply came: the key may stay taken until the time that
 	// the error tells. The renewals end with the call in any case.
 	//
-	// After another error than ErrLost the Locker tries again in the background until Expiry, with pauses of 50 ms to 1 s: a server
+	// After another error than ErrLost the Locker tries again in the background until Expiry. It pauses for 50 ms to 1 s: a server
 	// that refuses now (READONLY, NOPERM, OOM, LOADING) may run it later. Release may be called again too: the first call after the
 	// lock was given back returns nil. What cannot be released ends with the lease, and so does the holder's context.
 	//
