@@ -42,9 +42,9 @@ func checks(o Options) []check {
 		{"users", "a fence denies commands to users: legacy and new clients need different ones", users},
 		{"clock", "a legacy value is compared with this host's clock by legacy clients here; its skew is theirs", clock},
 		{"latency", "a renewal has to arrive well before the lease is over", latency},
-		{"dialects", "two dialects on one key read each other's live locks as expired, or never", dialects},
-		{"ghosts", "an expired legacy value blocks nobody of its own dialect, but token locks wait for it for ever", ghosts},
-		{"tokens-without-ttl", "a token without TTL stays for ever when its holder crashes", tokensWithoutTTL},
+		{"dialects", "two dialects on one key read each other's live locks as expired, or never", ofKeys((*sample).dialects)},
+		{"ghosts", "an expired legacy value blocks nobody of its own dialect, but token locks wait for it for ever", ofKeys((*sample).ghostKeys)},
+		{"tokens-without-ttl", "a token without TTL stays for ever when its holder crashes", ofKeys((*sample).tokensWithoutTTL)},
 		{"databases", "commandstats and MONITOR count all databases together: evidence about one is evidence about all", databases},
 	}
 	for _, name := range o.uses() {
