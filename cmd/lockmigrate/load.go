@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -89,8 +89,5 @@ func runLoad(env *environment, fleet *sim.Fleet, f *loadFlags, seed uint64, work
 		return usageError("give a profile of observe, or a scenario with old clients and without turn lines", "--load: %w", err)
 	}
 	status.Clear()
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(r)
-	}
-	return r.Text(env.stdout)
+	return env.print(r, func(b *strings.Builder) { _ = r.Text(b) }) // a Builder takes everything
 }

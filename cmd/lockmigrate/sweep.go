@@ -56,8 +56,6 @@ func checkSweepOptions(o sweep.Options) error {
 	switch {
 	case o.Execute && len(o.Match) == 0:
 		return usageError("say which keys are locks with --match PATTERN", "--execute without --match would judge keys by their form alone")
-	case slices.Contains(o.Match, ""):
-		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case o.GhostAfter < time.Minute:
 		return usageError("a legacy clock may be behind by that much; give at least 1m", "--ghost-after %v is too short", o.GhostAfter)
 	case o.TTL < 0 || o.TTL > 0 && o.TTL < time.Second:

@@ -118,8 +118,6 @@ func checkVerify(o *verify.Options) error {
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
-	case slices.Contains(o.Match, ""):
-		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
 		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -25,7 +24,7 @@ func newVersionCommand(env *environment) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
 			if env.global.json {
-				return json.NewEncoder(env.stdout).Encode(v)
+				return env.encode(v)
 			}
 			line := "lockmigrate " + v.Version
 			if v.Commit != "" {
