@@ -132,7 +132,9 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		ink := env.ink()
 		names := 0
 		for _, c := range checks {
-			names = max(names, len(c.ID))
+			if !strings.HasPrefix(c.ID, "rights-") { // these are long: they keep the rest narrow and reach over
+				names = max(names, len(c.ID))
+			}
 		}
 		for _, c := range checks {
 			fmt.Fprintf(b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))

@@ -288,7 +288,10 @@ func slowlog(ctx context.Context, p *patient) (Verdict, string, string) {
 			worst, name = d, words[0]
 		}
 	}
-	if worst > 100*time.Millisecond {
+	switch {
+	case len(entries) == 0:
+		return Pass, "the slow log is empty", ""
+	case worst > 100*time.Millisecond:
 		return Warn, fmt.Sprintf("the slowest of the last %d in the slow log: %s, %v", len(entries), strings.ToUpper(name), worst.Round(time.Millisecond)), "keep TTLs well above that; KEYS and large deletes can be done in steps"
 	}
 	return Pass, fmt.Sprintf("nothing above 100 ms among the last %d in the slow log", len(entries)), ""
@@ -306,7 +309,7 @@ func connections(_ context.Context, p *patient) (Verdict, string, string) {
 	case hasLimit && now > limit*8/10:
 		return Warn, fmt.Sprintf("%d of %d clients", now, limit), "raise maxclients, or shrink the pools"
 	}
-	return Pass, fmt.Sprintf("%d clients, none refused", now), ""
+	return Pass, fmt.Sprintf("connected: %d, none refused", now), ""
 }
 
 func idle(_ context.Context, p *patient) (Verdict, string, string) {
