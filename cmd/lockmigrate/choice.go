@@ -8,6 +8,7 @@ import (
 
 	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -53,6 +54,16 @@ func completes(cmd *cobra.Command, flag string, words []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag does not exist: a programming error
 	}
+}
+
+// given are those of the named flags that stand on the command line; without names all that the command has for itself.
+func given(cmd *cobra.Command, names ...string) (flags []string) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && (len(names) == 0 || slices.Contains(names, f.Name)) {
+			flags = append(flags, "--"+f.Name)
+		}
+	})
+	return flags
 }
 
 // oneOf is a hint for a word that is none of those there are.

@@ -36,17 +36,15 @@ func (f *loadFlags) add(flags *pflag.FlagSet) {
 // check refuses what cannot be meant.
 func (f *loadFlags) check(cmd *cobra.Command) error {
 	if !f.on {
-		for _, name := range loadNames {
-			if cmd.Flags().Changed(name) && !(name == "masters" && cmd.Flags().Changed("profile")) {
-				return usageError("give --load too", "--%s has no part in a run without --load", name)
+		for _, flag := range given(cmd, loadNames...) {
+			if flag != "--masters" || !cmd.Flags().Changed("profile") {
+				return usageError("give --load too", "%s has no part in a run without --load", flag)
 			}
 		}
 		return f.checkMasters()
 	}
-	for _, name := range append([]string{"check-determinism"}, ofProfile...) {
-		if cmd.Flags().Changed(name) {
-			return usageError("leave it out", "--%s has no part in --load", name)
-		}
+	if flags := given(cmd, append([]string{"check-determinism"}, ofProfile...)...); len(flags) > 0 {
+		return usageError("leave it out", "%s has no part in --load", flags[0])
 	}
 	for _, n := range f.times {
 		if n < 1 || n > 1_000_000 {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
@@ -74,8 +73,8 @@ code 3 if a scheme broke where it promises not to.`,
 				}
 				return runProfile(env, &flags)
 			}
-			if given := slices.DeleteFunc(slices.Clone(ofProfile), func(name string) bool { return !cmd.Flags().Changed(name) }); len(given) > 0 {
-				return usageError("give --profile, or write it into a scenario", "--%s has no part in a sweep", given[0])
+			if flags := given(cmd, ofProfile...); len(flags) > 0 {
+				return usageError("give --profile, or write it into a scenario", "%s has no part in a sweep", flags[0])
 			}
 			if flags.load.on {
 				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")
@@ -111,14 +110,9 @@ code 3 if a scheme broke where it promises not to.`,
 
 // unused refuses flags that were given and have no part in what is asked for.
 func unused(cmd *cobra.Command, why string, used ...string) error {
-	var given []string
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed && !slices.Contains(used, f.Name) {
-			given = append(given, "--"+f.Name)
-		}
-	})
-	if len(given) > 0 {
-		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(given, ", "), why)
+	strange := slices.DeleteFunc(given(cmd), func(flag string) bool { return slices.Contains(used, flag[2:]) })
+	if len(strange) > 0 {
+		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(strange, ", "), why)
 	}
 	return nil
 }
