@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -23,15 +24,13 @@ func newVersionCommand(env *environment) *cobra.Command {
 		Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
-			if env.global.json {
-				return env.encode(v)
-			}
-			line := "lockmigrate " + v.Version
-			if v.Commit != "" {
-				line += " " + v.Commit[:min(12, len(v.Commit))]
-			}
-			_, err := fmt.Fprintf(env.stdout, "%s %s %s\n", line, v.Go, v.Platform)
-			return err
+			return env.print(v, func(b *strings.Builder) {
+				b.WriteString("lockmigrate " + v.Version)
+				if v.Commit != "" {
+					b.WriteString(" " + v.Commit[:min(12, len(v.Commit))])
+				}
+				fmt.Fprintf(b, " %s %s\n", v.Go, v.Platform)
+			})
 		},
 	}
 }
