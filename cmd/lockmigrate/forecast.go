@@ -69,8 +69,10 @@ first. Then --today, --draws, --span, --commands and --html have no part in it.`
 
 // forecastLoad is simulate --profile FILE --load with the usual network.
 func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadFlags, seed uint64) error {
-	if flags := given(cmd, "today", "draws", "span", "commands", "html"); len(flags) > 0 {
-		return usageError("leave one of them out", "%s has no part in --load", flags[0])
+	for _, name := range []string{"today", "draws", "span", "commands", "html"} {
+		if cmd.Flags().Changed(name) {
+			return usageError("leave one of them out", "--%s has no part in --load", name)
+		}
 	}
 	var usual fleetFlags
 	usual.add(pflag.NewFlagSet("", pflag.ContinueOnError))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ type observeFlags struct {
 	pcap     string
 	port     uint16
 	listen   []string
-	group    observe.Group
+	group    string
 	lease    time.Duration
 	match    []string
 	commands int64
@@ -37,7 +38,7 @@ type observeFlags struct {
 }
 
 func newObserveCommand(env *environment) *cobra.Command {
-	flags := observeFlags{group: observe.ByAddr}
+	var flags observeFlags
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
@@ -88,7 +89,7 @@ it reports, and passes connections on until an interrupt.`,
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
 	f.StringArrayVar(&flags.listen, "listen", nil, "pass clients on from this `ADDRESS` (host:port or unix:PATH) to the server, and watch them; repeatable")
-	choose(cmd, &flags.group, "group", "one row for each `addr`, host or name (CLIENT SETNAME)", observe.ByAddr, observe.ByHost, observe.ByName)
+	f.StringVar(&flags.group, "group", "addr", "one row for each `addr`, host or name (CLIENT SETNAME)")
 	f.DurationVar(&flags.lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
 	f.Int64Var(&flags.commands, "max-commands", 5_000_000, "stop after `N` commands of any kind")
@@ -100,9 +101,12 @@ it reports, and passes connections on until an interrupt.`,
 
 // options checks the flags.
 func (f observeFlags) options() (observe.Options, observe.Limits, error) {
-	o := observe.Options{Group: f.group, Lease: f.lease, Match: glob.Any(f.match)}
+	group, err := groupOf(f.group)
+	o := observe.Options{Group: group, Lease: f.lease, Match: glob.Any(f.match)}
 	l := observe.Limits{For: f.window, Commands: f.commands, Buffer: f.buffer << 20, Load: f.load, Snapshot: f.snapshot}
 	switch {
+	case err != nil:
+		return o, l, err
 	case f.window <= 0:
 		return o, l, usageError("give a duration such as 30s", "--for %v is no time", f.window)
 	case f.window > 24*time.Hour:
@@ -111,10 +115,21 @@ func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 		return o, l, usageError("give a duration such as 30s", "--lease %v is negative", f.lease)
 	case f.commands <= 0:
 		return o, l, usageError("give a number of commands", "--max-commands %d is none", f.commands)
+	case slices.Contains(f.match, ""):
+		return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case f.load <= 0 || f.buffer <= 0:
 		return o, l, usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
 	}
 	return o, l, nil
+}
+
+// groupOf reads --group.
+func groupOf(name string) (observe.Group, error) {
+	g := observe.Group(name)
+	if g != observe.ByAddr && g != observe.ByHost && g != observe.ByName {
+		return g, usageError(oneOf(name, []string{"addr", "host", "name"}), "--group %q is none", name)
+	}
+	return g, nil
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
