@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
@@ -110,9 +111,14 @@ code 3 if a scheme broke where it promises not to.`,
 
 // unused refuses flags that were given and have no part in what is asked for.
 func unused(cmd *cobra.Command, why string, used ...string) error {
-	strange := slices.DeleteFunc(given(cmd), func(flag string) bool { return slices.Contains(used, flag[2:]) })
-	if len(strange) > 0 {
-		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(strange, ", "), why)
+	var given []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains(used, f.Name) {
+			given = append(given, "--"+f.Name)
+		}
+	})
+	if len(given) > 0 {
+		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(given, ", "), why)
 	}
 	return nil
 }
