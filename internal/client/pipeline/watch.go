@@ -34,8 +34,7 @@ func (k *link) look() {
 func (k *link) due() bool {
 	k.mu.Lock()
 	k.hooked, k.awake = true, true
-	// On several processors a look takes one from the callers: it pays for a few of them only. Many find the next replies there.
-	pays := k.few() || k.procs == 1 && k.crowd <= 16
+	pays := k.crowd <= 16 // many find the next replies there, and have no processor to spare
 	k.mu.Unlock()
 	if !pays {
 		return false
