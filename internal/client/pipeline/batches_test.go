@@ -27,30 +27,7 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 		for _, callers := range []int{4, 8, 16, 64, 256} {
 			t.Run(fmt.Sprintf("%d processors, %d callers", procs, callers), func(t *testing.T) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-				const rounds = 50
-				f := newFake()
-				l := over(t, f, nil)
-				var all sync.WaitGroup
-				for range callers {
-					all.Go(func() {
-						for range rounds {
-							_, err := l.Request(t.Context(), wire.Plain("COMMAND"))
-							assert.NoError(t, err)
-						}
-					})
-				}
-				before := 0
-				for round := range rounds { // the server answers everybody at once, as one that was slow does
-					eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
-					if round == rounds/2 {
-						before = f.writes()
-					}
-					for range callers {
-						f.replies <- "OK"
-					}
-				}
-				all.Wait()
-				writes := float64(f.writes()-before) / (rounds/2 - 1)
+				writes := writesForARound(t, callers)
 				if procs == 1 { // several run the callers at once: how many meet in a write is chance
 					require.GreaterOrEqual(t, writes, 2.0, "writes for each round")
 				}
@@ -58,6 +35,34 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// writesForARound is how many writes callers make who are all answered at once, as by a server that was slow, and ask again.
+func writesForARound(t *testing.T, callers int) float64 {
+	const rounds = 50
+	f := newFake()
+	l := over(t, f, nil)
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range rounds {
+				_, err := l.Request(t.Context(), wire.Plain("COMMAND"))
+				assert.NoError(t, err)
+			}
+		})
+	}
+	before := 0
+	for round := range rounds {
+		eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
+		if round == rounds/2 {
+			before = f.writes()
+		}
+		for range callers {
+			f.replies <- "OK"
+		}
+	}
+	all.Wait()
+	return float64(f.writes()-before) / (rounds/2 - 1)
 }
 
 // TestAServerWithNothingToDoIsAskedAtOnce: the first command after a pause goes out alone, however many callers there were lately.
@@ -86,32 +91,8 @@ func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 func TestTwoHalvesStayApart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, callers := range []int{4, 6} {
-		const rounds = 60
-		f := newFake()
-		l := over(t, f, nil)
-		var all sync.WaitGroup
-		for range callers {
-			all.Go(func() {
-				for range rounds {
-					_, err := l.Request(t.Context(), wire.Plain("COMMAND"))
-					assert.NoError(t, err)
-				}
-			})
-		}
-		before := 0
-		for round := range rounds {
-			eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
-			if round == rounds/2 {
-				before = f.writes()
-			}
-			for range callers {
-				f.replies <- "OK"
-			}
-		}
-		all.Wait()
-		// A reply that comes while this goroutine still hands out the others makes a third write now and then.
-		writes := float64(f.writes()-before) / (rounds/2 - 1)
-		require.InDelta(t, 2, writes, 0.4, "writes for each round of %d callers", callers)
+		// A reply that comes while the others are still handed out makes a third write now and then.
+		require.InDelta(t, 2, writesForARound(t, callers), 0.4, "writes for each round of %d callers", callers)
 	}
 }
 
