@@ -39,7 +39,7 @@ func start(t *testing.T, args ...string) *running {
 // await waits until the command has printed something.
 func (r *running) await(text string, meanwhile func()) {
 	r.t.Helper()
-	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 30*time.Second, func() bool {
+	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 2*time.Minute, func() bool {
 		if meanwhile != nil {
 			meanwhile()
 		}

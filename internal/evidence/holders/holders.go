@@ -207,7 +207,7 @@ func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
 		_ = h.cmd.Process.Kill()
 		<-read
 	})
-	ready := h.Next(30 * time.Second)
+	ready := h.Next(2 * time.Minute) // patience: a machine with a load of 50 starts no Java process within 30 s
 	if ready.Event != "ready" {
 		t.Fatalf("holder %s began with %+v\n%s", kind.Name, ready, h.LastWords())
 	}

@@ -5,6 +5,7 @@ package faults
 import (
 	"flag"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,12 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
 var (
@@ -42,6 +47,298 @@ const (
 	exclusive promise = iota // nothing that was acknowledged is lost: no overlap
 	told                     // the server has lost what it acknowledged: the holder is told within one renewal
 )
+
+// fault is one line of the table.
+type fault struct {
+	name    string
+	what    string
+	promise promise
+	site    func(s *site)
+	inject  func(s *site)
+	kinds   []string // all if empty
+	slow    time.Duration
+}
+
+// one is a site of a single server, which the far side reaches over a link.
+func one(args ...string) func(*site) {
+	return func(s *site) { s.use(redistest.Real(s.t, args...)) }
+}
+
+func (s *site) use(server *redistest.Server) {
+	s.server, s.all = server, []*redistest.Server{server}
+	s.link = redistest.NewLink(s.t, server.Addr)
+	s.sides = []side{direct(server.Addr), direct(s.link.Addr)}
+}
+
+var faults = []fault{
+	{
+		name: "kill -9, appendfsync always", what: "the server is killed and comes back with all that it acknowledged",
+		site:   one("--appendonly", "yes", "--appendfsync", "always"),
+		inject: func(s *site) { s.server.Kill(); s.server.Start() },
+	},
+	{
+		name: "kill -9, no persistence", what: "the server is killed and comes back empty", promise: told,
+		site:   one(),
+		inject: func(s *site) { s.server.Kill(); s.server.Start() },
+	},
+	{
+		name: "LOADING", what: "the server comes back and loads for half a second, refusing everything",
+		site: func(s *site) {
+			one("--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")(s)
+			conn := s.server.Conn()
+			for i := range 1000 {
+				require.NoError(s.t, conn.Send("SET", fmt.Sprintf("ballast:%d", i), "x"))
+			}
+			_, err := conn.Do("")
+			require.NoError(s.t, err)
+		},
+		inject: func(s *site) { s.server.Kill(); s.server.Start() },
+	},
+	{
+		name: "promotion of a replica that lost the lock", what: "the master acknowledges, its replica never sees it and is promoted", promise: told,
+		site: func(s *site) {
+			s.pair = redistest.NewReplicated(s.t)
+			s.server, s.all = s.pair.Master, []*redistest.Server{s.pair.Master, s.pair.Replica}
+			s.link = redistest.NewLink(s.t, s.server.Addr) // as the name of the service, which everybody uses
+			s.sides = []side{direct(s.link.Addr), direct(s.link.Addr)}
+		},
+		inject: func(s *site) {
+			from, to := s.pair.Master, s.pair.Replica
+			s.pair.Link.Partition()
+			time.Sleep(100 * time.Millisecond) // the subject: locks are taken that only the master knows
+			to.Do("REPLICAOF", "NO", "ONE")
+			s.link.Retarget(to.Addr)
+			s.link.Cut()
+			// The other way round next time.
+			s.pair.Link.Heal()
+			s.pair.Link.Retarget(to.Addr)
+			s.pair.Link.Cut()
+			host, port, _ := net.SplitHostPort(s.pair.Link.Addr)
+			from.Do("REPLICAOF", host, port)
+			s.pair.Master, s.pair.Replica = to, from
+			s.pair.AwaitInStep(s.t)
+		},
+	},
+	{
+		name: "Sentinel failover", what: "the master is killed; sentinels promote the replica", promise: told, slow: 15 * time.Second,
+		site: func(s *site) {
+			s.group = redistest.NewSentinels(s.t, 2, 3)
+			s.server, s.all = s.group.Servers[0], s.group.Servers
+			open := func() (lockmigrate.Pool, func()) {
+				p, err := sentinel.New(sentinel.Options{Addrs: s.group.Addrs(), Master: s.group.Name})
+				require.NoError(s.t, err)
+				return p, func() { _ = p.Close() }
+			}
+			s.sides = []side{open, open}
+		},
+		inject: func(s *site) {
+			before := s.group.Master()
+			before.Kill()
+			host, port, _ := net.SplitHostPort(s.group.AwaitFailover(before).Addr)
+			before.Start()
+			before.Do("REPLICAOF", host, port) // as the sentinels will, in their time
+		},
+	},
+	{
+		name: "cluster: resharding", what: "slots move between masters while their locks are held and waited for",
+		site: clusterOf(3, 0),
+		inject: func(s *site) {
+			for _, k := range kinds {
+				for i := range 2 {
+					slot := slotOf(fmt.Sprintf("fault:%s:%d", k.name, i))
+					to := s.cluster.Masters[0]
+					if s.cluster.Owner(slot) == to {
+						to = s.cluster.Masters[1]
+					}
+					s.cluster.Migrate(slot, to).Finish()
+				}
+			}
+		},
+	},
+	{
+		name: "cluster: orderly failover", what: "every master hands over to its replica (CLUSTER FAILOVER)", slow: 10 * time.Second,
+		site: clusterOf(3, 1),
+		inject: func(s *site) {
+			for i := range s.cluster.Masters {
+				s.cluster.Failover(s.cluster.Replicas[i][0])
+				s.cluster.AwaitOK()
+				s.cluster.Masters[i], s.cluster.Replicas[i][0] = s.cluster.Replicas[i][0], s.cluster.Masters[i]
+			}
+		},
+	},
+	{
+		name: "cluster: kill -9 of a master", what: "a master dies, its replica takes over; the dead one comes back", promise: told, slow: 15 * time.Second,
+		site: clusterOf(3, 1),
+		inject: func(s *site) {
+			s.cluster.Masters[0].Kill()
+			s.cluster.AwaitMaster(s.cluster.Replicas[0][0])
+			s.cluster.Masters[0].Start()
+			s.cluster.AwaitOK()
+			s.cluster.Masters[0], s.cluster.Replicas[0][0] = s.cluster.Replicas[0][0], s.cluster.Masters[0]
+		},
+	},
+	{
+		name: "partition", what: "one process is cut off for longer than a TTL, and no connection notices",
+		site: one(),
+		inject: func(s *site) {
+			s.link.Partition()
+			time.Sleep(ttl + ttl/3) // the subject is time without a network
+			s.link.Heal()
+		},
+	},
+	{
+		name: "half-open link", what: "commands arrive, replies do not",
+		site: one(),
+		inject: func(s *site) {
+			s.link.HalfOpen()
+			time.Sleep(ttl) // the subject
+			s.link.Heal()
+		},
+	},
+	{
+		name: "slow link", what: "every piece takes 60 ms each way, at 32 KB/s",
+		site: one(),
+		inject: func(s *site) {
+			s.link.Slow(60*time.Millisecond, 32<<10)
+			time.Sleep(ttl) // the subject
+			s.link.Heal()
+		},
+	},
+	{
+		name: "connections reset", what: "all connections of a process are reset, ten times in a row",
+		site: one(),
+		inject: func(s *site) {
+			for range 10 {
+				s.link.Cut()
+				time.Sleep(20 * time.Millisecond) // let them connect again
+			}
+		},
+	},
+	{
+		name: "SIGSTOP of the server", what: "the server stands still for longer than a TTL",
+		site: one(),
+		inject: func(s *site) {
+			thaw := s.server.Freeze()
+			time.Sleep(ttl + ttl/3) // the subject
+			thaw()
+		},
+	},
+	{
+		name: "CLIENT KILL", what: "the server ends all connections, ten times in a row",
+		site: one(),
+		inject: func(s *site) {
+			for range 10 {
+				s.server.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+				s.server.Do("CLIENT", "KILL", "TYPE", "pubsub")
+				time.Sleep(20 * time.Millisecond) // let them connect again
+			}
+		},
+	},
+	{
+		name: "CLIENT PAUSE", what: "the server answers nobody for longer than the reply timeout",
+		site: one(),
+		inject: func(s *site) {
+			s.server.Do("CLIENT", "PAUSE", (ttl / 2).Milliseconds())
+			time.Sleep(ttl / 2) // the subject
+		},
+	},
+	{
+		name: "SCRIPT FLUSH", what: "the server forgets all scripts, fifty times",
+		site: one(),
+		inject: func(s *site) {
+			for range 50 {
+				s.server.Do("SCRIPT", "FLUSH")
+				time.Sleep(5 * time.Millisecond) // between commands of the crew
+			}
+		},
+	},
+	{
+		name: "maxmemory, noeviction", what: "the server refuses whatever would take memory",
+		site: one("--maxmemory-policy", "noeviction"),
+		inject: func(s *site) {
+			s.server.Do("CONFIG", "SET", "maxmemory", "1")
+			time.Sleep(ttl / 2) // the subject
+			s.server.Do("CONFIG", "SET", "maxmemory", "0")
+		},
+	},
+	{
+		name: "maxmemory, eviction", what: "the server throws locks away to make room (allkeys-random)", promise: told,
+		site: one("--maxmemory-policy", "allkeys-random"),
+		inject: func(s *site) {
+			s.server.Do("CONFIG", "SET", "maxmemory", "1")
+			time.Sleep(50 * time.Millisecond) // every command evicts meanwhile
+			s.server.Do("CONFIG", "SET", "maxmemory", "0")
+		},
+	},
+	{
+		name: "FLUSHALL", what: "somebody deletes everything", promise: told,
+		site:   one(),
+		inject: func(s *site) { s.server.Do("FLUSHALL") },
+	},
+	{
+		name: "the server's clock jumps ahead", what: "10 s at once: every TTL is over", promise: told, slow: ttl,
+		site:   clocked,
+		inject: func(s *site) { s.clock.Step(10 * time.Second) },
+	},
+	{
+		name: "the server's clock jumps back", what: "1 s at once: TTLs last longer", slow: ttl,
+		site:   clocked,
+		inject: func(s *site) { s.clock.Step(-time.Second) },
+	},
+	{
+		name: "disk full", what: "the append-only file cannot grow: MISCONF, until there is room again",
+		site: func(s *site) {
+			server := redistest.Wrapped(s.t, []string{"sh", "-c", `trap '' XFSZ; exec redis-server "$@"`, "sh"}, nil,
+				"--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
+			s.use(server)
+		},
+		inject: func(s *site) {
+			limit := func(to uint64) {
+				require.NoError(s.t, unix.Prlimit(s.server.PID(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: to, Max: unix.RLIM_INFINITY}, nil))
+			}
+			limit(1)
+			defer limit(unix.RLIM_INFINITY)
+			redistest.Await(s.t, "MISCONF", 10*time.Second, func() bool {
+				conn, err := redis.Dial("tcp", s.server.Addr)
+				if err != nil {
+					return false
+				}
+				defer conn.Close()
+				_, err = conn.Do("SET", "probe", 1, "PX", 1)
+				return err != nil && strings.HasPrefix(err.Error(), "MISCONF")
+			})
+			time.Sleep(ttl / 3) // the subject
+		},
+	},
+	{
+		name: "rights taken away", what: "the user may write no keys any more, for a while (NOPERM)",
+		site: one(),
+		inject: func(s *site) {
+			s.server.Do("ACL", "SETUSER", "default", "resetkeys", "~nothing")
+			time.Sleep(ttl / 2) // the subject
+			s.server.Do("ACL", "SETUSER", "default", "~*")
+		},
+	},
+}
+
+func clusterOf(masters, replicas int) func(*site) {
+	return func(s *site) {
+		s.cluster = redistest.NewCluster(s.t, masters, replicas)
+		s.server, s.all = s.cluster.Masters[0], s.cluster.Nodes()
+		open := func() (lockmigrate.Pool, func()) {
+			p, err := cluster.New(cluster.Options{Addrs: s.cluster.Addrs()})
+			require.NoError(s.t, err)
+			return p, func() { _ = p.Close() }
+		}
+		s.sides = []side{open, open}
+	}
+}
+
+// clocked is a site of a server whose clock the fault sets.
+func clocked(s *site) {
+	s.clock = redistest.NewClocked(s.t)
+	s.use(s.clock.Server)
+}
 
 func TestFaults(t *testing.T) {
 	table := &table{rows: map[string]row{}}
@@ -116,114 +413,6 @@ func survive(t *testing.T, f fault) row {
 	assert.Zero(t, result.conns, "no connection is left")
 	t.Logf("%+v", result)
 	return result
-}
-
-// describe logs what is on the servers of a site where somebody hangs.
-func describe(s *site) {
-	for _, server := range s.all {
-		if !server.Running() {
-			continue
-		}
-		keys, _ := redis.Strings(server.Try("KEYS", "*"))
-		s.t.Logf("%s holds %q", server.Addr, keys)
-		if s.cluster != nil {
-			nodes, _ := redis.String(server.Try("CLUSTER", "NODES"))
-			s.t.Logf("%s", nodes)
-		}
-	}
-}
-
-// left counts keys of locks that outlive their TTL or lease, and companions that would never go. A server that does not answer,
-// because a sentinel cuts its connections, is asked again.
-func left(t *testing.T, s *site) int {
-	t.Helper()
-	deadline := time.Now().Add(lease + 2*time.Second)
-	for {
-		var names []string
-		for _, server := range s.all {
-			if !server.Running() {
-				continue
-			}
-			found, err := leftOn(server)
-			if err != nil {
-				names = append(names, err.Error())
-			}
-			names = append(names, found...)
-		}
-		if len(names) == 0 || time.Now().After(deadline) {
-			if len(names) > 0 {
-				t.Logf("left behind: %v", names)
-			}
-			return len(names)
-		}
-		time.Sleep(20 * time.Millisecond) // waiting for another process's TTLs
-	}
-}
-
-func leftOn(server *redistest.Server) (names []string, err error) {
-	if role, err := redis.Values(server.Try("ROLE")); err != nil || string(role[0].([]byte)) != "master" {
-		return nil, err
-	}
-	keys, err := redis.Strings(server.Try("KEYS", "*fault:*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range keys {
-		pttl, err := redis.Int64(server.Try("PTTL", key))
-		if err != nil {
-			return nil, err
-		}
-		// Counters are meant to outlive locks; a queue that a dead waiter stands in is emptied by the next
-		// release, or ends by itself. The state of the gaps is gone within a minute of the key's last use.
-		if companion := strings.Contains(key, "fence") || strings.Contains(key, "queue") || strings.HasSuffix(key, ":yield") && pttl <= 45_000; companion && pttl > 0 || pttl == -2 {
-			continue
-		}
-		if strings.Contains(key, "legacy") && pttl == -1 {
-			// A ghost: the old scheme leaves the value of a holder that could not delete it, and the next one takes it over.
-			// `lockmigrate sweep` removes it.
-			if value, _ := redis.String(server.Try("GET", key)); expired(value) {
-				continue
-			}
-		}
-		names = append(names, key)
-	}
-	return names, nil
-}
-
-func expired(value string) bool {
-	var ms int64
-	_, err := fmt.Sscan(value, &ms)
-	return err == nil && time.UnixMilli(ms).Before(time.Now())
-}
-
-// connections counts those that the crew has left open.
-func connections(t *testing.T, s *site) (n int) {
-	t.Helper()
-	deadline := time.Now().Add(2 * time.Second)
-	for {
-		n = 0
-		for _, server := range s.all {
-			if !server.Running() {
-				continue
-			}
-			list, err := redis.String(server.Try("CLIENT", "LIST"))
-			if err != nil {
-				n++ // not known
-				continue
-			}
-			for _, line := range strings.Split(strings.TrimSpace(list), "\n") {
-				// Not ours: the one that asks, other servers (MIGRATE keeps its connection), sentinels, the site's own.
-				if !strings.Contains(line, "cmd=client|list") && !strings.Contains(line, "cmd=replconf") && !strings.Contains(line, "flags=S") &&
-					!strings.Contains(line, "flags=M") && !strings.Contains(line, "name=sentinel") && !strings.Contains(line, "cmd=set") && !strings.Contains(line, "cmd=restore") {
-					n++
-				}
-			}
-		}
-		if n == 0 || time.Now().After(deadline) {
-			return n
-		}
-		time.Sleep(20 * time.Millisecond) // the server closes them in its own time
-	}
 }
 
 func TestMain(m *testing.M) {
