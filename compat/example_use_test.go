@@ -41,11 +41,14 @@ func Example_errors() {
 	pool, stop := fleet()
 	defer stop()
 	ctx := context.Background()
-	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 600 * time.Millisecond, Wait: 50 * time.Millisecond})
+	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 600 * time.Millisecond, Wait: 200 * time.Millisecond})
 	if err != nil {
 		panic(err) // options that can never work
 	}
 	defer locker.Close()
+	if err := locker.Ready(ctx); err != nil { // else the first wait would include joining the namespace
+		panic(err)
+	}
 
 	report := func(err error) {
 		var e *lockmigrate.Error

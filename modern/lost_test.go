@@ -153,11 +153,11 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			const ttl = 600 * time.Millisecond
+			const ttl = 2 * time.Second // a busy machine needs most of a second for a renewal
 			var mu sync.Mutex
 			var failures []error
 			var renewed time.Time // the end of a renewal: its command was sent before
-			opts.TTL, opts.ReplyTimeout = ttl, 150*time.Millisecond
+			opts.TTL, opts.ReplyTimeout = ttl, 500*time.Millisecond
 			first := make(chan struct{})
 			var once sync.Once
 			opts.Observer = func(e lockmigrate.Event) {
@@ -174,7 +174,12 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			}
 			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
-			<-first
+			select {
+			case <-first:
+			case <-lock.Context().Done():
+				t.Fatalf("no renewal was in time: %v", context.Cause(lock.Context()))
+			}
+			late := redistest.NewLateness(t)
 			s.Signal(syscall.SIGSTOP)
 			<-lock.Context().Done()
 			ended := time.Now()
@@ -187,7 +192,7 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			}, 10*time.Second, time.Millisecond)
 			mu.Lock() // not for longer: Release tells the observer too
 			heard := slices.Clone(failures)
-			assert.LessOrEqual(t, ended.Sub(renewed), ttl+50*time.Millisecond, "no later than the deadline")
+			assert.LessOrEqual(t, ended.Sub(renewed), ttl+50*time.Millisecond+late.Most(), "no later than the deadline")
 			assert.GreaterOrEqual(t, ended.Sub(renewed), ttl/2, "and not at the first failure")
 			mu.Unlock()
 			require.GreaterOrEqual(t, len(heard), 2, "the observer heard of each")

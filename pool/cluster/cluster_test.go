@@ -215,12 +215,12 @@ func TestOneMasterThatHangs(t *testing.T) {
 	require.NotEmpty(t, hung)
 	thaw := c.Masters[1].Freeze()
 	defer thaw()
-	frozen := time.Now()
+	late, frozen := redistest.NewLateness(t), time.Now()
 	for _, k := range hung {
 		<-k.Context().Done()
 		assert.ErrorIs(t, context.Cause(k.Context()), lockmigrate.ErrLost)
 	}
-	assert.Less(t, time.Since(frozen), 1500*time.Millisecond, "told at the deadline, whatever the server does")
+	assert.Less(t, time.Since(frozen), 1500*time.Millisecond+late.Most(), "told at the deadline, whatever the server does")
 	select {
 	case err := <-lost:
 		t.Errorf("a lock on another master was lost: %v", err)
@@ -229,7 +229,7 @@ func TestOneMasterThatHangs(t *testing.T) {
 	for _, k := range healthy {
 		began := time.Now()
 		require.NoError(t, k.Release(ctx))
-		assert.Less(t, time.Since(began), 300*time.Millisecond)
+		assert.Less(t, time.Since(began), 300*time.Millisecond+late.Most())
 	}
 	thaw()
 	for _, k := range hung {

@@ -107,7 +107,7 @@ func TestStoppedMembers(t *testing.T) {
 			}.Run()
 			t.Log(report)
 			assert.Zero(t, report.Overlaps, redistest.Violated)
-			assert.Positive(t, report.Told, "nothing was shown")
+			assert.NotEmpty(t, report.Told, "nothing was shown")
 			told := 0
 			for _, e := range report.Errors {
 				if e.Stood(2 * memberTTL / 3) {
