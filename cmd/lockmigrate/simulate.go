@@ -49,7 +49,7 @@ Without flags it sweeps the skew of one clock against the lease and the hold tim
 each breaks, beside the closed form; and writes a report as one HTML file.
 
 With --profile it runs the fleet that observe measured. --html then writes a page of it:
-why two held a lock at once, by whom, when, and what each stage changes.
+double holds by cause, client, keys and time, and what each stage changes.
 
 It needs no server, and the same seed gives the same numbers on every machine. Exit
 code 3 if a scheme broke where it promises not to.`,

@@ -73,9 +73,9 @@ func TestForecastFailovers(t *testing.T) {
 	}
 }
 
-// TestFailoversInTheSpan: the forecast has as many double holds as failovers bring, at every stage, and the interval has the chance
+// TestForecastFailoversInTheSpan: the forecast has as many double holds as failovers bring, at every stage, and the interval has the chance
 // of none. A replica that is never behind loses nothing.
-func TestFailoversInTheSpan(t *testing.T) {
+func TestForecastFailoversInTheSpan(t *testing.T) {
 	measures(t)
 	p := failing(0, 0, 0)
 	o := Options{Draws: 20, Commands: 40_000, Span: 240 * time.Hour, Failovers: Failovers{Every: 2 * time.Hour, Outage: 2 * time.Second, Behind: 2 * time.Second}}

@@ -207,8 +207,9 @@ func TestForecastDrift(t *testing.T) {
 	assert.Less(t, made(t, p, Options{Draws: 20, Commands: 1, Today: true}).Stages[0].Count.Mean, 0.01)
 }
 
-// TestAnyName: what a client is called changes no number. A blank in a name was taken for the end of a waiter's channel.
-func TestAnyName(t *testing.T) {
+// TestForecastAnyName: what a client is called changes no number. A blank in a name was taken for the end of a waiter's channel.
+func TestForecastAnyName(t *testing.T) {
+	measures(t)
 	o := Options{Draws: 20, Commands: 1, Span: time.Hour, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 5 * time.Second}}
 	p := observed(0, 7000, 0)
 	plain := made(t, p, o)
