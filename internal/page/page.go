@@ -39,8 +39,8 @@ func Charts() (template.CSS, template.JS) {
 	return template.CSS(plotStyle), template.JS(plot + "\n" + script)
 }
 
-// Report is the template of a page of double holds that is one file. Beside the functions that it is given, it knows the template
-// "shares", which draws a Shares, and the function "class": the kind of client that colours a stage's bar.
+// Report is the template of a page that is one file. Beside the functions that it is given, it knows the template "head", which begins a
+// page of a title, and "shares", which draws a Shares. Its function "class" is the kind of client that colours a stage's bar.
 func Report(layout string, funcs template.FuncMap) (*template.Template, error) {
 	t, err := template.New("report").Funcs(funcs).Funcs(template.FuncMap{
 		"class": func(stage string) string { kind, _, _ := strings.Cut(stage, ","); return kind },
