@@ -77,11 +77,12 @@ lane for each client); scenario (a file that replays it); --json for a program.`
 func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scenario, error) {
 	if len(args) == 1 && isProfile(args[0]) {
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
-		if err == nil {
-			s.Seed = f.seed
-			s.Fleet.Masters = 0 // the run of one server is shown
+		if err != nil {
+			return nil, err
 		}
-		return s, err
+		s.Seed = f.seed
+		s.Fleet.Masters = 0 // the run of one server is shown
+		return &s.Scenario, nil
 	}
 	if len(args) == 1 {
 		return readScenario(args[0])

@@ -31,6 +31,7 @@ type simulateFlags struct {
 	workers             int
 	run                 time.Duration
 	load                loadFlags
+	command             string // that was given, for the page
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
@@ -45,12 +46,15 @@ time counts when two clients hold the lock at once.
 Without flags it sweeps the skew of one clock against the lease and the hold time: for old clients, old ones among bridges, bridges, and token locks; prints at which skew
 each breaks, beside the closed form; and writes a report as one HTML file.
 
+With --profile it runs the fleet that observe measured. --html then writes a page of it:
+double holds by cause, client, keys and time, and what each stage changes.
+
 It needs no server, and the same seed gives the same numbers on every machine. Exit
 code 3 if a scheme broke where it promises not to.`,
 		Example: `  lockmigrate simulate
   lockmigrate simulate --scheme legacy --skew 0s:5s:250ms --lease 5s --hold 3s
   lockmigrate simulate --scenario testdata/scenarios/clobber_shortens.txt
-  lockmigrate simulate --profile observed.json`,
+  lockmigrate simulate --profile observed.json --html fleet.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.load.check(cmd); err != nil {
 				return err
@@ -66,12 +70,20 @@ code 3 if a scheme broke where it promises not to.`,
 				}
 				return runScenario(env, &flags)
 			case flags.profile != "":
-				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", append([]string{"profile",
+				err := unused(cmd, "--profile: the fleet is the one that was observed; see the run with replay", append([]string{"profile", "html",
 					"check-determinism", "workers", "run", "runs", "seed", "lease", "hold", "dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step"},
 					slices.Concat(loadNames, ofProfile)...)...)
 				if err != nil {
 					return err
 				}
+				switch {
+				case !cmd.Flags().Changed("html"):
+					flags.html = ""
+				case flags.load.on:
+					return usageError("leave one of them out", "--html has no part in --load")
+				}
+				flags.command = cmd.CommandPath()
+				cmd.Flags().Visit(func(f *pflag.Flag) { flags.command += fmt.Sprintf(" --%s %s", f.Name, f.Value) })
 				return runProfile(env, &flags)
 			}
 			if flags := given(cmd, ofProfile...); len(flags) > 0 {
@@ -95,7 +107,7 @@ code 3 if a scheme broke where it promises not to.`,
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the hold time while the lease varies")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run in each cell")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
-	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none")
+	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none; with --profile the fleet's page, only where it is given")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
 	f.StringVar(&flags.profile, "profile", "", "run the fleet that observe --profile wrote to a `FILE` instead")
 	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
