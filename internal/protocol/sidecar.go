@@ -151,7 +151,7 @@ func (s *Sidecar) GetSet(now Instant, key, text, token string) Command {
 		c := s.command(SidecarGet, now, key)
 		c.TTL, c.Sidecar.Until = s.lease(now, text)
 		c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Owner = FormExtend, text, d.Layout.owner(text)
-		if c.TTL < time.Millisecond || c.Sidecar.Owner == "" {
+		if c.TTL < time.Millisecond || c.Sidecar.Until == 0 || c.Sidecar.Owner == "" { // over, or no text of the dialect
 			c.Sidecar.Form = FormLoses
 		}
 		return c
