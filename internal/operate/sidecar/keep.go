@@ -326,7 +326,8 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 // taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had. Where the sidecar or the server
 // ended the connections, or the sidecar has started since, it proves nothing that they are gone: KeepFor counts from then, or 10 minutes.
 func (s *Sidecar) renews(key string, now time.Time) bool {
-	oldest, cut := s.clients.oldest(), s.clients.cutSince(now.Add(-cmp.Or(s.opts.KeepFor, orphanAfter)))
+	oldest := s.clients.oldest()
+	cut, at := s.clients.cutSince(now.Add(-cmp.Or(s.opts.KeepFor, orphanAfter)))
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
 	w := s.keys.all[key]
@@ -334,7 +335,9 @@ func (s *Sidecar) renews(key string, now time.Time) bool {
 		return false
 	}
 	if w.since > cut && oldest > w.since && w.gone.IsZero() {
-		w.gone = now
+		if w.gone = now; w.since == before {
+			w.gone = at
+		}
 		s.keys.note(s, key, w)
 	}
 	switch {

@@ -164,14 +164,14 @@ func (c *clients) went(id int64, cut bool) {
 	}
 }
 
-// cutSince is the newest connection at the last time when the sidecar or the server ended one, 0 when that was before a moment.
-func (c *clients) cutSince(t time.Time) int64 {
+// cutSince is when the sidecar or the server last ended a connection, and the one that had come last by then; 0 when that was before t.
+func (c *clients) cutSince(t time.Time) (newest int64, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cutAt.Before(t) {
-		return 0
+		return 0, c.cutAt
 	}
-	return c.cut
+	return c.cut, c.cutAt
 }
 
 // latest is the number of the connection that came last.
