@@ -31,6 +31,11 @@ local function held(s)
   return s.token ~= '-' and s.token
 end
 
+-- past(s, host): s is a text with a TTL, which is over. What stands on the key is another's, who may have written the same text.
+local function past(s, host)
+  return s.token == '=' and s.ends ~= '0' and tonumber(s.ends) < tonumber(host) and (tonumber(redis.pcall('PTTL', key)) or -1) >= 0
+end
+
 -- write(name, s, ms): keeps s for at least ms. PEXPIRE comes first: where it is refused, no record without a TTL is made.
 local function write(name, s, ms)
   local lives = redis.call('PEXPIRE', record, string.format('%.0f', math.max(redis.call('PTTL', record), ms)))

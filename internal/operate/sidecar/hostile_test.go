@@ -225,3 +225,28 @@ func TestNoWordsComeIn(t *testing.T) {
 	says(t, c, "a\r\nb \x00 c", "GET", "lock:b \n")
 	says(t, c, "1", "DEL", "lock:b \n")
 }
+
+// Two services write the same text with a TTL. One overruns it, the other has the lock: what the first one sends then changes nothing.
+func TestOneTextAfterItsTTL(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			b := newBed(t, stage, "jedis-ms")
+			one, two := b.client(b.sidecar("one", "")), b.client(b.sidecar("two", ""))
+			for _, command := range []string{"DEL", "EXPIRE"} {
+				key := "lock:" + command
+				says(t, one, "OK", "SET", key, "1", "NX", "PX", 100)
+				time.Sleep(150 * time.Millisecond)
+				says(t, two, "OK", "SET", key, "1", "NX", "PX", 60_000)
+				if command == "EXPIRE" {
+					says(t, one, "0", "EXPIRE", key, 1)
+				} else {
+					says(t, one, "0", "DEL", key)
+				}
+				ttl, _ := redis.Int64(b.redis.Do("PTTL", key), nil)
+				assert.Greater(t, ttl, int64(30_000), command)
+				says(t, two, "1", "EXPIRE", key, 90)
+				says(t, two, "1", "DEL", key)
+			}
+		})
+	}
+}
