@@ -18,15 +18,13 @@
 -- include sidecar_shared.lua
 if old_server then return old_server end
 local s = read(name)
-local mine, last = held(s), #s.owed
+local mine = held(s)
 if not mine or text(key) ~= mine or past(s, host) then return 0 end
-look()
 if late(not_after) then
   tell(name, 'late')
   return 0
 end
 s.ends = ends
-if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
-write(name, s, ttl * 3)
+prolong(s, ttl)
 if s.token ~= '=' then redis.call('PEXPIRE', guard, ttl) end
 return redis.call('PEXPIRE', key, ttl)

@@ -44,6 +44,14 @@ local function write(name, s, ms)
   if lives == 0 then redis.call('PEXPIRE', record, ms) end
 end
 
+-- prolong(s, ttl): the newest grant lasts for ttl from now, and the record for longer.
+local function prolong(s, ttl)
+  look()
+  local last = #s.owed
+  if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
+  write(name, s, ttl * 3)
+end
+
 -- give_up(s): drops the grants whose DEL will not come any more.
 local function give_up(s)
   while s.owed[1] and s.owed[1] < now do table.remove(s.owed, 1) end

@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -136,4 +137,22 @@ func TestTheServerEndsConnections(t *testing.T) {
 	c = b.client(s)
 	says(t, c, "some uuid", "GET", "lock:c")
 	says(t, c, "1", "DEL", "lock:c")
+}
+
+// A lock without a time is taken in stage legacy, held for longer than its record lasts by itself, and given back at bridge.
+func TestALongLockOverAStage(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Legacy, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	c := b.client(s)
+	says(t, c, "1", "SETNX", "lock:l", "some uuid")
+	time.Sleep(7 * time.Second) // three leases are 6 s
+	mover := stages.Mover{Store: b.store}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, mover.Run(ctx, stages.Bridge, func(stages.View, []stages.Blocker) {}))
+	redistest.Await(t, "the sidecar", 5*time.Second, func() bool { stage, _, fine := s.Stage(); return stage == stages.Bridge && fine })
+	says(t, c, "some uuid", "GET", "lock:l")
+	says(t, c, "1", "DEL", "lock:l")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
 }

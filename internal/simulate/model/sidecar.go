@@ -387,6 +387,9 @@ func sidecarKeep(c *call) protocol.Reply {
 	case mine == "" || !stands && (!owns || s.token == "="):
 		return integers(protocol.KeepNothing, int64(len(s.owed)), 0)
 	case s.token == "=":
+		if ttl := cmd.TTL.Milliseconds(); s.until == 0 && ttl > 0 {
+			c.prolong(&s, ttl)
+		}
 		return integers(protocol.KeepOld, int64(len(s.owed)), 0)
 	}
 	left := c.pttl(cmd.Key)
