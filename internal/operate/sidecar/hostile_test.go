@@ -250,3 +250,19 @@ func TestOneTextAfterItsTTL(t *testing.T) {
 		})
 	}
 }
+
+// A time beyond a century stands for no end: the lock is renewed, and no key keeps a TTL of centuries.
+func TestBeyondACentury(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	for _, text := range []string{"7000000000000", "9999999999999", "9223372036854775807"} {
+		key := "lock:" + text
+		says(t, c, "1", "SETNX", key, text)
+		says(t, c, text, "GET", key)
+		for _, name := range []string{key, protocol.SidecarKey(key)} {
+			ttl, _ := redis.Int64(b.redis.Do("PTTL", name), nil)
+			assert.True(t, 0 < ttl && ttl < 60_000, "%s: %d ms", name, ttl)
+		}
+		says(t, c, "1", "DEL", key)
+	}
+}

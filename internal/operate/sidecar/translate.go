@@ -224,7 +224,7 @@ func span(milli, absolute bool, text []byte, now time.Time) (time.Duration, bool
 	if milli {
 		unit = time.Millisecond
 	}
-	if most := int64(100 * 365 * 24 * time.Hour / unit); err != nil || n > most {
+	if most := int64(protocol.Century / unit); err != nil || n > most {
 		return 0, false
 	}
 	if absolute {
