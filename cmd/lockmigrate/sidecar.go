@@ -99,7 +99,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 			return err
 		}
 	}
-	flags.Options.Pool = pool
+	flags.Options.Pool, flags.Options.Database = pool, end.DB
 	flags.Options.Log = slog.New(slog.NewTextHandler(env.stderr, nil))
 	if env.global.json {
 		flags.Options.Log = slog.New(slog.NewJSONHandler(env.stderr, nil))
@@ -149,7 +149,8 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	server := proxy.New(proxy.Options{
-		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log, Gone: status.close,
+		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log,
+		Gone: func() { status.close(); member.Left() }, Follows: member.Follows,
 	})
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
