@@ -25,7 +25,7 @@ type Held interface {
 	Context() context.Context
 
 	// Renew extends the lease to its full length from now. ErrLost means that the lock is not ours any
-	// more. After any other error it is held as before, until its Expiry.
+	// more. ErrReleased means that Release was called. After any other error it is held as before, until its Expiry.
 	Renew(ctx context.Context) error
 
 	// Release gives the lock back. Until the server has confirmed that, Context still ends at Expiry.
