@@ -87,7 +87,8 @@ func (k *Lock) Context() context.Context { return k.life.Context() }
 
 // Renew extends the lock by a full TTL, or Lease in stage Legacy, from now. The Locker does that by itself; call it to be sure
 // before a step that must not be done twice. ErrLost means one of three things: the lock is not ours any more; another value
-// stands on the key; the reply came after Expiry. After any other error the lock is held as before.
+// stands on the key; the reply came after Expiry. ErrReleased means that Release was called. After any other error the lock is held
+// as before.
 func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
 
 // Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard of a displaced holder,
@@ -124,7 +125,13 @@ func (k *kept) Acquired(driver.Outcome) {
 
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, (*Lock)(k).hold().renewal(k.locker.gate.boundNow())
+	l := k.locker
+	if k.legacy != nil { // it writes a time
+		if err := l.clock.Sync(ctx); err != nil {
+			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
+		}
+	}
+	m := (*Lock)(k).hold().renewal(l.gate.boundNow())
 	settle := func(o driver.Outcome) {
 		(*Lock)(k).hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
