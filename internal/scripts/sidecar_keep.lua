@@ -16,12 +16,9 @@
 --
 -- Atomic for the reasons of bridge_renew.lua.
 -- What is there is extended first, and what is missing set last: see bridge_renew.lua.
--- include effects.lua
--- include clock.lua
+-- include bounded.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
-if old_server then return old_server end
-if late(not_after) then return refuse() end
 local s = read(name)
 local mine, owner, seen = held(s), text(guard), text(key)
 if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return {0, #s.owed} end

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -253,7 +252,7 @@ func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
 
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
-	lag, delay := cmp.Or(o.record.ClockLag, compat.DefaultClockLag), cmp.Or(o.record.CommandDelay, compat.DefaultCommandDelay)
+	lag, delay := cmp.Or(o.record.ClockLag, stages.DefaultClockLag), cmp.Or(o.record.CommandDelay, stages.DefaultCommandDelay)
 	gap := o.record.Yield
 	if gap == 0 {
 		gap = o.fleet.Poll * 6 / 5
