@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -16,7 +17,7 @@ import (
 func TestRenewalsFollowTheServersClock(t *testing.T) {
 	const lease, step = 30 * time.Second, 6 * time.Second // less than a member's lease
 	s := redistest.NewClocked(t)
-	l := newLocker(t, s.Server, quick(func(o *compat.Options) { o.TTL, o.Lease = time.Minute, lease }, inStage(t, s.Server, compat.Legacy))).MeasureAlways()
+	l := newLocker(t, s.Server, quick(func(o *compat.Options) { o.TTL, o.Lease = time.Minute, lease }, inStage(t, s.Server, lockmigrate.StageLegacy))).MeasureAlways()
 	k := acquire(t, l, "orders")
 	s.Step(step)
 	if err := k.Renew(t.Context()); err != nil {
