@@ -29,8 +29,8 @@
 -- nothing is deleted. Any other question or write may be refused: the lock is still given back. Where old clients take a key
 -- that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came before this release, and
 -- whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key. Without that moment it would
--- overwrite the next holder's value. It does not hold our value any more: a renewal that comes after this release would take a guard
--- of ours without a key for a lock to be repaired, and nobody would ever give that back.
+-- overwrite the next holder's value. The guard does not hold our value in that moment: a renewal that is late, by another
+-- connection, would take our guard without a key for one to be repaired. Nobody would ever give that key back.
 -- The usual case is a key that nobody waits for, without a state of gaps. It was held for less than a part of a gap.
 -- include effects.lua
 local function holds(name)
