@@ -116,8 +116,11 @@ func Find(names []string, all []Seen) (Result, error) {
 	return r, nil
 }
 
-// compare takes in two holds of a key, of different files. The first began first, as far as the clocks tell.
+// compare takes in two holds of a key, of different files.
 func (r *Result) compare(names []string, all []Seen, key Key, a, b span) {
+	if a.begin[0]+a.begin[1] > b.begin[0]+b.begin[1] { // the first began first, as far as the clocks tell
+		a, b = b, a
+	}
 	from := max(a.begin[1], b.begin[1])
 	least := min(a.end[0], b.end[0]) - from
 	most := min(a.end[1], b.end[1]) - max(a.begin[0], b.begin[0])
@@ -125,7 +128,7 @@ func (r *Result) compare(names []string, all []Seen, key Key, a, b span) {
 		return
 	}
 	first, second := all[a.file].Clients[a.Client], all[b.file].Clients[b.Client]
-	if alike := a.Mark == b.Mark && b.begin[0] <= a.begin[1]; alike && first.Addr == second.Addr {
+	if alike := a.Mark == b.Mark && b.begin[0] <= a.begin[1] && a.begin[0] <= b.begin[1]; alike && first.Addr == second.Addr {
 		r.Twice++
 		return
 	} else if alike {
