@@ -47,7 +47,7 @@ func (h *heldSummary) print(b *strings.Builder) {
 		fmt.Fprintf(b, "NOT ALL HOLDS ARE KNOWN: %s\n", terminal.Safe(why))
 	}
 	file := terminal.Quoted(h.File)
-	fmt.Fprintf(b, "%s of %s are written to %s, on the server's clock within %s: lockmigrate observe overlaps %s OTHER-FILE\n",
+	fmt.Fprintf(b, "wrote %s of %s to %s, on the server's clock within %s: lockmigrate observe overlaps %s OTHER-FILE\n",
 		counted(int64(h.Holds), "hold"), short(h.To.Sub(h.From)), file, span(h.ClockErrorMS), file)
 }
 
@@ -63,7 +63,7 @@ func newObserveOverlapsCommand(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "overlaps FILE FILE...",
 		Short: "Find locks that clients of several captures or proxies held at once",
-		Long: `overlaps compares the holds that several observe --holds wrote, for clients of one
+		Long: `overlaps compares the holds that several observe --holds wrote. It is for clients of one
 server that no single capture or proxy sees together. It reads no server.
 
 Each time in a file has two bounds on the server's clock: the request and its reply,
@@ -71,8 +71,8 @@ widened by what is not known of that host's clock. An overlap is certain where t
 bounds leave no other order. A pair that is too close to tell is undecided.
 
 Only the time that all files cover was looked at. Locks that were acquired before it, or
-by clients that no file has, are not known. The exit code is 4 where a file has gaps,
-where the files have no time in common, and where a pair is undecided.`,
+by clients that no file has, are not known. The exit code is 4 where a file has gaps, or
+a pair is undecided. It is 4 too where the files have no time in common.`,
 		Example: `  lockmigrate observe --pcap hostA.pcap --holds hostA.json
   lockmigrate observe --pcap hostB.pcap --holds hostB.json
   lockmigrate observe overlaps hostA.json hostB.json`,

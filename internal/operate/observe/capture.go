@@ -193,9 +193,15 @@ type decoder struct {
 	tcp    layers.TCP
 }
 
+// usualLinks are those of an interface, of tcpdump -i any, and of a loopback.
+var usualLinks = map[layers.LinkType]gopacket.LayerType{
+	layers.LinkTypeEthernet: layers.LayerTypeEthernet, layers.LinkTypeLinuxSLL: layers.LayerTypeLinuxSLL, layers.LinkTypeLinuxSLL2: layers.LayerTypeLinuxSLL2,
+	layers.LinkTypeNull: layers.LayerTypeLoopback, layers.LinkTypeLoop: layers.LayerTypeLoopback,
+}
+
 func newDecoder(link layers.LinkType) *decoder {
 	d := &decoder{link: link}
-	d.parser = gopacket.NewDecodingLayerParser(link.LayerType(), &layers.Ethernet{}, &layers.Dot1Q{}, &layers.LinuxSLL{}, &layers.LinuxSLL2{}, &layers.Loopback{},
+	d.parser = gopacket.NewDecodingLayerParser(usualLinks[link], &layers.Ethernet{}, &layers.Dot1Q{}, &layers.LinuxSLL{}, &layers.LinuxSLL2{}, &layers.Loopback{},
 		&d.ip4, &d.ip6, &d.tcp)
 	d.parser.IgnoreUnsupported = true
 	return d

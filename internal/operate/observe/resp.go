@@ -16,8 +16,11 @@ type respValue struct {
 }
 
 func (v *respValue) integer() (int64, bool) {
+	if v.kind != ':' {
+		return 0, false
+	}
 	n, err := strconv.ParseInt(v.text, 10, 64)
-	return n, v.kind == ':' && err == nil
+	return n, err == nil
 }
 
 const (
