@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +14,6 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,7 +59,10 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Symlink(filepath.Join(root, "testdata"), "testdata"))
-	require.NoError(t, os.WriteFile("redis.pcap", captured(t), 0o600))
+	require.NoError(t, os.WriteFile("redis.pcap", captured(t, 0, 100*time.Millisecond), 0o600))
+	require.NoError(t, os.WriteFile("other.pcap", captured(t, 50*time.Millisecond, 100*time.Millisecond), 0o600))
+	code, _, stderr := lockmigrateIn(t.Context(), false, "observe", "--pcap", "other.pcap", "--match", "lock.order.*", "--holds", "hostB.json")
+	require.Equal(t, exitDone, code, stderr)
 	examples, err := txtar.ParseFile(filepath.Join(root, "cmd", "lockmigrate", "testdata", "script", "forecast.txtar"))
 	require.NoError(t, err)
 	fleet := examples.Files[slices.IndexFunc(examples.Files, func(f txtar.File) bool { return f.Name == "skewed.json" })].Data
@@ -236,31 +234,6 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 // forget removes every namespace.
 func forget(s *redistest.Server) {
 	s.Do("DEL", stages.ListKey, stages.RecordKey("orders"), stages.MembersKey("orders"))
-}
-
-// captured is what tcpdump writes of a SETNX and its reply.
-func captured(t *testing.T) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w := pcapgo.NewWriter(&out)
-	require.NoError(t, w.WriteFileHeader(65535, layers.LinkTypeEthernet))
-	client, server := net.IP{10, 0, 0, 1}, net.IP{10, 0, 0, 2}
-	packet := func(from, to net.IP, port, other layers.TCPPort, seq, ack uint32, syn bool, payload string) {
-		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from, DstIP: to}
-		tcp := &layers.TCP{SrcPort: port, DstPort: other, Seq: seq, Ack: ack, SYN: syn, ACK: ack > 0}
-		require.NoError(t, tcp.SetNetworkLayerForChecksum(ip))
-		buffer := gopacket.NewSerializeBuffer()
-		require.NoError(t, gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-			&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: layers.EthernetTypeIPv4}, ip, tcp, gopacket.Payload(payload)))
-		info := gopacket.CaptureInfo{Timestamp: time.Unix(1_700_000_000, int64(out.Len())), CaptureLength: len(buffer.Bytes()), Length: len(buffer.Bytes())}
-		require.NoError(t, w.WritePacket(info, buffer.Bytes()))
-	}
-	const command = "*3\r\n$5\r\nSETNX\r\n$12\r\nlock.order.1\r\n$13\r\n1700000030001\r\n"
-	packet(client, server, 40000, 6379, 1, 0, true, "")
-	packet(server, client, 6379, 40000, 9, 2, true, "")
-	packet(client, server, 40000, 6379, 2, 10, false, command)
-	packet(server, client, 6379, 40000, 10, 2+uint32(len(command)), false, ":1\r\n")
-	return out.Bytes()
 }
 
 var (

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 )
 
 // observeFlags are the flags of observe.
@@ -24,6 +25,7 @@ type observeFlags struct {
 	window   time.Duration
 	follow   bool
 	profile  string
+	holds    string
 	from     string
 	pcap     string
 	port     uint16
@@ -72,7 +74,12 @@ of each packet, on the server's host: skews are against the clock of the host th
 --listen ADDRESS is a proxy that changes nothing and watches what passes. It costs the server
 nothing and sees replies too. Give services this address in place of the server's. Clients that
 connect elsewhere are not seen: put all that share a key behind one such proxy. After --for
-it reports, and passes connections on until an interrupt.`,
+it reports, and passes connections on until an interrupt.
+
+--holds FILE writes each hold that a capture or a proxy saw, on the server's clock. The
+captures or proxies of several hosts see the overlaps of their clients only together:
+"observe overlaps" compares such files. A capture knows the server's clock by the replies
+to TIME in it: let "redis-cli time" run on that host every few seconds.`,
 		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
   lockmigrate observe --for 10m --group host --profile fleet.json
   redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
@@ -80,11 +87,12 @@ it reports, and passes connections on until an interrupt.`,
   lockmigrate observe --redis redis://10.0.0.9:6379 --listen 127.0.0.1:6380`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
-	cmd.AddCommand(newObserveMergeCommand(env))
+	cmd.AddCommand(newObserveMergeCommand(env), newObserveOverlapsCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
+	f.StringVar(&flags.holds, "holds", "", "write the holds that --pcap or --listen saw to `FILE`, for observe overlaps")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
@@ -103,6 +111,9 @@ it reports, and passes connections on until an interrupt.`,
 func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 	group, err := groupOf(f.group)
 	o := observe.Options{Group: group, Lease: f.lease, Match: glob.Any(f.match)}
+	if f.holds != "" {
+		o.Holds = mostHolds
+	}
 	l := observe.Limits{For: f.window, Commands: f.commands, Buffer: f.buffer << 20, Load: f.load, Snapshot: f.snapshot}
 	switch {
 	case err != nil:
@@ -117,6 +128,8 @@ func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 		return o, l, usageError("give a number of commands", "--max-commands %d is none", f.commands)
 	case slices.Contains(f.match, ""):
 		return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+	case f.holds != "" && f.pcap == "" && len(f.listen) == 0:
+		return o, l, usageError("MONITOR shows all clients of a server: the report has their overlaps", "--holds is for --pcap and --listen")
 	case f.load <= 0 || f.buffer <= 0:
 		return o, l, usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
 	}
@@ -163,7 +176,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, limits.For)
-	if printErr := out.final(masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), err); printErr != nil {
+	if printErr := out.final(findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), nil}, err); printErr != nil {
 		return printErr
 	}
 	return explainStop(err)
@@ -198,25 +211,32 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	o = observe.New(opts)
 	var err error
 	var holes []string
+	var held *overlaps.Seen
 	if flags.pcap != "" {
 		const how = "capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port"
 		var seen *observe.Captured
-		if seen, err = observe.ReadCapture(ctx, in, flags.port, o); seen == nil {
+		if seen, err = observe.ReadCapture(ctx, in, flags.port, o, observe.Wire{}); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)
 		}
 		if holes = seen.NotSeen(); seen.Commands == 0 && err == nil {
 			return failedError(how, "%s: %d packets, %d connections to port %d, no command that was answered; %s",
 				flags.pcap, seen.Packets, seen.Connections, flags.port, strings.Join(append(holes, "nothing else is wrong")[:max(1, len(holes))], "; "))
 		}
+		if flags.holds != "" {
+			held = &seen.Holds
+		}
 	} else if err = observe.ReadFile(ctx, in, o); o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	out := newObserveOutput(env, flags)
-	if printErr := out.final(o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, err); printErr != nil {
+	if printErr := out.final(findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, held}, err); printErr != nil {
 		return printErr
 	}
 	if err == nil && len(holes) > 0 {
 		return inconclusiveError("what is printed is what the capture has", "not all was seen: %s", strings.Join(holes, "; "))
+	}
+	if err == nil {
+		err = missingHolds(held)
 	}
 	return err
 }
@@ -241,15 +261,4 @@ func (f *follower) event(e observe.EventRow) {
 		return
 	}
 	fmt.Fprintln(f.env.stdout, eventLine(e))
-}
-
-func hazardList(h map[string]int64) string {
-	var parts []string
-	for _, name := range observe.HazardNames(h) {
-		parts = append(parts, fmt.Sprintf("%s %d", name, h[name]))
-	}
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
 }

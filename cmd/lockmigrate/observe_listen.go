@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 )
 
@@ -77,10 +78,20 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	if err := out.whileRunning(listening, ended, limits.For); err != nil {
 		return failedError("choose another --listen ADDRESS", "%w", err)
 	}
+	var held *overlaps.Seen
+	if flags.holds != "" { // the window ends where the clocks are compared for the last time
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if clocks, err := observe.ClocksOf(last, end, addr); err == nil {
+			listening.Compare(clocks)
+		}
+		cancel()
+		seen := listening.Holds()
+		held = &seen
+	}
 	listening.Finish()
 	early := ctx.Err()
 	commands, missing := listening.Seen()
-	if printErr := out.final(listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing, early); printErr != nil {
+	if printErr := out.final(findings{listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing, held}, early); printErr != nil {
 		return printErr
 	}
 	if early == nil { // the services' connections go through here: they decide when that may end
@@ -97,7 +108,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	case len(missing) > 0:
 		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(missing, "; "))
 	}
-	return nil
+	return missingHolds(held)
 }
 
 // checkListening refuses flags that a proxy has no use for.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -73,11 +74,22 @@ type observeDocument struct {
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
+	Held    *heldSummary `json:"holds,omitempty"`
 	Next    nextStep     `json:"next"`
 }
 
-// final prints the report, and writes the profile.
-func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost observe.Cost, holes []string, err error) error {
+// findings are what an observation found.
+type findings struct {
+	report  observe.Report
+	profile profile.Profile
+	cost    observe.Cost
+	holes   []string
+	held    *overlaps.Seen // nil where nobody asked for it
+}
+
+// final prints the report, and writes the profile and the holds.
+func (o *observeOutput) final(f findings, err error) error {
+	r, measured, cost, holes := f.report, f.profile, f.cost, f.holes
 	stopped := ""
 	var hole *observe.Hole
 	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
@@ -90,9 +102,13 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 			return err
 		}
 	}
+	held, err := writeHolds(o.flags, f.held, notSeen(r, stopped, holes))
+	if err != nil {
+		return err
+	}
 	next := afterObserve(measured, o.flags.profile)
 	if o.env.global.json {
-		doc := observeDocument{r, cost, stopped, holes, next}
+		doc := observeDocument{r, cost, stopped, holes, held, next}
 		out := json.NewEncoder(o.env.stdout)
 		if o.flags.follow {
 			return out.Encode(map[string]any{"summary": doc})
@@ -144,9 +160,9 @@ func (o *observeOutput) final(r observe.Report, measured profile.Profile, cost o
 		file := terminal.Quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", file, file)
 	}
+	held.print(&b)
 	next.print(&b)
-	werr := o.env.show(b.String())
-	return werr
+	return o.env.show(b.String())
 }
 
 // notSeen says why traffic may be missing from a report.
@@ -200,7 +216,7 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 	if r.OverlapCount > 0 {
 		overlaps = ink.Bad(overlaps)
 	}
-	return text + fmt.Sprintf("hazards: %s; %s\n", hazardList(r.Hazards), overlaps)
+	return text + fmt.Sprintf("hazards: %s; %s\n", r.HazardText(), overlaps)
 }
 
 // skewText is an offset with its error bar; the lease that it rests on is marked where it was only guessed.

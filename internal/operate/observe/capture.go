@@ -18,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -30,6 +31,7 @@ type Captured struct {
 	LostBytes   int64            // that the capture does not have
 	Skipped     int64            // packets of connections whose beginning was not seen, before the first one that begins with a command
 	First, Last time.Time        // packets, on the clock of the host that captured
+	Holds       overlaps.Seen    // at the end, where the observer keeps them
 }
 
 // NotSeen says why commands may be missing, empty if none are.
@@ -46,18 +48,13 @@ func (c *Captured) NotSeen() (why []string) {
 // ReadCapture reads what tcpdump wrote (pcap or pcapng), takes the commands and replies of the connections to a port out
 // of it, and gives them to an observer. Unlike MONITOR it shows what the server answered, and costs the server nothing. It
 // does not show what a script did: the keys of a script that is not this project's become unknown. Times are those of the
-// host that captured; capture on the server's host, or skews are against the other one.
-func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*Captured, error) {
-	return ReadWire(ctx, in, port, o, Wire{})
-}
-
-// ReadWire is ReadCapture that tells of each request too.
-func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire Wire) (*Captured, error) {
+// host that captured; capture on the server's host, or skews are against the other one. Wire is told of each request too.
+func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer, wire Wire) (*Captured, error) {
 	source, linkType, err := packets(in)
 	if err != nil {
 		return nil, err
 	}
-	c := &capture{dialogues: newDialogues(o), port: port, conns: map[netip.AddrPort]*tcpConn{}}
+	c := &capture{dialogues: newDialogues(o), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
 	c.wire = wire
 	if wire.Lock == nil {
 		c.wire.Lock = new(sync.Mutex)
@@ -69,7 +66,7 @@ func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire 
 		if n%1024 == 0 && ctx.Err() != nil {
 			return c.out, context.Cause(ctx)
 		}
-		data, info, err := source.ReadPacketData()
+		data, info, err := source.ZeroCopyReadPacketData()
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // tcpdump was killed while it wrote
 			break
 		}
@@ -84,7 +81,7 @@ func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire 
 			c.out.First = info.Timestamp.UTC()
 		}
 		c.out.Last = info.Timestamp.UTC()
-		c.packet(data, linkType, info.Timestamp)
+		c.packet(data, info.Timestamp)
 		c.wire.Lock.Unlock()
 	}
 	c.wire.Lock.Lock()
@@ -94,6 +91,7 @@ func ReadWire(ctx context.Context, in io.Reader, port uint16, o *Observer, wire 
 	}
 	c.end()
 	o.Finish()
+	c.out.Holds = o.holds(&c.clock)
 	return c.out, nil
 }
 
@@ -117,7 +115,7 @@ func (c *capture) SoFar() Captured {
 }
 
 // packets opens a capture of either format.
-func packets(in io.Reader) (gopacket.PacketDataSource, layers.LinkType, error) {
+func packets(in io.Reader) (gopacket.ZeroCopyPacketDataSource, layers.LinkType, error) {
 	buffered := bufio.NewReaderSize(in, 256<<10)
 	magic, err := buffered.Peek(4)
 	if err != nil {
@@ -140,8 +138,9 @@ func packets(in io.Reader) (gopacket.PacketDataSource, layers.LinkType, error) {
 // capture is the reading of one file.
 type capture struct {
 	*dialogues
-	port  uint16
-	conns map[netip.AddrPort]*tcpConn // by the client's address
+	decoder *decoder
+	port    uint16
+	conns   map[netip.AddrPort]*tcpConn // by the client's address
 }
 
 // tcpConn is one connection of a client.
@@ -184,23 +183,59 @@ func (s *stream) lost() int32 {
 // mostHeld is how many bytes of one direction may wait for a segment that is missing.
 const mostHeld = 1 << 20
 
-// packet takes in one packet.
-func (c *capture) packet(data []byte, link layers.LinkType, at time.Time) {
-	packet := gopacket.NewPacket(data, link, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
-	tcp, ok := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
-	if !ok || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port {
-		return
+// decoder takes the TCP segment out of a packet.
+type decoder struct {
+	link   layers.LinkType
+	parser *gopacket.DecodingLayerParser // makes nothing new for a packet
+	found  []gopacket.LayerType
+	ip4    layers.IPv4
+	ip6    layers.IPv6
+	tcp    layers.TCP
+}
+
+// usualLinks are those of an interface, of tcpdump -i any, and of a loopback.
+var usualLinks = map[layers.LinkType]gopacket.LayerType{
+	layers.LinkTypeEthernet: layers.LayerTypeEthernet, layers.LinkTypeLinuxSLL: layers.LayerTypeLinuxSLL, layers.LinkTypeLinuxSLL2: layers.LayerTypeLinuxSLL2,
+	layers.LinkTypeNull: layers.LayerTypeLoopback, layers.LinkTypeLoop: layers.LayerTypeLoopback,
+}
+
+func newDecoder(link layers.LinkType) *decoder {
+	d := &decoder{link: link}
+	d.parser = gopacket.NewDecodingLayerParser(usualLinks[link], &layers.Ethernet{}, &layers.Dot1Q{}, &layers.LinuxSLL{}, &layers.LinuxSLL2{}, &layers.Loopback{},
+		&d.ip4, &d.ip6, &d.tcp)
+	d.parser.IgnoreUnsupported = true
+	return d
+}
+
+// segment returns the segment of a packet and its addresses, nil where there is none. It is valid until the next packet.
+func (d *decoder) segment(data []byte) (tcp *layers.TCP, from, to []byte) {
+	if d.parser.DecodeLayers(data, &d.found) == nil && len(d.found) >= 2 && d.found[len(d.found)-1] == layers.LayerTypeTCP {
+		if d.found[len(d.found)-2] == layers.LayerTypeIPv4 {
+			return &d.tcp, d.ip4.SrcIP, d.ip4.DstIP
+		}
+		return &d.tcp, d.ip6.SrcIP, d.ip6.DstIP
 	}
+	packet := gopacket.NewPacket(data, d.link, gopacket.DecodeOptions{Lazy: true, NoCopy: true}) // an unusual one
+	tcp, _ = packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
 	network := packet.NetworkLayer()
-	if network == nil {
+	if tcp == nil || network == nil {
+		return nil, nil, nil
+	}
+	return tcp, network.NetworkFlow().Src().Raw(), network.NetworkFlow().Dst().Raw()
+}
+
+// packet takes in one packet.
+func (c *capture) packet(data []byte, at time.Time) {
+	tcp, from, to := c.decoder.segment(data)
+	if tcp == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port {
 		return
 	}
 	request := uint16(tcp.DstPort) == c.port
-	end, port := network.NetworkFlow().Src(), tcp.SrcPort
+	end, port := from, tcp.SrcPort
 	if !request {
-		end, port = network.NetworkFlow().Dst(), tcp.DstPort
+		end, port = to, tcp.DstPort
 	}
-	ip, ok := netip.AddrFromSlice(end.Raw())
+	ip, ok := netip.AddrFromSlice(end)
 	if !ok {
 		return
 	}

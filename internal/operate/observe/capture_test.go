@@ -63,7 +63,7 @@ func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe
 	_, err = fmt.Sscan(port, &number)
 	require.NoError(t, err)
 	o := observe.New(opts)
-	seen, err := observe.ReadCapture(context.Background(), in, number, o)
+	seen, err := observe.ReadCapture(context.Background(), in, number, o, observe.Wire{})
 	require.NoError(t, err)
 	return o.Report(), seen
 }
@@ -215,7 +215,7 @@ func events(t *testing.T, data []byte) (all []string, report observe.Report, see
 		row := o.Show(e)
 		all = append(all, strings.TrimSpace(row.What+row.Hazard+" "+row.Key+" "+row.By.Addr))
 	}})
-	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
+	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})
 	require.NoError(t, err)
 	return all, o.Report(), seen
 }
@@ -295,7 +295,7 @@ func FuzzCapture(f *testing.F) {
 	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := observe.New(observe.Options{MaxKeys: 100, MaxClients: 100})
-		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
+		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})
 		_ = o.Report()
 	})
 }

@@ -19,6 +19,8 @@ type dialogues struct {
 	open map[*dialogue]bool
 	late []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
 	last protocol.Instant
+	// clock is what TIME tells of the clock that these stamps are from.
+	clock comparisons
 }
 
 // Reading is a capture that is being read.
@@ -54,7 +56,10 @@ type dialogue struct {
 }
 
 // request is a command that waits for its reply.
-type request struct{ words []string }
+type request struct {
+	words []string
+	at    protocol.Instant
+}
 
 // answered is a command that ran.
 type answered struct {
@@ -146,7 +151,7 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		c.stop(d, "their replies are not in the capture")
 		return
 	}
-	d.asked = append(d.asked, request{words: words})
+	d.asked = append(d.asked, request{words, c.last})
 	if c.wire.Asked != nil {
 		c.wire.Asked(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words})
 	}
@@ -175,7 +180,7 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 		}
 		return
 	}
-	words := d.asked[0].words
+	words, asked := d.asked[0].words, d.asked[0].at
 	d.asked = d.asked[1:]
 	defer c.settle()
 	switch word := words[0]; {
@@ -199,20 +204,36 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 			failed := v.null || i >= len(v.elems) || v.elems[i].kind == '-'
 			c.ends(d, q, failed)
 			if !failed {
-				c.ran(d, q, v.elems[i])
+				c.ran(d, q, asked, v.elems[i])
 			}
 		}
 		d.queued = nil
 	}
 	c.ends(d, words, false)
-	c.ran(d, words, v)
+	if word := words[0]; word == "TIME" && !d.joined {
+		c.compares(asked, v)
+	}
+	c.ran(d, words, asked, v)
+}
+
+// compares takes in a reply to TIME: the server read its clock between the request and the reply.
+func (c *dialogues) compares(asked protocol.Instant, v respValue) {
+	if len(v.elems) != 2 {
+		return
+	}
+	seconds, err1 := strconv.ParseInt(v.elems[0].text, 10, 33)
+	micros, err2 := strconv.ParseInt(v.elems[1].text, 10, 33)
+	if err1 == nil && err2 == nil {
+		server := protocol.Instant(seconds)*protocol.Instant(time.Second) + protocol.Instant(micros)*protocol.Instant(time.Microsecond)
+		c.clock.take(c.last, asked.Sub(server), c.last.Sub(server))
+	}
 }
 
 // ran takes in a command that the server has run. Replies may come in another order than the commands ran in: a client that was
 // given a lock comes after the one that gave it back, also where its reply came first.
-func (c *dialogues) ran(d *dialogue, words []string, v respValue) {
+func (c *dialogues) ran(d *dialogue, words []string, asked protocol.Instant, v respValue) {
 	c.out.Commands++
-	a := answered{Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
+	a := answered{Line{At: c.last, Asked: asked, DB: d.db, Addr: d.addr, Words: words}, v}
 	switch {
 	case len(d.late) > 0:
 		d.late = append(d.late, a)
@@ -252,7 +273,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 		return false
 	}
 	key := a.line.Words[1]
-	if scripted[a.line.Words[0]] {
+	if RunsScript(a.line.Words[0]) {
 		key = a.line.Words[3]
 	}
 	if _, _, there := c.o.Keys.Value(a.line.DB, key, a.line.At); !there {
@@ -271,10 +292,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 	return false
 }
 
-var (
-	scripted = set(`EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO`)
-	releases = set(`DEL UNLINK GETDEL EVAL EVALSHA FCALL EXEC`)
-)
+var releases = set(`DEL UNLINK GETDEL EVAL EVALSHA FCALL EXEC`)
 
 // took tells that a command found its key free and took it.
 func took(a *answered) bool {
@@ -297,7 +315,7 @@ func (c *dialogues) take(a *answered) {
 		c.learn(l, a.reply)
 	}
 	c.o.Take(l)
-	if scripted[l.Words[0]] && len(l.Words) > 2 {
+	if RunsScript(l.Words[0]) && len(l.Words) > 2 {
 		c.script(l, a.reply)
 	}
 }

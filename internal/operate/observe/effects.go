@@ -37,7 +37,7 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 	}
 	lk := o.lock(id)
 	if lk == nil {
-		o.family(familyOf(id.name)).beyond++
+		o.family(Family(id.name)).beyond++
 		return
 	}
 	o.lockOps++
@@ -150,7 +150,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	u.tries++
 	for _, h := range slices.Clone(lk.past) {
 		if h.c == c { // whoever tries again no longer believes to hold; when it left is not known
-			o.ended(lk, h, l.At, "left")
+			o.ended(lk, h, l.At)
 			u.left++
 		}
 	}
@@ -163,7 +163,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	} else {
 		c.poll.add(l.At.Sub(a.last))
 	}
-	a.last, a.looked, a.readKnown, a.left = l.At, false, false, false
+	a.last, a.took, a.looked, a.readKnown, a.left = l.At, o.took(), false, false, false
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if s.timed() {
 		o.sample(c, lk, s, l.At, e.TTL)
@@ -243,7 +243,7 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 	if s.kind != Legacy {
 		return
 	}
-	if before := lk.unit; before != "" && before != s.dialect && !lk.odd[s.dialect] && !compatible(before, s.dialect) {
+	if before := lk.unit; before != "" && !lk.odd[s.dialect] && !Compatible(before, s.dialect) {
 		if lk.odd == nil {
 			lk.odd = map[string]bool{}
 		}
@@ -255,10 +255,10 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 	}
 }
 
-// compatible tells that two dialects read each other's plain numbers alike.
-func compatible(a, b string) bool {
+// Compatible tells that clients of two dialects read each other's plain numbers alike.
+func Compatible(a, b string) bool {
 	ms := func(d string) bool { return d == protocol.JedisMS.Name || d == protocol.ServiceStack.Name }
-	return ms(a) && ms(b)
+	return a == b || ms(a) && ms(b)
 }
 
 // look is a GET by a client.
@@ -288,7 +288,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 			if h != lk.holder { // it finds out that it has lost the key, and leaves it
 				o.finished(lk, h, at)
 				a.left = true
-				o.ended(lk, h, at, "lost")
+				o.ended(lk, h, at)
 				c.released++
 			}
 		}

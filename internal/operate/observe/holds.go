@@ -124,13 +124,13 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 	if before := lk.holder; before != nil {
 		switch {
 		case o.same(before.c, c) && how != "takeover":
-			before.ended, before.end = at, "replaced"
+			o.ended(lk, before, at)
 			u.left++
 		default:
 			o.superseded(lk, before, h)
 			o.loses(lk, before, how, at)
 			if before.c == c { // it tried for its own lock: it no longer believed to hold it
-				o.ended(lk, before, at, "left")
+				o.ended(lk, before, at)
 				u.left++
 			}
 		}
@@ -141,6 +141,7 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 		}
 	}
 	lk.holder = h
+	o.keeps(lk, h, o.ran(try, at))
 	o.emit(Event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
 }
 
@@ -213,7 +214,7 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 		last := mine[len(mine)-1]
 		o.actsAs(lk, last, l.At)
 		o.finished(lk, last, l.At)
-		o.ended(lk, last, l.At, "released")
+		o.ended(lk, last, l.At)
 		c.released++
 		if e.Done == Yes && h != nil {
 			o.stale(c, lk, l.At, h, fmt.Sprintf("it had lost the key (%s) and deleted its successor's", last.lost))
@@ -259,7 +260,7 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	took := at.Sub(h.began)
 	o.actsAs(lk, h, at)
 	o.finished(lk, h, at)
-	o.ended(lk, h, at, "released")
+	o.ended(lk, h, at)
 	o.emit(Event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
 	if h.shape.kind == Legacy && !h.shape.forever {
 		since := h.at
@@ -272,8 +273,9 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 }
 
 // ended ends a hold and forgets it.
-func (o *Observer) ended(lk *lock, h *hold, at protocol.Instant, how string) {
-	h.ended, h.end = at, how
+func (o *Observer) ended(lk *lock, h *hold, at protocol.Instant) {
+	h.ended = at
+	o.ends(h)
 	if lk.holder == h {
 		lk.holder = nil
 	}
@@ -290,7 +292,7 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 		o.actsAs(lk, p, at)
 		if strings.HasSuffix(o.script.name, "_release.lua") || o.script.name == "" {
 			o.finished(lk, p, at)
-			o.ended(lk, p, at, "lost")
+			o.ended(lk, p, at)
 		}
 	}
 }
@@ -298,6 +300,7 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 // actsAs is a holder that shows at an instant that it believed to hold until then: whoever acquired the key
 // meanwhile overlapped with it.
 func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
+	o.shows(h)
 	for _, s := range h.successors {
 		to := at
 		if s.ended != 0 {

@@ -1,9 +1,6 @@
 package observe
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -21,16 +18,12 @@ func (c *dialogues) learn(l *Line, v respValue) {
 			there(n == 0)
 		}
 	case "SET":
-		var nx, xx, get bool
-		for _, w := range l.Words[min(3, len(l.Words)):] {
-			nx, xx, get = nx || strings.EqualFold(w, "NX"), xx || strings.EqualFold(w, "XX"), get || strings.EqualFold(w, "GET")
-		}
-		switch {
-		case get:
+		switch o := l.SetOptions(); {
+		case o.Get:
 			value()
-		case nx:
+		case o.NX:
 			there(v.null)
-		case xx:
+		case o.XX:
 			there(!v.null)
 		}
 	case "DEL", "UNLINK":
@@ -58,9 +51,7 @@ var byName = func() map[string]*scripts.Script {
 // script takes in what a script did, as far as its reply tells: those of this project take a key, or give it back. What
 // another one did to its keys is not known.
 func (c *dialogues) script(l *Line, v respValue) {
-	call := script{words: l.Words}
-	call.keys, _ = strconv.Atoi(l.Words[2])
-	call.keys = max(0, min(call.keys, len(l.Words)-3))
+	call := scriptIn(l)
 	s := scriptOf(l.Words[1])
 	if s == nil || call.keys == 0 {
 		for _, name := range call.names() {
@@ -75,7 +66,7 @@ func (c *dialogues) script(l *Line, v respValue) {
 		code, _ = v.elems[0].integer()
 	}
 	as := func(words ...string) {
-		c.o.Take(&Line{At: l.At, DB: l.DB, Addr: "lua", Words: words})
+		c.o.Take(&Line{At: l.At, Asked: l.Asked, DB: l.DB, Addr: "lua", Words: words})
 	}
 	found := func(yes bool) { c.learnThere(l, key, yes) }
 	stands := func() { // the fourth element is what stands on the key

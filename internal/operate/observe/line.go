@@ -12,6 +12,7 @@ import (
 // Line is one command that a server ran.
 type Line struct {
 	At    protocol.Instant // on the server's clock, in whole microseconds
+	Asked protocol.Instant // before which it cannot have run, where At is when its reply came; 0 where At is exact
 	DB    int
 	Addr  string   // host:port, unix:/path, or "lua" within a script
 	Words []string // the command, in capitals, and its arguments as they were sent
@@ -22,8 +23,8 @@ func (l *Line) Lua() bool { return l.Addr == "lua" }
 
 var errLine = errors.New("not a line of MONITOR")
 
-// maxWords bounds what is kept of one command: a lock's command has a handful of words, an MSET a million.
-const maxWords = 64
+// MaxWords is how many words are kept of one command. A lock's command has a handful of words, an MSET a million.
+const MaxWords = 64
 
 // Parse reads a line such as
 //
@@ -62,7 +63,7 @@ func (l *Line) words(text string) error {
 		if !ok {
 			return errLine
 		}
-		if len(l.Words) < maxWords {
+		if len(l.Words) < MaxWords {
 			l.Words = append(l.Words, word)
 		}
 		if rest == "" {

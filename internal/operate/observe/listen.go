@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -17,23 +18,27 @@ import (
 type Listening struct {
 	mu    sync.Mutex
 	talk  *dialogues
-	began time.Time
-	ahead time.Duration // this host's clock less the server's
-	trip  time.Duration // that it was measured by
-	took  time.Duration // of the window; 0 while it lasts
+	ahead time.Duration // this host's clock less the server's: what is taken off its stamps
+	window
 }
 
 // Listen returns a Listening that has seen nothing. Ahead is by how much this host's clock is ahead of the server's: skews are
 // against the server's clock, as they are from MONITOR.
 func Listen(opts Options, clocks endpoint.Clocks) *Listening {
-	return &Listening{talk: newDialogues(New(opts)), began: time.Now(), ahead: clocks.Ahead, trip: clocks.Trip}
+	l := &Listening{talk: newDialogues(New(opts)), window: window{began: time.Now()}, ahead: clocks.Ahead}
+	l.Compare(clocks)
+	return l
 }
 
 // Compare takes in what the two clocks show by now.
 func (l *Listening) Compare(clocks endpoint.Clocks) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ahead, l.trip = clocks.Ahead, max(l.trip, clocks.Trip)
+	off := clocks.Ahead - l.ahead // what the stamps have been off by now
+	at, half := protocol.InstantOf(time.Now().Add(-l.ahead)), clocks.Trip/2
+	l.talk.clock.take(at, off-half, off+half)
+	l.talk.clock.corrected(at, -half, half)
+	l.ahead = clocks.Ahead
 }
 
 // KeepComparing asks the server for its time every ten seconds until ctx ends. The first answer has to come at once.
@@ -128,7 +133,7 @@ func (l *Listening) Finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.took == 0 {
-		l.took = max(1, time.Since(l.began))
+		l.end()
 		l.talk.end()
 		l.talk.o.Finish()
 	}
@@ -138,27 +143,21 @@ func (l *Listening) Finish() {
 func (l *Listening) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.talk.o.Report()
-	r.WindowSeconds = l.took.Seconds()
-	if l.took == 0 {
-		r.WindowSeconds = time.Since(l.began).Seconds()
-	}
-	if r.Started.Unix() == 0 {
-		r.Started = l.began.UTC()
-	}
-	return r
+	return l.of(l.talk.o.Report())
 }
 
 // Profile writes down the fleet as it was measured so far.
 func (l *Listening) Profile() profile.Profile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.talk.o.Profile()
-	p.Windows[0].Start, p.Windows[0].Seconds = l.began.UTC(), l.took.Seconds() // who is quiet sends nothing to measure by
-	if l.took == 0 {
-		p.Windows[0].Seconds = time.Since(l.began).Seconds()
-	}
-	return p
+	return l.profiled(l.talk.o.Profile())
+}
+
+// Holds are those that were kept.
+func (l *Listening) Holds() overlaps.Seen {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.talk.o.holds(&l.talk.clock)
 }
 
 // Seen returns how many commands were taken in, and why some may be missing.

@@ -27,7 +27,6 @@ type Masters struct {
 	ctx    context.Context // of the window
 	cancel context.CancelFunc
 	group  sync.WaitGroup
-	began  time.Time
 	// peers are the addresses of the servers. A server that has just been demoted shows in its MONITOR what
 	// the new master sends it, from that one's address.
 	peers atomic.Pointer[map[string]bool]
@@ -35,7 +34,7 @@ type Masters struct {
 	mu      sync.Mutex
 	watches []*watched // in the order in which they began
 	holes   []string
-	took    time.Duration // 0 while it runs
+	window  window
 
 	restarts int // of goAlong alone
 }
@@ -85,7 +84,7 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 		_ = m.Wait()
 		return nil, errs[i]
 	}
-	m.began = time.Now()
+	m.window.began = time.Now()
 	if m.several() {
 		m.group.Go(m.goAlong)
 	}
@@ -142,7 +141,7 @@ func (m *Masters) goAlong() {
 			return
 		case <-tick.C:
 		}
-		left := time.Until(m.began.Add(m.limits.For))
+		left := time.Until(m.window.began.Add(m.limits.For))
 		if m.limits.For > 0 && left <= 0 || m.limited() {
 			return
 		}
@@ -202,7 +201,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 		if limits.For > 0 {
 			limits.For = left
 		}
-		began := time.Since(m.began)
+		began := time.Since(m.window.began)
 		if w, err := m.start(addr, limits); err == nil {
 			m.restarts++
 			m.hole("%s is watched from %.1f s on only", addr, began.Seconds())
@@ -248,7 +247,7 @@ func (m *Masters) Wait() error {
 	m.cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.took = time.Since(m.began)
+	m.window.end()
 	if first == nil && len(m.holes) > 0 {
 		return &Hole{strings.Join(m.holes, "; ")}
 	}
@@ -275,12 +274,9 @@ func (m *Masters) Report() Report {
 	}
 	r := Merge(m.opts.Group, all)
 	if len(all) > 1 {
-		r.WindowSeconds = time.Since(m.began).Seconds()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.took > 0 {
-			r.WindowSeconds = m.took.Seconds()
-		}
+		r.WindowSeconds = m.window.seconds()
 	}
 	return r
 }

@@ -8,16 +8,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
-// HazardNames returns the names of the hazards that happened, the most frequent first.
-func HazardNames(h map[string]int64) []string {
-	names := []string{}
-	for name := range h {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(h[b], h[a]), cmp.Compare(a, b)) })
-	return names
-}
-
 // Merge makes one report of those of several masters. A client has a connection to each: grouped by host or
 // name these are one row; connections stay apart, and their rows name the server.
 func Merge(group Group, all []Report) Report {

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,6 +33,7 @@ type Options struct {
 	Wonder func(db int, key string)
 
 	MaxKeys, MaxClients, MaxEvents int
+	Holds                          int // how many holds are kept to be compared with those that other processes saw; 0: none
 }
 
 func (o *Options) defaults() {
@@ -66,6 +66,9 @@ type Observer struct {
 	steps    map[string]step // by host
 
 	first, last protocol.Instant
+	line        bounds // of the command at hand
+	kept        []keptHold
+	keptUntil   protocol.Instant // of the first hold beyond the most that are kept; 0: all are
 	commands    int64
 	lockOps     int64
 	legacyOps   int64 // SETNX and GETSET of locks
@@ -174,6 +177,7 @@ type vote struct{ kind, dialect string }
 // attempt is one client wanting one key.
 type attempt struct {
 	first, last protocol.Instant // of the tries
+	took        time.Duration    // from the last try to its reply, where it is seen
 	failed      bool             // the last try did
 	pending     bool             // its outcome is not known yet
 	noTTL       bool             // the last try was without a TTL
@@ -195,10 +199,10 @@ type hold struct {
 	shape      shape
 	how        string
 	ended      protocol.Instant // 0 while it may believe to hold
-	end        string
-	bySetNX    bool   // taken by SETNX, or SET NX without a TTL
-	expiring   bool   // an EXPIRE followed
-	lost       string // what took the key away, while it may believe to hold
+	kept       int              // its place among those that are kept, and one; 0: it is not
+	bySetNX    bool             // taken by SETNX, or SET NX without a TTL
+	expiring   bool             // an EXPIRE followed
+	lost       string           // what took the key away, while it may believe to hold
 	lostAt     protocol.Instant
 	successors []*hold
 }
@@ -253,6 +257,10 @@ func (o *Observer) Take(l *Line) {
 		o.first = l.At
 	}
 	o.last = max(o.last, l.At)
+	o.line = bounds{l.At, l.At}
+	if l.Asked != 0 {
+		o.line[0] = min(l.Asked, l.At)
+	}
 	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return
 	}
@@ -270,9 +278,10 @@ func (o *Observer) Take(l *Line) {
 	}
 	c.last = l.At
 	c.commands++
-	switch l.Words[0] {
-	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
+	if RunsScript(l.Words[0]) {
 		o.begin(c, l)
+	}
+	switch l.Words[0] {
 	case "CLIENT":
 		if len(l.Words) == 3 && strings.EqualFold(l.Words[1], "SETNAME") {
 			p := o.names[l.Addr]
@@ -391,12 +400,11 @@ func (o *Observer) forgetIdle() {
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *Line) {
-	o.script = script{caller: c, at: l.At, words: slices.Clone(l.Words)}
+	o.script = scriptIn(l)
+	o.script.caller, o.script.words = c, slices.Clone(l.Words)
 	if len(l.Words) < 3 {
 		return
 	}
-	o.script.keys, _ = strconv.Atoi(l.Words[2])
-	o.script.keys = max(0, min(o.script.keys, len(l.Words)-3))
 	switch o.script.name = scripts.NameOf(l.Words[1]); o.script.name {
 	case "":
 		o.otherVersion(c, l)
@@ -447,7 +455,7 @@ func (o *Observer) lock(id keyID) *lock {
 	lk := o.locks[id]
 	if lk == nil && len(o.locks) < o.opts.MaxKeys {
 		id.name = strings.Clone(id.name)
-		lk = &lock{id: id, family: familyOf(id.name)}
+		lk = &lock{id: id, family: Family(id.name)}
 		o.locks[id] = lk
 	}
 	return lk

@@ -80,7 +80,7 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 		}
 		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(o.last.Sub(a.last)) {
-				family := familyOf(id.name)
+				family := Family(id.name)
 				if gaveUp[family] == nil {
 					gaveUp[family] = &samples{}
 				}

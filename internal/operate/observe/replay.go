@@ -18,9 +18,11 @@ func (k *Keys) Apply(l *Line) []Effect {
 	}
 	switch w[0] {
 	case "GET":
-		k.get(l, id)
+		k.emit(before(OpGet, id, k.look(id, l.At)))
 	case "SETNX":
-		k.setNX(l, id)
+		if len(w) == 3 {
+			k.take(l, id, OpSetNX, w[2], 0)
+		}
 	case "SET":
 		k.set(l, id)
 	case "GETSET":
@@ -51,7 +53,7 @@ func (k *Keys) Apply(l *Line) []Effect {
 		for i := 1; i+1 < len(w); i += 2 {
 			k.write(l, keyID{l.DB, w[i]}, w[i+1], 0, false)
 		}
-		if len(w) == maxWords { // the rest of its keys was left out
+		if len(w) == MaxWords { // the rest of its keys was left out
 			k.forgetAll()
 		}
 	case "FLUSHALL":
@@ -112,17 +114,6 @@ func before(op Op, id keyID, e entry) Effect {
 	return out
 }
 
-func (k *Keys) get(l *Line, id keyID) {
-	k.emit(before(OpGet, id, k.look(id, l.At)))
-}
-
-func (k *Keys) setNX(l *Line, id keyID) {
-	if len(l.Words) != 3 {
-		return
-	}
-	k.take(l, id, OpSetNX, l.Words[2], 0)
-}
-
 // take is SETNX and SET NX.
 func (k *Keys) take(l *Line, id keyID, op Op, value string, ttl time.Duration) {
 	old := k.look(id, l.At)
@@ -140,37 +131,47 @@ func (k *Keys) take(l *Line, id keyID, op Op, value string, ttl time.Duration) {
 	k.emit(e)
 }
 
+// SetOptions are those of a SET.
+type SetOptions struct {
+	NX, XX, Get, Keep bool
+	Timed             bool          // it sets a TTL
+	TTL               time.Duration // 0 where it cannot be read
+}
+
+// SetOptions reads what stands behind the value of a SET.
+func (l *Line) SetOptions() (o SetOptions) {
+	for i := 3; i < len(l.Words); i++ {
+		switch option := strings.ToUpper(l.Words[i]); option {
+		case "NX":
+			o.NX = true
+		case "XX":
+			o.XX = true
+		case "KEEPTTL":
+			o.Keep = true
+		case "GET":
+			o.Get = true
+		case "EX", "PX", "EXAT", "PXAT":
+			o.Timed = true
+			if i++; i == len(l.Words) {
+				return o
+			}
+			if o.TTL = ttlOf(option[0] == 'P', l.Words[i]); strings.HasSuffix(option, "AT") {
+				o.TTL -= time.Duration(l.At)
+			}
+		}
+	}
+	return o
+}
+
 func (k *Keys) set(l *Line, id keyID) {
 	w := l.Words
 	if len(w) < 3 {
 		return
 	}
-	var ttl time.Duration
-	var nx, xx, keep, get bool
-	for i := 3; i < len(w); i++ {
-		switch strings.ToUpper(w[i]) {
-		case "NX":
-			nx = true
-		case "XX":
-			xx = true
-		case "KEEPTTL":
-			keep = true
-		case "GET":
-			get = true
-		case "EX", "PX":
-			if i+1 < len(w) {
-				ttl = ttlOf(w[i][0]|0x20 == 'p', w[i+1])
-				i++
-			}
-		case "EXAT", "PXAT":
-			if i+1 < len(w) {
-				ttl = ttlOf(w[i][0]|0x20 == 'p', w[i+1]) - time.Duration(l.At)
-				i++
-			}
-		}
-	}
+	options := l.SetOptions()
+	ttl, xx, keep, get := options.TTL, options.XX, options.Keep, options.Get
 	switch {
-	case nx:
+	case options.NX:
 		k.take(l, id, OpTake, w[2], ttl)
 	case get && !xx:
 		k.getSet(l, id, OpGetSet)

@@ -3,6 +3,7 @@ package observe
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -140,7 +141,7 @@ type Report struct {
 func (o *Observer) hazard(e Event) {
 	o.hazards[e.Hazard]++
 	if e.By != nil {
-		u := o.use(e.By, familyOf(e.Key))
+		u := o.use(e.By, Family(e.Key))
 		if u.hazards == nil {
 			u.hazards = map[string]int64{}
 		}
@@ -186,11 +187,8 @@ func (o *Observer) Report() Report {
 	o.solve(true)
 	r := Report{
 		Started: o.first.Time(), WindowSeconds: o.last.Sub(o.first).Seconds(), Commands: o.commands, LockCommands: o.lockOps,
-		LegacyOps: o.legacyOps, OtherOps: o.otherOps, LegacySets: o.legacySets, OtherSets: o.otherSets, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: map[string]int64{}, OverlapCount: o.overlapN,
+		LegacyOps: o.legacyOps, OtherOps: o.otherOps, LegacySets: o.legacySets, OtherSets: o.otherSets, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: maps.Clone(o.hazards), OverlapCount: o.overlapN,
 		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
-	}
-	for name, n := range o.hazards {
-		r.Hazards[name] = n
 	}
 	for id, members := range o.groups() {
 		r.Clients = append(r.Clients, o.row(id, members))
@@ -367,6 +365,7 @@ func (o *Observer) row(id group, members []*client) Row {
 		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
 	}
 	row.Keys = byCount(families)
+	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
 	if len(row.Keys) > 0 {
 		if lease, ok := o.clocks.lease[row.Keys[0]]; ok && row.Kind == Legacy {
 			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), o.clocks.source[row.Keys[0]]
@@ -413,7 +412,7 @@ func (o *Observer) cause(v Overlap) string {
 	if v.Cause != "takeover" {
 		return v.Cause
 	}
-	if lease, ok := o.lease(familyOf(v.Key)); ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
+	if lease, ok := o.lease(Family(v.Key)); ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
 		return "early-takeover"
 	}
 	return "overrun"
@@ -431,7 +430,7 @@ func (o *Observer) ghosts() []GhostRow {
 			continue
 		}
 		grace := 5 * time.Second
-		if lease, ok := o.clocks.lease[familyOf(id.name)]; ok {
+		if lease, ok := o.clocks.lease[Family(id.name)]; ok {
 			grace = max(lease, grace)
 		}
 		expires := s.expires
@@ -449,25 +448,22 @@ func (o *Observer) ghosts() []GhostRow {
 const maxKeysShown = 8
 
 func byCount(m map[string]int64) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) })
-	return keys[:min(len(keys), maxKeysShown)]
+	names := slices.AppendSeq([]string{}, maps.Keys(m))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) })
+	return names
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 func ref(f float64) *float64     { return &f }
 func round1(f float64) float64   { return math.Round(f*10)/10 + 0 } // + 0 makes -0 of small offsets 0
 
-// SentText says which commands a client took locks with, and how often: "SETNX 12, GETSET 1".
-func (r *Row) SentText() string {
+// HazardText says which hazards happened, and how often: "stale-delete 12, clobber 1".
+func (r *Report) HazardText() string {
 	var parts []string
-	for _, word := range byCount(r.Sent) {
-		parts = append(parts, fmt.Sprintf("%s %d", word, r.Sent[word]))
+	for _, name := range byCount(r.Hazards) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, r.Hazards[name]))
 	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 // Kind is what the acting client looks like.

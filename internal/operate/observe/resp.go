@@ -16,8 +16,11 @@ type respValue struct {
 }
 
 func (v *respValue) integer() (int64, bool) {
+	if v.kind != ':' {
+		return 0, false
+	}
 	n, err := strconv.ParseInt(v.text, 10, 64)
-	return n, v.kind == ':' && err == nil
+	return n, err == nil
 }
 
 const (
@@ -48,6 +51,12 @@ func (r *respReader) feed(data []byte) bool {
 	for len(data) > 0 {
 		if r.bulk > 0 {
 			n := min(r.bulk, len(data))
+			if n == r.bulk && n >= 2 && len(r.word) == 0 { // all of it, as is usual
+				text := string(data[:min(n-2, longestWord)])
+				r.bulk, data = 0, data[n:]
+				r.complete(respValue{kind: r.kind, text: text})
+				continue
+			}
 			if keep := min(n, r.bulk-2, longestWord-len(r.word)); keep > 0 {
 				r.word = append(r.word, data[:keep]...)
 			}
@@ -70,7 +79,7 @@ func (r *respReader) feed(data []byte) bool {
 			line = r.line
 		}
 		data = data[end+1:]
-		ok := r.take(string(bytes.TrimSuffix(line, []byte("\r"))))
+		ok := r.take(bytes.TrimSuffix(line, []byte("\r")))
 		if r.line = r.line[:0]; !ok {
 			return false
 		}
@@ -79,21 +88,21 @@ func (r *respReader) feed(data []byte) bool {
 }
 
 // take reads a line.
-func (r *respReader) take(line string) bool {
-	if line == "" {
+func (r *respReader) take(line []byte) bool {
+	if len(line) == 0 {
 		return r.requests && len(r.open) == 0 // an empty inline command is ignored by the server too
 	}
 	rest := line[1:]
 	switch line[0] {
 	case '+', '-', ':', ',', '#', '(', '_':
 		if r.requests {
-			return r.inline(line)
+			return r.inline(string(line))
 		}
-		r.complete(respValue{kind: line[0], text: rest, null: line[0] == '_'})
+		r.complete(respValue{kind: line[0], text: string(rest), null: line[0] == '_'})
 		return true
 	case '$', '=', '!':
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < -1 || n > 512<<20 {
+		n, ok := length(rest)
+		if !ok || n > 512<<20 {
 			return false
 		}
 		if n < 0 {
@@ -103,8 +112,8 @@ func (r *respReader) take(line string) bool {
 		r.kind, r.bulk = line[0], n+2
 		return true
 	case '*', '~', '%', '>', '|':
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < -1 || n > 1<<24 || len(r.open) > 32 {
+		n, ok := length(rest)
+		if !ok || n > 1<<24 || len(r.open) > 32 {
 			return false
 		}
 		if line[0] == '%' || line[0] == '|' {
@@ -115,10 +124,25 @@ func (r *respReader) take(line string) bool {
 			r.complete(v)
 			return true
 		}
+		v.elems = make([]respValue, 0, min(n, 8))
 		r.open = append(r.open, respFrame{v, n})
 		return true
 	}
-	return r.requests && r.inline(line)
+	return r.requests && r.inline(string(line))
+}
+
+// length reads how long a string or a list is, -1 for none.
+func length(digits []byte) (n int, ok bool) {
+	if string(digits) == "-1" {
+		return -1, true
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' || n > 1<<30 {
+			return 0, false
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n, len(digits) > 0
 }
 
 func (r *respReader) inline(line string) bool {
@@ -137,7 +161,7 @@ func (r *respReader) inline(line string) bool {
 func (r *respReader) complete(v respValue) {
 	for len(r.open) > 0 {
 		top := &r.open[len(r.open)-1]
-		if len(top.value.elems) < maxWords {
+		if len(top.value.elems) < MaxWords {
 			top.value.elems = append(top.value.elems, v)
 		}
 		if top.need--; top.need > 0 {

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -17,6 +18,25 @@ type script struct {
 	keys   int
 
 	sidecar map[string]string // the words of sidecar_take.lua
+}
+
+// RunsScript tells a command, in capitals, that runs a script.
+func RunsScript(command string) bool {
+	switch command {
+	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
+		return true
+	}
+	return false
+}
+
+// scriptIn reads the command of a script. Its words are the line's.
+func scriptIn(l *Line) script {
+	s := script{at: l.At, words: l.Words}
+	if len(s.words) >= 3 {
+		s.keys, _ = strconv.Atoi(s.words[2])
+		s.keys = max(0, min(s.keys, len(s.words)-3))
+	}
+	return s
 }
 
 // otherBridge stands for a bridge's script of another version.

@@ -71,9 +71,9 @@ func extraOf(d *protocol.Dialect) time.Duration {
 	return time.Duration(d.Extra) * d.Unit.Resolution()
 }
 
-// familyOf makes one name of the keys of one kind of lock: numbers and hexadecimal ids become #, so that
+// Family makes one name of the keys of one kind of lock: numbers and hexadecimal ids become #, so that
 // lock:order:17 and lock:order:18, which have one lease, are taken together.
-func familyOf(key string) string {
+func Family(key string) string {
 	var b strings.Builder
 	for i := 0; i < len(key); {
 		j := i

@@ -85,6 +85,7 @@ func (o *Observer) renews(lk *lock, h *hold, at protocol.Instant) {
 		o.use(h.c, lk.family).renewals++
 	}
 	h.at = at
+	o.shows(h)
 }
 
 // finished takes in a hold that its holder ended itself, by a release, or by a try to release that came too late.
@@ -128,14 +129,14 @@ func (o *Observer) asks(c *client, l *Line) {
 	id := keyID{l.DB, names[0]}
 	lk := o.lock(id)
 	if lk == nil {
-		o.family(familyOf(names[0])).beyond++
+		o.family(Family(names[0])).beyond++
 		return
 	}
 	c.tries++
 	c.votes[vote{kindOf(o.script.name), ours}]++
 	for _, h := range slices.Clone(lk.past) {
 		if o.same(h.c, c) { // it was told of its loss: when it left is not known
-			o.ended(lk, h, l.At, "left")
+			o.ended(lk, h, l.At)
 			o.use(h.c, lk.family).left++
 		}
 	}
@@ -144,7 +145,7 @@ func (o *Observer) asks(c *client, l *Line) {
 	if a.last == 0 || c.gone(l.At.Sub(a.last)) {
 		u.begins(a, l.At)
 	}
-	a.last, a.failed = l.At, true
+	a.last, a.took, a.failed = l.At, o.took(), true
 }
 
 // user is a client that was seen on a key.

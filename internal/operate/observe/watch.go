@@ -2,7 +2,6 @@ package observe
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,8 +54,7 @@ type Watch struct {
 	line    Line
 	cost    Cost
 	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
-	began   time.Time
-	took    time.Duration // 0 while it runs
+	window  window
 	err     error
 	broke   bool // the connection, before the window was over
 }
@@ -102,7 +100,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 		return nil, err
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
-	w.ctx, w.began = ctx, time.Now()
+	w.ctx, w.window.began = ctx, time.Now()
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
 	w.group.Go(func() { w.probe.run(ctx, end.DB, limits.Snapshot) })
@@ -155,14 +153,7 @@ func (w *Watch) Report() Report {
 	r := w.obs.Report()
 	r.Server = w.Addr
 	r.Refused = w.probe.refusals()
-	r.WindowSeconds = w.took.Seconds() // a quiet server sends no line to measure by
-	if w.took == 0 {
-		r.WindowSeconds = time.Since(w.began).Seconds()
-	}
-	if r.Started.Unix() == 0 {
-		r.Started = w.began.UTC()
-	}
-	return r
+	return w.window.of(r)
 }
 
 // profile writes down the fleet as it was measured so far; among several servers connections are named with theirs.
@@ -173,13 +164,7 @@ func (w *Watch) profile(several bool) profile.Profile {
 	if several {
 		server = w.Addr
 	}
-	p := w.obs.profile(server)
-	one := &p.Windows[0]
-	one.Seconds = cmp.Or(w.took, time.Since(w.began)).Seconds() // a quiet server sends no line to measure by
-	if one.Start.Unix() == 0 {
-		one.Start = w.began.UTC()
-	}
-	return p
+	return w.window.profiled(w.obs.profile(server))
 }
 
 // Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.
@@ -228,7 +213,7 @@ func (w *Watch) finish(ctx context.Context, err error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.took = time.Since(w.began)
+	w.window.end()
 	var stopped *Stopped
 	switch {
 	case errors.Is(err, errOver):

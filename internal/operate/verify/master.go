@@ -46,8 +46,10 @@ type master struct {
 
 	savedAt time.Time // the last state
 
-	wireFirst, lastMark string          // of the first and the last look
-	listed              map[string]bool // CLIENT LIST at the start, by address
+	lastMark  string          // of the last look
+	wireFirst mark            // of the look that begins the window
+	hidden    hidden          // from the capture
+	listed    map[string]bool // CLIENT LIST at the start, by address
 
 	mu     sync.Mutex
 	seen   int64             // commands of legacy clients in MONITOR

@@ -47,7 +47,7 @@ const markPrefix = "lockmigrate-verify-"
 func (t *traffic) take(text string, cut bool) (mark string) {
 	name := commandIn(text)
 	at := indexOf(name)
-	if at < 0 && !interesting[name] {
+	if at < 0 && name != "echo" && name != "info" && !runsScript[name] {
 		return ""
 	}
 	if t.line.ParseCut(text, cut) != nil {
@@ -55,18 +55,18 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 		return ""
 	}
 	l := &t.line
-	switch name {
-	case "echo":
+	switch {
+	case name == "echo":
 		if len(l.Words) == 2 && strings.HasPrefix(l.Words[1], t.prefix) {
 			t.mark, t.markAddr = strings.Clone(l.Words[1]), strings.Clone(l.Addr)
 		}
 		return ""
-	case "info":
+	case name == "info":
 		if l.Addr == t.markAddr {
 			mark, t.mark, t.markAddr = t.mark, "", ""
 		}
 		return mark
-	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro":
+	case runsScript[name]:
 		t.caller, t.ours = strings.Clone(l.Addr), len(l.Words) > 1 && harmless(l.Words[1])
 		return ""
 	}
@@ -77,11 +77,7 @@ func (t *traffic) take(text string, cut bool) (mark string) {
 	return ""
 }
 
-// interesting are the commands that are read beside those of Taking.
-var interesting = map[string]bool{
-	"echo": true, "info": true,
-	"eval": true, "evalsha": true, "eval_ro": true, "evalsha_ro": true, "fcall": true, "fcall_ro": true,
-}
+var runsScript = map[string]bool{"eval": true, "evalsha": true, "eval_ro": true, "evalsha_ro": true, "fcall": true, "fcall_ro": true}
 
 // commandIn returns the command of a line, in lower case, without reading the rest.
 func commandIn(text string) string {
@@ -106,7 +102,7 @@ func (t *traffic) judge(name string, at int, cut bool) {
 		return
 	}
 	// What may have been left out: the end of a long line, and words beyond those that are kept.
-	partly := cut || len(w) >= mostWords
+	partly := cut || len(w) >= observe.MaxWords
 	switch name {
 	case "setnx", "getset":
 		if !t.matches(w[1]) {
@@ -144,40 +140,25 @@ func (t *traffic) judge(name string, at int, cut bool) {
 		case partly:
 			unclear()
 		default:
-			t.set(w)
+			t.set(w[1], w[2])
 		}
 	}
 }
 
-// mostWords is how many words of a line are kept.
-const mostWords = 64
-
 // set tells the forms of SET. NX without a TTL, and GET, are the old scheme's SETNX and GETSET in other words.
 // NX with a TTL is how token locks are taken.
-func (t *traffic) set(w []string) {
-	var nx, get, ttl bool
-	for i := 3; i < len(w); i++ {
-		switch strings.ToUpper(w[i]) {
-		case "NX":
-			nx = true
-		case "GET":
-			get = true
-		case "EX", "PX", "EXAT", "PXAT":
-			ttl = true
-			i++
-		}
-	}
-	switch {
-	case get:
-		t.sees(w[1], w[2], "SET GET")
-	case nx && !ttl && t.line.Lua() && t.ours:
+func (t *traffic) set(key, value string) {
+	switch o := t.line.SetOptions(); {
+	case o.Get:
+		t.sees(key, value, "SET GET")
+	case o.NX && !o.Timed && t.line.Lua() && t.ours:
 		// A script of ours that hands a lock over asks whether it may: the key exists, so this sets nothing.
-	case nx && !ttl:
-		t.sees(w[1], w[2], "SET NX without TTL")
-	case nx:
-		t.writes(w[1], w[2], "SET NX of an expiry")
+	case o.NX && !o.Timed:
+		t.sees(key, value, "SET NX without TTL")
+	case o.NX:
+		t.writes(key, value, "SET NX of an expiry")
 	default:
-		t.writes(w[1], w[2], "SET of an expiry")
+		t.writes(key, value, "SET of an expiry")
 	}
 }
 

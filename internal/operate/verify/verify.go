@@ -65,7 +65,7 @@ func ReadCapture(ctx context.Context, end *endpoint.Endpoint, opts Options) (Cer
 		return Certificate{}, fmt.Errorf("%d packets, %d connections to port %d, no command that was answered; %s",
 			seen.Packets, seen.Connections, opts.CapturePort, strings.Join(seen.NotSeen(), "; "))
 	}
-	q.facts.Recorded = &Capture{From: seen.First, To: seen.Last, Packets: seen.Packets, Opened: int64(seen.Connections), NotSeen: seen.NotSeen(), Ours: w.ours, Foreign: w.others}
+	q.facts.Recorded = &Capture{From: seen.First, To: seen.Last, Packets: seen.Packets, Opened: int64(seen.Connections), NotSeen: seen.NotSeen(), Ours: w.ran[ourScripts], Foreign: w.ran[otherScripts]}
 	q.facts.Started, q.facts.Ended, q.facts.Finished = seen.First, seen.Last, true
 	q.facts.LookedSeconds = seen.Last.Sub(seen.First).Seconds()
 	q.facts.AskedSeconds = q.facts.LookedSeconds

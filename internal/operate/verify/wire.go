@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
@@ -19,12 +21,12 @@ import (
 // has, and nothing of what scripts do. That it has each connection follows from the server: from CLIENT LIST, and from the number
 // of connections that it accepted.
 type Capture struct {
-	Marks    int       `json:"marks"` // of this run's first and last look: both are in it, at moments at which nothing was under way
+	Marks    int       `json:"marks"` // of this run's first and last look: both are in it
 	From     time.Time `json:"from"`  // the first packet, on the clock of the host that captured
 	To       time.Time `json:"to"`
 	Packets  int64     `json:"packets"`
 	Accepted int64     `json:"accepted"` // connections that the server accepted between the first look and the last
-	Opened   int64     `json:"opened"`   // of the capture, between the two
+	Opened   int64     `json:"opened"`   // of them, those that are surely in the capture
 	NotSeen  []string  `json:"not_seen,omitempty"`
 	Missing  []string  `json:"missing,omitempty"` // connections that CLIENT LIST has and the capture has not
 	Listed   int       `json:"listed"`            // connections of CLIENT LIST, at the start and at the end
@@ -45,7 +47,7 @@ func (c Capture) String() string {
 func (c *Capture) open() string {
 	switch {
 	case c.Marks != 2:
-		return "the capture does not show this run's first and last look at moments at which no command was under way: it has ended, or the server is too busy"
+		return "the capture does not show this run's first and last look: it has ended, or it is too far behind"
 	case len(c.NotSeen) > 0:
 		return "the capture has holes: " + strings.Join(c.NotSeen, "; ")
 	case c.Listed == 0:
@@ -69,9 +71,9 @@ func (c *Capture) accounts(command Command) string {
 	case hidden < 0:
 		return fmt.Sprintf("the capture shows %d %s, and the server counts %d", command.Captured, name, command.Run)
 	case c.Foreign > 0:
-		return fmt.Sprintf("%d %s are not in the capture, and scripts that are not of this project ran: a capture does not show what they do", hidden, name)
+		return fmt.Sprintf("up to %d %s are not in the capture, and scripts that are not of this project ran: a capture does not show what they do", hidden, name)
 	case command.Name != "set" || hidden > mostSets*c.Ours:
-		return fmt.Sprintf("%d of %d %s are not in the capture", hidden, command.Run, name)
+		return fmt.Sprintf("up to %d of %d %s are not in the capture", hidden, command.Run, name)
 	}
 	return ""
 }
@@ -84,29 +86,65 @@ type wiretap struct {
 	marked  chan struct{}   // closed and renewed at each mark
 	stopped context.CancelFunc
 
-	mu           sync.Mutex
-	traffic      traffic
-	done         [taking]int64 // commands that ran
-	asked        int64         // requests of these, and of scripts
-	way          int64         // of them, those that are under way
-	opened       int64         // connections
-	echoed       int64         // and those before the last ECHO of ours
-	ours, others int64
-	marks        map[string]mark
-	watch        map[string]bool // addresses of CLIENT LIST at the start: whether a packet of it came
-	first        string          // the mark of the window's beginning
-	from         string          // whose ECHO was the last mark
-	last         string
+	mu      sync.Mutex
+	traffic traffic
+	ran     tally // what has run
+	asked   tally // what was asked for, without what was refused
+	echoed  int64 // connections before the last ECHO of ours
+	marks   map[string]mark
+	watch   map[string]bool // addresses of CLIENT LIST at the start: whether a packet of it came
+	from    string          // whose ECHO was the last mark
+	last    string
 }
 
-// mark is what the capture had shown when a look was taken. It is clean if that is what INFO has counted: nothing was under way when INFO
-// was asked, and nothing was asked until it was answered. A connection that was opened before our ECHO was accepted before INFO.
+// tally counts each of Taking, and then connections, scripts of this project, and other scripts.
+type tally [taking + 3]int64
+
+const (
+	connections = taking + iota
+	ourScripts
+	otherScripts
+)
+
+// mark is what the capture tells of the counts that a look's INFO has read: at least what had its reply before INFO was asked, and at most
+// what was asked for before INFO was answered. A connection that was opened before our ECHO was accepted before INFO.
 type mark struct {
-	done                [taking]int64
-	asked, opened       int64
-	skipped             int64
-	ours, others        int64
-	seen, clean, failed bool
+	least, most tally
+	skipped     int64
+	seen        bool
+}
+
+// hidden bounds what the server counts and the capture has not. That only grows. So it is at least what any look at the start has shown,
+// and at most what any look at the end shows: one such look at which nothing is under way makes it exact.
+type hidden struct {
+	before, after tally
+	begun, over   bool
+}
+
+// starts takes in a look at the start, and tells whether another one would tell more.
+func (h *hidden) starts(counted tally, m mark) (exact bool) {
+	exact = true
+	for i := range ourScripts {
+		if most := counted[i] - m.most[i]; !h.begun || most > h.before[i] {
+			h.before[i] = most
+		}
+		exact = exact && h.before[i] == counted[i]-m.least[i]
+	}
+	h.begun = true
+	return exact
+}
+
+// stops takes in a look at the end, and tells whether another one would tell more.
+func (h *hidden) stops(counted tally, m mark) (exact bool) {
+	exact = true
+	for i := range ourScripts {
+		if least := counted[i] - m.least[i]; !h.over || least < h.after[i] {
+			h.after[i] = least
+		}
+		exact = exact && (h.after[i] <= h.before[i] || h.after[i] <= counted[i]-m.most[i])
+	}
+	h.over = true
+	return exact
 }
 
 // openWire begins to read.
@@ -119,7 +157,7 @@ func openWire(ctx context.Context, in io.Reader, port uint16, prefix string, mat
 	observer := observe.New(observe.Options{Match: func(string) bool { return false }, MaxKeys: 1000, MaxClients: 1000, MaxEvents: 1})
 	go func() {
 		defer close(w.ended)
-		_, err := observe.ReadWire(ctx, in, port, observer, observe.Wire{
+		_, err := observe.ReadCapture(ctx, in, port, observer, observe.Wire{
 			Lock: &w.mu, Opened: w.open, Asked: w.asks, Ended: w.ends,
 			Ready: func(r observe.Reading) {
 				w.mu.Lock()
@@ -141,8 +179,19 @@ func (w *wiretap) open(addr string, joined bool) {
 		w.watch[addr] = true
 	}
 	if !joined {
-		w.opened++
+		w.asked[connections]++
 	}
+}
+
+// placeOf is where a command counts, negative for none.
+func placeOf(l *observe.Line) int {
+	switch name := strings.ToLower(l.Words[0]); {
+	case !runsScript[name]:
+		return indexOf(name)
+	case len(l.Words) > 1 && takesNothingOld(l.Words[1]):
+		return ourScripts
+	}
+	return otherScripts
 }
 
 // asks takes in a request.
@@ -150,49 +199,41 @@ func (w *wiretap) asks(l *observe.Line) {
 	if _, listed := w.watch[l.Addr]; listed {
 		w.watch[l.Addr] = true
 	}
-	name := strings.ToLower(l.Words[0])
-	if indexOf(name) >= 0 || runsScript[name] {
-		w.asked++
-		w.way++
+	if at := placeOf(l); at >= 0 {
+		w.asked[at]++
 	}
-	if name == "info" && l.Addr == w.from && w.last != "" {
-		maps.DeleteFunc(w.marks, func(text string, _ mark) bool { return text != w.first })
-		w.marks[w.last] = mark{
-			done: w.done, asked: w.asked, opened: w.echoed, ours: w.ours, others: w.others, skipped: w.reading.SoFar().Skipped,
-			failed: w.way > 0,
-		}
-	}
-	if name == "echo" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], w.traffic.prefix) {
-		w.from, w.last, w.echoed = l.Addr, l.Words[1], w.opened
+	switch {
+	case l.Words[0] == "INFO" && l.Addr == w.from && w.last != "":
+		clear(w.marks)
+		m := mark{least: w.ran, skipped: w.reading.SoFar().Skipped}
+		m.least[connections] = w.echoed
+		w.marks[w.last] = m
+	case l.Words[0] == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], w.traffic.prefix):
+		w.from, w.last, w.echoed = l.Addr, l.Words[1], w.asked[connections]
 	}
 }
 
-var runsScript = map[string]bool{"eval": true, "evalsha": true, "eval_ro": true, "evalsha_ro": true, "fcall": true, "fcall_ro": true}
-
 // ends takes in the end of a request.
 func (w *wiretap) ends(l *observe.Line, failed bool) {
-	name := strings.ToLower(l.Words[0])
-	at := indexOf(name)
-	if at >= 0 || runsScript[name] {
-		w.way--
-	}
+	at := placeOf(l)
 	switch {
-	case name == "info" && l.Addr == w.from && w.last != "":
-		m := w.marks[w.last]
-		m.seen, m.clean = true, !m.failed && !failed && m.asked == w.asked && m.opened == w.opened
-		w.marks[w.last], w.last = m, ""
+	case l.Words[0] == "INFO" && l.Addr == w.from && w.last != "":
+		if m := w.marks[w.last]; !failed {
+			m.seen, m.most = true, w.asked
+			w.marks[w.last] = m
+		}
+		w.last = ""
 		close(w.marked)
 		w.marked = make(chan struct{})
-	case runsScript[name] && !failed && len(l.Words) > 1:
-		if takesNothingOld(l.Words[1]) {
-			w.ours++
-		} else {
-			w.others++
+	case at < 0:
+	case failed:
+		w.asked[at]--
+	default:
+		w.ran[at]++
+		if at < taking {
+			w.traffic.line = *l
+			w.traffic.judge(Taking[at], at, len(l.Words) >= observe.MaxWords)
 		}
-	case at >= 0 && !failed:
-		w.done[at]++
-		w.traffic.line = *l
-		w.traffic.judge(name, at, len(l.Words) >= mostWords)
 	}
 }
 
@@ -213,27 +254,41 @@ func (w *wiretap) await(ctx context.Context, text string) (m mark, ok bool) {
 	return m, ok
 }
 
-// cleanLook looks until a look is clean, or for a moment.
-func (m *master) cleanLook(ctx context.Context) (mk mark, err error) {
+// compare looks until what INFO counts and the capture shows are compared exactly, or for a moment. It returns the first look's mark and the last one's.
+func (m *master) compare(ctx context.Context, exact func(counted tally, mk mark) bool) (first, last mark, err error) {
 	for until := time.Now().Add(catchUp); ; {
-		seen := false
-		if mk, seen = m.q.wire.await(ctx, m.lastMark); !seen || mk.clean || time.Now().After(until) {
-			return mk, nil
+		mk, seen := m.q.wire.await(ctx, m.lastMark)
+		if !seen {
+			return first, last, nil
 		}
+		if last = mk; !first.seen {
+			first = mk
+		}
+		counted := tally{connections: m.last.totals["total_connections_received"]}
+		for i, name := range Taking {
+			counted[i] = m.last.stats[name].Calls
+		}
+		if exact(counted, mk) || time.Now().After(until) {
+			return first, last, nil
+		}
+		_ = lifetime.Sleep(ctx, time.Duration(rand.Int64N(int64(betweenLooks)))) // clients that keep step with us are met at another moment
 		if err := m.look(ctx); err != nil {
-			return mk, err
+			return first, last, err
 		}
 	}
 }
 
+// betweenLooks is the longest pause between two looks that find out how much is under way.
+const betweenLooks = 20 * time.Millisecond
+
 // beginWire finds the first look in the capture. What was counted before it is no part of the window.
 func (m *master) beginWire(ctx context.Context) error {
 	w := m.q.wire
-	first, err := m.cleanLook(ctx)
+	_, last, err := m.compare(ctx, m.hidden.starts)
 	if err != nil {
 		return err
 	}
-	if !first.seen {
+	if !last.seen {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		why := "is it of this server, on its host, and written at once?"
@@ -242,7 +297,7 @@ func (m *master) beginWire(ctx context.Context) error {
 		}
 		return &endpoint.Error{What: "the capture does not show this run's own first look at " + m.addr + ": " + why, Advice: "tcpdump -i any -s 0 -U --immediate-mode -w - port PORT | lockmigrate verify --pcap - ..."}
 	}
-	m.wireFirst, m.first = m.lastMark, m.last
+	m.wireFirst, m.first = last, m.last
 	m.settle(true)
 	m.looks = m.looks[len(m.looks)-1:]
 	for i := range m.facts.Commands {
@@ -251,7 +306,6 @@ func (m *master) beginWire(ctx context.Context) error {
 	list, err := endpoint.Clients(ctx, m.conn)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.first = m.wireFirst
 	if err != nil {
 		return nil // the duty stays open
 	}
@@ -268,31 +322,32 @@ func (m *master) endWire(ctx context.Context) {
 	w := m.q.wire
 	c := &Capture{}
 	m.facts.Capture = c
-	b, err := m.cleanLook(ctx)
+	b, last, _ := m.compare(ctx, m.hidden.stops)
 	m.settle(true)
 	list, err2 := endpoint.Clients(ctx, m.conn)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	a := w.marks[m.wireFirst]
+	a := m.wireFirst
 	if w.reading == nil {
 		return
 	}
 	seen := w.reading.SoFar()
 	c.From, c.To, c.Packets, c.NotSeen = seen.First, seen.Last, seen.Packets, seen.NotSeen()
-	if n := b.skipped - a.skipped; n > 0 {
+	if n := last.skipped - a.skipped; n > 0 {
 		c.NotSeen = append(c.NotSeen, fmt.Sprintf("%d packets of connections whose beginning is not in it", n))
 	}
 	for _, mk := range []mark{a, b} {
-		if mk.clean && err == nil {
+		if mk.seen {
 			c.Marks++
 		}
 	}
+	missing := func(at int) int64 { return m.hidden.after[at] - m.hidden.before[at] }
 	c.Accepted = m.last.totals["total_connections_received"] - m.first.totals["total_connections_received"]
-	c.Opened = b.opened - a.opened
-	c.Ours, c.Foreign = b.ours-a.ours, b.others-a.others
+	c.Opened = c.Accepted - missing(connections)
+	c.Ours, c.Foreign = max(0, b.least[ourScripts]-a.most[ourScripts]), b.most[otherScripts]-a.least[otherScripts]
 	for i := range m.facts.Commands {
 		command := &m.facts.Commands[i]
-		command.Captured = b.done[i] - a.done[i]
+		command.Captured = command.Run - missing(i)
 		command.Unclear += w.traffic.counts.unclear[i]
 	}
 	m.facts.OtherSeen += w.traffic.other
