@@ -125,12 +125,12 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 				}()
 			}
 			time.Sleep(4 * time.Second) // they wait, and listen by now
-			released := time.Now()
+			late, released := redistest.NewLateness(t), time.Now()
 			require.NoError(t, first.Release(t.Context()))
 			for range waiters {
 				require.NoError(t, <-done)
 			}
-			assert.Less(t, time.Since(released), 2500*time.Millisecond, "a claim of the bridge is 3 s")
+			assert.Less(t, time.Since(released), 2500*time.Millisecond+late.Most(), "a claim of the bridge is 3 s")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -33,21 +32,14 @@ func start(t *testing.T, args ...string) *running {
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	t.Cleanup(cancel)
-	env := &environment{
-		stdout: &r.out, stderr: &r.diagnostics,
-		getenv:     func(string) string { return "" },
-		isTerminal: func(io.Writer) bool { return false },
-		width:      func(io.Writer) int { return 80 },
-		now:        time.Now,
-	}
-	go func() { r.code <- run(ctx, env, args) }()
+	go func() { r.code <- run(ctx, surroundings(&r.out, &r.diagnostics, false), args) }()
 	return r
 }
 
 // await waits until the command has printed something.
 func (r *running) await(text string, meanwhile func()) {
 	r.t.Helper()
-	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 30*time.Second, func() bool {
+	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 2*time.Minute, func() bool {
 		if meanwhile != nil {
 			meanwhile()
 		}
@@ -103,6 +95,7 @@ func expect(t *testing.T, code int, args ...string) (stdout, stderr string) {
 }
 
 func TestDoctorOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	c.Masters[1].Do("SET", ownedBy(c, 1), inMS(-48*time.Hour))
 	out, _ := expect(t, exitDone, "doctor", "--redis", c.URL())
@@ -120,6 +113,7 @@ func TestDoctorOverACluster(t *testing.T) {
 }
 
 func TestSweepOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	for i, s := range c.Masters {
 		s.Do("SET", ownedBy(c, i), inMS(-48*time.Hour))
@@ -140,6 +134,7 @@ func TestSweepOverACluster(t *testing.T) {
 }
 
 func TestVerifyOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 1)
 	name := "orders"
 	for n := 0; protocol.Slot(name)*3/redistest.Slots == 0; n++ { // its record is not on the first node of the URL
@@ -244,6 +239,7 @@ func fenceOver(t *testing.T, url string, servers []*redistest.Server) {
 }
 
 func TestFenceOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 2, 1)
 	oldUser(c.Nodes())
 	fenceOver(t, c.URL(), c.Nodes())
@@ -289,6 +285,7 @@ func TestFenceOverACluster(t *testing.T) {
 
 // A server that is restarted within the watch has an empty log, and no fence unless it was saved.
 func TestFenceWatchOverARestart(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 2, 0)
 	oldUser(c.Masters)
 	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
@@ -330,6 +327,7 @@ func TestFenceWatchWithoutTheRight(t *testing.T) {
 }
 
 func TestFenceAndObserveOverSentinels(t *testing.T) {
+	t.Parallel()
 	g := redistest.NewSentinels(t, 1, 3)
 	oldUser(g.Servers)
 	fenceOver(t, g.URL(), g.Servers)
@@ -387,6 +385,7 @@ func turn(conn redis.Conn, key string) {
 }
 
 func TestObserveOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	conns := []redis.Conn{c.Masters[0].Conn(), c.Masters[1].Conn(), c.Masters[2].Conn()}
 	second, thief := c.Masters[1].Conn(), c.Masters[1].Conn()
@@ -429,6 +428,7 @@ func TestObserveOverACluster(t *testing.T) {
 // A master hands over within the window: what the new one serves is seen, what came in between is told to be
 // missing, and nothing is made up, though the old one goes on executing what the new one sends it.
 func TestObserveOverAnOrderlyFailover(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 1)
 	r := start(t, "observe", "--for", "20s", "--json", "--follow", "--redis", c.URL())
 	before, after := c.Masters[0].Conn(), c.Replicas[0][0].Conn()
@@ -450,6 +450,7 @@ func TestObserveOverAnOrderlyFailover(t *testing.T) {
 
 // A master dies within the window, and its replica takes over.
 func TestObserveOverADeadMaster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 1)
 	r := start(t, "observe", "--for", "10m", "--json", "--follow", "--redis", c.URL())
 	before, after, other := c.Masters[0].Conn(), c.Replicas[0][0].Conn(), c.Masters[1].Conn()
@@ -483,6 +484,7 @@ func (r *running) summary() observed {
 }
 
 func TestDemoOverManyServers(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	out, _ := expect(t, exitDone, "demo", "--act", "600ms", "--redis", c.URL())
 	assert.True(t, strings.HasSuffix(out, "\noverlaps: 0\n"), out)

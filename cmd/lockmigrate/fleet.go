@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -124,52 +123,50 @@ func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 
 func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed []overlapOf, wall time.Duration) error {
 	t := &sum.Tally
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(struct {
-			Seed         uint64           `json:"seed"`
-			Seeds        int              `json:"seeds"`
-			TraceHash    string           `json:"trace_hash"`
-			Acquisitions int64            `json:"acquisitions"`
-			Overlaps     int64            `json:"overlaps"`
-			Failovers    int64            `json:"failovers"`
-			OverlapMS    int64            `json:"overlap_ms"`
-			Hazards      map[string]int64 `json:"hazards"`
-			MeanWaitMS   int64            `json:"mean_wait_ms"`
-			LongestMS    int64            `json:"longest_wait_ms"`
-			BlockedMS    int64            `json:"ghost_blocked_ms"`
-			Between      []overlapOf      `json:"overlaps_between"`
-			WallSecs     float64          `json:"wall_seconds"`
-		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
-			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()})
-	}
-	out := env.stdout
-	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
-	fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
-	if t.Failovers > 0 {
-		fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
-	}
-	for h, n := range t.Hazards {
-		if n > 0 {
-			fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
+	doc := struct {
+		Seed         uint64           `json:"seed"`
+		Seeds        int              `json:"seeds"`
+		TraceHash    string           `json:"trace_hash"`
+		Acquisitions int64            `json:"acquisitions"`
+		Overlaps     int64            `json:"overlaps"`
+		Failovers    int64            `json:"failovers"`
+		OverlapMS    int64            `json:"overlap_ms"`
+		Hazards      map[string]int64 `json:"hazards"`
+		MeanWaitMS   int64            `json:"mean_wait_ms"`
+		LongestMS    int64            `json:"longest_wait_ms"`
+		BlockedMS    int64            `json:"ghost_blocked_ms"`
+		Between      []overlapOf      `json:"overlaps_between"`
+		WallSecs     float64          `json:"wall_seconds"`
+	}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
+		hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()}
+	return env.print(doc, func(out *strings.Builder) {
+		fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
+		fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
+		if t.Failovers > 0 {
+			fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
 		}
-	}
-	for a := range t.Pairs {
-		for b, n := range t.Pairs[a] {
+		for h, n := range t.Hazards {
 			if n > 0 {
-				fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+				fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
 			}
 		}
-	}
-	for i, o := range blamed {
-		if i == 10 {
-			fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
-			break
+		for a := range t.Pairs {
+			for b, n := range t.Pairs[a] {
+				if n > 0 {
+					fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+				}
+			}
 		}
-		fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
-	}
-	fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
-	_, err := fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
-	return err
+		for i, o := range blamed {
+			if i == 10 {
+				fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
+				break
+			}
+			fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
+		}
+		fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
+		fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
+	})
 }
 
 func meanWait(t *sim.Tally) time.Duration {

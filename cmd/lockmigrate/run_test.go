@@ -43,15 +43,19 @@ func (b *buffer) String() string {
 // lockmigrateIn runs a command line within the test.
 func lockmigrateIn(ctx context.Context, terminal bool, args ...string) (code int, stdout, stderr string) {
 	var out, diagnostics buffer
-	env := &environment{
-		stdout: &out, stderr: &diagnostics,
+	code = run(ctx, surroundings(&out, &diagnostics, terminal), args)
+	return code, out.String(), diagnostics.String()
+}
+
+// surroundings are those of a command line within a test: no variables, 80 columns.
+func surroundings(out, diagnostics io.Writer, terminal bool) *environment {
+	return &environment{
+		stdout: out, stderr: diagnostics,
 		getenv:     func(string) string { return "" },
 		isTerminal: func(io.Writer) bool { return terminal },
 		width:      func(io.Writer) int { return 80 },
 		now:        time.Now,
 	}
-	code = run(ctx, env, args)
-	return code, out.String(), diagnostics.String()
 }
 
 func TestInterruptEndsWithinASecond(t *testing.T) {

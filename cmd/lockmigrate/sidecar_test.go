@@ -301,6 +301,7 @@ func TestSidecarLeastRights(t *testing.T) {
 // TestVerifyBehindASidecar: an old client behind a sidecar is no old client left, at bridge and at modern. The same client with the
 // server's own address is seen.
 func TestVerifyBehindASidecar(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	stage := func(args ...string) {

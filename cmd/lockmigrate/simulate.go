@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -88,8 +86,8 @@ code 3 if a scheme broke where it promises not to.`,
 				cmd.Flags().Visit(func(f *pflag.Flag) { flags.command += fmt.Sprintf(" --%s %s", f.Name, f.Value) })
 				return runProfile(env, &flags)
 			}
-			if given := slices.DeleteFunc(slices.Clone(ofProfile), func(name string) bool { return !cmd.Flags().Changed(name) }); len(given) > 0 {
-				return usageError("give --profile, or write it into a scenario", "--%s has no part in a sweep", given[0])
+			if flags := given(cmd, ofProfile...); len(flags) > 0 {
+				return usageError("give --profile, or write it into a scenario", "%s has no part in a sweep", flags[0])
 			}
 			if flags.load.on {
 				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")
@@ -118,6 +116,8 @@ code 3 if a scheme broke where it promises not to.`,
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.load.add(f)
 	flags.fleetFlags.add(f)
+	completes(cmd, "scheme", grid.Schemes)
+	completes(cmd, "dialect", dialectNames())
 	return cmd
 }
 
@@ -142,6 +142,11 @@ func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 	}
 	if len(f.schemes) == 0 {
 		f.schemes = grid.Schemes
+	}
+	for _, name := range f.schemes {
+		if !slices.Contains(grid.Schemes, name) {
+			return g, s, usageError(oneOf(name, grid.Schemes), "no scheme is named %q", name)
+		}
 	}
 	g = grid.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
 	if g.Skews, err = axis("skew", f.skew); err != nil {
@@ -243,15 +248,6 @@ func writeReport(ctx context.Context, status *terminal.Status, r *report.Report,
 		}
 	}
 	return writeFile(path, r.Write)
-}
-
-// fileError is about a file that the caller named.
-func fileError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return usageError("name another file", "%s: %w", path.Path, path.Err)
-	}
-	return err
 }
 
 func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) {

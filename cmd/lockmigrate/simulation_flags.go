@@ -96,7 +96,7 @@ func (f *fleetFlags) setting() (*grid.Setting, error) {
 	d, err := protocol.DialectNamed(f.dialect)
 	switch {
 	case err != nil:
-		return nil, usageError("choose one of them", "--dialect: %v", err)
+		return nil, usageError(dialectHint(f.dialect, "choose one of them"), "--dialect: %v", err)
 	case f.clients < 1 || f.clients > 200:
 		return nil, usageError("give 1 to 200", "--clients %d", f.clients)
 	case f.polls < 1 || f.leases < 1:

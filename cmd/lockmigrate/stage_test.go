@@ -205,6 +205,7 @@ func TestGhostsAtTheDoorOfModern(t *testing.T) {
 
 // TestOverlapsOverACluster: the command line, wherever the records lie; and the dialect of values on any master.
 func TestOverlapsOverACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	o := operator{t, c.URL()}
 	for i := range 6 {
@@ -243,6 +244,7 @@ func TestPatternsOfAnyBytesOnTheCommandLine(t *testing.T) {
 // TestForwardBackForwardComplete moves a fleet that works all the while, as an operator does it: each step planned
 // and made, each undone and made again, each command run twice, and the namespace removed at the end.
 func TestForwardBackForwardComplete(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock.order.*")

@@ -337,11 +337,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 func TestCertificateOutlivesTheTerminal(t *testing.T) {
 	s := redistest.Real(t)
 	file := filepath.Join(t.TempDir(), "c.json")
-	env := &environment{
-		stdout: gone{}, stderr: gone{}, getenv: func(string) string { return "" }, now: time.Now,
-		isTerminal: func(io.Writer) bool { return false }, width: func(io.Writer) int { return 80 },
-	}
-	code := run(context.Background(), env, []string{"verify", "--for", "200ms", "--longest", "100ms", "--out", file, "--redis", s.URL()})
+	code := run(context.Background(), surroundings(gone{}, gone{}, false), []string{"verify", "--for", "200ms", "--longest", "100ms", "--out", file, "--redis", s.URL()})
 	assert.Equal(t, exitFailed, code)
 	assert.FileExists(t, file)
 }

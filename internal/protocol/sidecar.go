@@ -80,6 +80,9 @@ type Sidecar struct {
 // usualPoll is for how long a client sleeps between two attempts where no dialect says so.
 const usualPoll = 100 * time.Millisecond
 
+// Century is the longest lease that is taken at its word. A time beyond it stands for no end.
+const Century = 100 * 365 * 24 * time.Hour
+
 // lease says what a text means: for how long from now, and until when its client takes it for live; 0: it names no end.
 func (s *Sidecar) lease(now Instant, text string) (ttl time.Duration, until Instant) {
 	if s.Dialect == nil || text == s.Dialect.Forever {
@@ -90,7 +93,9 @@ func (s *Sidecar) lease(now Instant, text string) (ttl time.Duration, until Inst
 		return s.Lease, 0
 	}
 	ends = ends.Add(s.Dialect.last())
-	ttl = max(0, ends.Sub(now))
+	if ttl = max(0, ends.Sub(now)); ttl > Century {
+		return s.Lease, 0
+	}
 	return (ttl + time.Millisecond - 1).Truncate(time.Millisecond), ends
 }
 
@@ -151,7 +156,7 @@ func (s *Sidecar) GetSet(now Instant, key, text, token string) Command {
 		c := s.command(SidecarGet, now, key)
 		c.TTL, c.Sidecar.Until = s.lease(now, text)
 		c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Owner = FormExtend, text, d.Layout.owner(text)
-		if c.TTL < time.Millisecond || c.Sidecar.Owner == "" {
+		if c.TTL < time.Millisecond || c.Sidecar.Until == 0 || c.Sidecar.Owner == "" { // over, or no text of the dialect
 			c.Sidecar.Form = FormLoses
 		}
 		return c

@@ -49,14 +49,14 @@ local function take()
 end
 if free and not not_after then return take() or 1 end -- no bound, no token
 -- include clock.lua
-local punctual = not late(not_after)
+local refusal = late(not_after)
+if refusal then return refusal end
 local function win(code, seen)
   local token = next_fence(fence, fence_ttl)
   return take() or {code, token, 0, seen}
 end
-if free and punctual then return win(1) end
+if free then return win(1) end
 -- include bridge_shared.lua
-if not punctual then return refuse() end
 look()
 queue = queue ~= key and queue
 local grace, unit, layout, gap = string.match(rules, '^(%S+) (%S+) (%S+) (%S+)$')

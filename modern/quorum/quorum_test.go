@@ -130,20 +130,21 @@ func TestQuorumExcludes(t *testing.T) {
 
 func TestQuorumRenewsAndLoses(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, quorum.Options{TTL: 300 * time.Millisecond})
+	const ttl = time.Second // a busy machine needs most of it for a renewal
+	q := newQuorum(t, pools, quorum.Options{TTL: ttl})
 	lock, err := q.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
 	all[0].Kill() // a minority
 	select {
 	case <-lock.Context().Done():
 		t.Fatal(context.Cause(lock.Context()))
-	case <-time.After(time.Second):
+	case <-time.After(3 * ttl):
 	}
 	all[1].Kill() // the majority: lost by the deadline, though no server says so
-	start := time.Now()
+	late, start := redistest.NewLateness(t), time.Now()
 	<-lock.Context().Done()
 	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-	assert.Less(t, time.Since(start), time.Second)
+	assert.Less(t, time.Since(start), ttl+700*time.Millisecond+late.Most())
 	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 }
 
@@ -155,11 +156,11 @@ func TestQuorumHonoursItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	start := time.Now()
+	late, start := redistest.NewLateness(t), time.Now()
 	_, err := q.Acquire(ctx, key)
 	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(start), 300*time.Millisecond)
+	assert.Less(t, time.Since(start), 300*time.Millisecond+late.Most())
 	for _, s := range all {
 		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
 	}

@@ -433,7 +433,7 @@ func (l *Life) observe(e lockmigrate.Event) {
 	if e.Kind != lockmigrate.EventRenewed {
 		e.Held = l.locker.Now().Sub(l.Lease.Began)
 	}
-	l.locker.Seen.Observe(e)
+	l.locker.Seen(e)
 }
 
 // Fail makes an error about the lock.

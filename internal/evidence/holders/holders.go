@@ -5,6 +5,7 @@ package holders
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -204,7 +207,7 @@ func start(t testing.TB, kind Kind, cmd *exec.Cmd, options []Option) *Holder {
 		_ = h.cmd.Process.Kill()
 		<-read
 	})
-	ready := h.Next(30 * time.Second)
+	ready := h.Next(2 * time.Minute) // patience: a machine with a load of 50 starts no Java process within 30 s
 	if ready.Event != "ready" {
 		t.Fatalf("holder %s began with %+v\n%s", kind.Name, ready, h.LastWords())
 	}
@@ -313,6 +316,22 @@ func (h *Holder) Do(format string, args ...any) Event {
 func (h *Holder) Kill() {
 	_ = h.cmd.Process.Kill()
 	<-h.exited
+}
+
+// Stop stops the process (SIGSTOP) and returns when all its threads have stopped, one that was sending a command too: on a busy
+// machine that is some time after the signal. A process that has ended is no error. SIGCONT lets it go on.
+func (h *Holder) Stop() {
+	h.t.Helper()
+	h.Signal(syscall.SIGSTOP)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) { // a wait that blocks would miss its end
+		var info unix.Siginfo
+		if err := unix.Waitid(unix.P_PID, h.cmd.Process.Pid, &info, unix.WSTOPPED|unix.WNOHANG, nil); info.Signo != 0 || errors.Is(err, unix.ECHILD) {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("holder %v does not stop", h)
+		}
+	}
 }
 
 // Signal sends SIGSTOP, SIGCONT ...

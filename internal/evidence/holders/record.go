@@ -40,7 +40,7 @@ func (r *record) report(t testing.TB, report *Report) {
 		t.Log(d)
 	}
 	report.Lock = r.lock
-	if told+untold > 0 { // none recorded, though one was seen: what was seen counts
+	if len(told)+untold > 0 { // none recorded, though one was seen: what was seen counts
 		report.Told, report.Overlaps = told, untold
 	}
 }
@@ -107,15 +107,16 @@ func (s *stay) String() string {
 
 const clock = "15:04:05.000000"
 
-// judge returns how many overlaps of a history were told, and how many were not. It describes the first five of
+// judge returns how many overlaps of a history were told, by the holder that was, and how many were not. It describes the first five of
 // these, and the first overlap of each stay that was told.
 //
 // An overlap is told, and no violation, if the lock of one of the two was certain only until before the second came in, and its
 // holder heard of the loss. A process that is stopped, or that a busy machine does not run, for longer than its
 // lease is in the critical section without a lock: nobody can take it out. It is told as soon as it runs. A lock cannot do
 // more; a fencing token at the resource can. If no deadline was over, or its holder was not told, it is a violation.
-func (r *record) judge(stays []*stay) (told, untold int, described []string) {
+func (r *record) judge(stays []*stay) (told map[string]int, untold int, described []string) {
 	var inside []*stay
+	told = map[string]int{}
 	known := map[*stay]bool{}
 	for _, s := range stays {
 		now := []*stay{s}
@@ -135,7 +136,7 @@ func (r *record) judge(stays []*stay) (told, untold int, described []string) {
 					described = append(described, fmt.Sprintf("overlap: %v; beside it %v\n%s", o, s, r.before(s.from)))
 				}
 			default:
-				told++
+				told[late.id]++
 				if !known[late] {
 					described = append(described, fmt.Sprintf("told overlap: %v; beside it %v", o, s))
 				}

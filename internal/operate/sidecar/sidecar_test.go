@@ -26,6 +26,7 @@ type bed struct {
 	t     testing.TB
 	redis *redistest.Server
 	store *stages.Store
+	heir  string // the path by which a sidecar takes the listener of the one before
 }
 
 func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
@@ -40,6 +41,7 @@ type started struct {
 	*sidecar.Sidecar
 	addr string
 	stop func()
+	over <-chan struct{} // it ends
 }
 
 func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {
@@ -54,7 +56,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	require.NoError(b.t, err)
 	p := proxy.New(proxy.Options{
 		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(d)}},
-		Log:       slog.New(slog.DiscardHandler),
+		Log:       slog.New(slog.DiscardHandler), Heir: b.heir, Gone: s.Left, Follows: s.Follows,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
 		},
@@ -62,7 +64,11 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	ctx, cancel := context.WithCancel(context.Background())
 	ends := make(chan error, 2)
 	go func() { ends <- s.Run(ctx) }()
-	go func() { ends <- p.Run(ctx) }()
+	go func() {
+		err := p.Run(ctx)
+		cancel()
+		ends <- err
+	}()
 	stop := func() {
 		if cancel(); ctx.Err() != nil && ends != nil {
 			<-ends
@@ -73,7 +79,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	b.t.Cleanup(stop)
 	require.NoError(b.t, s.Joined(b.t.Context()))
 	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 && !strings.HasSuffix(p.Addresses()[0], ":0") })
-	return &started{s, p.Addresses()[0], stop}
+	return &started{s, p.Addresses()[0], stop, ctx.Done()}
 }
 
 // client is a connection of the service.

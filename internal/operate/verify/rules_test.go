@@ -17,64 +17,71 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
 
+// ruled is a server on which Go services, old services and operators have users of their own, which all may log in with pw.
+type ruled struct {
+	*testing.T
+	*redistest.Server
+	ops *endpoint.Endpoint
+}
+
+// newRuled gives the Go services the rights of fleet on all commands.
+func newRuled(t *testing.T, fleet ...any) *ruled {
+	s := redistest.Real(t)
+	s.Do("ACL", append([]any{"SETUSER", "go", "on", ">pw", "+@all"}, fleet...)...)
+	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
+	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
+	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	return &ruled{t, s, ops}
+}
+
+func (r *ruled) login(user string) redis.Conn {
+	conn, err := redis.Dial("tcp", r.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+	require.NoError(r, err)
+	r.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// must sends a command that the connection's user may run.
+func (r *ruled) must(conn redis.Conn, command string, args ...any) {
+	r.T.Helper()
+	_, err := conn.Do(command, args...)
+	require.NoError(r, err)
+}
+
+// look runs verify as the operator, and f once within the window.
+func (r *ruled) look(trusted []string, f func()) verify.Certificate {
+	r.T.Helper()
+	return within(r.T, r.ops, verify.Options{Window: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted}, f)
+}
+
 // TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
 // and the new services under a user of their own. No MONITOR runs.
 func TestRulesInPlaceOfMonitor(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~lock:*", "+@all")
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
-	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
-	login := func(user string) redis.Conn {
-		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	fleet, old := login("go"), login("old")
+	s := newRuled(t, "~lock:*")
+	fleet, old, admin := s.login("go"), s.login("old"), s.login("old")
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
-	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	admin := login("old")
 	look := func(trusted []string, f func()) verify.Certificate {
 		t.Helper()
-		for range mostTries {
-			done := false
-			c, err := verify.Run(context.Background(), ops, verify.Options{
-				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted,
-				Progress: func(left time.Duration, _ int) {
-					if !done && left > 0 {
-						done = true
-						s.Do("SETNX", "cache:a", "1")
-						_, err := fleet.Do("SET", "lock:a", "token", "NX", "PX", 1)
-						require.NoError(t, err)
-						f()
-					}
-				},
-			})
-			require.NoError(t, err)
-			if done {
-				return c
-			}
-		}
-		t.Fatal("no look within the window")
-		return verify.Certificate{}
+		return s.look(trusted, func() {
+			s.Do("SETNX", "cache:a", "1")
+			s.must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
+			f()
+		})
 	}
 	nothing := func() {}
 	assert.Equal(t, []string{"commands"}, open(look([]string{"go"}, nothing)), "user old may write lock keys")
-	_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
-	require.NoError(t, err)
+	s.must(admin, "ACL", "SETUSER", "old", "resetkeys", "~cache:*")
 	assert.Equal(t, []string{"commands"}, open(look(nil, nothing)), "nobody said what user go is")
 	c := look([]string{"go"}, nothing)
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 
 	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
-	gone := login("gone")
+	gone := s.login("gone")
 	s.Do("ACL", "SETUSER", "gone", "off")
 	c = look([]string{"go"}, func() {
-		_, err := gone.Do("SETNX", "lock:b", "1")
-		require.NoError(t, err, "a user that is off keeps its connections")
-		_, err = gone.Do("DEL", "lock:b")
-		require.NoError(t, err)
+		s.must(gone, "SETNX", "lock:b", "1") // a user that is off keeps its connections
+		s.must(gone, "DEL", "lock:b")
 	})
 	assert.Equal(t, []string{"commands"}, open(c), c.Why)
 	s.Do("CLIENT", "KILL", "USER", "gone")
@@ -87,14 +94,10 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 	})
 	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
 	c = look([]string{"go"}, func() {
-		_, err := admin.Do("ACL", "SETUSER", "old", "~lock:*")
-		require.NoError(t, err)
-		_, err = old.Do("SETNX", "lock:b", "1")
-		require.NoError(t, err)
-		_, err = old.Do("DEL", "lock:b")
-		require.NoError(t, err)
-		_, err = admin.Do("ACL", "SETUSER", "old", "resetkeys", "~cache:*")
-		require.NoError(t, err)
+		s.must(admin, "ACL", "SETUSER", "old", "~lock:*")
+		s.must(old, "SETNX", "lock:b", "1")
+		s.must(old, "DEL", "lock:b")
+		s.must(admin, "ACL", "SETUSER", "old", "resetkeys", "~cache:*")
 	})
 	assert.Equal(t, []string{"commands"}, open(c), "rules that changed exclude nothing")
 }
@@ -104,47 +107,17 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 // SET with NX is denied and seen.
 func TestFenceInPlaceOfMonitor(t *testing.T) {
 	ctx := context.Background()
-	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "go", "on", ">pw", "~*", "&*", "+@all")
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
-	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
-	login := func(user string) redis.Conn {
-		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	fleet, old, admin := login("go"), login("old"), login("go")
-	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	must := func(conn redis.Conn, command string, args ...any) {
-		t.Helper()
-		_, err := conn.Do(command, args...)
-		require.NoError(t, err)
-	}
+	s := newRuled(t, "~*", "&*")
+	s.Do("ACL", "SETUSER", "old", "&*")
+	fleet, old, admin := s.login("go"), s.login("old"), s.login("go")
 	look := func(f func()) verify.Certificate {
 		t.Helper()
-		for range mostTries {
-			done := false
-			c, err := verify.Run(ctx, ops, verify.Options{
-				Window: 400 * time.Millisecond, Longest: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: []string{"go"},
-				Progress: func(left time.Duration, _ int) {
-					if !done && left > 0 {
-						done = true
-						must(old, "SETNX", "cache:a", "1")
-						must(old, "SET", "cache:b", "1")
-						must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
-						f()
-					}
-				},
-			})
-			require.NoError(t, err)
-			if done {
-				return c
-			}
-		}
-		t.Fatal("no look within the window")
-		return verify.Certificate{}
+		return s.look([]string{"go"}, func() {
+			s.must(old, "SETNX", "cache:a", "1")
+			s.must(old, "SET", "cache:b", "1")
+			s.must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
+			f()
+		})
 	}
 	nothing := func() {}
 	put := func(o fence.Options) {
@@ -175,7 +148,7 @@ func TestFenceInPlaceOfMonitor(t *testing.T) {
 	})
 	assert.Equal(t, verify.NoneSeen, c.Verdict, "denied on another key: %s", c.Why)
 	put(fence.Options{Remove: true})
-	must(old, "SET", "other:b", "1")
+	s.must(old, "SET", "other:b", "1")
 }
 
 // TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.

@@ -248,6 +248,12 @@ func during(t *testing.T, s *redistest.Server, o verify.Options, f func()) verif
 	t.Helper()
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
+	return within(t, end, o, f)
+}
+
+// within is during for a server's URL.
+func within(t *testing.T, end *endpoint.Endpoint, o verify.Options, f func()) verify.Certificate {
+	t.Helper()
 	if o.Window == 0 {
 		o.Window = 500 * time.Millisecond
 	}

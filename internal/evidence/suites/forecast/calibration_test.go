@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -58,7 +58,7 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 			shortest = min(shortest, m.lease)
 		}
 	}
-	if _, err := redistest.InStage(server.Pool(), compat.Bridge, dialect, shortest); err != nil {
+	if _, err := redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest); err != nil {
 		t.Fatal(err)
 	}
 	end, err := endpoint.Parse(server.URL(), endpoint.TLSFiles{})

@@ -21,7 +21,7 @@ import (
 const late = 5 * time.Second
 
 // over waits until the holder's context has ended, and returns its cause.
-func over(t *testing.T, k lock) error {
+func over(t *testing.T, k lockmigrate.Lock) error {
 	t.Helper()
 	select {
 	case <-k.Context().Done():
@@ -420,8 +420,8 @@ func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 				t.Cleanup(func() { _ = taken.Close() })
 			}
 			ended := make(chan error, 2)
-			for _, acquire := range []func(context.Context, string) (lock, error){
-				l.acquire, func(ctx context.Context, _ string) (lock, error) { return l.try(ctx) },
+			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){
+				l.acquire, func(ctx context.Context, _ string) (lockmigrate.Lock, error) { return l.try(ctx) },
 			} {
 				go func() {
 					_, err := acquire(context.Background(), key)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // client is one process of a sequence.
@@ -48,7 +47,7 @@ func (c *client) openLocker() error {
 		pools = append(pools, pool)
 	}
 	t := c.terms
-	t.observer = lockmigrate.ObserverFunc(c.observe)
+	t.observer = c.observe
 	l, err := c.kind.open(pools, t)
 	c.locker = l
 	return err
@@ -61,13 +60,13 @@ func (c *client) closeLocker() {
 	for _, p := range c.pools {
 		_ = p.Close()
 	}
-	if took := time.Since(start); took > returnsIn+c.site.late.most() {
+	if took := time.Since(start); took > returnsIn+c.site.late.Most() {
 		c.fail("client %d: Close took %v", c.id, took)
 	}
 	if l := c.lock; l != nil {
 		select {
 		case <-l.ctx.Done():
-		case <-time.After(slack + c.site.late.most()):
+		case <-time.After(slack + c.site.late.Most()):
 			if c.kind.renews {
 				c.fail("client %d: the Locker is closed and its holder's context goes on", c.id)
 			} else if end := l.end(); c.now() < end {
@@ -77,7 +76,7 @@ func (c *client) closeLocker() {
 		c.drop(l)
 	}
 	for i, route := range c.routes {
-		if !eventually(time.Second+c.site.late.most(), func() bool { return route.Open() == 0 }) {
+		if !eventually(time.Second+c.site.late.Most(), func() bool { return route.Open() == 0 }) {
 			c.fail("client %d: %d connections to server %d are open after Close", c.id, route.Open(), i)
 		}
 	}
@@ -218,7 +217,7 @@ func (c *client) rights(rules string) error { return c.run.rights(rules) }
 func (c *client) context(s step, long time.Duration) (context.Context, context.CancelFunc) {
 	ctx := context.Background()
 	if c.kind.owners {
-		ctx = modern.WithOwner(ctx, "client"+strconv.Itoa(c.id))
+		ctx = lockmigrate.WithOwner(ctx, "client"+strconv.Itoa(c.id))
 	}
 	if s.early {
 		return context.WithTimeout(ctx, s.d)
@@ -229,7 +228,7 @@ func (c *client) context(s step, long time.Duration) (context.Context, context.C
 // back looks that a call came back in time after its context.
 func (c *client) back(what string, ctx context.Context, start time.Time) {
 	deadline, _ := ctx.Deadline()
-	if late := time.Since(deadline); late > returnsIn+c.site.late.most() {
+	if late := time.Since(deadline); late > returnsIn+c.site.late.Most() {
 		c.fail("client %d: %s came back %v after its context, %v after it began", c.id, what, late, time.Since(start))
 	}
 }
@@ -240,7 +239,7 @@ func (c *client) take(s step) {
 	}
 	ctx, cancel := c.context(s, time.Second)
 	defer cancel()
-	var k lock
+	var k lockmigrate.Lock
 	var err error
 	start := time.Now()
 	if s.do == try {

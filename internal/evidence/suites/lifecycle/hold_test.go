@@ -15,7 +15,7 @@ import (
 type one struct {
 	c         *client
 	ctx       context.Context
-	lock      lock
+	lock      lockmigrate.Lock
 	span      time.Duration
 	good      atomic.Int64  // when it was acquired or extended last, in the run's nanoseconds
 	releasing atomic.Bool   // a release was begun
@@ -23,7 +23,7 @@ type one struct {
 }
 
 // holds notes that the client holds the lock, looks that nobody else does, and watches its deadline.
-func (c *client) holds(k lock, ctx context.Context) *one {
+func (c *client) holds(k lockmigrate.Lock, ctx context.Context) *one {
 	l := &one{c: c, lock: k, ctx: ctx, span: c.terms.ttl, over: make(chan struct{})}
 	l.good.Store(int64(c.now()))
 	c.last.Store(l)
@@ -52,13 +52,13 @@ func (l *one) certain() time.Duration {
 	if told, ok := l.lock.(interface{ Expiry() time.Time }); ok {
 		return told.Expiry().Sub(l.c.began)
 	}
-	return l.end() - 2*l.c.terms.reply - l.c.site.late.most()
+	return l.end() - 2*l.c.terms.reply - l.c.site.late.Most()
 }
 
 // watch sees to it that the holder's context is over by its deadline.
 func (l *one) watch() {
 	for {
-		bound := l.end() + slack + l.c.site.late.most()
+		bound := l.end() + slack + l.c.site.late.Most()
 		select {
 		case <-l.ctx.Done():
 			return
@@ -66,7 +66,7 @@ func (l *one) watch() {
 			return
 		case <-time.After(max(bound-l.c.now(), time.Millisecond)):
 		}
-		if l.ctx.Err() == nil && l.c.now() > l.end()+slack+l.c.site.late.most() {
+		if l.ctx.Err() == nil && l.c.now() > l.end()+slack+l.c.site.late.Most() {
 			l.c.fail("client %d: the lock was good until %v, and its context goes on at %v", l.c.id, l.end(), l.c.now())
 			return
 		}

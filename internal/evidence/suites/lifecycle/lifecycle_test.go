@@ -88,7 +88,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{memory: 3, crowds: make(chan struct{}, 8)}
+	s := &site{memory: 3, crowds: make(chan struct{}, 8), late: redistest.NewLateness(t)}
 	for range s.memory + 1 {
 		server := redistest.Real(t, "--maxclients", "10000")
 		s.servers = append(s.servers, server)
@@ -98,10 +98,6 @@ func newSite(t *testing.T) *site {
 		t.Cleanup(func() { _ = pool.Close() })
 		s.admin = append(s.admin, pool)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	measured := make(chan struct{})
-	go func() { s.late.measure(ctx); close(measured) }()
-	t.Cleanup(func() { cancel(); <-measured })
 	return s
 }
 
@@ -116,7 +112,7 @@ func (s *site) all(t *testing.T, k kind, first uint64, n int) int {
 			break
 		}
 		places <- struct{}{}
-		for s.late.most() > 40*time.Millisecond && len(places) > 4 { // more would only make all of them late
+		for s.late.Most() > 40*time.Millisecond && len(places) > 4 { // more would only make all of them late
 			time.Sleep(5 * time.Millisecond)
 		}
 		open.Go(func() {
@@ -206,9 +202,9 @@ func (r *run) turnOf(c *client) bool {
 	start := time.Now()
 	bound := func() time.Duration {
 		if !r.rough && !r.unsettled() { // nothing may be on the server, so that the TTL is no reason to wait
-			return r.terms.ttl/2 + r.site.late.most()
+			return r.terms.ttl/2 + r.site.late.Most()
 		}
-		return r.terms.ttl + freeWait + r.site.late.most()
+		return r.terms.ttl + freeWait + r.site.late.Most()
 	}
 	for !c.turn(bound(), 0) {
 		if took := time.Since(start); took > bound() {
@@ -253,7 +249,7 @@ func (r *run) end() {
 		count := func(k lockmigrate.EventKind) int64 { return c.observed[k].Load() }
 		began := count(lockmigrate.EventAcquired)
 		// A lock whose release stayed without an answer ends at its deadline at the latest.
-		if !eventually(r.terms.ttl+slack+r.site.late.most(), func() bool {
+		if !eventually(r.terms.ttl+slack+r.site.late.Most(), func() bool {
 			return began == count(lockmigrate.EventReleased)+count(lockmigrate.EventLost)
 		}) {
 			r.fail("client %d: the observer was told of %d acquisitions, %d releases and %d losses", c.id, began,
@@ -265,7 +261,7 @@ func (r *run) end() {
 		bound += r.terms.ttl
 	}
 	r.clean("the end", bound, func() bool { return false })
-	bound += r.terms.ttl + r.site.late.most() // a quorum is released when most servers say so; what is on the others ends with the TTL
+	bound += r.terms.ttl + r.site.late.Most() // a quorum is released when most servers say so; what is on the others ends with the TTL
 	if !eventually(bound, func() bool { return r.gone(1) }) {
 		r.fail("%v after that there is still %s", bound, r.left())
 	}
@@ -285,7 +281,7 @@ func (r *run) end() {
 // clean waits until most servers have nothing of a lock, or something may stay, and tells whether that was so within the bound
 // and the lateness of timers.
 func (r *run) clean(after string, bound time.Duration, mayStay func() bool) bool {
-	bound += r.site.late.most()
+	bound += r.site.late.Most()
 	if eventually(bound, func() bool { return mayStay() || r.gone(len(r.pools)/2+1) }) {
 		return true
 	}

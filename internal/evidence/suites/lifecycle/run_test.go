@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -28,7 +27,7 @@ type site struct {
 	servers []*redistest.Server
 	admin   []*redis.Pool
 	memory  int // which server runs out of memory; only strict sequences that know of it run there
-	late    lateness
+	late    *redistest.Lateness
 	crowds  chan struct{} // bounds how many sequences have a crowd at the key at once
 
 	mu  sync.Mutex
@@ -148,24 +147,4 @@ func eventually(bound time.Duration, yes func() bool) bool {
 			return false
 		}
 	}
-}
-
-// lateness is how late timers are on this machine at present.
-type lateness struct{ recent [64]atomic.Int64 }
-
-func (l *lateness) measure(ctx context.Context) {
-	for i := 0; ctx.Err() == nil; i++ {
-		start := time.Now()
-		time.Sleep(20 * time.Millisecond)
-		l.recent[i%len(l.recent)].Store(int64(time.Since(start) - 20*time.Millisecond))
-	}
-}
-
-// most is twice the most of the last second and a bit.
-func (l *lateness) most() time.Duration {
-	most := int64(0)
-	for i := range l.recent {
-		most = max(most, l.recent[i].Load())
-	}
-	return time.Duration(2 * most)
 }

@@ -63,7 +63,7 @@ func (s *site) run(members []holders.Member, turns int, kills []int, victims ...
 	s.Helper()
 	next := 1
 	return holders.Fleet{
-		T: s.T, Server: s.book, Key: "lock:fleet", Turns: turns, Kills: kills, Hold: 2 * time.Millisecond, Limit: 2 * time.Minute, Members: members,
+		T: s.T, Server: s.book, Key: "lock:fleet", Turns: turns, Kills: kills, Hold: 5 * time.Millisecond, Limit: 2 * time.Minute, Members: members,
 		Meanwhile: func(n int) {
 			if n%20 == 0 && len(kills) > 0 {
 				s.noLockWithoutTTL()

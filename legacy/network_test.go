@@ -1,0 +1,182 @@
+package legacy_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+)
+
+func TestLostReplies(t *testing.T) {
+	past := ms(time.Now().Add(-time.Hour))
+	for _, c := range []struct {
+		name    string
+		dialect legacy.Dialect
+		before  string // on the key at the start
+		fates   map[int]redistest.Fate
+		want    error // nil: acquired
+		sent    string
+	}{
+		{"SETNX arrives, its reply does not, numbers", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX GET"},
+		{"SETNX arrives, its reply does not, own values", legacy.JedisUUID, "", map[int]redistest.Fate{0: redistest.LosesReply},
+			nil, "SETNX GET"},
+		{"SETNX never arrives", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
+		{"SETNX is lost twice", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
+			legacy.ErrNotAcquired, "SETNX GET SETNX GET"},
+		{"GETSET arrives, its reply does not", legacy.RedisPyFloat, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX GET GETSET GET"},
+		{"GETSET never arrives", legacy.JedisMS, past, map[int]redistest.Fate{2: redistest.LosesCommand}, legacy.ErrNotAcquired, "SETNX GET GETSET GET"},
+		{"EXEC arrives, its reply does not", legacy.ServiceStack, past, map[int]redistest.Fate{3: redistest.LosesReply},
+			legacy.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				if c.before != "" {
+					s.Do("SET", key, c.before)
+				}
+				pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate { return c.fates[n] }}
+				lock, err := newLocker(t, pool, legacy.Options{Dialect: c.dialect, Lease: time.Minute}).TryAcquire(t.Context(), key)
+				assert.Equal(t, c.sent, pool.Commands())
+				if c.want == nil {
+					require.NoError(t, err)
+					assert.Equal(t, lock.Token(), s.Value(key))
+					return
+				}
+				require.ErrorIs(t, err, c.want)
+				var detail *legacy.Error
+				require.ErrorAs(t, err, &detail)
+				if errors.Is(err, legacy.ErrUnknownOutcome) {
+					at, ok := c.dialect.Expires(s.Value(key))
+					require.True(t, ok)
+					assert.WithinDuration(t, at, detail.Until, time.Microsecond, "says until when the key may stay taken")
+				}
+			})
+		})
+	}
+}
+
+func TestLostRelease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, fate := range []redistest.Fate{redistest.LosesReply, redistest.LosesCommand} {
+			pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate {
+				if n == 1 {
+					return fate
+				}
+				return redistest.Passes
+			}}
+			lock, err := newLocker(t, pool, legacy.Options{}).TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			assert.NoError(t, lock.Release(t.Context()), pool.Commands())
+			assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		}
+	})
+}
+
+// The caller leaves while SETNX is under way; the lock that arrives is given back.
+func TestCancelledAcquireLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		sent, proceed := make(chan struct{}), make(chan struct{})
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
+			if n == 0 {
+				close(sent)
+				<-proceed
+			}
+		}}
+		locker, err := legacy.New(pool, legacy.Options{})
+		require.NoError(t, err)
+		go func() {
+			<-sent
+			cancel()
+		}()
+		_, err = locker.TryAcquire(ctx, key)
+		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, context.Canceled)
+		close(proceed)
+		locker.Close()
+		assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		assert.Contains(t, pool.Commands(), "SETNX EVALSHA")
+	})
+}
+
+// A reply that takes longer than the lease brings no lock.
+func TestLateReplyIsNoLock(t *testing.T) {
+	const lease = 200 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
+			if n == 0 {
+				time.Sleep(lease + 50*time.Millisecond) // the network
+			}
+		}}
+		_, err := newLocker(t, pool, legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
+		assert.ErrorIs(t, err, legacy.ErrLost)
+		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
+	})
+}
+
+// redsync over redigo came back after 3 s, with success, from a context of 200 ms.
+func TestContextIsHonouredWhileTheServerIsPaused(t *testing.T) {
+	s := redistest.Real(t)
+	s.Do("CLIENT", "PAUSE", 1000, "ALL")
+	locker, err := legacy.New(s.Pool(), legacy.Options{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	late, start := redistest.NewLateness(t), time.Now()
+	_, err = locker.Acquire(ctx, key)
+	assert.Less(t, time.Since(start), 500*time.Millisecond+late.Most())
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	locker.Close()
+	assert.EqualValues(t, 0, s.Do("EXISTS", key), "the SETNX that arrived late was undone")
+}
+
+func TestBadServers(t *testing.T) {
+	t.Run("unreachable", func(t *testing.T) {
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", "127.0.0.1:1")
+		}}
+		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "connection refused")
+		assert.NotErrorIs(t, err, legacy.ErrNotAcquired, "nobody else holds it, as far as we know")
+	})
+	t.Run("read-only replica", func(t *testing.T) {
+		s := redistest.Real(t, "--replicaof", "127.0.0.1", "1")
+		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "READONLY")
+	})
+	t.Run("no password", func(t *testing.T) {
+		s := redistest.Real(t, "--requirepass", "secret")
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) }}
+		t.Cleanup(func() { _ = pool.Close() })
+		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "NOAUTH")
+	})
+	t.Run("no right to SETNX", func(t *testing.T) {
+		s := redistest.Real(t)
+		s.Do("ACL", "SETUSER", "default", "-setnx")
+		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
+		assert.ErrorContains(t, err, "NOPERM")
+	})
+}
+
+// Options.Wait bounds an Acquire also where the server does not answer.
+func TestWaitBoundsASilentServer(t *testing.T) {
+	s := redistest.Real(t)
+	l, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute, Wait: 200 * time.Millisecond, ReplyTimeout: 20 * time.Second})
+	require.NoError(t, err)
+	thaw := s.Freeze()
+	start := time.Now()
+	_, err = l.Acquire(t.Context(), "orders")
+	assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+	assert.Less(t, time.Since(start), 10*time.Second)
+	thaw()
+	l.Close()
+}
