@@ -34,7 +34,7 @@ type Lock interface {
 
 	// Renew extends the lease to its full length from now. Lockers that renew by themselves do not need it: call it to be sure
 	// before a step that must not be done twice. ErrLost means that the lock is not ours any more, or that the reply came after
-	// Expiry. After any other error it is held as before, until its Expiry.
+	// Expiry. ErrReleased means that Release was called. After any other error it is held as before, until its Expiry.
 	Renew(ctx context.Context) error
 
 	// Release gives the lock back. ErrLost means that it was lost before; what still is ours, such as the guard of a displaced

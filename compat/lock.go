@@ -96,7 +96,13 @@ func (k *kept) Acquired(driver.Outcome) {
 
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, (*lock)(k).hold().renewal(k.locker.gate.boundNow())
+	l := k.locker
+	if k.legacy != nil { // it writes a time
+		if err := l.clock.Sync(ctx); err != nil {
+			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
+		}
+	}
+	m := (*lock)(k).hold().renewal(l.gate.boundNow())
 	settle := func(o driver.Outcome) {
 		(*lock)(k).hold().renewed(m)
 		k.hear(o.Step.Verdict, m)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
@@ -145,6 +146,10 @@ func (f *stageFlags) measured() (why []string, err error) {
 	p, err := openProfile(f.profile)
 	if err != nil {
 		return nil, err
+	}
+	if key, some := glob.Uncovered(stages.UnescapeAll(p.Match), stages.UnescapeAll(f.match)); some {
+		return nil, inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
+			"%s says nothing of the keys %s: it is about %s", f.profile, stages.Escape(key), shownPatterns(stages.UnescapeAll(p.Match)))
 	}
 	old, err := p.OldClients()
 	if err != nil && (f.dialect == "" || f.shortest == 0 || f.lag == 0 || f.delay == 0) {

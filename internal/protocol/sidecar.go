@@ -51,7 +51,7 @@ type SidecarCall struct {
 	Now    Instant       // the sidecar's clock, which is the client's
 	Until  Instant       // when the client takes Text for expired, on that clock; 0: never
 	Owes   time.Duration // for how long a DEL is expected; 0: none will come
-	Once   bool          // the same text again is the same attempt
+	Once   bool          // no two clients write this text, so the same text again is the same attempt
 	Free   bool          // a free key settles too
 	Settle time.Duration
 	Plain  bool // SidecarTake: the text itself is the token. SidecarDel: a key without a grant of ours is deleted, within NotAfter
@@ -131,7 +131,6 @@ func (s *Sidecar) SetNXPX(now Instant, key, text string, ttl time.Duration) Comm
 	c := s.command(SidecarTake, now, key)
 	c.Value, c.TTL, c.Grace = "=", ttl, -1
 	c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Until, c.Sidecar.Owes, c.Sidecar.Plain = FormSet, text, now.Add(ttl), 2*ttl, true
-	c.Sidecar.Once = true
 	return c
 }
 
@@ -220,7 +219,9 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	call.Form, call.Text = form, text
 	c.Value, c.Grace, c.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
-	call.Owes, call.Once = 2*c.TTL, d == nil || d.Unique
+	call.Owes = 2 * c.TTL
+	// Only an expiry can be known to be one client's: a text without a time may be a flag, or the name of a host or process.
+	call.Once = d != nil && d.Unique && call.Until != 0
 	if d != nil {
 		c.Claim = 3 * cmp.Or(s.Poll, d.Poll)
 		if d.Release == ReleaseNever {

@@ -73,6 +73,7 @@ local function held(code, wait, seen)
   if owner == value then redis.pcall('DEL', guard) end -- of an earlier sending; we leave nothing behind
   local ticket, before
   if waits then ticket, before = join(queue, queue_ttl, entry, stood) end -- what has become of the queue must not matter
+  if waits and not ticket and string.find(before.err, 'READONLY', 1, true) then return before end -- but it is at another server
   return {code, ticket and before or 0, wait, seen, ticket or 0}
 end
 if owner and owner ~= value then

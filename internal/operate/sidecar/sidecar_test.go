@@ -213,6 +213,47 @@ func TestGetSet(t *testing.T) {
 	assert.NotContains(t, reply, uuid, "another owner loses")
 }
 
+// Two clients of one service write the same text: a flag, the name of their host, or the time that stands for no end. One of them has the lock.
+func TestOneTextOfTwoClients(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		for _, c := range []struct{ dialect, refused, taken, command, args string }{
+			{sidecar.DialectNone, "0", "1", "SETNX", "1"},
+			{sidecar.DialectNone, "nil", "OK", "SET", "host-7 NX"},
+			{"redispy-float", "0", "1", "SETNX", "2147483649.0"},
+			{"redispy-float", "0", "1", "SETNX", "1"},
+			{"jedis-ms", "nil", "OK", "SET", "1 NX PX 30000"},
+			{sidecar.DialectNone, "nil", "OK", "SET", "1 EX 30 NX"},
+		} {
+			t.Run(strings.Join([]string{stage.String(), c.dialect, c.command, c.args}, " "), func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, stage, "jedis-ms")
+				s := b.sidecar("one", c.dialect, func(o *sidecar.Options) { o.Hold = -1 })
+				args := []any{"lock:s"}
+				for _, word := range strings.Fields(c.args) {
+					args = append(args, word)
+				}
+				holds, wants := b.client(s), b.client(s)
+				says(t, holds, c.taken, c.command, args...)
+				says(t, wants, c.refused, c.command, args...)
+				says(t, holds, "1", "DEL", "lock:s")
+				says(t, wants, c.taken, c.command, args...)
+				says(t, holds, c.refused, c.command, args...)
+			})
+		}
+	}
+}
+
+// A token lock of one service has run out, and a client without a sidecar has the key, with the same text.
+func TestOneTextOfTwoServices(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	says(t, c, "OK", "SET", "lock:s", "1", "NX", "PX", "50")
+	redistest.Await(t, "the end of the lease", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:s") == int64(0) })
+	b.redis.Do("SET", "lock:s", "1", "NX", "PX", "30000")
+	says(t, c, "nil", "SET", "lock:s", "1", "NX", "PX", "30000")
+}
+
 // A service that writes no expiry: its lock is renewed while it is connected, and released in a transaction.
 func TestUUID(t *testing.T) {
 	b := newBed(t, stages.Bridge, "jedis-ms")

@@ -119,6 +119,24 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestNoRenewalAfterARelease: a release that failed is tried again at any moment. A renewal must not say until then that the lock is held.
+func TestNoRenewalAfterARelease(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
+		k := s.hold()
+		held := k.Context()
+		s.server.Do("ACL", "SETUSER", user, "-del") // a renewal needs none
+		err := k.Release(s.Context())
+		require.Error(s, err)
+		require.NotErrorIs(s, err, lockmigrate.ErrLost)
+		assert.ErrorIs(s, k.Renew(s.Context()), lockmigrate.ErrReleased)
+		s.server.Do("ACL", "SETUSER", user, "+del")
+		redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+		assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
+		s.leavesNothing(s.T)
+		s.balanced()
+	})
+}
+
 // slowLoading are a server's options that keep its data, and have it load four thousand keys for two seconds.
 var slowLoading = []string{
 	"--user", user, "on", ">secret", "~*", "&*", "+@all", // a restart forgets what ACL SETUSER has set
