@@ -59,6 +59,10 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		given <- err
 	}()
 	<-second
+	redistest.Await(t, "the server counts two", 5*time.Second, func() bool { // they go over connections of their own
+		counts, err := redis.Strings(s.Do("HVALS", key), nil)
+		return err == nil && len(counts) == 1 && counts[0] == "2"
+	})
 	released := make(chan error, 1)
 	go func() { released <- first.Release(t.Context()) }()
 	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return made.Count() == 1 })

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // The list of the keys that the service may hold is on the server too: a hash from a key to an entry. So the process that follows looks after
@@ -103,7 +106,31 @@ func (s *Sidecar) list(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.ReplyTimeout)
 	defer cancel()
+	s.lookLast(last)
 	_ = s.write(last)
+}
+
+// lookLast takes the keys off the list of which nothing is held: a sidecar that ends leaves no more than its service's locks.
+func (s *Sidecar) lookLast(ctx context.Context) {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	rules := protocol.Sidecar{Name: s.opts.Name}
+	for _, key := range s.keys.due(time.Now().Add(24 * time.Hour)) {
+		command := rules.Keep(protocol.InstantOf(time.Now()), key, false)
+		command.NotAfter = s.order.Load().notAfter
+		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
+		if reply.Kind != protocol.Integer || ctx.Err() != nil {
+			return
+		}
+		s.keys.mu.Lock()
+		if w := s.keys.all[key]; w != nil && reply.Int == protocol.KeepNothing {
+			s.keys.forget(s, key, w)
+		}
+		s.keys.mu.Unlock()
+	}
 }
 
 func (s *Sidecar) readAgain() {

@@ -38,8 +38,10 @@ func TestTheNextSidecarKeepsLocks(t *testing.T) {
 	says(t, b.client(b.sidecar("two", sidecar.DialectNone)), "0", "SETNX", "lock:k", "another")
 	c := b.client(s)
 	says(t, c, "some uuid", "GET", "lock:k")
-	says(t, c, "1", "DEL", "lock:k")
 	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
+	says(t, c, "1", "DEL", "lock:k")
+	s.stop()
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", sidecar.ListKey("orders", "one")), "nothing is held, and nothing is left")
 }
 
 // The service has ended its connections before its sidecar ends: the next one does not keep its lock, unless a service is connected.

@@ -41,7 +41,7 @@ func TestLosersLeaveNothingForEver(t *testing.T) {
 // TestBreath: after a release the guard keeps bridge clients off for a moment, where an old client may take the key for expired.
 func TestBreath(t *testing.T) {
 	for dialect, wanted := range map[string]string{
-		"redispy-float": "PEXPIRE 5", "redis-objects": "PEXPIRE 5", "sec-pid-thread": "PEXPIRE 5",
+		"redispy-float": "SET breath PX 5", "redis-objects": "SET breath PX 5", "sec-pid-thread": "SET breath PX 5",
 		"jedis-ms": "DEL", "jedis-uuid": "DEL", "redis-doc": "DEL", "jboot": "DEL",
 	} {
 		t.Run(dialect, func(t *testing.T) {

@@ -56,6 +56,7 @@ type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
 	Heir                         string        // the path by which the next process takes the listener over
+	KeepFor                      time.Duration
 }
 
 // memberLease is for how long a sidecar may lock without a report.
@@ -72,7 +73,7 @@ func serve(text string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
 	s, err := sidecar.New(ctx, sidecar.Options{
-		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, Log: log,
+		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, KeepFor: c.KeepFor, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
 	})
 	if err != nil {
@@ -101,6 +102,7 @@ type site struct {
 	server, book *redistest.Server
 	store        *stages.Store
 	lease        time.Duration // that the services write
+	keepFor      time.Duration // of their sidecars
 }
 
 func newSite(t *testing.T, stage stages.Stage) *site {
@@ -133,7 +135,7 @@ func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
 func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	p := &process{site: s, line: command{Redis: upstream, Listen: l.Addr().String(), Name: name, Dialect: dialect, Offset: offset}}
+	p := &process{site: s, line: command{Redis: upstream, Listen: l.Addr().String(), Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor}}
 	_ = l.Close()
 	p.start()
 	s.Cleanup(p.kill)
