@@ -47,9 +47,10 @@ func TestForecastFailovers(t *testing.T) {
 		becomes session.Scheme
 		skews   []float64
 		told    bool
+		hours   time.Duration // for some two hundred double holds
 	}{
-		{"old", session.Legacy, []float64{0, 0, 0}, false}, {"apart", session.Legacy, []float64{0, 15_000, 0}, false},
-		{"bridge", session.Bridge, []float64{0, 0, 0}, true}, {"modern", session.Modern, []float64{0, 0, 0}, true}, {"sidecar", session.Sidecar, []float64{0, 0, 0}, false},
+		{"old", session.Legacy, []float64{0, 0, 0}, false, 120}, {"apart", session.Legacy, []float64{0, 15_000, 0}, false, 120},
+		{"bridge", session.Bridge, []float64{0, 0, 0}, true, 120}, {"modern", session.Modern, []float64{0, 0, 0}, true, 300}, {"sidecar", session.Sidecar, []float64{0, 0, 0}, false, 300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := fleetOf(failing(c.skews...))
@@ -59,10 +60,10 @@ func TestForecastFailovers(t *testing.T) {
 			require.NoError(t, o.defaults())
 			made := o.overthrown(&g, 1)
 			each := sum(made.causes[:])
-			found, times := waited(&g, o.Failovers, 120*time.Hour)
+			found, times := waited(&g, o.Failovers, c.hours*time.Hour)
 			waiting := float64(found.N) / float64(times)
 			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[blame.Failover])/float64(times))
-			require.Greater(t, found.N, 40)
+			require.Greater(t, found.N, 120)
 			assert.InEpsilon(t, waiting, each, 0.3)
 			if !c.told {
 				assert.Zero(t, made.told)
@@ -71,6 +72,25 @@ func TestForecastFailovers(t *testing.T) {
 			assert.InEpsilon(t, float64(found.Told[blame.Failover])/float64(times), made.told, 0.3)
 		})
 	}
+}
+
+// TestForecastAnyName: what a client is called changes no number. A blank in a name was taken for the end of a waiter's channel.
+func TestForecastAnyName(t *testing.T) {
+	measures(t)
+	var each []float64
+	for _, name := range []string{"java-2", "java 2 -\n{x}"} {
+		p := failing(0, 0, 0)
+		p.Clients[1].Name = name
+		f, err := fleetOf(p)
+		require.NoError(t, err)
+		g := stage{becomes: session.Modern, share: 1}.of(f, nil)[0]
+		o := Options{Draws: 20, Commands: 1, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
+		require.NoError(t, o.defaults())
+		made := o.overthrown(&g, 1)
+		each = append(each, sum(made.causes[:]))
+	}
+	assert.Positive(t, each[0])
+	assert.Equal(t, each[0], each[1])
 }
 
 // TestForecastFailoversInTheSpan: the forecast has as many double holds as failovers bring, at every stage, and the interval has the chance

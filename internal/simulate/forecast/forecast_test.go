@@ -207,19 +207,6 @@ func TestForecastDrift(t *testing.T) {
 	assert.Less(t, made(t, p, Options{Draws: 20, Commands: 1, Today: true}).Stages[0].Count.Mean, 0.01)
 }
 
-// TestForecastAnyName: what a client is called changes no number. A blank in a name was taken for the end of a waiter's channel.
-func TestForecastAnyName(t *testing.T) {
-	measures(t)
-	o := Options{Draws: 20, Commands: 1, Span: time.Hour, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 5 * time.Second}}
-	p := observed(0, 7000, 0)
-	plain := made(t, p, o)
-	p.Clients[1].Name = "java 2 -\n{x}"
-	odd := made(t, p, o)
-	for n, s := range plain.Stages {
-		assert.Equal(t, s.Count, odd.Stages[n].Count, s.Name)
-	}
-}
-
 // TestSameNumbers: the same profile, seed and options give the same forecast, and another seed another one.
 func TestSameNumbers(t *testing.T) {
 	o := Options{Draws: 20, Commands: 1, Today: true, Seed: 3}
