@@ -1,5 +1,5 @@
-// Package lockmigrate is the vocabulary that the lock packages share: what can go wrong with a lock,
-// and where its connections come from.
+// Package lockmigrate is the vocabulary that the lock packages share: what a lock is, what can go wrong with it, who is told, and
+// where connections come from.
 //
 // The locks themselves are in three packages of one shape:
 //

@@ -7,25 +7,17 @@ import (
 	"time"
 )
 
-// Observer is told what happens to locks. Observe is called on the goroutine that it happens on. It must be quick, must not block
+// Observer is told what happens to locks. It is called on the goroutine that it happens on. It must be quick, must not block
 // and must not call back into the lock; any goroutine may call it.
-type Observer interface {
-	Observe(Event)
-}
-
-// ObserverFunc makes an Observer of a function.
-type ObserverFunc func(Event)
-
-// Observe calls the function.
-func (f ObserverFunc) Observe(e Event) { f(e) }
+type Observer func(Event)
 
 // Observers tells several of them, in order.
 func Observers(all ...Observer) Observer {
-	return ObserverFunc(func(e Event) {
+	return func(e Event) {
 		for _, o := range all {
-			o.Observe(e)
+			o(e)
 		}
-	})
+	}
 }
 
 // EventKind says what happened.
@@ -115,11 +107,11 @@ type Event struct {
 
 // LogTo returns an observer that writes to a logger: losses and failures as warnings, changes of mode
 // as information, everything else for debugging. It looks at the level before it builds anything.
-func LogTo(logger *slog.Logger) Observer { return logObserver{logger} }
+func LogTo(logger *slog.Logger) Observer {
+	return func(e Event) { log(logger, e) }
+}
 
-type logObserver struct{ logger *slog.Logger }
-
-func (o logObserver) Observe(e Event) {
+func log(logger *slog.Logger, e Event) {
 	level := slog.LevelDebug
 	switch e.Kind {
 	case EventLost, EventFailed:
@@ -128,7 +120,7 @@ func (o logObserver) Observe(e Event) {
 		level = slog.LevelInfo
 	}
 	ctx := context.Background()
-	if !o.logger.Enabled(ctx, level) {
+	if !logger.Enabled(ctx, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 8)
@@ -162,5 +154,5 @@ func (o logObserver) Observe(e Event) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("err", e.Err))
 	}
-	o.logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
+	logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
 }

@@ -229,38 +229,43 @@ func (c *blpopClient) Acquire(ctx context.Context, key string) (func() error, er
 	}, nil
 }
 
-type legacyClient struct {
-	pool   *redis.Pool
-	locker *legacy.Locker
+// lockClient is a library whose locks have a Release.
+type lockClient[L interface{ Release(context.Context) error }] struct {
+	acquire func(ctx context.Context, key string) (L, error)
+	ends    []func() error
 }
 
-func openLegacy(addr string) (client, error) {
-	pool := poolFor(addr)
-	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
-	return &legacyClient{pool, locker}, err
+// clientOf makes a client of the way in which a library acquires, and of what ends it.
+func clientOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error), ends ...func() error) client {
+	return &lockClient[L]{acquire, ends}
 }
 
-func (c *legacyClient) Close() { c.locker.Close(); _ = c.pool.Close() }
-
-func (c *legacyClient) Pair(ctx context.Context, key string) error {
-	lock, err := c.locker.Acquire(ctx, key)
+func (c *lockClient[L]) Pair(ctx context.Context, key string) error {
+	lock, err := c.acquire(ctx, key)
 	if err != nil {
 		return err
 	}
 	return lock.Release(ctx)
 }
 
-func (c *legacyClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	lock, err := c.locker.Acquire(ctx, key)
+func (c *lockClient[L]) Acquire(ctx context.Context, key string) (func() error, error) {
+	lock, err := c.acquire(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
 }
 
-type modernClient struct {
-	pool   *redis.Pool
-	locker *modern.Locker
+func (c *lockClient[L]) Close() {
+	for _, end := range c.ends {
+		_ = end()
+	}
+}
+
+func openLegacy(addr string) (client, error) {
+	pool := poolFor(addr)
+	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
+	return clientOf(locker.Acquire, locker.Close, pool.Close), err
 }
 
 func openModern(addr string) (client, error) {
@@ -277,52 +282,11 @@ func openUnfair(addr string) (client, error) {
 
 func openModernWith(pool *redis.Pool, opts modern.Options) (client, error) {
 	locker, err := modern.New(pool, opts)
-	return &modernClient{pool, locker}, err
-}
-
-func (c *modernClient) Close() { c.locker.Close(); _ = c.pool.Close() }
-
-func (c *modernClient) Pair(ctx context.Context, key string) error {
-	lock, err := c.locker.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lock.Release(ctx)
-}
-
-func (c *modernClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	lock, err := c.locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
-}
-
-type compatClient struct {
-	pool   *redis.Pool
-	locker *compat.Locker
+	return clientOf(locker.Acquire, locker.Close, pool.Close), err
 }
 
 func openCompat(addr string) (client, error) {
 	pool := quietPool(addr)
 	locker, err := compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
-	return &compatClient{pool, locker}, err
-}
-
-func (c *compatClient) Close() { c.locker.Close(); _ = c.pool.Close() }
-
-func (c *compatClient) Pair(ctx context.Context, key string) error {
-	lock, err := c.locker.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lock.Release(ctx)
-}
-
-func (c *compatClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	lock, err := c.locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
+	return clientOf(locker.Acquire, locker.Close, pool.Close), err
 }

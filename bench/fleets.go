@@ -183,8 +183,8 @@ func (h *had) wait(p float64) int64 {
 
 // member is a client: it takes the key, and gives it back.
 type member interface {
-	acquire(ctx context.Context, key string) (release func() error, err error)
-	close()
+	Acquire(ctx context.Context, key string) (release func() error, err error)
+	Close()
 }
 
 // oldMember is jedis-lock 1.0.0's algorithm.
@@ -198,7 +198,7 @@ const (
 	oldLease = time.Minute
 )
 
-func (o *oldMember) acquire(ctx context.Context, key string) (func() error, error) {
+func (o *oldMember) Acquire(ctx context.Context, key string) (func() error, error) {
 	for ctx.Err() == nil {
 		mine := strconv.FormatInt(time.Now().Add(oldLease).UnixMilli()+1, 10)
 		won, err := o.set(key, mine)
@@ -228,23 +228,7 @@ func (o *oldMember) set(key, value string) (bool, error) {
 	return reply != nil, err
 }
 
-func (o *oldMember) close() { _ = o.conn.Close() }
-
-// goMember is a Locker of package compat.
-type goMember struct {
-	locker *compat.Locker
-	pool   io.Closer
-}
-
-func (g *goMember) acquire(ctx context.Context, key string) (func() error, error) {
-	lock, err := g.locker.Acquire(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
-}
-
-func (g *goMember) close() { _, _ = g.locker.Close(), g.pool.Close() }
+func (o *oldMember) Close() { _ = o.conn.Close() }
 
 func (h *harness) member(old bool) (member, error) {
 	if old {
@@ -265,7 +249,7 @@ func (h *harness) member(old bool) (member, error) {
 		return nil, err
 	}
 	locker, err := compat.New(pool, compat.Options{Lease: oldLease, ShortestLease: oldLease})
-	return &goMember{locker, pool.(io.Closer)}, err
+	return clientOf(locker.Acquire, locker.Close, pool.(io.Closer).Close), err
 }
 
 // play lets a fleet work. Go clients are old ones too, or at stage bridge. It is an error when two were inside.
@@ -292,13 +276,13 @@ func (h *harness) play(f fleet, bridge bool, lasts time.Duration) (*[2]had, erro
 		rng := rand.New(rand.NewPCG(1, uint64(i)))
 		about := func(d time.Duration) time.Duration { return d/2 + time.Duration(rng.Int64N(int64(d)+1)) }
 		all.Go(func() {
-			defer m.close()
+			defer m.Close()
 			turns := 0
 			defer func() { got[kind].leaves(turns) }()
 			time.Sleep(about(oldPoll))
 			for {
 				began := time.Now()
-				release, err := m.acquire(ctx, key)
+				release, err := m.Acquire(ctx, key)
 				if ctx.Err() != nil {
 					if err == nil {
 						_ = release()
@@ -348,9 +332,9 @@ func (h *harness) arrivals(f fleet, n int) error {
 		}
 		rng := rand.New(rand.NewPCG(2, uint64(i)))
 		all.Go(func() {
-			defer m.close()
+			defer m.Close()
 			for ctx.Err() == nil {
-				release, err := m.acquire(ctx, key)
+				release, err := m.Acquire(ctx, key)
 				if err != nil {
 					continue
 				}
@@ -364,12 +348,12 @@ func (h *harness) arrivals(f fleet, n int) error {
 	if err != nil {
 		return err
 	}
-	defer old.close()
+	defer old.Close()
 	var first had
 	for range n {
 		time.Sleep(3*time.Second + rand.N(time.Second)) // long enough to be forgotten
 		began := time.Now()
-		release, err := old.acquire(ctx, key)
+		release, err := old.Acquire(ctx, key)
 		if err != nil {
 			return err
 		}

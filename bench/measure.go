@@ -29,7 +29,6 @@ type scenario struct {
 	fits  func(c contestant) bool
 	once  bool // in the first round only
 	apart bool // each contestant has a server of its own, and all run at once: what counts is no time
-	aside bool // only where it is asked for by name
 	specs func(p Plan) []Spec
 }
 
@@ -145,7 +144,7 @@ func measure(p Plan, say func(string)) (Results, error) {
 func (p Plan) slices() int { return max(int(p.Stretch/(25*time.Millisecond)), 1) }
 
 func (p Plan) covers(sc scenario) bool {
-	return len(p.Only) == 0 && !sc.aside || slices.Contains(p.Only, sc.name)
+	return len(p.Only) == 0 || slices.Contains(p.Only, sc.name)
 }
 
 func (p Plan) has(c contestant) bool {

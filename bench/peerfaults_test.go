@@ -25,6 +25,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -66,7 +67,7 @@ func openModernPeer(t *testing.T, addr string, ttl time.Duration) locks {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { locker.Close(); _ = pool.Close() })
-	wrap := func(lock *modern.Lock, err error) (held, error) {
+	wrap := func(lock lockmigrate.Lock, err error) (held, error) {
 		if err != nil {
 			return held{}, err
 		}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
 // server is a redis-server of this run.
@@ -130,25 +134,21 @@ type usage struct {
 
 // info asks a server, over a connection that is in its own figures: one read and one command.
 func info(conn redis.Conn) (usage, error) {
-	text, err := redis.String(conn.Do("INFO"))
+	fields, err := endpoint.Info(context.Background(), conn)
 	if err != nil {
 		return usage{}, err
 	}
-	values := map[string]float64{}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			if f, err := strconv.ParseFloat(value, 64); err == nil {
-				values[name] = f
-			}
-		}
-	}
-	if _, ok := values["total_reads_processed"]; !ok {
+	if _, ok := fields["total_reads_processed"]; !ok {
 		return usage{}, errors.New("INFO knows no total_reads_processed: redis-server 6.2 or newer is needed")
 	}
+	value := func(name string) float64 {
+		f, _ := strconv.ParseFloat(fields[name], 64)
+		return f
+	}
 	return usage{
-		cpu:      time.Duration((values["used_cpu_sys"] + values["used_cpu_user"]) * 1e9),
-		commands: int(values["total_commands_processed"]), reads: int(values["total_reads_processed"]),
-		clients: int(values["connected_clients"]),
+		cpu:      time.Duration((value("used_cpu_sys") + value("used_cpu_user")) * 1e9),
+		commands: int(value("total_commands_processed")), reads: int(value("total_reads_processed")),
+		clients: int(value("connected_clients")),
 	}, nil
 }
 
@@ -158,13 +158,8 @@ func (u usage) since(v usage) usage {
 }
 
 func serverVersion(conn redis.Conn) string {
-	text, _ := redis.String(conn.Do("INFO", "server"))
-	for line := range strings.Lines(text) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
-			return v
-		}
-	}
-	return "unknown"
+	fields, _ := endpoint.Info(context.Background(), conn, "server")
+	return cmp.Or(fields["redis_version"], "unknown")
 }
 
 // versionOfServer asks the program, for reports.

@@ -16,7 +16,7 @@ import (
 )
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
-func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+func (l *Locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	m, reply := &k.bridge.acquire, protocol.Reply{}
 	settled := false
 	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
@@ -46,13 +46,13 @@ func (l *Locker) attemptBridge(ctx context.Context, k *Lock, over waiting.Runner
 }
 
 // prepare makes the machine that takes the lock, with a value that is nobody else's.
-func (l *Locker) prepare(k *Lock) {
+func (l *Locker) prepare(k *lock) {
 	o := k.permit.opts
 	rules, names := o.rules(), protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
-		Dialect: rules, Key: k.key, Guard: names.Guard, Value: newValue(&l.random, rules),
+		Dialect: rules, Key: k.key, Guard: names.Guard, Value: l.random.BridgeValue(rules),
 		TTL: o.TTL, Grace: o.ClockLag + o.CommandDelay, Settle: o.CommandDelay, NotAfter: k.permit.notAfter,
 	}
 	if k.permit.stage == stages.Modern {
@@ -82,7 +82,7 @@ const (
 )
 
 // concluded turns the verdict of an attempt into a lock or an error.
-func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (look, error) {
+func (l *Locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (look, error) {
 	m, p := &k.bridge.acquire, &k.permit
 	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
 		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
@@ -96,7 +96,7 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		}
 	}
 	seen, wait := m.Seen()
-	failure := &Error{Op: "acquire", Key: m.Key, Kind: ErrNotAcquired}
+	failure := &lockmigrate.Error{Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrNotAcquired}
 	switch o.Step.Verdict {
 	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
 		failure.Note = "the reply came after the TTL"
@@ -108,21 +108,21 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 		}
 	case protocol.Foreign:
 		busy()
-		failure.Kind, failure.Value = ErrForeignFormat, seen
+		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen
 		failure.Note = "it counts as held and is never taken over; see `lockmigrate scan` and `lockmigrate sweep`"
 		if _, bridge := m.Dialect.BridgeNumber(seen); bridge {
 			failure.Note = "a bridge value that has lost its TTL; `lockmigrate sweep` gives it one"
 		}
 	case protocol.Ghost:
 		busy()
-		failure.Kind, failure.Value = ErrForeignFormat, seen
+		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen
 		failure.Note = "a ghost: a legacy client outside of the namespace has left an expired value; `lockmigrate sweep` removes it"
 		if ends, ok := m.Dialect.ExpiresAt(seen); ok {
 			failure.Note = fmt.Sprintf("a ghost, expired since %s: a legacy client outside of the namespace has left it; `lockmigrate sweep` removes it",
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
+		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
 		return look{left: l.giveBackLater(k, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.opts.poll
@@ -141,10 +141,10 @@ func (l *Locker) concluded(k *Lock, o driver.Outcome, began protocol.Instant) (l
 }
 
 // failed is the error of a server that refused, or could not be asked.
-func failed(key string, cause error) *Error {
-	e := &Error{Op: "acquire", Key: key, Cause: cause}
+func failed(key string, cause error) *lockmigrate.Error {
+	e := &lockmigrate.Error{Op: "acquire", Key: key, Cause: cause}
 	if isLate(cause) {
-		e.Kind = ErrStage
+		e.Kind = lockmigrate.ErrStage
 	}
 	return e
 }
@@ -153,7 +153,7 @@ func failed(key string, cause error) *Error {
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
 // giveBackLater is giveBack in the background.
-func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
+func (l *Locker) giveBackLater(k *lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
 	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
@@ -166,7 +166,7 @@ func (l *Locker) giveBackLater(k *Lock, began protocol.Instant) *leftover {
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
 // replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
 // run out.
-func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
+func (l *Locker) giveBack(k *lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
 	entry, stood := m.Entries()
 	if !m.Holds() && entry == "" {
@@ -196,14 +196,14 @@ func (l *Locker) giveBack(k *Lock, began protocol.Instant) bool {
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
 func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
-	l.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &Error{
-		Op: "acquire", Key: key, Kind: ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
+	l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &lockmigrate.Error{
+		Op: "acquire", Key: key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
 	}})
 }
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
 // look again.
-func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+func (l *Locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	key, p, o := k.key, &k.permit, k.permit.opts
 	if err := l.clock.Sync(ctx); err != nil {
 		p.leave()
@@ -214,7 +214,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 	}
 	if now := l.clock.Now(); now.Before(firstExpiry) {
 		p.leave()
-		return look{}, &Error{Op: "acquire", Key: key, Kind: ErrStage, Cause: &cannotRun{errOldClock}}
+		return look{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
 		Dialect: o.rules(), Key: key, Owner: random.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
@@ -245,10 +245,10 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *Lock, over waiting.Runner
 		return look{}, nil
 	case protocol.Foreign:
 		p.leave()
-		failure.Kind, failure.Value = ErrForeignFormat, seen
+		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen
 		failure.Note = "dialect " + m.Dialect.Name + " cannot read it and never takes it over"
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
+		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
 		p.leaveAt(l.conns.Clock.At(began.Add(o.longest())))
 		return look{left: &leftover{until: failure.Until}}, failure

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -24,7 +25,7 @@ import (
 // WaitGroup, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
 	const callers, keys = 8, 4
-	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
+	for _, stage := range []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageModern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			t.Parallel()
 			for range redistest.Rounds(4, 15) {
@@ -32,7 +33,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				seen := &redistest.Told{}
 				// The embedded server's time stands still: what a TTL or a claim would end stays. None is over before the test.
 				l := newLocker(t, s, quick(inStage(t, s, stage), func(o *compat.Options) {
-					o.Observer, o.Yield, o.TTL, o.Lease, o.ReplyTimeout = seen, -1, 2*time.Minute, 2*time.Minute, time.Minute
+					o.Observer, o.Yield, o.TTL, o.Lease, o.ReplyTimeout = seen.Observe, -1, 2*time.Minute, 2*time.Minute, time.Minute
 				}))
 				var all sync.WaitGroup
 				var over atomic.Bool
@@ -42,7 +43,7 @@ func TestCloseBesideCallers(t *testing.T) {
 							key := strconv.Itoa(rand.IntN(keys))
 							ctx, cancel := context.WithTimeout(t.Context(), rand.N(4*time.Millisecond))
 							k, err := l.Acquire(ctx, key)
-							if errors.Is(err, compat.ErrUnknownOutcome) {
+							if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 								seen.Note(key)
 							}
 							if err == nil {
@@ -74,8 +75,8 @@ func TestCloseBesideCallers(t *testing.T) {
 
 // Close ends every wait at once, and no waiter leaves its place in the queue behind.
 func TestCloseEndsWaits(t *testing.T) {
-	for name, stage := range map[string]compat.Stage{
-		"legacy": compat.Legacy, "bridge": compat.Bridge, "modern": compat.Modern, "untracked": compat.Bridge,
+	for name, stage := range map[string]lockmigrate.Stage{
+		"legacy": lockmigrate.StageLegacy, "bridge": lockmigrate.StageBridge, "modern": lockmigrate.StageModern, "untracked": lockmigrate.StageBridge,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,7 +136,7 @@ func closed(t testing.TB, ended <-chan error) {
 	select {
 	case err := <-ended:
 		require.ErrorIs(t, err, lifetime.ErrClosed)
-		assert.NotErrorIs(t, err, compat.ErrNotAcquired)
+		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	case <-time.After(20 * time.Second):
 		t.Fatal("it waits on after Close")
 	}

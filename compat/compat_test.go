@@ -38,9 +38,9 @@ func quick(change ...func(*compat.Options)) compat.Options {
 }
 
 // inStage changes options to those of a stage: bridge needs no namespace.
-func inStage(t testing.TB, s *redistest.Server, stage compat.Stage) func(*compat.Options) {
+func inStage(t testing.TB, s *redistest.Server, stage lockmigrate.Stage) func(*compat.Options) {
 	t.Helper()
-	if stage == compat.Bridge {
+	if stage == lockmigrate.StageBridge {
 		return func(*compat.Options) {}
 	}
 	return func(o *compat.Options) {
@@ -71,7 +71,7 @@ func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) *compat.Locke
 	return l
 }
 
-func acquire(t testing.TB, l *compat.Locker, key string) *compat.Lock {
+func acquire(t testing.TB, l *compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -82,7 +82,7 @@ func acquire(t testing.TB, l *compat.Locker, key string) *compat.Lock {
 	return k
 }
 
-func release(t testing.TB, k *compat.Lock) {
+func release(t testing.TB, k lockmigrate.Lock) {
 	t.Helper()
 	if err := k.Release(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatalf("release: %v", err)
@@ -90,7 +90,7 @@ func release(t testing.TB, k *compat.Lock) {
 }
 
 // lost waits until the holder has been told, and returns how long that took.
-func lost(t testing.TB, k *compat.Lock, within time.Duration) time.Duration {
+func lost(t testing.TB, k lockmigrate.Lock, within time.Duration) time.Duration {
 	t.Helper()
 	start := time.Now()
 	select {
@@ -98,13 +98,13 @@ func lost(t testing.TB, k *compat.Lock, within time.Duration) time.Duration {
 	case <-time.After(within):
 		t.Fatalf("the holder was not told within %v", within)
 	}
-	if cause := context.Cause(k.Context()); !errors.Is(cause, compat.ErrLost) {
+	if cause := context.Cause(k.Context()); !errors.Is(cause, lockmigrate.ErrLost) {
 		t.Fatalf("the holder's context ended with %v", cause)
 	}
 	return time.Since(start)
 }
 
-var stagesOf = []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern}
+var stagesOf = []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageModern}
 
 // TestOneHolderInEveryStage (G1): whatever neighbours hold and want a key, one has it.
 func TestOneHolderInEveryStage(t *testing.T) {
@@ -119,18 +119,18 @@ func TestOneHolderInEveryStage(t *testing.T) {
 					if k.Stage() != a || k.Key() != key || s.Value(key) != k.Token() {
 						t.Errorf("stage %v, key %q, the key holds %q, the token is %q", k.Stage(), k.Key(), s.Value(key), k.Token())
 					}
-					if _, err := second.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+					if _, err := second.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 						t.Errorf("a second holder beside the first: %v", err)
 					}
 					release(t, k)
-					if err := k.Release(t.Context()); !errors.Is(err, compat.ErrReleased) {
+					if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrReleased) {
 						t.Errorf("a second release: %v", err)
 					}
-					if cause := context.Cause(k.Context()); !errors.Is(cause, compat.ErrReleased) {
+					if cause := context.Cause(k.Context()); !errors.Is(cause, lockmigrate.ErrReleased) {
 						t.Errorf("the context ended with %v", cause)
 					}
 					k = acquire(t, second, key)
-					if (k.Fence() > 0) != (b != compat.Legacy) {
+					if (k.Fence() > 0) != (b != lockmigrate.StageLegacy) {
 						t.Errorf("fence %d in stage %v", k.Fence(), b)
 					}
 					release(t, k)
@@ -149,7 +149,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		var last atomic.Int64
-		for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Bridge, compat.Bridge} {
+		for _, stage := range []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageBridge, lockmigrate.StageBridge} {
 			l := newLocker(t, s, quick(inStage(t, s, stage)))
 			for range 4 {
 				all.Go(func() {
@@ -177,7 +177,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		s.Do("SET", "orders", time.Now().Add(-50*time.Millisecond).UnixMilli())
-		if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+		if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("taken within the grace: %v", err)
 		}
 		start := time.Now()
@@ -193,7 +193,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 func TestForeignValuesAreHeld(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
-		modern := newLocker(t, s, quick(inStage(t, s, compat.Modern)))
+		modern := newLocker(t, s, quick(inStage(t, s, lockmigrate.StageModern)))
 		cases := map[string]struct {
 			locker *compat.Locker
 			note   string
@@ -205,14 +205,14 @@ func TestForeignValuesAreHeld(t *testing.T) {
 		for value, c := range cases {
 			s.Do("SET", "orders", value)
 			_, err := c.locker.TryAcquire(t.Context(), "orders")
-			var e *compat.Error
-			if !errors.Is(err, compat.ErrForeignFormat) || !errors.As(err, &e) || e.Value != value || !strings.Contains(e.Error(), c.note) {
+			var e *lockmigrate.Error
+			if !errors.Is(err, lockmigrate.ErrForeignFormat) || !errors.As(err, &e) || e.Value != value || !strings.Contains(e.Error(), c.note) {
 				t.Errorf("%s: %v", value, err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			_, err = c.locker.Acquire(ctx, "orders")
 			cancel()
-			if !errors.Is(err, compat.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			if !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: a cancelled wait ended with %v", value, err)
 			}
 			if s.Value("orders") != value {
@@ -243,12 +243,12 @@ func TestDoHoldsAndGivesBack(t *testing.T) {
 		err := l.Do(t.Context(), "orders", func(ctx context.Context) error {
 			s.Do("SET", "orders", time.Now().Add(time.Minute).UnixMilli())
 			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), compat.ErrLost) {
+			if !errors.Is(context.Cause(ctx), lockmigrate.ErrLost) {
 				t.Errorf("the work's context ended with %v", context.Cause(ctx))
 			}
 			return nil
 		})
-		if !errors.Is(err, compat.ErrLost) {
+		if !errors.Is(err, lockmigrate.ErrLost) {
 			t.Errorf("Do beside a displacing value: %v", err)
 		}
 	})
@@ -271,7 +271,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("came back after %v, as if it had settled to the end", took)
 		}
-		if !errors.Is(err, compat.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time") {
+		if !errors.Is(err, lockmigrate.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time") {
 			t.Errorf("cancelled while settling: %v", err)
 		}
 		l.Close() // waits for what is given back
@@ -286,7 +286,7 @@ func TestMaxHoldEndsALock(t *testing.T) {
 		l := newLocker(t, s, quick(func(o *compat.Options) { o.MaxHold = 150 * time.Millisecond }))
 		k := acquire(t, l, "orders")
 		lost(t, k, 2*time.Second)
-		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
+		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
 			t.Errorf("release after MaxHold: %v", err)
 		}
 		if s.Value("orders") != "" {
@@ -297,13 +297,13 @@ func TestMaxHoldEndsALock(t *testing.T) {
 
 func TestEveryDialect(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, d := range legacy.Dialects() {
+		for _, d := range protocol.Dialects() {
 			t.Run(d.String(), func(t *testing.T) {
 				key := "orders:" + d.String()
 				rules, _ := protocol.Rules(d)
 				o := quick(func(o *compat.Options) { o.Dialect = d; o.Lease = 5 * time.Second })
 				bridge := newLocker(t, s, o)
-				inStage(t, s, compat.Legacy)(&o)
+				inStage(t, s, lockmigrate.StageLegacy)(&o)
 				old := newLocker(t, s, o)
 				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: d, Lease: 5 * time.Second})
 				if err != nil {
@@ -315,7 +315,7 @@ func TestEveryDialect(t *testing.T) {
 						t.Errorf("%s reads the token %q as expiring at %v (%v)", d, k.Token(), ends, ok)
 					}
 				}
-				if _, err := plain.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+				if _, err := plain.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 					t.Errorf("a legacy client beside a bridge holder: %v", err)
 				}
 				release(t, k)
@@ -326,7 +326,7 @@ func TestEveryDialect(t *testing.T) {
 				}
 				breathe()
 				k = acquire(t, old, key)
-				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) || errors.Is(err, compat.ErrForeignFormat) {
+				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) {
 					t.Errorf("a bridge client beside a legacy holder: %v", err)
 				}
 				if err := k.Renew(t.Context()); err != nil {
@@ -431,11 +431,11 @@ func TestObserverHearsALocksLife(t *testing.T) {
 		var mu sync.Mutex
 		var heard []string
 		l := newLocker(t, s, quick(func(o *compat.Options) {
-			o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			o.Observer = func(e lockmigrate.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				heard = append(heard, strings.TrimSpace(e.Kind.String()+" "+e.Note))
-			})
+			}
 		}))
 		hears := func(what string) {
 			t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -84,7 +85,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 		}
 	}
 	letGo()
-	if err := <-done; err != nil && !errors.Is(err, compat.ErrStage) { // that late it is refused
+	if err := <-done; err != nil && !errors.Is(err, lockmigrate.ErrStage) { // that late it is refused
 		t.Error(err)
 	}
 	await(t, "the member follows", follows)

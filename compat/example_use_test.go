@@ -51,20 +51,20 @@ func Example_errors() {
 	}
 
 	report := func(err error) {
-		var e *compat.Error
+		var e *lockmigrate.Error
 		switch {
 		case err == nil:
 			fmt.Println("the work is done, and the lock was ours throughout")
-		case errors.Is(err, compat.ErrLost): // the work may have run beside another holder
+		case errors.Is(err, lockmigrate.ErrLost): // the work may have run beside another holder
 			fmt.Println("check the order by hand:", errors.Is(err, context.Canceled)) // err has what the work returned, too
-		case errors.Is(err, compat.ErrForeignFormat) && errors.As(err, &e): // a client of another kind is on the key;
+		case errors.Is(err, lockmigrate.ErrForeignFormat) && errors.As(err, &e): // a client of another kind is on the key;
 			// asked before ErrNotAcquired, which it may be as well
 			fmt.Println("tell the operator what is on", e.Key) // err says what it is
-		case errors.Is(err, compat.ErrNotAcquired): // another holder was inside for as long as we waited
+		case errors.Is(err, lockmigrate.ErrNotAcquired): // another holder was inside for as long as we waited
 			fmt.Println("try again later:", err)
-		case errors.Is(err, compat.ErrUnknownOutcome) && errors.As(err, &e): // no reply; the key may stay taken until then
+		case errors.Is(err, lockmigrate.ErrUnknownOutcome) && errors.As(err, &e): // no reply; the key may stay taken until then
 			fmt.Println("nobody may get the lock before", e.Until)
-		case errors.Is(err, compat.ErrStage): // no such namespace, or options that do not fit its record
+		case errors.Is(err, lockmigrate.ErrStage): // no such namespace, or options that do not fit its record
 			fmt.Println("correct the configuration:", err)
 		default:
 			fmt.Println("Redis, the network, or the work itself:", err)
@@ -102,7 +102,7 @@ func Example_namespace() {
 	locker, err := compat.New(pool, compat.Options{
 		Namespace: "orders",
 		Member:    "billing 1.4", // the name in `lockmigrate stage`
-		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) { // quick, and from any goroutine
+		Observer: func(e lockmigrate.Event) { // quick, and from any goroutine
 			mu.Lock()
 			defer mu.Unlock()
 			switch e.Kind {
@@ -113,7 +113,7 @@ func Example_namespace() {
 			case lockmigrate.EventAcquired:
 				fmt.Println("acquired", e.Key)
 			}
-		}),
+		},
 	})
 	if err != nil {
 		panic(err)

@@ -13,6 +13,12 @@ func (l *Locker) Tune(renewEvery, poll time.Duration) *Locker {
 	return l
 }
 
+// MeasureAlways has the server's clock read before each use. Call it before the first attempt.
+func (l *Locker) MeasureAlways() *Locker {
+	l.clock.Refresh = time.Nanosecond
+	return l
+}
+
 // ShortenMemberLease makes the leases of members that join from now on no longer than that; undo ends it.
 func ShortenMemberLease(d time.Duration) (undo func()) {
 	before := longestMemberLease

@@ -13,9 +13,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Lock is a lock that we hold, or held. It is renewed and released in the way it was taken, whatever
+// lock is a lock that we hold, or held. It is renewed and released in the way it was taken, whatever
 // the stage is by then.
-type Lock struct {
+type lock struct {
 	life   lifetime.Life
 	locker *Locker
 	permit permit
@@ -30,18 +30,16 @@ type Lock struct {
 	tookOver bool  // an expired legacy value
 }
 
-var _ lockmigrate.Held = (*Lock)(nil)
-
 // newLock prepares an attempt.
-func (l *Locker) newLock(ctx context.Context, key string) *Lock {
-	k := &Lock{locker: l, key: key}
+func (l *Locker) newLock(ctx context.Context, key string) *lock {
+	k := &lock{locker: l, key: key}
 	k.life.Init(&l.conns.Lives, (*kept)(k), ctx)
 	return k
 }
 
 // begin sets the lease. began and until are counted from before the command that set the key was sent, or from before the
 // last question when it was handed over, so that the local deadline is never later than the server's.
-func (k *Lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
+func (k *lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
 	k.permit.acquired()
@@ -54,49 +52,23 @@ func (k *Lock) begin(fence int64, tookOver bool, began, until protocol.Instant) 
 }
 
 // hold is how the lock was taken.
-func (k *Lock) hold() hold {
+func (k *lock) hold() hold {
 	if k.legacy != nil {
 		return k.legacy
 	}
 	return &k.bridge
 }
 
-// Key returns the lock's key.
-func (k *Lock) Key() string { return k.key }
+// The methods of lockmigrate.Lock.
 
-// Token returns what we wrote on the key: nobody else's value in the stages Bridge and Modern.
-func (k *Lock) Token() string {
-	return k.hold().value()
-}
-
-// Fence returns the fencing token: larger than every earlier holder's in the stages Bridge and Modern. With it a store can refuse
-// the writes of a holder that was overtaken. That holds while the server keeps the counter; docs/guarantees.md says what holds
-// when it has lost it. 0 in stage Legacy, whose other clients draw none, and without Options.FenceTTL.
-func (k *Lock) Fence() int64 { return k.fence }
-
-// Stage returns the stage in which the lock was taken.
-func (k *Lock) Stage() Stage { return k.permit.stage }
-
-// Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
-// deadline of this process's monotonic clock, counted from before the last successful command was sent.
-func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
-
-// Context returns a context with the values of the one that acquired the lock. It ends with the lease or when the lock turns out
-// to be lost: its cause matches ErrLost. At a release it ends with ErrReleased. A release that failed changes nothing about that.
-func (k *Lock) Context() context.Context { return k.life.Context() }
-
-// Renew extends the lock by a full TTL, or Lease in stage Legacy, from now. The Locker does that by itself; call it to be sure
-// before a step that must not be done twice. ErrLost means one of three things: the lock is not ours any more; another value
-// stands on the key; the reply came after Expiry. After any other error the lock is held as before.
-func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
-
-// Release gives the lock back. ErrLost means that the lock was lost before; what still was ours, the guard of a displaced holder,
-// is given back nevertheless. After another error the Locker tries again in the background until Expiry, with pauses of 50 ms to 1
-// s; it may be called again too, and the first call after the lock was given back returns nil. What cannot be released ends with
-// the TTL, or with the lease, and so does the holder's context.
-//
-// When ctx ends before the reply, or has ended before, the release goes on in the background.
-func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+func (k *lock) Key() string                       { return k.key }
+func (k *lock) Token() string                     { return k.hold().value() }
+func (k *lock) Fence() int64                      { return k.fence }
+func (k *lock) Stage() lockmigrate.Stage          { return k.permit.stage }
+func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
+func (k *lock) Context() context.Context          { return k.life.Context() }
+func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
+func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
 
 // seenBy is what a machine has found on the key in our place.
 func seenBy(m protocol.Machine) string {
@@ -108,10 +80,10 @@ func seenBy(m protocol.Machine) string {
 
 // leaveAtDeadline lets the permit last until the deadline or the release: a displaced holder keeps its
 // guard for as long as it may still be at work.
-func (k *Lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.life.Lease.Until())) }
+func (k *lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.life.Lease.Until())) }
 
-// kept is what the life of a lock and the renewer see of a Lock.
-type kept Lock
+// kept is what the life of a lock and the renewer see of a lock.
+type kept lock
 
 // Key implements lifetime.Kind.
 func (k *kept) Key() string { return k.key }
@@ -119,14 +91,20 @@ func (k *kept) Key() string { return k.key }
 // Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
 func (k *kept) Acquired(driver.Outcome) {
 	defer k.locker.conns.Background.End()
-	k.locker.giveBack((*Lock)(k), k.locker.conns.Clock.Now())
+	k.locker.giveBack((*lock)(k), k.locker.conns.Clock.Now())
 }
 
 // Renew implements lifetime.Kind.
 func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, (*Lock)(k).hold().renewal(k.locker.gate.boundNow())
+	l := k.locker
+	if k.legacy != nil { // it writes a time
+		if err := l.clock.Sync(ctx); err != nil {
+			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
+		}
+	}
+	m := (*lock)(k).hold().renewal(l.gate.boundNow())
 	settle := func(o driver.Outcome) {
-		(*Lock)(k).hold().renewed(m)
+		(*lock)(k).hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
 	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
@@ -141,7 +119,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, (*Lock)(k).hold().release()
+	l, m := k.locker, (*lock)(k).hold().release()
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
@@ -167,7 +145,7 @@ func (k *kept) hear(v protocol.Verdict, m protocol.Machine) {
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *Error) {
+func (k *kept) Explain(e *lockmigrate.Error) {
 	switch {
 	case e.Reason == lockmigrate.ReasonDisplaced:
 		if heard := k.heard.Load(); heard != nil {
@@ -176,19 +154,19 @@ func (k *kept) Explain(e *Error) {
 		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.
 		e.Note = "displaced: another client came in after a stale DEL, or overwrote the key; it holds " + fmt.Sprintf("%.120q", e.Value)
 	case e.Kind == nil && isLate(e.Cause):
-		e.Kind = ErrStage
+		e.Kind = lockmigrate.ErrStage
 	}
 }
 
 // Ended implements lifetime.Kind.
-func (k *kept) Ended(lost *Error) {
+func (k *kept) Ended(lost *lockmigrate.Error) {
 	switch {
 	case lost == nil:
 	case lost.Reason == lockmigrate.ReasonDeadline:
 		// The server's TTL ends no earlier, and nothing of ours renews it any more.
 		k.permit.leave()
 	case lost.Reason != lockmigrate.ReasonClosed:
-		(*Lock)(k).leaveAtDeadline()
+		(*lock)(k).leaveAtDeadline()
 	}
 }
 
@@ -197,12 +175,12 @@ func (k *kept) Gone() { k.permit.leave() }
 
 // Renewal implements renewal.Held: the command that the machine begins with.
 func (k *kept) Renewal() protocol.Command {
-	return (*Lock)(k).hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
+	return (*lock)(k).hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
 }
 
 // Heard implements renewal.Held: what the machine makes of the reply.
 func (k *kept) Heard(reply protocol.Reply) renewal.Answer {
-	m := (*Lock)(k).hold().renewal(0)
+	m := (*lock)(k).hold().renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)

@@ -49,7 +49,7 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
-		l.gate.fix(Bridge)
+		l.gate.fix(stages.Bridge)
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
@@ -78,7 +78,7 @@ func (l *Locker) Close() error {
 // error matches ErrStage and the context's cause.
 func (l *Locker) Ready(ctx context.Context) error {
 	refused := func(err error) error {
-		return &Error{Op: "join", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
+		return &lockmigrate.Error{Op: "join", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
 	}
 	for {
 		changed := l.gate.wait()
@@ -99,10 +99,10 @@ func (l *Locker) Ready(ctx context.Context) error {
 
 // Stage returns the stage that an Acquire would run now, and its epoch, 0 without a Namespace. ErrStage
 // says why none would.
-func (l *Locker) Stage() (Stage, int64, error) {
+func (l *Locker) Stage() (lockmigrate.Stage, int64, error) {
 	stage, epoch, err := l.gate.stage()
 	if err != nil {
-		err = &Error{Op: "stage", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}
+		err = &lockmigrate.Error{Op: "stage", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
 	}
 	return stage, epoch, err
 }
@@ -112,14 +112,13 @@ func (l *Locker) Waiting() lockmigrate.Mode { return l.conns.Hub.Mode() }
 
 // TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
 // Bridge and Modern; after a takeover it includes the time to settle.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	began := l.conns.Clock.Now()
 	lock, err := l.tryAcquire(ctx, key)
-	l.acquired(key, lock, began, false, err)
-	return lock, err
+	return l.acquired(key, lock, began, false, err)
 }
 
-func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
+func (l *Locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	if key == "" {
 		return nil, failed(key, lifetime.ErrEmptyKey)
 	}
@@ -136,14 +135,13 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*Lock, error) {
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the stage that stands at the
 // time. A connection that breaks, or a server that is away for a while, does not end a wait; one that the first attempt meets is
 // its error.
-func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	began := l.conns.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
-	l.acquired(key, lock, began, queued, err)
-	return lock, err
+	return l.acquired(key, lock, began, queued, err)
 }
 
-func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bool, err error) {
+func (l *Locker) acquire(ctx context.Context, key string) (lock *lock, queued bool, err error) {
 	if key == "" {
 		return nil, false, failed(key, lifetime.ErrEmptyKey)
 	}
@@ -197,7 +195,7 @@ func (l *Locker) acquire(ctx context.Context, key string) (lock *Lock, queued bo
 type wait struct {
 	turn  *waiting.Turn
 	watch waiting.Watch
-	lock  *Lock          // the one whose place in the queue may stand there; nil: none
+	lock  *lock          // the one whose place in the queue may stand there; nil: none
 	woken protocol.Reply // what ended the last sleep
 }
 
@@ -211,7 +209,7 @@ func (l *Locker) leaveQueue(w *wait) {
 }
 
 // acquired tells the observer how an acquisition ended.
-func (l *Locker) acquired(key string, lock *Lock, began protocol.Instant, queued bool, err error) {
+func (l *Locker) acquired(key string, lock *lock, began protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key, Queued: queued, Err: err}
 	if err == nil {
 		e.Fence = lock.fence
@@ -220,9 +218,11 @@ func (l *Locker) acquired(key string, lock *Lock, began protocol.Instant, queued
 		}
 	}
 	l.conns.Concluded(e, began)
-	if err == nil {
-		l.conns.Renewer.Add(&lock.life.Lease)
+	if err != nil {
+		return nil, err
 	}
+	l.conns.Renewer.Add(&lock.life.Lease)
+	return lock, nil
 }
 
 // Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
@@ -230,11 +230,7 @@ func (l *Locker) acquired(key string, lock *Lock, began protocol.Instant, queued
 // matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
 // ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	lock, err := l.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+	return lifetime.Do(ctx, key, l.Acquire, 2*l.opts.ReplyTimeout, work)
 }
 
 var errClosed = lifetime.ErrClosed
@@ -244,8 +240,8 @@ const longestWait = 5 * time.Second
 
 // tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
 // one of those, which goes over the hub's line when the key is to be watched.
-func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look, error) {
-	var k *Lock
+func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look, error) {
+	var k *lock
 	if w != nil && w.lock != nil {
 		if k = w.lock; l.gate.stay(&k.permit) != nil { // nothing that is handed to the place counts any more
 			l.leaveQueue(w)
@@ -272,7 +268,7 @@ func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*Lock, look,
 
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
 // for ReplyTimeout and only as long as the member has not joined yet.
-func (l *Locker) enter(ctx context.Context, k *Lock, patient bool) error {
+func (l *Locker) enter(ctx context.Context, k *lock, patient bool) error {
 	err := l.gate.enter(k.key, &k.permit)
 	if err == nil {
 		return nil
@@ -350,7 +346,7 @@ var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
-func (l *Locker) attempt(ctx context.Context, k *Lock, over waiting.Runner) (look, error) {
+func (l *Locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	if !l.conns.Background.Begin() {
 		k.permit.leave()
 		return look{}, failed(k.key, errClosed)
@@ -367,7 +363,7 @@ func again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrForeignFormat) || errors.Is(err, ErrStage) && !isHopeless(err)
+	return errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) || errors.Is(err, lockmigrate.ErrStage) && !isHopeless(err)
 }
 
 // refused is the error of an attempt that did not pass the gate.
@@ -375,28 +371,28 @@ func (l *Locker) refused(ctx context.Context, key string, err error) error {
 	if errors.Is(err, errClosed) {
 		return failed(key, errClosed)
 	}
-	kind := ErrStage
+	kind := lockmigrate.ErrStage
 	if ctx.Err() != nil && !isHopeless(err) { // a cancelled wait, which says why it waited
-		kind = ErrNotAcquired
-		err = errors.Join(&Error{Op: "enter", Key: l.opts.Namespace, Kind: ErrStage, Cause: err}, context.Cause(ctx))
+		kind = lockmigrate.ErrNotAcquired
+		err = errors.Join(&lockmigrate.Error{Op: "enter", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}, context.Cause(ctx))
 	}
-	return &Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
 }
 
-func notAcquired(key string, cause error) *Error {
-	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+func notAcquired(key string, cause error) *lockmigrate.Error {
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
 // withCause adds why a wait ended to why it lasted.
 func withCause(err, cause error) error {
-	var known *Error
+	var known *lockmigrate.Error
 	if !errors.As(err, &known) {
 		return errors.Join(err, cause)
 	}
-	if errors.Is(known, ErrNotAcquired) && known.Cause == nil {
-		return &Error{Op: known.Op, Key: known.Key, Kind: ErrNotAcquired, Cause: cause, Note: known.Note}
+	if errors.Is(known, lockmigrate.ErrNotAcquired) && known.Cause == nil {
+		return &lockmigrate.Error{Op: known.Op, Key: known.Key, Kind: lockmigrate.ErrNotAcquired, Cause: cause, Note: known.Note}
 	}
-	return &Error{Op: known.Op, Key: known.Key, Kind: ErrNotAcquired, Cause: errors.Join(cause, known)}
+	return &lockmigrate.Error{Op: known.Op, Key: known.Key, Kind: lockmigrate.ErrNotAcquired, Cause: errors.Join(cause, known)}
 }
 
 // runner is the pipelined connection, or the pool where there is none or the dialect needs a connection to itself.

@@ -50,7 +50,7 @@ func (m *member) run(ctx context.Context) {
 			next, pause = pause, min(2*pause, lease/10)
 			if why := m.gate.whyClosed(); why != nil && !closed && ctx.Err() == nil {
 				closed = true
-				m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Err: why})
+				m.seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Err: why})
 			}
 		} else {
 			pause = lease / 60
@@ -58,7 +58,7 @@ func (m *member) run(ctx context.Context) {
 		if err == nil && (news || closed) {
 			stage, epoch, _ := m.gate.stage()
 			closed = false
-			m.seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Stage: stage, Epoch: epoch})
+			m.seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.opts.Namespace, Stage: stage, Epoch: epoch})
 		}
 		if news {
 			next = 0

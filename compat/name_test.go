@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
@@ -152,5 +155,76 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				require.NoError(t, errors.Join(kept.Context().Err(), kept.Release(ctx)))
 			})
 		}
+	}
+}
+
+// TestAWaiterOfADemotedServer: a process that only waits asks a server that has become a replica, which answers: held. Others hand the key
+// on to each other at the new master, and it is never free. The waiter must notice, and get its turn.
+func TestAWaiterOfADemotedServer(t *testing.T) {
+	for _, c := range []struct{ name, version string }{{"bridge", ""}, {"modern", ""}, {"bridge", "redis-6.2.11"}, {"modern", "redis-6.2.11"}} {
+		t.Run(c.name+" "+c.version, func(t *testing.T) {
+			t.Parallel()
+			servers, name := (*redistest.Replicated)(nil), c.name
+			if c.version == "" {
+				servers = redistest.NewReplicated(t)
+			} else {
+				servers = redistest.NewReplicatedOf(t, c.version)
+			}
+			link := redistest.NewLink(t, servers.Master.Addr)
+			poolTo := func(addr string) *redis.Pool {
+				pool := poolTo(t, addr)
+				pool.MaxIdle = 8
+				return pool
+			}
+			holds, waits := kinds[name](t, poolTo(link.Addr)), kinds[name](t, poolTo(link.Addr))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			holder, err := holds(ctx, "wanted")
+			require.NoError(t, err)
+			got := make(chan error, 1)
+			go func() {
+				k, err := waits(ctx, "wanted")
+				if err == nil {
+					err = k.Release(ctx)
+				}
+				got <- err
+			}()
+			redistest.Await(t, "the waiter", 10*time.Second, func() bool { return servers.Master.Do("ZCARD", protocol.QueueKey("wanted")) == int64(1) })
+			servers.AwaitInStep(t)
+			link.Retarget(servers.Replica.Addr)
+			servers.Promote()
+			host, port, err := net.SplitHostPort(servers.Replica.Addr)
+			require.NoError(t, err)
+			servers.Master.Do("REPLICAOF", host, port)
+
+			others, stop := context.WithCancel(ctx)
+			var turns sync.WaitGroup
+			defer turns.Wait()
+			defer stop()
+			for range 2 {
+				acquire := kinds[name](t, poolTo(servers.Replica.Addr))
+				for range 2 { // the key is handed on and never free
+					turns.Go(func() {
+						for others.Err() == nil {
+							if k, err := acquire(others, "wanted"); err == nil {
+								time.Sleep(10 * time.Millisecond)
+								_ = k.Release(ctx)
+							}
+						}
+					})
+				}
+			}
+			redistest.Await(t, "those who wait at the new master", 10*time.Second, func() bool {
+				n, _ := servers.Replica.Do("ZCARD", protocol.QueueKey("wanted")).(int64)
+				return n >= 2
+			})
+			require.NoError(t, holder.Release(ctx))
+			select {
+			case err := <-got:
+				assert.NoError(t, err)
+			case <-time.After(20 * time.Second):
+				t.Error("the waiter gets no turn")
+			}
+		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -115,7 +116,7 @@ func TestOptionsAreCheckedAgainstTheRecord(t *testing.T) {
 		}
 		defer short.Close()
 		_, err = short.Acquire(within(t, 10*time.Second), "orders:1")
-		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ShortestLease 3s") {
+		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ShortestLease 3s") {
 			t.Errorf("a lease shorter than the record's shortest: %v", err)
 		}
 	})
@@ -147,7 +148,7 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 			"ClockLag 1s is shorter than the record's 4s":        func(o *compat.Options) { o.ClockLag = time.Second },
 			"CommandDelay 100ms is shorter than the record's 1s": func(o *compat.Options) { o.CommandDelay = 100 * time.Millisecond },
 		} {
-			if err := ready(change); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), says) {
+			if err := ready(change); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), says) {
 				t.Errorf("%s: %v", says, err)
 			}
 		}
@@ -194,7 +195,7 @@ func TestWhatCannotWorkFailsAtOnce(t *testing.T) {
 				},
 			} {
 				err := call(within(t, 10*time.Second))
-				if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.says) {
+				if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: %s: %v", name, verb, err)
 				}
 			}
@@ -249,7 +250,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.RedisPyFloat }))
-		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
+		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
 			t.Fatalf("ready: %v", err)
 		}
 		var view stages.View
@@ -267,12 +268,12 @@ func TestAMisfitSaysWhy(t *testing.T) {
 		}
 		canary.Close()
 		moveTo(t, store, stages.Bridge)
-		runs(t, well, compat.Bridge)
+		runs(t, well, lockmigrate.StageBridge)
 
 		again := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
 		_ = again.Ready(within(t, 10*time.Second))
 		moveTo(t, store, stages.Legacy) // the way back is open
-		runs(t, well, compat.Legacy)
+		runs(t, well, lockmigrate.StageLegacy)
 	})
 }
 
@@ -283,7 +284,7 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 		t.Parallel()
 		store := namespaceOf(t, s, time.Hour)
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
-		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
+		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
 			t.Fatalf("a lease of 5 s where the shortest is an hour: %v", err)
 		}
 		setShortest(t, store, time.Second)
@@ -292,9 +293,9 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 		setShortest(t, store, time.Hour)
 		await(t, "the refusal", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:2")
-			return errors.Is(err, compat.ErrStage)
+			return errors.Is(err, lockmigrate.ErrStage)
 		})
-		if _, err := l.Acquire(within(t, 10*time.Second), "orders:2"); !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.Acquire(within(t, 10*time.Second), "orders:2"); !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("it waits for what no waiting mends: %v", err)
 		}
 		release(t, k) // what was taken can be given back
@@ -303,7 +304,7 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 		setShortest(t, store, time.Second)
 		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
 		moveTo(t, store, stages.Bridge)
-		runs(t, l, compat.Bridge)
+		runs(t, l, lockmigrate.StageBridge)
 		k = acquire(t, l, "orders:1")
 		setShortest(t, store, time.Hour)
 		await(t, "the refusal", func() bool { return l.Ready(t.Context()) != nil })
@@ -330,7 +331,7 @@ func TestReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, compat.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the server cannot be reached: %v", err)
 	}
 	link.Heal()
@@ -338,7 +339,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("after it can be reached: %v", err)
 	}
 	cut.Close()
-	if err := cut.Ready(t.Context()); !errors.Is(err, compat.ErrStage) {
+	if err := cut.Ready(t.Context()); !errors.Is(err, lockmigrate.ErrStage) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -394,7 +395,7 @@ func TestAClockOfTheLastCentury(t *testing.T) {
 		"namespace": newLocker(t, s, quick(ofOrders)),
 	} {
 		_, err := l.Acquire(within(t, 10*time.Second), "orders:1")
-		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "clock stands before 2001-09-09") {
+		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "clock stands before 2001-09-09") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -452,7 +453,7 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
-		if !errors.Is(err, compat.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
+		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without %s: %v", missing, err)
 		}
 		s.Do("ACL", "SETUSER", "app", rules[1])

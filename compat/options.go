@@ -16,8 +16,6 @@ import (
 const (
 	defaultLease         = 30 * time.Second
 	defaultShortestLease = 10 * time.Second
-	DefaultClockLag      = time.Second
-	DefaultCommandDelay  = 250 * time.Millisecond
 )
 
 // longestMemberLease is for how long a member of a namespace may acquire after its last successful report, at most.
@@ -144,7 +142,7 @@ func (o Options) relationsUnderSome() []error {
 	if o.Dialect != nil {
 		return wrong
 	}
-	for _, d := range legacy.Dialects() {
+	for _, d := range protocol.Dialects() {
 		o.Dialect = d
 		if len(o.withDefaults().relations()) == 0 {
 			return nil
@@ -191,8 +189,8 @@ func (o Options) withDefaults() Options {
 	limits.Default(&o.ShortestLease, defaultShortestLease)
 	unit := o.rules().Unit.Resolution()
 	limits.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
-	limits.Default(&o.ClockLag, DefaultClockLag)
-	limits.Default(&o.CommandDelay, DefaultCommandDelay)
+	limits.Default(&o.ClockLag, stages.DefaultClockLag)
+	limits.Default(&o.CommandDelay, stages.DefaultCommandDelay)
 	o.poll = o.rules().Poll
 	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), limits.Shortest)
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
@@ -28,9 +29,9 @@ const (
 // broke tells whether an attempt failed in a way that says nothing about the lock. A line that was closed is
 // such a way: a connection that listens is replaced together with the line beside it.
 func broke(err error) bool {
-	var e *Error
+	var e *lockmigrate.Error
 	switch {
-	case errors.Is(err, ErrUnknownOutcome):
+	case errors.Is(err, lockmigrate.ErrUnknownOutcome):
 		return true
 	case !errors.As(err, &e) || e.Kind != nil || e.Cause == nil:
 		return false
@@ -86,7 +87,7 @@ func (s *setbacks) forget() {
 func (s *setbacks) end(ctx context.Context, key string, err, cause error) error {
 	s.forget()
 	if len(s.left) > 0 {
-		e := &Error{Op: "acquire", Key: key, Kind: ErrUnknownOutcome, Note: "the reply to an attempt of this wait was lost"}
+		e := &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrUnknownOutcome, Note: "the reply to an attempt of this wait was lost"}
 		for _, left := range s.left {
 			if left.until.After(e.Until) {
 				e.Until = left.until
@@ -100,7 +101,7 @@ func (s *setbacks) end(ctx context.Context, key string, err, cause error) error 
 		}
 		return e
 	}
-	var e *Error
+	var e *lockmigrate.Error
 	switch {
 	case cause == nil:
 		return err

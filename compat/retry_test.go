@@ -17,9 +17,9 @@ import (
 )
 
 // wait starts an acquisition that has to wait, and returns when it does.
-func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-chan *compat.Lock, <-chan error) {
+func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-chan lockmigrate.Lock, <-chan error) {
 	t.Helper()
-	locks, errs := make(chan *compat.Lock, 1), make(chan error, 1)
+	locks, errs := make(chan lockmigrate.Lock, 1), make(chan error, 1)
 	go func() {
 		k, err := l.Acquire(ctx, key)
 		if err != nil {
@@ -41,7 +41,7 @@ func patiently(t *testing.T) context.Context {
 // TestWaitersOutliveARestart: the server dies under a waiter, stays away for several of its attempts, and
 // comes back without a memory, but for the namespace's record. The waiter gets the lock.
 func TestWaitersOutliveARestart(t *testing.T) {
-	for _, stage := range []compat.Stage{compat.Legacy, compat.Bridge, compat.Modern} {
+	for _, stage := range []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageModern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			s := redistest.Real(t)
 			holder := newLocker(t, s, quick(inStage(t, s, stage)))
@@ -144,8 +144,8 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 	cancel(why)
 	select {
 	case err := <-errs:
-		var e *compat.Error
-		if !errors.As(err, &e) || !errors.Is(err, compat.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, compat.ErrNotAcquired) || time.Until(e.Until) < 0 {
+		var e *lockmigrate.Error
+		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, lockmigrate.ErrNotAcquired) || time.Until(e.Until) < 0 {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(30 * time.Second):
@@ -163,7 +163,7 @@ func TestARefusalEndsAWait(t *testing.T) {
 	s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	select {
 	case err := <-errs:
-		if err == nil || !strings.Contains(err.Error(), "NOPERM") || errors.Is(err, compat.ErrNotAcquired) {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") || errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(30 * time.Second):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -40,7 +41,7 @@ func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
 	}
 }
 
-func runs(t testing.TB, l *compat.Locker, want compat.Stage) {
+func runs(t testing.TB, l *compat.Locker, want lockmigrate.Stage) {
 	t.Helper()
 	await(t, fmt.Sprint("stage ", want), func() bool {
 		stage, _, err := l.Stage()
@@ -54,12 +55,12 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 		store := namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
 		old := acquire(t, l, "orders:1")
-		if _, err := strconv.ParseInt(old.Token(), 10, 64); err != nil || old.Stage() != compat.Legacy {
+		if _, err := strconv.ParseInt(old.Token(), 10, 64); err != nil || old.Stage() != lockmigrate.StageLegacy {
 			t.Fatalf("stage %v, token %s", old.Stage(), old.Token())
 		}
 		moveTo(t, store, stages.Bridge)
-		runs(t, l, compat.Bridge)
-		if _, err := l.TryAcquire(t.Context(), "orders:1"); !errors.Is(err, compat.ErrNotAcquired) {
+		runs(t, l, lockmigrate.StageBridge)
+		if _, err := l.TryAcquire(t.Context(), "orders:1"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("beside a lock of the stage before: %v", err)
 		}
 		if err := old.Renew(t.Context()); err != nil || old.Token() != s.Value("orders:1") || s.Value(protocol.GuardKey("orders:1")) != "" {
@@ -78,10 +79,10 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 		}
 		k := acquire(t, l, "orders:1")
 		moveTo(t, store, stages.Modern)
-		runs(t, l, compat.Modern)
+		runs(t, l, lockmigrate.StageModern)
 		release(t, k)
 		k = acquire(t, l, "orders:1")
-		if k.Stage() != compat.Modern {
+		if k.Stage() != lockmigrate.StageModern {
 			t.Errorf("stage %v", k.Stage())
 		}
 		release(t, k)
@@ -97,13 +98,13 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		var waiter sync.WaitGroup
 		waiter.Go(func() {
 			got := acquire(t, l, "orders:1")
-			if got.Stage() != compat.Bridge {
+			if got.Stage() != lockmigrate.StageBridge {
 				t.Errorf("acquired in stage %v", got.Stage())
 			}
 			release(t, got)
 		})
 		moveTo(t, store, stages.Bridge)
-		runs(t, l, compat.Bridge)
+		runs(t, l, lockmigrate.StageBridge)
 		release(t, k)
 		waiter.Wait()
 	})
@@ -114,15 +115,15 @@ func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
-		for _, acquire := range []func(context.Context, string) (*compat.Lock, error){l.TryAcquire, l.Acquire} {
-			if _, err := acquire(t.Context(), "bills:1"); !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "not of namespace") {
+		for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
+			if _, err := acquire(t.Context(), "bills:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "not of namespace") {
 				t.Errorf("a key of another namespace: %v", err)
 			}
 		}
 		other := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
 		await(t, "the refusal of another dialect", func() bool {
 			_, err := other.TryAcquire(t.Context(), "orders:1")
-			return errors.Is(err, compat.ErrStage) && strings.Contains(err.Error(), "Options.Dialect says redispy-float")
+			return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "Options.Dialect says redispy-float")
 		})
 	})
 }
@@ -134,7 +135,7 @@ func TestMemberFailsClosed(t *testing.T) {
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
 		await(t, "the refusal without a record", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:1")
-			return errors.Is(err, compat.ErrStage) && strings.Contains(err.Error(), "no such namespace")
+			return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "no such namespace")
 		})
 		namespace(t, s)
 		await(t, "the record, at a later report", func() bool { return l.Ready(t.Context()) == nil })
@@ -146,12 +147,12 @@ func TestMemberFailsClosed(t *testing.T) {
 			if err == nil {
 				release(t, k)
 			}
-			return errors.Is(err, compat.ErrStage)
+			return errors.Is(err, lockmigrate.ErrStage)
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := l.Acquire(ctx, "orders:1")
-		if !errors.Is(err, compat.ErrNotAcquired) || !errors.Is(err, compat.ErrStage) || !strings.Contains(err.Error(), "no such namespace") {
+		if !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "no such namespace") {
 			t.Errorf("the wait does not say why: %v", err)
 		}
 	})
@@ -171,7 +172,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs(t, l, map[stages.Stage]compat.Stage{stages.Legacy: compat.Legacy, stages.Bridge: compat.Bridge, stages.Modern: compat.Modern}[stage])
+		runs(t, l, map[stages.Stage]lockmigrate.Stage{stages.Legacy: lockmigrate.StageLegacy, stages.Bridge: lockmigrate.StageBridge, stages.Modern: lockmigrate.StageModern}[stage])
 		release(t, acquire(t, l, "orders:warm")) // the scripts are known, the clock is read
 
 		late := make(chan struct{})
@@ -199,7 +200,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 			return err == nil && len(view.Members) == 1 && view.Members[0].Left < 0
 		})
 		close(late)
-		if err := <-result; !errors.Is(err, compat.ErrStage) {
+		if err := <-result; !errors.Is(err, lockmigrate.ErrStage) {
 			t.Errorf("stage %v: a command that came after the lease: %v", stage, err)
 		}
 		if held := s.Value("orders:late") + s.Value(protocol.GuardKey("orders:late")); held != "" {
@@ -222,7 +223,7 @@ func TestMembersAreSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs(t, l, compat.Legacy)
+		runs(t, l, lockmigrate.StageLegacy)
 		await(t, "a report of what it runs", func() bool {
 			view, err := store.Show(t.Context())
 			if err != nil || len(view.Members) != 1 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -37,10 +38,10 @@ func await(t testing.TB, what string, condition func() bool) {
 
 // takeOver starts an acquisition of a key that a crashed legacy client left, and returns when the key is
 // taken over and settles.
-func takeOver(t *testing.T, s *redistest.Server, l *compat.Locker, key string) (bridge string, result chan error, locked chan *compat.Lock) {
+func takeOver(t *testing.T, s *redistest.Server, l *compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
 	t.Helper()
 	s.Do("SET", key, later(-long))
-	result, locked = make(chan error, 1), make(chan *compat.Lock, 1)
+	result, locked = make(chan error, 1), make(chan lockmigrate.Lock, 1)
 	go func() {
 		k, err := l.TryAcquire(t.Context(), key)
 		locked <- k
@@ -63,7 +64,7 @@ func TestClobberWhileSettling(t *testing.T) {
 			t.Fatalf("GETSET returned %q", old)
 		}
 		<-locked
-		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) {
+		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("clobbered: %v", err)
 		}
 		if s.Value(protocol.GuardKey("orders")) != "" || s.Value("orders") == bridge {
@@ -95,7 +96,7 @@ func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
 		_, result, locked := takeOver(t, s, l, "orders")
 		theirs := intrude("orders")
 		<-locked
-		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) || s.Value("orders") != theirs {
+		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) || s.Value("orders") != theirs {
 			t.Errorf("beside a legacy holder: %v, the key holds %q", err, s.Value("orders"))
 		}
 	})
@@ -136,7 +137,7 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 		if rules.Judge(value, protocol.InstantOf(time.Now()), "0f0e0d0c-0b0a-4908-8706-050403020100") != protocol.Expired {
 			t.Fatal("the client no longer takes its own value for expired")
 		}
-		if err := <-result; !errors.Is(err, compat.ErrNotAcquired) {
+		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("beside a client that comes back as the winner: %v", err)
 		}
 		if s.Value("orders") != value {
@@ -151,13 +152,13 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		o := quick()
 		l, other := newLocker(t, s, o), newLocker(t, s, o)
-		modern := newLocker(t, s, quick(inStage(t, s, compat.Modern)))
+		modern := newLocker(t, s, quick(inStage(t, s, lockmigrate.StageModern)))
 		k := acquire(t, l, "orders")
 		for range 3 {
 			s.Do("DEL", "orders")
 			deleted := time.Now()
 			for _, l := range []*compat.Locker{other, modern} {
-				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 					t.Errorf("another came in after a stale DEL: %v", err)
 				}
 			}
@@ -190,11 +191,11 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 			t.Errorf("cause %v", cause)
 		}
 		s.Do("DEL", "orders") // the legacy client has finished; the displaced holder may still be at work
-		if _, err := other.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+		if _, err := other.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("another bridge client came in beside the displaced one: %v", err)
 		}
 		s.Do("SETNX", "orders", theirs)
-		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) {
+		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
 			t.Errorf("release of a displaced lock: %v", err)
 		}
 		if s.Value("orders") == "" || s.Value(protocol.GuardKey("orders")) != "" {
@@ -209,10 +210,10 @@ func TestReleaseTellsADisplacement(t *testing.T) {
 		l := newLocker(t, s, quick()).Tune(900*time.Millisecond, 0)
 		k := acquire(t, l, "orders")
 		s.Do("SET", "orders", later(long))
-		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) {
+		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
 			t.Errorf("release: %v", err)
 		}
-		if err := k.Release(t.Context()); !errors.Is(err, compat.ErrLost) { // the same loss
+		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) { // the same loss
 			t.Errorf("second release: %v", err)
 		}
 	})
@@ -241,12 +242,12 @@ func TestServerThatStopsAnswering(t *testing.T) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, compat.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
+	if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 	_, err := l.TryAcquire(t.Context(), "bills")
-	var e *compat.Error
-	if !errors.Is(err, compat.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
+	var e *lockmigrate.Error
+	if !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
 		t.Errorf("four replies were lost: %v", err)
 	}
 	s.Do("CLIENT", "UNPAUSE")

@@ -87,20 +87,20 @@ func TestProcessesTakeTurns(t *testing.T) {
 func TestCompatAndModernShareAQueue(t *testing.T) {
 	const turns = 400
 	s := redistest.Real(t)
-	for _, stage := range []compat.Stage{compat.Bridge, compat.Modern} {
+	for _, stage := range []lockmigrate.Stage{lockmigrate.StageBridge, lockmigrate.StageModern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			var acquires []func() (lockmigrate.Held, error)
+			var acquires []func() (lockmigrate.Lock, error)
 			for range 2 {
 				c := newLocker(t, s, eager(inStage(t, s, stage)))
-				acquires = append(acquires, func() (lockmigrate.Held, error) { return c.Acquire(ctx, "orders") })
+				acquires = append(acquires, func() (lockmigrate.Lock, error) { return c.Acquire(ctx, "orders") })
 				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = m.Close() })
-				acquires = append(acquires, func() (lockmigrate.Held, error) { return m.Acquire(ctx, "orders") })
+				acquires = append(acquires, func() (lockmigrate.Lock, error) { return m.Acquire(ctx, "orders") })
 			}
 			var all sync.WaitGroup
 			var total, inside, fence atomic.Int64
@@ -153,7 +153,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
 		const waiters = 4
 		served := make(chan int, waiters)
-		locks := make(chan *compat.Lock)
+		locks := make(chan lockmigrate.Lock)
 		var all sync.WaitGroup
 		defer all.Wait()
 		for n := range waiters {
@@ -177,7 +177,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 				t.Errorf("waiter %d was served in place %d", got, n)
 			}
 			k := <-locks
-			if _, err := passer.TryAcquire(t.Context(), "orders"); !errors.Is(err, compat.ErrNotAcquired) {
+			if _, err := passer.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 				t.Errorf("a passer-by beside a holder: %v", err)
 			}
 			if k != nil {
@@ -200,7 +200,7 @@ func TestQueueOutlivesItsWaiters(t *testing.T) {
 		var gone sync.WaitGroup
 		gone.Go(func() {
 			_, err := newLocker(t, s, eager()).Acquire(ctx, "orders")
-			if !errors.Is(err, compat.ErrNotAcquired) || !strings.Contains(err.Error(), "no patience") {
+			if !errors.Is(err, lockmigrate.ErrNotAcquired) || !strings.Contains(err.Error(), "no patience") {
 				t.Errorf("a cancelled wait: %v", err)
 			}
 		})
@@ -231,7 +231,7 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	stopped.ReceiveWithTimeout(time.Minute)
 	entry := protocol.Entry{Claim: claim, Guarded: true, Channel: "lockmigrate:wake:stopped", Token: "6999999999999999999"}
 	s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
-	served := make(chan *compat.Lock)
+	served := make(chan lockmigrate.Lock)
 	l := newLocker(t, s, eager())
 	go func() { served <- acquireFor(t, l, "orders", time.Minute) }()
 	queued(t, s, "orders", 2)
@@ -244,7 +244,7 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	release(t, k)
 }
 
-func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration) *compat.Lock {
+func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration) lockmigrate.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -263,14 +263,14 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 	var renewed atomic.Int64
 	l := newLocker(t, s, quick(func(o *compat.Options) {
 		o.TTL, o.ShortestLease, o.Lease = time.Minute, time.Minute, time.Minute
-		o.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		o.Observer = func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventRenewed {
 				renewed.Add(1)
 			}
-		})
+		}
 	})).Tune(time.Second, 0)
 	goroutines := runtime.NumGoroutine()
-	var held []*compat.Lock
+	var held []lockmigrate.Lock
 	for n := range locks {
 		held = append(held, acquire(t, l, fmt.Sprint("orders:", n)))
 	}
@@ -320,7 +320,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		var lockers []*compat.Locker
 		for range 2 {
 			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
-			runs(t, l, compat.Bridge)
+			runs(t, l, lockmigrate.StageBridge)
 			lockers = append(lockers, l)
 		}
 		k := acquire(t, lockers[0], "orders:1")
@@ -328,7 +328,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		for _, l := range lockers {
 			all.Go(func() {
 				got := acquireFor(t, l, "orders:1", 30*time.Second)
-				if got.Stage() != compat.Modern {
+				if got.Stage() != lockmigrate.StageModern {
 					t.Errorf("acquired in stage %v", got.Stage())
 				}
 				release(t, got)
@@ -337,7 +337,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		queued(t, s, "orders:1", 2)
 		moveTo(t, store, stages.Modern)
 		for _, l := range lockers {
-			runs(t, l, compat.Modern)
+			runs(t, l, lockmigrate.StageModern)
 		}
 		release(t, k)
 		all.Wait()

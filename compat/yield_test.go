@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -149,7 +150,7 @@ func TestYieldOfTheRecord(t *testing.T) {
 	}{{0, true}, {time.Second, true}, {200 * time.Millisecond, false}, {-1, false}} {
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Yield = c.yield }))
 		err := l.Ready(t.Context())
-		if fits := err == nil; fits != c.fits || !fits && !errors.Is(err, compat.ErrStage) {
+		if fits := err == nil; fits != c.fits || !fits && !errors.Is(err, lockmigrate.ErrStage) {
 			t.Errorf("Yield %v beside the record's 300 ms: %v", c.yield, err)
 		}
 		if !c.fits {

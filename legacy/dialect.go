@@ -33,15 +33,6 @@ var (
 	JBoot        Dialect = protocol.JBoot        // jboot 3.16 (Java): milliseconds as a Long that the FST library serialized
 )
 
-// Dialects lists the dialects above.
-func Dialects() []Dialect {
-	var all []Dialect
-	for _, rules := range protocol.Dialects() {
-		all = append(all, rules)
-	}
-	return all
-}
-
 // ParseDialect finds one of them by its name on the command line (jedis-ms, redispy-float ...). Those that can share a key
 // with nobody are refused, and the error says why.
 func ParseDialect(name string) (Dialect, error) {
@@ -52,54 +43,40 @@ func ParseDialect(name string) (Dialect, error) {
 	return rules, nil
 }
 
-// Unit is what an expiry counts since the Unix epoch.
-type Unit uint8
-
-const (
-	Milliseconds Unit = iota
-	Seconds
-	FloatSeconds
-	Nanoseconds
-)
-
-// Win says who wins after GETSET.
-type Win uint8
-
-const (
-	WinIfOldIsRead    Win = iota // the old value is the very text that GET returned
-	WinIfOldIsExpired            // the old value is itself expired, from any client (risks double-win)
-)
-
-// Layout says where in a value the number stands. The owner is a fresh one for each lock.
-type Layout uint8
-
-const (
-	NumberAlone      Layout = iota
-	UUIDColonNumber         // "uuid:number"
-	NumberDashOwner         // "number-owner-..."
-	NumberColonOwner        // "number:owner"
-)
-
 // Custom describes a dialect of one's own. The zero value but for Name is JedisMS.
 type Custom struct {
-	Name         string // for messages; required
-	Unit         Unit   // of the number; integers are read as Java reads them, floats as Python does
-	Extra        int    // units added to now + lease; JedisMS has 1. At least 0
-	AtOrBefore   bool   // expired means value <= now; otherwise value < now
-	Win          Win
+	Name         string        // for messages; required
+	Unit         time.Duration // of the number, read as Java reads it: a nanosecond, a millisecond or a second. Zero: a millisecond
+	Float        bool          // the number has decimals, and is read as Python reads it; Unit must be a second
+	Extra        int           // units added to now + lease; JedisMS has 1. At least 0
+	AtOrBefore   bool          // expired means value <= now; otherwise value < now
+	TakesAny     bool          // a GETSET wins on any expired value (risks double-win); otherwise only on the text that GET returned
 	TakesMissing bool          // a key that vanished between SETNX and GET counts as expired, not as held
 	BlindDelete  bool          // ReleaseAsDialect sends DEL whenever; otherwise only while the lease lasts
 	Poll         time.Duration // default sleep between attempts; zero: 100 ms
-	Layout       Layout        // where in the value the number stands; zero: the number alone
+
+	// Form is where in a value the number stands: "uuid:number", "number-owner" or "number:owner". The owner is a fresh one for
+	// each lock. Zero: the number alone.
+	Form string
 }
 
 // Dialect checks the description.
 func (c Custom) Dialect() (Dialect, error) {
+	unit, known := map[time.Duration]protocol.Unit{
+		0: protocol.Milliseconds, time.Millisecond: protocol.Milliseconds, time.Second: protocol.Seconds, time.Nanosecond: protocol.Nanoseconds,
+	}[c.Unit]
+	form, formed := map[string]protocol.Layout{
+		"": protocol.Plain, "uuid:number": protocol.UUIDColonNumber, "number-owner": protocol.NumberDashOwner, "number:owner": protocol.NumberColonOwner,
+	}[c.Form]
 	switch {
 	case c.Name == "":
 		return nil, errors.New("a dialect needs a Name")
-	case c.Unit > Nanoseconds || c.Win > WinIfOldIsExpired || c.Layout > NumberColonOwner:
-		return nil, fmt.Errorf("dialect %s: no such Unit, Win or Layout", c.Name)
+	case !known:
+		return nil, fmt.Errorf("dialect %s: Unit %v: must be a nanosecond, a millisecond or a second", c.Name, c.Unit)
+	case c.Float && c.Unit != time.Second:
+		return nil, fmt.Errorf("dialect %s: Float with Unit %v: the unit must be a second", c.Name, c.Unit)
+	case !formed:
+		return nil, fmt.Errorf("dialect %s: Form %q: must be uuid:number, number-owner or number:owner", c.Name, c.Form)
 	case c.Extra < 0 || c.Extra > 1_000_000:
 		return nil, fmt.Errorf("dialect %s: Extra %d: must be from 0 to 1,000,000", c.Name, c.Extra)
 	}
@@ -107,14 +84,13 @@ func (c Custom) Dialect() (Dialect, error) {
 		return nil, fmt.Errorf("dialect %s: %w", c.Name, err)
 	}
 	rules := &protocol.Dialect{
-		Name: c.Name, Unit: protocol.Unit(c.Unit), Extra: int64(c.Extra), AtOrBefore: c.AtOrBefore,
-		OnForeign: protocol.ForeignHeld, Release: protocol.ReleaseUnexpired, Poll: c.Poll,
-		Layout: [...]protocol.Layout{protocol.Plain, protocol.UUIDColonNumber, protocol.NumberDashOwner, protocol.NumberColonOwner}[c.Layout],
+		Name: c.Name, Unit: unit, Extra: int64(c.Extra), AtOrBefore: c.AtOrBefore,
+		OnForeign: protocol.ForeignHeld, Release: protocol.ReleaseUnexpired, Poll: c.Poll, Layout: form,
 	}
-	if c.Unit == FloatSeconds {
-		rules.Syntax = protocol.PythonFloat
+	if c.Float {
+		rules.Unit, rules.Syntax = protocol.FloatSeconds, protocol.PythonFloat
 	}
-	if c.Win == WinIfOldIsExpired {
+	if c.TakesAny {
 		rules.Win = protocol.OldIsExpired
 	}
 	if c.TakesMissing {

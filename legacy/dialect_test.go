@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -14,8 +15,7 @@ import (
 // A dialect of one's own: PredisLock (PHP), "<seconds + 1>:<pid>", wins when the old value is expired.
 func predis() legacy.Custom {
 	return legacy.Custom{
-		Name: "predis", Unit: legacy.Seconds, Extra: 1, Win: legacy.WinIfOldIsExpired, TakesMissing: true,
-		Layout: legacy.NumberColonOwner,
+		Name: "predis", Unit: time.Second, Extra: 1, TakesAny: true, TakesMissing: true, Form: "number:owner",
 	}
 }
 
@@ -28,7 +28,7 @@ func TestCustomDialect(t *testing.T) {
 		require.NoError(t, err)
 		assert.Regexp(t, `^\d{10}:[0-9a-f-]{36}$`, s.Value(key))
 		_, err = locker.TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		require.NoError(t, lock.Release(t.Context()))
 
 		s.Do("SET", key, "5:4711")
@@ -36,15 +36,18 @@ func TestCustomDialect(t *testing.T) {
 		assert.NoError(t, err, "takes an expired one over")
 		s.Do("SET", key, "no number")
 		_, err = locker.TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrForeignFormat)
+		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat)
 	})
 }
 
 func TestCustomDialectIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*legacy.Custom){
-		"Name":         func(c *legacy.Custom) { c.Name = "" },
-		"must be":      func(c *legacy.Custom) { c.Extra = -1 },
-		"no such Unit": func(c *legacy.Custom) { c.Layout = 9 },
+		"Name":                func(c *legacy.Custom) { c.Name = "" },
+		"Extra -1":            func(c *legacy.Custom) { c.Extra = -1 },
+		"Unit 1m0s":           func(c *legacy.Custom) { c.Unit = time.Minute },
+		"Float with Unit 1ms": func(c *legacy.Custom) { c.Unit, c.Float = time.Millisecond, true },
+		`Form "owner:number"`: func(c *legacy.Custom) { c.Form = "owner:number" },
+		"Poll -1ns":           func(c *legacy.Custom) { c.Poll = -1 },
 	} {
 		c := predis()
 		change(&c)

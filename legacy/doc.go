@@ -63,5 +63,5 @@
 // # Concurrency
 //
 // A Locker is safe for concurrent use and starts no goroutine of its own; one exchange runs on a
-// goroutine while its caller waits. A Lock is safe for concurrent use. Waiting holds no connection.
+// goroutine while its caller waits. Waiting holds no connection.
 package legacy

@@ -9,6 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
@@ -37,7 +38,7 @@ func Example() {
 	err = locker.Do(ctx, "lock.orders", func(ctx context.Context) error {
 		fmt.Println("inside")
 		_, err := locker.TryAcquire(ctx, "lock.orders")
-		fmt.Println("a second holder:", errors.Is(err, legacy.ErrNotAcquired))
+		fmt.Println("a second holder:", errors.Is(err, lockmigrate.ErrNotAcquired))
 		return nil
 	})
 	fmt.Println("done:", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Lock is a lock that we hold, or held.
-type Lock struct {
+// lock is a lock that we hold, or held.
+type lock struct {
 	life   lifetime.Life
 	locker *Locker
 	key    string
@@ -26,12 +26,10 @@ type Lock struct {
 	valueExpiry, pendingExpiry protocol.Instant // on the Locker's clock
 }
 
-var _ lockmigrate.Held = (*Lock)(nil)
-
 // newLock prepares the lease. began is a monotonic reading from before the clock was read for the value,
 // so the local deadline is never later than the lease.
-func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began protocol.Instant) *Lock {
-	k := &Lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
+func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
+	k := &lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
 	k.life.Init(&l.lives, (*kept)(k), ctx)
 	s := &k.life.Lease
 	s.Owner, s.Span = (*kept)(k), l.opts.Lease
@@ -42,43 +40,24 @@ func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began pr
 	return k
 }
 
-// Key returns the lock's key.
-func (k *Lock) Key() string { return k.key }
+// The methods of lockmigrate.Lock.
 
-// Token returns what we wrote on the key: the value that was confirmed last.
-func (k *Lock) Token() string {
+func (k *lock) Key() string                       { return k.key }
+func (k *lock) Fence() int64                      { return 0 }
+func (k *lock) Stage() lockmigrate.Stage          { return lockmigrate.StageLegacy }
+func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
+func (k *lock) Context() context.Context          { return k.life.Context() }
+func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
+func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+
+func (k *lock) Token() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.value
 }
 
-// Fence returns 0: the old scheme has no fencing tokens.
-func (k *Lock) Fence() int64 { return 0 }
-
-// Expiry returns until when the lock is certainly ours if it is not renewed any more. It is a deadline of this process's monotonic
-// clock: at most one of the dialect's units before the expiry on the key.
-func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
-
-// Context returns a context with the values of the one that acquired the lock. It ends with the lease or when the lock turns out
-// to be lost: its cause matches ErrLost. At a release it ends with ErrReleased. A release that failed changes nothing about that.
-func (k *Lock) Context() context.Context { return k.life.Context() }
-
-// Renew moves the lease to a full Options.Lease from now, if the key still holds our value. ErrLost means that it does not:
-// another has taken the lock over, or a stale DEL has removed it. It also means that the reply came after Expiry. After any other
-// error the lock is held as before, until its Expiry.
-func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
-
-// Release gives the lock back as Options.Release says. ErrLost means that the lock was lost before: the lease was over or the key
-// not ours any more. After another error the Locker tries again in the background until Expiry, with pauses of 50 ms to 1 s; it
-// may be called again too, and the first call after the lock was given back returns nil. Where an earlier DEL may have run, the
-// next one is sent only while the key holds our value. What cannot be released ends with the lease, and so does the holder's
-// context.
-//
-// When ctx ends before the reply, or has ended before, the release goes on in the background.
-func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
-
-// kept is what the life of a lock and the watch over its deadline see of a Lock.
-type kept Lock
+// kept is what the life of a lock and the watch over its deadline see of a lock.
+type kept lock
 
 // Key implements lifetime.Kind.
 func (k *kept) Key() string { return k.key }
@@ -119,7 +98,7 @@ func (k *kept) keep(m *protocol.LegacyRenew) {
 // Release implements lifetime.Kind.
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, rules := k.locker, k.locker.rules
-	var lost *Error
+	var lost *lockmigrate.Error
 	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
 		return driver.Ended(protocol.NotOurs, nil), nil
 	}
@@ -139,14 +118,14 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *Error) {
-	if errors.Is(e.Kind, ErrLost) && e.Op == "release" {
+func (k *kept) Explain(e *lockmigrate.Error) {
+	if errors.Is(e.Kind, lockmigrate.ErrLost) && e.Op == "release" {
 		e.Note = "the lease was over, or the key was not ours any more; nothing was deleted"
 	}
 }
 
 // Ended implements lifetime.Kind.
-func (k *kept) Ended(*Error) {}
+func (k *kept) Ended(*lockmigrate.Error) {}
 
 // Gone implements lifetime.Kind.
 func (k *kept) Gone() {}

@@ -72,12 +72,12 @@ func (l *Locker) Close() error {
 }
 
 // TryAcquire makes one attempt: at most SETNX, GET and GETSET.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	return l.observed(ctx, key, 0)
 }
 
 // Acquire tries until the lock is ours, Options.Wait is over or ctx ends.
-func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	patience := l.opts.Wait
 	if patience == 0 {
 		return l.observed(ctx, key, math.MaxInt64)
@@ -93,30 +93,27 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 // matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
 // ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	lock, err := l.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lifetime.Section(ctx, lock, l.opts.ReplyTimeout, work)
+	return lifetime.Do(ctx, key, l.Acquire, l.opts.ReplyTimeout, work)
 }
 
 // observed acquires and tells the observer what came of it.
-func (l *Locker) observed(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
+func (l *Locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
-	l.opts.Observer.Observe(lockmigrate.Event{Kind: connect.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
-	if err == nil {
-		l.watch.Add(&lock.life.Lease)
+	l.opts.Observer(lockmigrate.Event{Kind: connect.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
+	if err != nil {
+		return nil, err
 	}
-	return lock, err
+	l.watch.Add(&lock.life.Lease)
+	return lock, nil
 }
 
-func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration) (*Lock, error) {
+func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration) (*lock, error) {
 	if key == "" {
-		return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
 	if err := l.sync(ctx); err != nil {
-		return nil, &Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
 	}
 	machine := &protocol.LegacyAcquire{
 		Dialect: l.rules, Key: key, Owner: random.UUID(),
@@ -126,7 +123,7 @@ func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration
 	reply, seen := protocol.Reply{}, obstacle{}
 	for {
 		if l.closed.Load() {
-			return nil, &Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+			return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 		}
 		attempt := l.mono.Now()
 		outcome, err := l.driver.Advance(ctx, machine, reply, func(o driver.Outcome) { l.giveBack(machine, o) })
@@ -154,28 +151,28 @@ type obstacle struct {
 }
 
 // concluded turns a machine's verdict into a lock or an error.
-func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*Lock, error) {
+func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*lock, error) {
 	switch o.Step.Verdict {
 	case protocol.Acquired:
 		if took := l.mono.Now().Sub(attempt); took >= l.opts.Lease {
 			l.giveBack(m, o)
-			return nil, &Error{
-				Op: "acquire", Key: m.Key, Kind: ErrLost, Reason: lockmigrate.ReasonDeadline,
+			return nil, &lockmigrate.Error{
+				Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrLost, Reason: lockmigrate.ReasonDeadline,
 				Note: fmt.Sprintf("the reply took %v, longer than the lease", took),
 			}
 		}
 		if l.closed.Load() {
 			l.giveBack(m, o)
-			return nil, &Error{Op: "acquire", Key: m.Key, Cause: lifetime.ErrClosed}
+			return nil, &lockmigrate.Error{Op: "acquire", Key: m.Key, Cause: lifetime.ErrClosed}
 		}
 		return newLock(ctx, l, m, attempt), nil
 	case protocol.Unsure:
-		return nil, &Error{
-			Op: "acquire", Key: m.Key, Kind: ErrUnknownOutcome, Cause: o.Err, Until: m.Expiry().Time(),
+		return nil, &lockmigrate.Error{
+			Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: o.Err, Until: m.Expiry().Time(),
 			Note: "the value on the key may be ours or that of a client with the same expiry",
 		}
 	case protocol.Failed:
-		return nil, &Error{Op: "acquire", Key: m.Key, Kind: l.cancelled(ctx), Cause: o.Err}
+		return nil, &lockmigrate.Error{Op: "acquire", Key: m.Key, Kind: l.cancelled(ctx), Cause: o.Err}
 	default:
 		value, foreign := m.Seen()
 		return nil, l.notAcquired(m.Key, obstacle{value, foreign}, nil)
@@ -188,8 +185,8 @@ func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
 	if errors.Is(cause, lifetime.ErrWaitOver) { // as when the sleeps end it
 		cause = nil
 	}
-	foreign := &Error{
-		Op: "acquire", Key: key, Kind: ErrForeignFormat, Value: seen.value,
+	foreign := &lockmigrate.Error{
+		Op: "acquire", Key: key, Kind: lockmigrate.ErrForeignFormat, Value: seen.value,
 		Note: "dialect " + l.opts.Dialect.String() + " cannot read it and never takes it over",
 	}
 	switch {
@@ -198,13 +195,13 @@ func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
 	case seen.foreign:
 		cause = errors.Join(cause, foreign)
 	}
-	return &Error{Op: "acquire", Key: key, Kind: ErrNotAcquired, Cause: cause}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
-// cancelled is ErrNotAcquired when a failure comes from the caller's own context.
+// cancelled is lockmigrate.ErrNotAcquired when a failure comes from the caller's own context.
 func (l *Locker) cancelled(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return ErrNotAcquired
+		return lockmigrate.ErrNotAcquired
 	}
 	return nil
 }
@@ -236,8 +233,8 @@ func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 
 // notGivenBack tells the observer that the key may stay taken, as nobody else is there to be told.
 func (l *Locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
-	l.opts.Observer.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &Error{
-		Op: "acquire", Key: m.Key, Kind: ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
+	l.opts.Observer(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
+		Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
 		Note: "its caller had left; the value on the key may be ours",
 	}})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
@@ -49,18 +50,18 @@ func TestAcquireWritesTheExpiryAndReleaseDeletesIt(t *testing.T) {
 		assert.EqualValues(t, -1, s.Do("PTTL", key), "no TTL, as the old clients")
 
 		_, err = locker.TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 
 		require.NoError(t, lock.Release(t.Context()))
 		assert.EqualValues(t, 0, s.Do("EXISTS", key))
-		assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrReleased)
-		assert.ErrorIs(t, lock.Release(t.Context()), legacy.ErrReleased)
-		assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrReleased)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrReleased)
 	})
 }
 
 func TestEveryDialectExcludesItself(t *testing.T) {
-	for _, d := range legacy.Dialects() {
+	for _, d := range protocol.Dialects() {
 		t.Run(d.String(), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				locker := newLocker(t, s.Pool(), legacy.Options{Dialect: d, Lease: 10 * time.Second, Release: legacy.ReleaseAsDialect})
@@ -72,7 +73,7 @@ func TestEveryDialectExcludesItself(t *testing.T) {
 				require.True(t, ok, "reads what it writes")
 				assert.WithinRange(t, at, lock.Expiry(), lock.Expiry().Add(time.Second+time.Millisecond+took), "at most a unit later")
 				_, err = locker.TryAcquire(t.Context(), key)
-				assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				require.NoError(t, lock.Renew(t.Context()))
 				assert.Equal(t, lock.Token(), s.Value(key))
 				require.NoError(t, lock.Release(t.Context()))
@@ -100,10 +101,10 @@ func TestForeignValueIsHeld(t *testing.T) {
 		locker := newLocker(t, s.Pool(), legacy.Options{Wait: time.Millisecond, Poll: 20 * time.Second, ReplyTimeout: 20 * time.Second})
 		for _, value := range []string{"6ba7b810-9dad-11d1-80b4-00c04fd430c8", "", "1795262400.5", " 1", "\x1b[31mred"} {
 			s.Do("SET", key, value)
-			for name, try := range map[string]func(context.Context, string) (*legacy.Lock, error){"Try": locker.TryAcquire, "Acquire": locker.Acquire} {
+			for name, try := range map[string]func(context.Context, string) (lockmigrate.Lock, error){"Try": locker.TryAcquire, "Acquire": locker.Acquire} {
 				_, err := try(t.Context(), key)
-				require.ErrorIs(t, err, legacy.ErrForeignFormat, "%s %q", name, value)
-				assert.NotErrorIs(t, err, legacy.ErrNotAcquired)
+				require.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "%s %q", name, value)
+				assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				assert.NotContains(t, err.Error(), "\x1b", "what is printed is safe to print")
 				assert.Equal(t, value, s.Value(key), "and nothing was written")
 			}
@@ -111,7 +112,7 @@ func TestForeignValueIsHeld(t *testing.T) {
 		s.Do("DEL", key)
 		s.Do("HSET", key, "field", 1)
 		_, err := locker.TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrForeignFormat)
+		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat)
 		assert.EqualValues(t, 1, s.Do("HLEN", key))
 
 		waiting, cancel := context.WithCancel(t.Context())
@@ -122,9 +123,9 @@ func TestForeignValueIsHeld(t *testing.T) {
 			}
 		}}
 		_, err = newLocker(t, pool, legacy.Options{Poll: time.Millisecond}).Acquire(waiting, key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, context.Canceled)
-		assert.ErrorIs(t, err, legacy.ErrForeignFormat, "a cancelled wait says what it waited for")
+		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "a cancelled wait says what it waited for")
 	})
 }
 
@@ -133,14 +134,14 @@ func TestWaitEnds(t *testing.T) {
 		s.Do("SET", key, ms(time.Now().Add(time.Hour)))
 		start := time.Now()
 		_, err := newLocker(t, s.Pool(), legacy.Options{Wait: 50 * time.Millisecond, Poll: 10 * time.Millisecond, Jitter: time.Millisecond}).Acquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		reason := errors.New("the caller lost interest")
 		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
 		_, err = newLocker(t, s.Pool(), legacy.Options{}).Acquire(ctx, key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, reason)
 	})
 }
@@ -177,7 +178,7 @@ func TestReleasePolicies(t *testing.T) {
 				if c.want == "" && !c.overrun {
 					assert.NoError(t, err)
 				} else {
-					assert.ErrorIs(t, err, legacy.ErrLost)
+					assert.ErrorIs(t, err, lockmigrate.ErrLost)
 				}
 			})
 		})
@@ -195,9 +196,9 @@ func TestContextEndsWithTheLease(t *testing.T) {
 	assert.NoError(t, lock.Context().Err(), "the holder outlives the context that acquired")
 	assert.Equal(t, "value", lock.Context().Value(tag{}))
 	<-lock.Context().Done()
-	assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrLost)
+	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 	assert.Less(t, time.Since(before), 10*time.Second)
-	assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrLost, "too late")
+	assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost, "too late")
 }
 
 func TestRenewMovesTheLease(t *testing.T) {
@@ -214,10 +215,10 @@ func TestRenewMovesTheLease(t *testing.T) {
 		assert.NoError(t, lock.Context().Err(), "held for longer than one lease")
 
 		s.Do("SET", key, "1")
-		assert.ErrorIs(t, lock.Renew(t.Context()), legacy.ErrLost)
-		assert.ErrorIs(t, context.Cause(lock.Context()), legacy.ErrLost)
+		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 		assert.Equal(t, "1", s.Value(key), "a successor's value is not overwritten")
-		assert.ErrorIs(t, lock.Release(t.Context()), legacy.ErrLost)
+		assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 		assert.Equal(t, "1", s.Value(key))
 	})
 }
@@ -232,11 +233,11 @@ func TestDo(t *testing.T) {
 
 		err := locker.Do(t.Context(), key, func(ctx context.Context) error {
 			<-ctx.Done()
-			assert.ErrorIs(t, context.Cause(ctx), legacy.ErrLost)
+			assert.ErrorIs(t, context.Cause(ctx), lockmigrate.ErrLost)
 			time.Sleep(5 * time.Millisecond) // past the value's last millisecond
 			return nil
 		})
-		assert.ErrorIs(t, err, legacy.ErrLost, "work that overran is told, even if it did not look")
+		assert.ErrorIs(t, err, lockmigrate.ErrLost, "work that overran is told, even if it did not look")
 	})
 }
 
@@ -265,12 +266,12 @@ func TestObserver(t *testing.T) {
 	s := redistest.Mini(t)
 	var mu sync.Mutex
 	var seen []string
-	observer := lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+	observer := func(e lockmigrate.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, key, e.Key)
 		seen = append(seen, e.Kind.String())
-	})
+	}
 	locker := newLocker(t, s.Pool(), legacy.Options{Observer: observer})
 	lock, err := locker.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
@@ -340,7 +341,7 @@ func TestFollowServer(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = fresh.TryAcquire(cancelled, key)
-	assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.ErrorIs(t, err, context.Canceled)
 	s.Mini.Close()
 	_, err = fresh.TryAcquire(t.Context(), key)

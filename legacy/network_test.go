@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -25,17 +26,17 @@ func TestLostReplies(t *testing.T) {
 		sent    string
 	}{
 		{"SETNX arrives, its reply does not, numbers", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesReply},
-			legacy.ErrUnknownOutcome, "SETNX GET"},
+			lockmigrate.ErrUnknownOutcome, "SETNX GET"},
 		{"SETNX arrives, its reply does not, own values", legacy.JedisUUID, "", map[int]redistest.Fate{0: redistest.LosesReply},
 			nil, "SETNX GET"},
 		{"SETNX never arrives", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
 		{"SETNX is lost twice", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
-			legacy.ErrNotAcquired, "SETNX GET SETNX GET"},
+			lockmigrate.ErrNotAcquired, "SETNX GET SETNX GET"},
 		{"GETSET arrives, its reply does not", legacy.RedisPyFloat, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
-			legacy.ErrUnknownOutcome, "SETNX GET GETSET GET"},
-		{"GETSET never arrives", legacy.JedisMS, past, map[int]redistest.Fate{2: redistest.LosesCommand}, legacy.ErrNotAcquired, "SETNX GET GETSET GET"},
+			lockmigrate.ErrUnknownOutcome, "SETNX GET GETSET GET"},
+		{"GETSET never arrives", legacy.JedisMS, past, map[int]redistest.Fate{2: redistest.LosesCommand}, lockmigrate.ErrNotAcquired, "SETNX GET GETSET GET"},
 		{"EXEC arrives, its reply does not", legacy.ServiceStack, past, map[int]redistest.Fate{3: redistest.LosesReply},
-			legacy.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
+			lockmigrate.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -51,9 +52,9 @@ func TestLostReplies(t *testing.T) {
 					return
 				}
 				require.ErrorIs(t, err, c.want)
-				var detail *legacy.Error
+				var detail *lockmigrate.Error
 				require.ErrorAs(t, err, &detail)
-				if errors.Is(err, legacy.ErrUnknownOutcome) {
+				if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 					at, ok := c.dialect.Expires(s.Value(key))
 					require.True(t, ok)
 					assert.WithinDuration(t, at, detail.Until, time.Microsecond, "says until when the key may stay taken")
@@ -98,7 +99,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 			cancel()
 		}()
 		_, err = locker.TryAcquire(ctx, key)
-		assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, context.Canceled)
 		close(proceed)
 		locker.Close()
@@ -117,7 +118,7 @@ func TestLateReplyIsNoLock(t *testing.T) {
 			}
 		}}
 		_, err := newLocker(t, pool, legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, legacy.ErrLost)
+		assert.ErrorIs(t, err, lockmigrate.ErrLost)
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
 	})
 }
@@ -145,7 +146,7 @@ func TestBadServers(t *testing.T) {
 		}}
 		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
 		assert.ErrorContains(t, err, "connection refused")
-		assert.NotErrorIs(t, err, legacy.ErrNotAcquired, "nobody else holds it, as far as we know")
+		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired, "nobody else holds it, as far as we know")
 	})
 	t.Run("read-only replica", func(t *testing.T) {
 		s := redistest.Real(t, "--replicaof", "127.0.0.1", "1")
@@ -175,7 +176,7 @@ func TestWaitBoundsASilentServer(t *testing.T) {
 	thaw := s.Freeze()
 	start := time.Now()
 	_, err = l.Acquire(t.Context(), "orders")
-	assert.ErrorIs(t, err, legacy.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.Less(t, time.Since(start), 10*time.Second)
 	thaw()
 	l.Close()

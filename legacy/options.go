@@ -53,7 +53,7 @@ type Options struct {
 	ReplyTimeout time.Duration
 }
 
-// ReleasePolicy says how a lock is given back.
+// ReleasePolicy says how a lock is given back. Where an earlier DEL may have run, the next one is sent only while the key holds our value.
 type ReleasePolicy uint8
 
 const (

@@ -33,7 +33,7 @@ func TestCloseBesideCallers(t *testing.T) {
 			for range redistest.Rounds(4, 15) {
 				s := redistest.Mini(t)
 				seen := &redistest.Told{}
-				opts.Observer = seen
+				opts.Observer = seen.Observe
 				locker := open(t, s, opts)
 				var all sync.WaitGroup
 				var over atomic.Bool
@@ -43,7 +43,7 @@ func TestCloseBesideCallers(t *testing.T) {
 							key := strconv.Itoa(rand.IntN(keys))
 							ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
 							lock, err := locker.Acquire(ctx, key)
-							if errors.Is(err, modern.ErrUnknownOutcome) {
+							if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 								seen.Note(key)
 							}
 							if err == nil && lock.Release(ctx) != nil {
@@ -98,7 +98,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 		s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		time.Sleep(rand.N(2 * delay)) // the subject
 		leave()
-		assert.ErrorIs(t, <-waiter, modern.ErrNotAcquired)
+		assert.ErrorIs(t, <-waiter, lockmigrate.ErrNotAcquired)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 		redistest.Await(t, "the key to be taken without an answer", time.Minute, func() bool { return s.Value(key) != "" && lost.Load() > before+2 })
 		leave()
 		err = <-waiter
-		assert.ErrorIs(t, err, modern.ErrUnknownOutcome, "it is on the key, or may be")
+		assert.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome, "it is on the key, or may be")
 		assert.ErrorIs(t, err, context.Canceled)
 		redistest.Await(t, "the key to be given back", 10*time.Second, func() bool { return s.Value(key) == "" })
 	})
@@ -171,7 +171,7 @@ func TestCloseEndsWaits(t *testing.T) {
 				select {
 				case err := <-ended:
 					require.ErrorIs(t, err, lifetime.ErrClosed)
-					assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+					assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				case <-time.After(20 * time.Second):
 					t.Fatal("it waits on after Close")
 				}

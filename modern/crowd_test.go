@@ -61,7 +61,7 @@ func TestStressCancelledWaits(t *testing.T) {
 				}
 				lock, err := lockers[i%3].Acquire(ctx, key)
 				if err != nil {
-					assert.ErrorIs(t, err, modern.ErrNotAcquired)
+					assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 					gaveUp.Add(1)
 					return
 				}
@@ -89,16 +89,16 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 	var lost, renewed atomic.Int64
 	locker := newLocker(t, s.Pool(), modern.Options{
 		TTL: ttl, ReplyTimeout: ttl / 4, // no shorter patience of the renewals': they share the line with everything else
-		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		Observer: func(e lockmigrate.Event) {
 			switch e.Kind {
 			case lockmigrate.EventLost:
 				lost.Add(1)
 			case lockmigrate.EventRenewed:
 				renewed.Add(1)
 			}
-		}),
+		},
 	})
-	locks := make([]*modern.Lock, n)
+	locks := make([]lockmigrate.Lock, n)
 	var all sync.WaitGroup
 	for part := range 20 {
 		all.Go(func() {
@@ -134,7 +134,7 @@ func TestStressTenThousandHeldLocks(t *testing.T) {
 func acquiring(t *testing.T, s *redistest.Server, n int) time.Duration {
 	t.Helper()
 	locker := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
-	locks := make([]*modern.Lock, n)
+	locks := make([]lockmigrate.Lock, n)
 	_, err := locker.TryAcquire(t.Context(), "first") // connects
 	require.NoError(t, err)
 	start := time.Now()
@@ -156,14 +156,14 @@ func TestRenewalsAreNotCrowdedOut(t *testing.T) {
 	renewed := make(chan struct{}, 1000)
 	locker := newLocker(t, s.Pool(), modern.Options{
 		RenewEvery: 100 * time.Millisecond,
-		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		Observer: func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventRenewed {
 				select {
 				case renewed <- struct{}{}:
 				default:
 				}
 			}
-		}),
+		},
 	})
 	lock, err := locker.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestRenewalsAreNotCrowdedOut(t *testing.T) {
 	for range 3000 { // the line has 1024 places
 		all.Go(func() {
 			for crowd.Err() == nil {
-				if _, err := locker.TryAcquire(crowd, key); !assert.ErrorIs(t, err, modern.ErrNotAcquired) {
+				if _, err := locker.TryAcquire(crowd, key); !assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired) {
 					return
 				}
 			}

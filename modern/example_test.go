@@ -10,6 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -63,7 +64,7 @@ func ExampleLocker_TryAcquire() {
 	_, err = locker.TryAcquire(ctx, "orders")
 	fmt.Println("second:", err)
 	fmt.Println("released:", lock.Release(ctx))
-	fmt.Println("the holder's context:", errors.Is(context.Cause(lock.Context()), modern.ErrReleased))
+	fmt.Println("the holder's context:", errors.Is(context.Cause(lock.Context()), lockmigrate.ErrReleased))
 	// Output:
 	// first: <nil>
 	// second: acquire "orders": lock not acquired
@@ -128,7 +129,7 @@ func ExampleLock_Fence() {
 	// released: release "orders": lock lost (the key was not ours any more when it was released)
 }
 
-func ExampleWithOwner() {
+func Example_owner() {
 	pool, stop := server()
 	defer stop()
 	locker, err := modern.New(pool, modern.Options{})
@@ -137,17 +138,17 @@ func ExampleWithOwner() {
 	}
 	defer locker.Close()
 
-	ctx := modern.WithOwner(context.Background(), "request 42")
+	ctx := lockmigrate.WithOwner(context.Background(), "request 42")
 	err = locker.Do(ctx, "orders", func(ctx context.Context) error {
 		again, err := locker.Acquire(ctx, "orders")
 		if err != nil {
 			return err
 		}
-		fmt.Println("held", again.Count(), "times")
+		fmt.Println("the same hold:", again.Key())
 		return again.Release(ctx)
 	})
 	fmt.Println(err)
 	// Output:
-	// held 2 times
+	// the same hold: orders
 	// <nil>
 }

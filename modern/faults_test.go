@@ -33,7 +33,7 @@ func TestFault01ServersClockDiffers(t *testing.T) {
 		require.NoError(t, err)
 		assert.InDelta(t, 3*time.Second, s.Mini.TTL(key), float64(time.Millisecond), "the server counts the whole lease")
 		_, err = newLocker(t, s.Pool(), opts).TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		require.NoError(t, lock.Renew(t.Context()))
 		assert.InDelta(t, 3*time.Second, s.Mini.TTL(key), float64(time.Millisecond))
 		s.Mini.SetTime(time.Now().Add(-2 * off))
@@ -94,7 +94,7 @@ func TestFault02ContextIsHonoured(t *testing.T) {
 			}
 			quick("TryAcquire", func(ctx context.Context) error {
 				_, err := locker.TryAcquire(ctx, key)
-				assert.ErrorIs(t, err, modern.ErrNotAcquired)
+				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				return err
 			})
 			quick("Acquire", func(ctx context.Context) error { _, err := locker.Acquire(ctx, key); return err })
@@ -117,11 +117,11 @@ func TestFault03FailedTryIsOneCommand(t *testing.T) {
 			require.NoError(t, err)
 			locker := open(t, s, opts)
 			_, err = locker.TryAcquire(t.Context(), key) // connects
-			require.ErrorIs(t, err, modern.ErrNotAcquired)
+			require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 			monitor := s.Monitor()
 			for range 10 {
 				_, err := locker.TryAcquire(t.Context(), key)
-				require.ErrorIs(t, err, modern.ErrNotAcquired)
+				require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 			}
 			commands := monitor.Commands()
 			assert.Len(t, commands, 10, "%v", commands)
@@ -143,22 +143,22 @@ func TestFault06SaysWhatHappened(t *testing.T) {
 	require.NoError(t, err)
 	<-lock.Context().Done()
 	err = lock.Renew(t.Context())
-	assert.ErrorIs(t, err, modern.ErrLost)
-	assert.NotErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrLost)
+	assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 
 	// The same when the server is the first to know.
 	long := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
 	lock, err = long.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	s.Do("DEL", key)
-	assert.ErrorIs(t, lock.Renew(t.Context()), modern.ErrLost)
+	assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
 
 	s.Do("SET", key, "another's")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("shutting down")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
 	_, err = long.Acquire(ctx, key)
-	assert.ErrorIs(t, err, modern.ErrNotAcquired)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	assert.ErrorIs(t, err, reason)
 	assert.ErrorContains(t, err, key)
 }
@@ -235,7 +235,7 @@ func TestFault09MaxHold(t *testing.T) {
 	require.NoError(t, err)
 	<-lock.Context().Done()
 	told := time.Since(start)
-	assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
+	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 	assert.ErrorContains(t, context.Cause(lock.Context()), "MaxHold")
 	assert.GreaterOrEqual(t, told, opts.MaxHold, "renewed until then")
 	_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
@@ -255,7 +255,7 @@ func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
 			s.Do("DEL", key) // its lease is over, it does not know yet
 			second, err := b.TryAcquire(t.Context(), key)
 			require.NoError(t, err)
-			assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+			assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 			assert.EqualValues(t, 1, s.Do("EXISTS", key))
 			require.NoError(t, second.Renew(t.Context()))
 			require.NoError(t, second.Release(t.Context()))

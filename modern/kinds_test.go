@@ -25,27 +25,14 @@ type kind struct {
 	Untracked bool // without the right to client tracking
 }
 
-// lock and locker are what the locks and Lockers of both packages can do.
-type lock interface {
-	lockmigrate.Held
-	Count() int
-}
-
+// locker is what the Lockers of both packages can do.
 type locker interface {
-	TryAcquire(ctx context.Context, key string) (lock, error)
-	Acquire(ctx context.Context, key string) (lock, error)
+	TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error)
+	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
 	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
 	Waiting() lockmigrate.Mode
 	Close() error
 }
-
-// of makes a locker of either Locker.
-type of[L lock] struct {
-	redistest.Either[lock, L]
-	waiting func() lockmigrate.Mode
-}
-
-func (o of[L]) Waiting() lockmigrate.Mode { return o.waiting() }
 
 // open returns a Locker of a kind over a server.
 func open(t testing.TB, s *redistest.Server, k kind) locker {
@@ -65,11 +52,10 @@ func openOver(t testing.TB, pool lockmigrate.Pool, k kind) locker {
 		l, err := redisson.New(pool, redisson.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
-		return of[*redisson.Lock]{redistest.Either[lock, *redisson.Lock]{Inner: l}, l.Waiting}
+		return l
 	}
-	l := newLocker(t, pool, modern.Options{
+	return newLocker(t, pool, modern.Options{
 		TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, FenceTTL: k.FenceTTL, Unfair: k.Unfair, Replicas: k.Replicas,
 		Observer: k.Observer,
 	})
-	return of[*modern.Lock]{redistest.Either[lock, *modern.Lock]{Inner: l}, l.Waiting}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
@@ -54,15 +53,15 @@ func (l *Locker) Close() error { return l.base.Close() }
 func (l *Locker) Waiting() lockmigrate.Mode { return l.base.Hub.Mode() }
 
 // TryAcquire makes one attempt. When another holds the lock, that is one command.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
-	return lockOf(l.base.TryAcquire(ctx, key))
+func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.base.TryAcquire(ctx, key)
 }
 
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks, or a server that is away for a
 // while, does not end a wait; one that the first attempt meets is its error. A key of another type, such as a lock of another
 // format, is ErrForeignFormat: its holder will not hand it to us.
-func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
-	return lockOf(l.base.Acquire(ctx, key))
+func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.base.Acquire(ctx, key)
 }
 
 // Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
@@ -70,18 +69,12 @@ func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 // matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
 // ms of the end of work, whatever the server does.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	lock, err := l.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lifetime.Section(ctx, lock, 2*l.opts.ReplyTimeout, work)
+	return l.base.Do(ctx, key, work)
 }
 
 // newHold prepares an acquisition.
 func (l *Locker) newHold(ctx context.Context, key string) *leased.Hold {
-	k := &Lock{}
-	h := &k.own
-	h.locker, h.lock, k.lock.Hold = l, k, &h.Hold
+	h := &hold{locker: l}
 	h.Init(&l.base, h, ctx, key, strconv.FormatInt(l.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10))
 	if l.opts.FenceTTL > 0 {
 		h.fenceKey = protocol.FenceKey(key)
@@ -108,7 +101,7 @@ func (h *hold) Attempt(ctx context.Context) error {
 
 // needsQueue explains the error of a waiter who may not use the queue.
 func needsQueue(err error) error {
-	var e *Error
+	var e *lockmigrate.Error
 	if errors.As(err, &e) && e.Cause != nil && strings.Contains(e.Cause.Error(), "NOPERM") {
 		e.Note = "the queue needs its key and its channel: grant them, or set Options.Unfair"
 	}

@@ -119,7 +119,7 @@ func TestFault04LostReplies(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		_, err = locker.TryAcquire(ctx, key)
-		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		locker.Close()
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "cleaned up by token")
 	})
@@ -133,8 +133,8 @@ func TestFault04LostReplies(t *testing.T) {
 		start := time.Now()
 		_, err = locker.TryAcquire(t.Context(), key)
 		s.Signal(syscall.SIGCONT)
-		require.ErrorIs(t, err, modern.ErrUnknownOutcome)
-		var e *modern.Error
+		require.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
+		var e *lockmigrate.Error
 		require.ErrorAs(t, err, &e)
 		assert.WithinRange(t, e.Until, start.Add(2*time.Second), time.Now().Add(2*time.Second+reply))
 		// The frozen server runs the command when it thaws: the key is taken, and for no longer than said.
@@ -160,7 +160,7 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			opts.TTL, opts.ReplyTimeout = ttl, 500*time.Millisecond
 			first := make(chan struct{})
 			var once sync.Once
-			opts.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			opts.Observer = func(e lockmigrate.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				switch e.Kind {
@@ -171,7 +171,7 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 					assert.Equal(t, key, e.Key)
 					failures = append(failures, e.Err)
 				}
-			})
+			}
 			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			select {
@@ -184,11 +184,11 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			<-lock.Context().Done()
 			ended := time.Now()
 			s.Signal(syscall.SIGCONT)
-			assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 			require.Eventually(t, func() bool { // the observer is told after the holder
 				mu.Lock()
 				defer mu.Unlock()
-				return len(failures) > 0 && errors.Is(failures[len(failures)-1], modern.ErrLost)
+				return len(failures) > 0 && errors.Is(failures[len(failures)-1], lockmigrate.ErrLost)
 			}, 10*time.Second, time.Millisecond)
 			mu.Lock() // not for longer: Release tells the observer too
 			heard := slices.Clone(failures)
@@ -196,12 +196,12 @@ func TestFault05LossWithoutAReply(t *testing.T) {
 			assert.GreaterOrEqual(t, ended.Sub(renewed), ttl/2, "and not at the first failure")
 			mu.Unlock()
 			require.GreaterOrEqual(t, len(heard), 2, "the observer heard of each")
-			assert.NotErrorIs(t, heard[0], modern.ErrLost)
-			var lost *modern.Error
+			assert.NotErrorIs(t, heard[0], lockmigrate.ErrLost)
+			var lost *lockmigrate.Error
 			require.ErrorAs(t, context.Cause(lock.Context()), &lost)
 			assert.Equal(t, lockmigrate.ReasonDeadline, lost.Reason)
 			assert.Error(t, lost.Cause, "the I/O error behind it")
-			assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+			assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 		})
 	}
 }
@@ -226,7 +226,7 @@ func TestAnswerReadAfterTheTTL(t *testing.T) {
 			late.Store(true)
 			_, err := locker.TryAcquire(t.Context(), key)
 			late.Store(false)
-			assert.ErrorIs(t, err, modern.ErrLost)
+			assert.ErrorIs(t, err, lockmigrate.ErrLost)
 			assert.ErrorContains(t, err, "after the TTL")
 		})
 	}
@@ -256,8 +256,8 @@ func TestFault05LossByTheServersWord(t *testing.T) {
 	s.Do("SET", key, "another's")
 	<-lock.Context().Done()
 	assert.Less(t, time.Since(start), 2*time.Second)
-	assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrLost)
-	assert.ErrorIs(t, lock.Renew(t.Context()), modern.ErrLost)
-	assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
+	assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
+	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 	assert.Equal(t, "another's", s.Value(key))
 }

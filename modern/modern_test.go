@@ -61,14 +61,14 @@ func TestAcquireAndRelease(t *testing.T) {
 		assert.Equal(t, opts.FenceTTL > 0, lock.Fence() > 0)
 
 		_, err = open(t, s, opts).TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		require.NoError(t, lock.Renew(t.Context()))
 
 		require.NoError(t, lock.Release(t.Context()))
 		assert.EqualValues(t, 0, s.Do("EXISTS", key))
-		assert.ErrorIs(t, context.Cause(lock.Context()), modern.ErrReleased)
-		assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrReleased)
-		assert.ErrorIs(t, lock.Renew(t.Context()), modern.ErrReleased)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrReleased)
 	})
 }
 
@@ -118,7 +118,7 @@ func TestDo(t *testing.T) {
 			s.Do("DEL", key)
 			return nil
 		})
-		assert.ErrorIs(t, err, modern.ErrLost)
+		assert.ErrorIs(t, err, lockmigrate.ErrLost)
 	})
 }
 
@@ -130,7 +130,7 @@ func TestWaitEnds(t *testing.T) {
 
 		opts.Wait = 30 * time.Millisecond
 		_, err = open(t, s, opts).Acquire(t.Context(), key)
-		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorContains(t, err, "Options.Wait is over")
 
 		opts.Wait = 0
@@ -139,7 +139,7 @@ func TestWaitEnds(t *testing.T) {
 		reason := errors.New("the caller lost interest")
 		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
 		_, err = waiter.Acquire(ctx, key)
-		assert.ErrorIs(t, err, modern.ErrNotAcquired)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, reason)
 		_, err = waiter.Acquire(ctx, key)
 		assert.ErrorIs(t, err, reason, "a context that is over")
@@ -156,17 +156,17 @@ func TestRenewalKeepsTheLock(t *testing.T) {
 			s := redistest.Real(t)
 			opts.TTL = 150 * time.Millisecond
 			var renewed atomic.Int32
-			opts.Observer = lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+			opts.Observer = func(e lockmigrate.Event) {
 				if e.Kind == lockmigrate.EventRenewed {
 					renewed.Add(1)
 				}
-			})
+			}
 			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			other := open(t, s, opts)
 			for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
 				_, err := other.TryAcquire(t.Context(), key)
-				require.ErrorIs(t, err, modern.ErrNotAcquired)
+				require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 			}
 			assert.NoError(t, lock.Context().Err())
 			assert.GreaterOrEqual(t, renewed.Load(), int32(4))

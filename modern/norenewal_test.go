@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -17,7 +18,7 @@ func TestHandedOverWithoutRenewal(t *testing.T) {
 		opts := modern.Options{TTL: 20 * time.Second, RenewEvery: -1}
 		holder, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
 		require.NoError(t, err)
-		waiter, got := newLocker(t, s.Pool(), opts), make(chan *modern.Lock, 1)
+		waiter, got := newLocker(t, s.Pool(), opts), make(chan lockmigrate.Lock, 1)
 		go func() {
 			lock, err := waiter.Acquire(t.Context(), key)
 			assert.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -24,10 +25,10 @@ func oldHolder(t *testing.T, s *redistest.Server) {
 
 // waits begins an acquisition, and returns when so many stand in the server's queue. With watching it
 // returns only when the acquisition watches the key.
-func waits(t *testing.T, s *redistest.Server, locker *modern.Locker, inLine int, watching bool) <-chan *modern.Lock {
+func waits(t *testing.T, s *redistest.Server, locker *modern.Locker, inLine int, watching bool) <-chan lockmigrate.Lock {
 	t.Helper()
 	monitor := s.Monitor()
-	got := make(chan *modern.Lock, 1)
+	got := make(chan lockmigrate.Lock, 1)
 	go func() {
 		lock, err := locker.Acquire(context.Background(), key)
 		assert.NoError(t, err)
@@ -181,7 +182,7 @@ func TestOldClientsDeletionLeavesAnEntry(t *testing.T) {
 				return
 			}
 			s.Do("SET", key, "a thief's")
-			assert.ErrorIs(t, lock.Release(t.Context()), modern.ErrLost)
+			assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 			assert.Equal(t, "a thief's", s.Value(key))
 			assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
 		})

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -162,7 +163,7 @@ func stressMember() {
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				lock, err := locker.Acquire(ctx, key)
 				cancel()
-				if errors.Is(err, modern.ErrLost) { // the reply came after the TTL
+				if errors.Is(err, lockmigrate.ErrLost) { // the reply came after the TTL
 					score.lost.Add(1)
 					continue
 				}
@@ -184,7 +185,7 @@ func stressMember() {
 				err = lock.Release(ctx)
 				cancel()
 				switch {
-				case errors.Is(err, modern.ErrLost):
+				case errors.Is(err, lockmigrate.ErrLost):
 					score.lose(entered, left, lock.Expiry())
 				case err != nil:
 					fail(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
@@ -119,16 +120,16 @@ func (h *hold) Confirm(ctx context.Context) error {
 		if outcome.Step.Verdict == protocol.Failed {
 			h.GiveBackLater(true)
 		}
-		return h.Fail("acquire", ErrNotAcquired, err)
+		return h.Fail("acquire", lockmigrate.ErrNotAcquired, err)
 	case outcome.Step.Verdict == protocol.Renewed:
-		h.Life.Lease.Begin(h.Life.Lease.Began, m.Renew.Deadline())
+		h.Lease.Begin(h.Lease.Began, m.Renew.Deadline())
 		return nil
 	case outcome.Step.Verdict != protocol.Busy:
 		return h.CleanUp(ctx, outcome.Err, false)
 	case h.GiveBack(false) != nil:
 		return h.Unknown(outcome.Err)
 	}
-	few := h.Fail("acquire", ErrNotAcquired, nil)
+	few := h.Fail("acquire", lockmigrate.ErrNotAcquired, nil)
 	few.Note = m.Says()
 	return few
 }

@@ -30,7 +30,7 @@ func Example() {
 	metrics := prommetrics.New(prommetrics.Options{})
 	registry := prometheus.NewRegistry() // a service uses prometheus.MustRegister and the default one
 	registry.MustRegister(metrics)
-	locker, err := modern.New(pool, modern.Options{Observer: metrics})
+	locker, err := modern.New(pool, modern.Options{Observer: metrics.Observe})
 	if err != nil {
 		panic(err)
 	}

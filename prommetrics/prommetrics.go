@@ -3,7 +3,7 @@
 //
 //	metrics := prommetrics.New(prommetrics.Options{})
 //	prometheus.MustRegister(metrics)
-//	locker, err := modern.New(pool, modern.Options{Observer: metrics})
+//	locker, err := modern.New(pool, modern.Options{Observer: metrics.Observe})
 //
 // Each label has a few values only. Keys are no labels: they may be as many as there are orders.
 package prommetrics
@@ -40,10 +40,7 @@ type Collector struct {
 	stage    *prometheus.GaugeVec
 }
 
-var (
-	_ lockmigrate.Observer = (*Collector)(nil)
-	_ prometheus.Collector = (*Collector)(nil)
-)
+var _ prometheus.Collector = (*Collector)(nil)
 
 // New returns a Collector. It registers nothing.
 func New(o Options) *Collector {

@@ -50,7 +50,7 @@ func values(t *testing.T, c *prommetrics.Collector) map[string]float64 {
 func TestCountsALocksLife(t *testing.T) {
 	s := redistest.Mini(t)
 	metrics := prommetrics.New(prommetrics.Options{})
-	locker, err := modern.New(s.Pool(), modern.Options{Observer: metrics, Poll: time.Hour})
+	locker, err := modern.New(s.Pool(), modern.Options{Observer: metrics.Observe, Poll: time.Hour})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
 	lock, err := locker.Acquire(t.Context(), "k")
@@ -69,8 +69,8 @@ func TestCountsALocksLife(t *testing.T) {
 	stolen, err := locker.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
 	s.Do("DEL", "k")
-	require.ErrorIs(t, stolen.Release(t.Context()), modern.ErrLost)
-	metrics.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: modern.ErrUnknownOutcome})
+	require.ErrorIs(t, stolen.Release(t.Context()), lockmigrate.ErrLost)
+	metrics.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: lockmigrate.ErrUnknownOutcome})
 
 	got := values(t, metrics)
 	for name, want := range map[string]float64{
@@ -94,13 +94,13 @@ func TestTheGaugeDoesNotLeak(t *testing.T) {
 		return redistest.Passes
 	}}
 	metrics := prommetrics.New(prommetrics.Options{})
-	locker, err := modern.New(pool, modern.Options{Observer: metrics, TTL: 300 * time.Millisecond})
+	locker, err := modern.New(pool, modern.Options{Observer: metrics.Observe, TTL: 300 * time.Millisecond})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
 	lock, err := locker.Acquire(t.Context(), "k")
 	require.NoError(t, err)
 	broken.Store(true)
-	require.ErrorIs(t, lock.Release(t.Context()), modern.ErrUnknownOutcome)
+	require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
 	<-lock.Context().Done()
 	require.Eventually(t, func() bool { return values(t, metrics)["lockmigrate_held"] == 0 }, 10*time.Second, time.Millisecond)
 	got := values(t, metrics)
@@ -134,7 +134,7 @@ func TestServesEveryLocker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			metrics := prommetrics.New(prommetrics.Options{})
-			do, end, err := open(metrics)
+			do, end, err := open(metrics.Observe)
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = end() })
 			require.NoError(t, do(t.Context(), name, func(context.Context) error { return nil }))

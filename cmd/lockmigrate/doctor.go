@@ -38,7 +38,7 @@ deployment is fit.`,
 		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
 				if _, ok := rights.Find(name); !ok {
-					return usageError("choose one of: "+strings.Join(useNames(), ", "), "--use %q is none", name)
+					return usageError(orMeant(name, useNames(), "choose one of: "+strings.Join(useNames(), ", ")), "--use %q is none", name)
 				}
 			}
 			return nil
@@ -67,6 +67,7 @@ deployment is fit.`,
 	}
 	cmd.Flags().StringVar(&opts.Match, "match", "", "glob `PATTERN` of the lock keys: rights are tried on it, and only such keys are looked at")
 	cmd.Flags().StringArrayVar(&opts.Uses, "use", nil, "`NAME` of a package and feature whose rights are tried, such as modern or 'compat bridge'; repeatable (default: the way from legacy to modern)")
+	completes(cmd, "use", useNames())
 	cmd.Flags().StringVar(&opts.User, "user", "", "`NAME` of the user whose rights are tried (default: the one of this connection)")
 	cmd.Flags().IntVar(&opts.Keys, "keys", 100_000, "look at no more than about `N` keys")
 	cmd.Flags().BoolVar(&all, "all", false, "explain also the checks that pass")
@@ -131,7 +132,9 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		ink := env.ink()
 		names := 0
 		for _, c := range checks {
-			names = max(names, len(c.ID))
+			if !strings.HasPrefix(c.ID, "rights-") { // these are long: they keep the rest narrow and reach over
+				names = max(names, len(c.ID))
+			}
 		}
 		for _, c := range checks {
 			fmt.Fprintf(b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))

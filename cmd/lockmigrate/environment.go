@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -117,11 +118,14 @@ func (env *environment) say(line string) {
 	fmt.Fprintln(env.stderr, line)
 }
 
+// copied are lines that a reader copies as a command.
+var copied = regexp.MustCompile(`ACL SETUSER|^\s*([a-z ]+: +)?lockmigrate \S+( \S+)? -`)
+
 // fold breaks the lines of a text that are wider than width.
 func fold(lines string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
-		if !strings.Contains(line, "ACL SETUSER") {
+		if !copied.MatchString(text.StripEscape(line)) {
 			line = wrap(line, width, lastColumn(line, width/2))
 		}
 		b.WriteString(line)

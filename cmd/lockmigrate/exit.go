@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -47,6 +50,22 @@ func unsafeError(hint, format string, args ...any) error {
 // inconclusiveError says that the evidence does not decide the question.
 func inconclusiveError(hint, format string, args ...any) error {
 	return &exitError{exitInconclusive, fmt.Errorf(format, args...), hint}
+}
+
+// fileError is about a file that the caller named.
+func fileError(err error) error {
+	var where *fs.PathError
+	if !errors.As(err, &where) {
+		return err
+	}
+	var beside []string
+	if errors.Is(err, fs.ErrNotExist) {
+		entries, _ := os.ReadDir(filepath.Dir(where.Path))
+		for _, e := range entries {
+			beside = append(beside, e.Name())
+		}
+	}
+	return usageError(orMeant(filepath.Base(where.Path), beside, "name another file"), "%s: %w", where.Path, where.Err)
 }
 
 // exitCode maps an error to the process's exit code. Packages below cmd say that an error is the

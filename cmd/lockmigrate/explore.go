@@ -46,6 +46,7 @@ differs, 4 if a search did not end.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&flags.claims, "claim", nil, "only the claims of these `ID`s; a * at the end stands for any")
+	completes(cmd, "claim", claimNames())
 	f.BoolVar(&flags.all, "all", false, "list the claims one by one")
 	f.BoolVar(&flags.trace, "trace", false, "print the counterexamples, also when all verdicts are as expected")
 	f.IntVar(&flags.states, "states", explore.DefaultStates, "stop a search after this many states, as incomplete")
@@ -68,18 +69,17 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 			}
 		}
 		if len(chosen) == before {
-			hint := `"lockmigrate explore --all" lists them`
-			var names []string
-			for _, c := range all {
-				names = append(names, c.ID)
-			}
-			if near := nearest(p, names); near != "" {
-				hint = fmt.Sprintf("did you mean %s? %s", near, hint)
-			}
-			return nil, usageError(hint, "no claim is named %q", p)
+			return nil, usageError(orMeant(p, claimNames(), `"lockmigrate explore --all" lists them`), "no claim is named %q", p)
 		}
 	}
 	return slices.CompactFunc(chosen, func(a, b explore.Claim) bool { return a.ID == b.ID }), nil
+}
+
+func claimNames() (names []string) {
+	for _, c := range explore.Claims() {
+		names = append(names, c.ID)
+	}
+	return names
 }
 
 func runExplore(ctx context.Context, env *environment, flags exploreFlags) error {

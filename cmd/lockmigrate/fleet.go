@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -40,11 +40,12 @@ func runScenario(env *environment, flags *simulateFlags) error {
 	if err != nil {
 		return err
 	}
-	return runFleet(env, s, flags, path)
+	return runFleet(env, s, flags, path, nil)
 }
 
-// runFleet runs a fleet that a file describes. Where clients overlapped it says which, and how to see it.
-func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path string) error {
+// runFleet runs a fleet that a file describes. Where clients overlapped it says which, and how to see it. The page is written where
+// there is one.
+func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path string, page *report.Fleet) error {
 	if flags.run > 0 {
 		s.Fleet.Until = flags.run
 	}
@@ -53,6 +54,9 @@ func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path
 	}
 	counts := map[[2]int]int64{}
 	play := sim.Parallel{Workers: flags.workers, Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
+	if page != nil {
+		play.Watch = page.Watch
+	}
 	start := env.now()
 	played := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
 	wall := env.now().Sub(start)
@@ -67,19 +71,33 @@ func runFleet(env *environment, s *scenario.Scenario, flags *simulateFlags, path
 	}
 	sum := played.Sum()
 	tally, blamed := sum.Tally, blame(s, counts)
+	if page != nil {
+		status := env.status()
+		page.Play(played, flags.workers, func(stage string) { status.Update(func() string { return "simulate: the fleet at stage " + stage }) })
+		status.Clear()
+		if err := writeFile(flags.html, page.Write); err != nil {
+			return err
+		}
+		env.note("the page is in %s", flags.html)
+	}
 	if err := printFleet(env, s, &sum, blamed, wall); err != nil {
 		return err
 	}
 	for _, e := range s.Expect {
 		if got, ok := e.Met(&tally); !ok {
-			hint := "see the run with: lockmigrate replay " + path
+			hint := "lockmigrate replay " + path
 			if len(blamed) > 0 {
-				hint += fmt.Sprintf(" --seed %d --as story%s", played.Broken, flags.line())
+				hint = flags.replay(path, played.Broken)
 			}
-			return unsafeError(hint, "expected %s, got %d", e, got)
+			return unsafeError("see the run with: "+hint, "expected %s, got %d", e, got)
 		}
 	}
 	return nil
+}
+
+// replay is the command that tells the run of a seed.
+func (f *fleetFlags) replay(path string, seed uint64) string {
+	return fmt.Sprintf("lockmigrate replay %s --seed %d --as story%s", path, seed, f.line())
 }
 
 // overlapOf is how often one client came in while another was inside.
@@ -105,52 +123,50 @@ func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 
 func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed []overlapOf, wall time.Duration) error {
 	t := &sum.Tally
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(struct {
-			Seed         uint64           `json:"seed"`
-			Seeds        int              `json:"seeds"`
-			TraceHash    string           `json:"trace_hash"`
-			Acquisitions int64            `json:"acquisitions"`
-			Overlaps     int64            `json:"overlaps"`
-			Failovers    int64            `json:"failovers"`
-			OverlapMS    int64            `json:"overlap_ms"`
-			Hazards      map[string]int64 `json:"hazards"`
-			MeanWaitMS   int64            `json:"mean_wait_ms"`
-			LongestMS    int64            `json:"longest_wait_ms"`
-			BlockedMS    int64            `json:"ghost_blocked_ms"`
-			Between      []overlapOf      `json:"overlaps_between"`
-			WallSecs     float64          `json:"wall_seconds"`
-		}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
-			hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()})
-	}
-	out := env.stdout
-	fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
-	fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
-	if t.Failovers > 0 {
-		fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
-	}
-	for h, n := range t.Hazards {
-		if n > 0 {
-			fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
+	doc := struct {
+		Seed         uint64           `json:"seed"`
+		Seeds        int              `json:"seeds"`
+		TraceHash    string           `json:"trace_hash"`
+		Acquisitions int64            `json:"acquisitions"`
+		Overlaps     int64            `json:"overlaps"`
+		Failovers    int64            `json:"failovers"`
+		OverlapMS    int64            `json:"overlap_ms"`
+		Hazards      map[string]int64 `json:"hazards"`
+		MeanWaitMS   int64            `json:"mean_wait_ms"`
+		LongestMS    int64            `json:"longest_wait_ms"`
+		BlockedMS    int64            `json:"ghost_blocked_ms"`
+		Between      []overlapOf      `json:"overlaps_between"`
+		WallSecs     float64          `json:"wall_seconds"`
+	}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
+		hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()}
+	return env.print(doc, func(out *strings.Builder) {
+		fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
+		fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
+		if t.Failovers > 0 {
+			fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
 		}
-	}
-	for a := range t.Pairs {
-		for b, n := range t.Pairs[a] {
+		for h, n := range t.Hazards {
 			if n > 0 {
-				fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+				fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
 			}
 		}
-	}
-	for i, o := range blamed {
-		if i == 10 {
-			fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
-			break
+		for a := range t.Pairs {
+			for b, n := range t.Pairs[a] {
+				if n > 0 {
+					fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+				}
+			}
 		}
-		fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
-	}
-	fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
-	_, err := fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
-	return err
+		for i, o := range blamed {
+			if i == 10 {
+				fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
+				break
+			}
+			fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
+		}
+		fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
+		fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
+	})
 }
 
 func meanWait(t *sim.Tally) time.Duration {
@@ -168,7 +184,28 @@ func runProfile(env *environment, flags *simulateFlags) error {
 	}
 	s.Seed, s.Seeds = flags.seed, flags.runs
 	s.Fleet.Masters = cmp.Or(flags.load.masters, s.Fleet.Masters)
-	return runFleet(env, s, flags, flags.profile)
+	if flags.html == "" {
+		return runFleet(env, &s.Scenario, flags, flags.profile, nil)
+	}
+	match := "PATTERN"
+	if len(s.match) > 0 {
+		match = "'" + strings.Join(s.match, "' '") + "'"
+	}
+	page := &report.Fleet{
+		From: flags.profile, Command: flags.command, Plays: &s.Fleet, Clients: s.clients, Seed: s.Seed, Seeds: s.Seeds,
+		Family: func(key string) string { return s.families[strings.TrimRight(key, "0123456789")] },
+		Replay: func(seed uint64) string { return flags.replay(flags.profile, seed) },
+		Next:   "lockmigrate next --namespace NAME --match " + match,
+	}
+	return runFleet(env, &s.Scenario, flags, flags.profile, page)
+}
+
+// profiled is the fleet of a profile, with the names that the profile has for its clients and keys.
+type profiled struct {
+	scenario.Scenario
+	clients  []string          // by number
+	families map[string]string // by the prefix of their keys
+	match    []string          // the patterns that observe was given
 }
 
 // isProfile tells a profile of observe, which is JSON, from a scenario, which is text.
@@ -178,7 +215,7 @@ func isProfile(path string) bool {
 }
 
 // readProfile makes a fleet of what observe wrote. Lease and hold stand in where observe could not tell them.
-func readProfile(env *environment, path string, flags *fleetFlags, lease, hold time.Duration) (*scenario.Scenario, error) {
+func readProfile(env *environment, path string, flags *fleetFlags, lease, hold time.Duration) (*profiled, error) {
 	p, err := openProfile(path)
 	if err != nil {
 		return nil, err
@@ -187,14 +224,15 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	if err != nil {
 		return nil, err
 	}
-	s := &scenario.Scenario{Seeds: 1}
+	s := &profiled{Scenario: scenario.Scenario{Seeds: 1}, families: map[string]string{}, match: p.Match}
 	s.Fleet = sim.Fleet{Network: setting.Network, Until: 10 * time.Minute}
 	for _, w := range p.Windows {
 		s.Fleet.Masters = max(s.Fleet.Masters, w.Masters)
 	}
-	if err := flags.servers(&s.Fleet); err != nil {
+	if err := flags.failovers.check(); err != nil {
 		return nil, err
 	}
+	s.Fleet.Server = flags.failovers.server()
 	prefixes, named := map[string]string{}, map[string]bool{} // of the sets that the profile names; the clients
 	for i, sets := range p.Sets() {
 		scheme, dialect, why := playedBy(&p.Clients[i], setting.Dialect)
@@ -217,6 +255,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 			for _, set := range sets {
 				if ofFamily(set) {
 					c.Keys = append(c.Keys, keySetOf(set, prefixes))
+					s.families[c.Keys[len(c.Keys)-1].Prefix] = set.Family
 				}
 			}
 			sets = slices.DeleteFunc(sets, ofFamily)
@@ -227,6 +266,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 					one.Name = fmt.Sprintf("%s.%d", one.Name, len(s.Fleet.Clients)+1)
 				}
 				named[one.Name] = true
+				s.clients = append(s.clients, p.Clients[i].Name)
 				if s.Fleet.Clients = append(s.Fleet.Clients, one); len(s.Fleet.Clients) > load.MostClients {
 					return nil, usageError("observe one namespace at a time", "%s names more than %d clients", path, load.MostClients)
 				}

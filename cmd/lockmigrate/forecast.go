@@ -19,6 +19,7 @@ func newForecastCommand(env *environment) *cobra.Command {
 	var html string
 	var today bool
 	var cost loadFlags
+	var failovers failoverFlags
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
@@ -34,11 +35,17 @@ clients are left out, or that a lease is not known.
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.
 
+With --failover-every the numbers have the double holds that failovers bring. These are
+shown apart too, for each stage: how many first holders are told, and how many never
+hear of it.
+
 With --load it says instead what each stage costs each server, and which limit comes
-first. Then --today, --draws, --span, --commands and --html have no part in it.`,
+first. Then --today, --draws, --span, --commands, --html and the flags of failovers have
+no part in it.`,
 		Example: `  lockmigrate forecast fleet.json
   lockmigrate forecast fleet.json --span 24h
   lockmigrate forecast fleet.json --html forecast.html
+  lockmigrate forecast fleet.json --failover-every 720h --outage 10s
   lockmigrate forecast fleet.json --load`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -53,6 +60,10 @@ first. Then --today, --draws, --span, --commands and --html have no part in it.`
 			if cost.on {
 				return forecastLoad(env, cmd, args[0], &cost, o.Seed)
 			}
+			if err := failovers.check(); err != nil {
+				return err
+			}
+			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind}
 			return runForecast(env, args[0], o, today, html)
 		},
 	}
@@ -63,13 +74,14 @@ first. Then --today, --draws, --span, --commands and --html have no part in it.`
 	f.Int64Var(&o.Commands, "commands", 2_000_000, "how many commands to simulate for each stage and group of keys: more makes the numbers steadier")
 	f.BoolVar(&today, "today", false, "only the fleet as it is, without the stages")
 	f.StringVar(&html, "html", "", "write one HTML page to this `FILE` too")
+	failovers.add(f)
 	cost.add(f)
 	return cmd
 }
 
 // forecastLoad is simulate --profile FILE --load with the usual network.
 func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadFlags, seed uint64) error {
-	for _, name := range []string{"today", "draws", "span", "commands", "html"} {
+	for _, name := range append([]string{"today", "draws", "span", "commands", "html"}, ofProfile...) {
 		if cmd.Flags().Changed(name) {
 			return usageError("leave one of them out", "--%s has no part in --load", name)
 		}
@@ -117,6 +129,9 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
 	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
+	if f.Failovers != nil {
+		failoverText(out, env, f)
+	}
 	first := f.Stages[0]
 	for _, list := range []struct {
 		by     string
@@ -152,4 +167,17 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		}
 	}
 	out.WriteByte('\n')
+}
+
+// failoverText is the part that failovers have, at each stage.
+func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
+	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s, nobody answers for about %s, the replica is up to %s behind\n",
+		short(f.Failovers.Every), short(f.Failovers.Outage), short(f.Failovers.Behind))
+	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
+		terminal.Column{Head: "FIRST HOLDER IS TOLD", Wrap: true}, terminal.Column{Head: "NEVER HEARS OF IT", Wrap: true})
+	for _, s := range f.Stages {
+		l := s.Failovers
+		t.Row(s.Name, forecast.Number(l.Count.Mean), forecast.Number(l.Count.Low)+" to "+forecast.Number(l.Count.High), forecast.Number(l.Told), forecast.Number(l.Untold))
+	}
+	fmt.Fprint(out, t.Render(env.screen(), env.ink()))
 }

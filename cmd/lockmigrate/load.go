@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,17 +36,15 @@ func (f *loadFlags) add(flags *pflag.FlagSet) {
 // check refuses what cannot be meant.
 func (f *loadFlags) check(cmd *cobra.Command) error {
 	if !f.on {
-		for _, name := range loadNames {
-			if cmd.Flags().Changed(name) && !(name == "masters" && cmd.Flags().Changed("profile")) {
-				return usageError("give --load too", "--%s has no part in a run without --load", name)
+		for _, flag := range given(cmd, loadNames...) {
+			if flag != "--masters" || !cmd.Flags().Changed("profile") {
+				return usageError("give --load too", "%s has no part in a run without --load", flag)
 			}
 		}
 		return f.checkMasters()
 	}
-	for _, name := range append([]string{"check-determinism"}, ofProfile...) {
-		if cmd.Flags().Changed(name) {
-			return usageError("leave it out", "--%s has no part in --load", name)
-		}
+	if flags := given(cmd, append([]string{"check-determinism"}, ofProfile...)...); len(flags) > 0 {
+		return usageError("leave it out", "%s has no part in --load", flags[0])
 	}
 	for _, n := range f.times {
 		if n < 1 || n > 1_000_000 {
@@ -89,8 +87,5 @@ func runLoad(env *environment, fleet *sim.Fleet, f *loadFlags, seed uint64, work
 		return usageError("give a profile of observe, or a scenario with old clients and without turn lines", "--load: %w", err)
 	}
 	status.Clear()
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(r)
-	}
-	return r.Text(env.stdout)
+	return env.print(r, func(b *strings.Builder) { _ = r.Text(b) }) // a Builder takes everything
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +33,6 @@ It expects the files NAME.profile.json and NAME.certificate.json, as its own
 commands write them.`,
 		Example: `  lockmigrate next --namespace orders --match 'lock.order.*'
   lockmigrate next --namespace orders`,
-		Args: noArguments,
 		RunE: onStore(env, &flags, func(at *place, ctx context.Context) error {
 			s, err := at.standing(ctx)
 			if err != nil {
@@ -358,42 +356,32 @@ func (s *standing) measured() string {
 }
 
 func (s *standing) print(env *environment, on step) error {
-	if env.global.json {
-		doc := struct {
-			Namespace string `json:"namespace"`
-			Measured  string `json:"measured"`
-			Keys      string `json:"on_the_keys,omitempty"`
-			step
-		}{s.namespace, s.measured(), "", on}
-		if s.keys != nil {
-			doc.Keys = s.keys.String()
-		}
-		return json.NewEncoder(env.stdout).Encode(doc)
-	}
-	var b strings.Builder
-	ink := env.ink()
-	line := func(what, text string) { fmt.Fprintf(&b, "%-12s%s\n", what, terminal.Safe(text)) }
-	line("namespace", s.namespace)
-	line("stands at", on.Stands)
-	line("measured", s.measured())
+	doc := struct {
+		Namespace string `json:"namespace"`
+		Measured  string `json:"measured"`
+		Keys      string `json:"on_the_keys,omitempty"`
+		step
+	}{s.namespace, s.measured(), "", on}
 	if s.keys != nil {
-		line("keys", s.keys.String())
+		doc.Keys = s.keys.String()
 	}
-	for _, w := range on.InWay {
-		fmt.Fprintf(&b, "%s  %s\n", ink.Warn("in the way"), terminal.Safe(w))
-	}
-	for _, c := range on.Costs {
-		line("cost", c)
-	}
-	what := "next"
-	if on.Done {
-		what = "done"
-	}
-	line(what, on.Do)
-	line("read", on.Read)
-	if err := env.show(b.String()); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(env.stdout, "\n  %s\n", ink.Head(terminal.Safe(on.Command))) // whole: it is copied
-	return err
+	return env.print(doc, func(b *strings.Builder) {
+		ink := env.ink()
+		line := func(what, text string) { fmt.Fprintf(b, "%-12s%s\n", what, terminal.Safe(text)) }
+		line("namespace", s.namespace)
+		line("stands at", on.Stands)
+		line("measured", doc.Measured)
+		if doc.Keys != "" {
+			line("keys", doc.Keys)
+		}
+		for _, w := range on.InWay {
+			fmt.Fprintf(b, "%s  %s\n", ink.Warn("in the way"), terminal.Safe(w))
+		}
+		for _, c := range on.Costs {
+			line("cost", c)
+		}
+		line(map[bool]string{true: "done", false: "next"}[on.Done], on.Do)
+		line("read", on.Read)
+		fmt.Fprintf(b, "\n  %s\n", ink.Head(terminal.Safe(on.Command)))
+	})
 }

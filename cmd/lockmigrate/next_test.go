@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -72,7 +73,7 @@ func TestNextLeadsThrough(t *testing.T) {
 				require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))
 				stage, _, err := l.Stage()
 				require.NoError(t, err)
-				assert.Equal(t, compat.Modern, stage)
+				assert.Equal(t, lockmigrate.StageModern, stage)
 				l.Close()
 			}
 			lockers = nil

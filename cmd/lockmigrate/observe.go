@@ -127,7 +127,7 @@ func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 func groupOf(name string) (observe.Group, error) {
 	g := observe.Group(name)
 	if g != observe.ByAddr && g != observe.ByHost && g != observe.ByName {
-		return g, usageError("choose addr, host or name", "--group %q is none", name)
+		return g, usageError(oneOf(name, []string{"addr", "host", "name"}), "--group %q is none", name)
 	}
 	return g, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type replayFlags struct {
 }
 
 func newReplayCommand(env *environment) *cobra.Command {
-	var flags replayFlags
+	flags := replayFlags{as: "trace"}
 	cmd := &cobra.Command{
 		Use:   "replay [FILE] [flags]",
 		Short: "Show one simulated run again, from a file or a seed",
@@ -58,15 +59,17 @@ lane for each client); scenario (a file that replays it); --json for a program.`
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&flags.scheme, "scheme", "", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew")
+	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(grid.Schemes), "clobber")...)
 	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
 	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
 	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the cell's lease")
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the cell's hold time")
 	f.Uint64Var(&flags.seed, "seed", 1, "the run's seed")
 	f.BoolVar(&flags.shrink, "shrink", false, "cut a run that breaks down to what it needs")
-	f.StringVar(&flags.as, "as", "trace", "`FORM`: trace, story, timeline, scenario")
+	completes(cmd, "claim", claimNames())
+	choose(cmd, &flags.as, "as", "`FORM`: trace, story, timeline, scenario", "trace", "story", "timeline", "scenario")
 	flags.fleetFlags.add(f)
+	completes(cmd, "dialect", dialectNames())
 	return cmd
 }
 
@@ -74,11 +77,12 @@ lane for each client); scenario (a file that replays it); --json for a program.`
 func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scenario, error) {
 	if len(args) == 1 && isProfile(args[0]) {
 		s, err := readProfile(env, args[0], &f.fleetFlags, f.lease, f.hold)
-		if err == nil {
-			s.Seed = f.seed
-			s.Fleet.Masters = 0 // the run of one server is shown
+		if err != nil {
+			return nil, err
 		}
-		return s, err
+		s.Seed = f.seed
+		s.Fleet.Masters = 0 // the run of one server is shown
+		return &s.Scenario, nil
 	}
 	if len(args) == 1 {
 		return readScenario(args[0])
@@ -139,8 +143,6 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
 		fmt.Fprint(env.stdout, out.Format())
 		return nil
-	default:
-		return usageError("choose trace, story, timeline or scenario", "--as %q", flags.as)
 	}
 	_, err := fmt.Fprintf(env.stdout, "overlaps: %d   server operations: %d   trace: %016x\n", result.Overlaps, result.Ops, result.Hash)
 	return err

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -71,7 +69,6 @@ server prints its plan and writes nothing until --execute is given.
 Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, env) },
@@ -112,13 +109,20 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 
 // prepare gives a command, and those below it, what all commands share.
 func prepare(c *cobra.Command) {
-	if c.HasSubCommands() && c.Args == nil {
-		c.Args = unknownCommand
-	} else if c.Args == nil {
-		c.Args = noArguments
+	if c.Args == nil {
+		c.Args, c.ValidArgsFunction = noArguments, cobra.NoFileCompletions
 	}
-	c.DisableFlagsInUseLine, c.SuggestionsMinimumDistance = true, 2
+	c.DisableFlagsInUseLine = true
 	c.Long = reflow(c.Long, helpColumns)
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) { // what is no file is not completed as one
+		switch kind, _ := pflag.UnquoteUsage(f); kind {
+		case "FILE", "PATH":
+		case "DIR", "FOLDER":
+			_ = c.MarkFlagDirname(f.Name)
+		default:
+			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions) // refused where choose has words
+		}
+	})
 	for _, sub := range c.Commands() {
 		prepare(sub)
 	}
@@ -134,31 +138,28 @@ func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
 	flags.BoolVar(&global.json, "json", false, "print JSON")
 }
 
+// noArguments refuses what a command takes for none of its subcommands.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := seeHelp(cmd)
-	if shown(args[0]) == aServerURL {
-		hint = "name the server with --redis URL"
-	} else if near := cmd.SuggestionsFor(args[0]); len(near) > 0 { // a subcommand
-		hint = fmt.Sprintf("did you mean %q?", cmd.CommandPath()+" "+near[0])
+	what, path := "unknown command ", ""
+	if cmd.HasParent() {
+		what, path = cmd.CommandPath()+" takes no argument, but got ", cmd.CommandPath()+" "
 	}
-	return usageError(hint, "%s takes no argument, but got %s", cmd.CommandPath(), shown(args[0]))
-}
-
-// unknownCommand refuses the arguments of a command that has only subcommands.
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
+	var below []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			below = append(below, sub.Name())
+		}
 	}
 	hint := seeHelp(cmd)
 	if shown(args[0]) == aServerURL {
 		hint = "name the server with --redis URL"
-	} else if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean %q?", near[0])
+	} else if near := nearest(args[0], below); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", path+near)
 	}
-	return usageError(hint, "unknown command %s", shown(args[0]))
+	return usageError(hint, "%s%s", what, shown(args[0]))
 }
 
 // flagError turns the flag parser's complaints into usage errors with a suggestion.
@@ -173,10 +174,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown) && shown(unknown.GetSpecifiedName()) == aServerURL:
 		return usageError("name the server with --redis URL", "unknown flag")
 	case errors.As(err, &unknown):
-		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+		if near := nearest(unknown.GetSpecifiedName(), flagNames(cmd)); near != "" {
 			hint = fmt.Sprintf("did you mean --%s?", near)
 		}
 	case errors.As(err, &invalid):
+		if few, ok := invalid.GetFlag().Value.(interface{ words() []string }); ok {
+			hint = oneOf(invalid.GetValue(), few.words())
+		}
 		return usageError(hint, "--%s cannot be %s", invalid.GetFlag().Name, shown(invalid.GetValue()))
 	}
 	return usageError(hint, "%w", err)
@@ -186,31 +190,13 @@ func seeHelp(cmd *cobra.Command) string {
 	return fmt.Sprintf("see %q", cmd.CommandPath()+" --help")
 }
 
-// nearestFlag returns the flag of cmd that name is likely to mean.
-func nearestFlag(cmd *cobra.Command, name string) string {
+// flagNames are the flags that a command shows, sorted.
+func flagNames(cmd *cobra.Command) []string {
 	var names []string
-	collect := func(f *pflag.Flag) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // at this point with those of the commands above
 		if !f.Hidden {
 			names = append(names, f.Name)
 		}
-	}
-	cmd.Flags().VisitAll(collect)
-	cmd.InheritedFlags().VisitAll(collect)
-	slices.Sort(names)
-	return nearest(name, names)
-}
-
-// nearest returns the first of the names that is at most two edits away, or that begins like name; "" for none.
-func nearest(name string, names []string) string {
-	best, bestDistance := "", 3
-	for _, n := range names {
-		distance := levenshtein.ComputeDistance(name, n)
-		if len(name) >= 2 && strings.HasPrefix(n, name) {
-			distance = min(distance, 2)
-		}
-		if distance < bestDistance {
-			best, bestDistance = n, distance
-		}
-	}
-	return best
+	})
+	return names
 }

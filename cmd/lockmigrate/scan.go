@@ -68,13 +68,11 @@ func checkScan(o *census.Options, confidence string) error {
 	}
 	switch {
 	case o.Confidence == census.None:
-		return usageError("choose low, medium or high", "--confidence %q is no level", confidence)
+		return usageError(oneOf(confidence, []string{"low", "medium", "high"}), "--confidence %q is no level", confidence)
 	case o.GhostAfter < 0:
 		return usageError("give a duration such as 1h", "--ghost-after %v is negative", o.GhostAfter)
 	case o.Rate < 0:
 		return usageError("give a number of keys, or 0 for no limit", "--rate %d is negative", o.Rate)
-	case slices.Contains(o.Match, ""):
-		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -21,7 +20,7 @@ import (
 )
 
 func newScriptsCommand(env *environment) *cobra.Command {
-	var lang, out string
+	lang, out := "all", ""
 	flags := stageFlags{}
 	cmd := &cobra.Command{
 		Use:   "scripts [flags]",
@@ -47,12 +46,12 @@ beside such a service.`,
   lockmigrate scripts --lang java --out ./scripts
   lockmigrate scripts --lang python --out ./scripts`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files, err := scriptFiles(lang)
-			if err == nil && flags.namespace != "" {
-				files, err = namespaceFiles(cmd, env, flags, lang)
-			}
-			if err != nil {
-				return err
+			files := scriptFiles(lang)
+			if flags.namespace != "" {
+				var err error
+				if files, err = namespaceFiles(cmd, env, flags, lang); err != nil {
+					return err
+				}
 			}
 			if out != "" {
 				return writeScripts(env, out, files)
@@ -61,7 +60,7 @@ beside such a service.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&lang, "lang", "all", "what to print, `LANGUAGE`: lua, java, python or all")
+	choose(cmd, &lang, "lang", "what to print, `LANGUAGE`: lua, java, python or all", "lua", "java", "python", "all")
 	f.StringVar(&flags.namespace, "namespace", "", "write the values of this namespace's record into the reference: its `NAME`")
 	f.StringVar(&out, "out", "", "write one file for each into the folder `DIR`, instead of printing")
 	return cmd
@@ -75,25 +74,23 @@ type scriptFile struct {
 	Text   string `json:"text"`
 }
 
-func scriptFiles(lang string) ([]scriptFile, error) {
+func scriptFiles(lang string) []scriptFile {
 	var files []scriptFile
 	for _, s := range []*scripts.Script{scripts.BridgeAcquire, scripts.BridgeSettle, scripts.BridgeRenew, scripts.BridgeRelease} {
 		files = append(files, scriptFile{s.Name, s.Digest, len(s.Keys), s.Source})
 	}
-	java := scriptFile{Name: "BridgeLock.java", Text: reference.Java}
-	python := scriptFile{Name: "bridge_lock.py", Text: reference.Python}
-	switch lang {
-	case "all":
-		return append(files, java, python), nil
-	case "lua":
-		return files, nil
-	case "java":
-		return append(files, java), nil
-	case "python":
-		return append(files, python), nil
-	default:
-		return nil, usageError("choose lua, java, python or all", "--lang %q is no language that there is a reference for", lang)
+	return append(files, references(lang, reference.Java, reference.Python)...)
+}
+
+// references are the files of a language, or of all.
+func references(lang, java, python string) (files []scriptFile) {
+	if lang == "java" || lang == "all" {
+		files = append(files, scriptFile{Name: "BridgeLock.java", Text: java})
 	}
+	if lang == "python" || lang == "all" {
+		files = append(files, scriptFile{Name: "bridge_lock.py", Text: python})
+	}
+	return files
 }
 
 // namespaceFiles are the references with the values of a namespace's record.
@@ -110,12 +107,7 @@ func namespaceFiles(cmd *cobra.Command, env *environment, flags stageFlags, lang
 		if err != nil {
 			return err
 		}
-		if lang != "python" {
-			files = append(files, scriptFile{Name: "BridgeLock.java", Text: n.Java()})
-		}
-		if lang != "java" {
-			files = append(files, scriptFile{Name: "bridge_lock.py", Text: n.Python()})
-		}
+		files = references(lang, n.Java(), n.Python())
 		return nil
 	})(cmd, nil)
 	return files, err
@@ -137,7 +129,7 @@ func referenceOf(r stages.Record) (reference.Namespace, error) {
 	case d.SettlesFree():
 		return reference.Namespace{}, unsafeError(instead, "in dialect %s a loser may win on its own value, and the references do not watch for that", d)
 	}
-	lag, delay := cmp.Or(r.ClockLag, compat.DefaultClockLag), cmp.Or(r.CommandDelay, compat.DefaultCommandDelay)
+	lag, delay := cmp.Or(r.ClockLag, stages.DefaultClockLag), cmp.Or(r.CommandDelay, stages.DefaultCommandDelay)
 	opts := compat.Options{Dialect: d, ShortestLease: r.Shortest, ClockLag: lag, CommandDelay: delay, Yield: r.Yield, TTL: referenceTTL}
 	if err := opts.Validate(); err != nil {
 		return reference.Namespace{}, unsafeError(`correct the record with "lockmigrate stage set"`, "%w", err)
@@ -158,7 +150,7 @@ func referenceOf(r stages.Record) (reference.Namespace, error) {
 // of the languages, so that nobody pipes them all into one file unawares.
 func printScripts(env *environment, files []scriptFile) error {
 	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"files": files})
+		return env.encode(map[string]any{"files": files})
 	}
 	if len(files) == 1 {
 		_, err := io.WriteString(env.stdout, files[0].Text)

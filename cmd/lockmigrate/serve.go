@@ -12,12 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
 func newServeCommand(env *environment) *cobra.Command {
-	var opts serve.Options
-	var listen, group string
+	opts := serve.Options{Group: observe.ByAddr}
+	var listen string
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Serve a page to watch, its API and metrics",
@@ -32,14 +33,14 @@ MONITOR costs the server, so it runs in bursts: --burst of every --every. The sa
 both is always, 0 is never.`,
 		Example: `  lockmigrate serve --redis redis://localhost:6379/0 --namespace orders
   lockmigrate serve --listen 0.0.0.0:8787 --burst 0`,
-		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts, group) },
+		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts) },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "`ADDRESS` to listen on; port 0 takes a free one")
 	f.StringVar(&opts.Namespace, "namespace", "", "show the stage and the members of the namespace of this `NAME`")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable")
-	f.StringVar(&group, "group", "addr", "one row for each `addr`, host or name")
+	choose(cmd, &opts.Group, "group", "one row for each `addr`, host or name", observe.ByAddr, observe.ByHost, observe.ByName)
 	f.DurationVar(&opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.DurationVar(&opts.Burst, "burst", 5*time.Second, "length of a MONITOR burst (0: never)")
 	f.DurationVar(&opts.Every, "every", 30*time.Second, "time from one burst to the next")
@@ -47,10 +48,7 @@ both is always, 0 is never.`,
 	return cmd
 }
 
-func checkServe(o *serve.Options, group string) (err error) {
-	if o.Group, err = groupOf(group); err != nil {
-		return err
-	}
+func checkServe(o *serve.Options) error {
 	switch {
 	case o.Burst < 0 || o.CensusEvery < 0 || o.Lease < 0:
 		return usageError("give a duration such as 5s, or 0", "--burst, --census-every or --lease is negative")

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // settings are what a command line may leave out: each is the default of the flag of its name. A flag that is given
@@ -68,9 +70,6 @@ func readSettings(file string) (s settings, err error) {
 		}
 		return s, usageError("it may hold "+strings.Join(settingNames, ", "), "%s: %w", file, err)
 	}
-	if slices.Contains(s.Match, "") {
-		return s, usageError("give a pattern such as 'lock:*'", "%s: a match pattern is empty", file)
-	}
 	return s, nil
 }
 
@@ -125,6 +124,21 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 				return usageError("give --"+name, "%s of %s: %w", name, source.name, err)
 			}
 			break
+		}
+	}
+	return checkNames(cmd)
+}
+
+// checkNames refuses patterns and namespaces that no command can mean, wherever they come from.
+func checkNames(cmd *cobra.Command) error {
+	if f := cmd.Flags().Lookup("match"); f != nil {
+		if list, ok := f.Value.(pflag.SliceValue); ok && slices.Contains(list.GetSlice(), "") {
+			return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+		}
+	}
+	if f := cmd.Flags().Lookup("namespace"); f != nil && f.Value.String() != f.DefValue {
+		if err := stages.CheckName(f.Value.String()); err != nil {
+			return usageError("choose another --namespace", "%w", err)
 		}
 	}
 	return nil

@@ -60,6 +60,7 @@ the service's locks need, and its own report in the namespace.`,
 	f.StringVar(&flags.Namespace, "namespace", "", "`NAME` of the namespace")
 	f.StringVar(&flags.Name, "name", "", "`NAME` of the service, the same after each restart, and of no other sidecar; default host name and port")
 	f.StringVar(&flags.dialect, "dialect", "", "`DIALECT` of the service's locks, none for SETNX of a text without a time; default the namespace's")
+	completes(cmd, "dialect", append(dialectNames(), sidecar.DialectNone))
 	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
 	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended; its holder may live (default: no end, and it is told after 10m)")
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
@@ -98,7 +99,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 			return err
 		}
 	}
-	flags.Options.Pool = pool
+	flags.Options.Pool, flags.Options.Database = pool, end.DB
 	flags.Options.Log = slog.New(slog.NewTextHandler(env.stderr, nil))
 	if env.global.json {
 		flags.Options.Log = slog.New(slog.NewJSONHandler(env.stderr, nil))
@@ -148,7 +149,8 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	server := proxy.New(proxy.Options{
-		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log, Gone: status.close,
+		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log,
+		Gone: func() { status.close(); member.Left() }, Follows: member.Follows,
 	})
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
@@ -214,7 +216,7 @@ func (f *sidecarFlags) checkListeners() error {
 		name, address := f.at(text)
 		if name != "" {
 			if _, err := sidecar.DialectNamed(name); err != nil {
-				return usageError(seeDialects, "--listen %q: %w", text, err)
+				return usageError(dialectHint(name, seeDialects), "--listen %q: %w", text, err)
 			}
 		}
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
@@ -230,7 +232,7 @@ func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, al
 		name, address := f.at(text)
 		dialect, err := member.ParseDialect(name)
 		if err != nil {
-			return nil, usageError(seeDialects, "--listen %q: %w", text, err)
+			return nil, usageError(dialectHint(name, seeDialects), "--listen %q: %w", text, err)
 		}
 		r := member.Rewriter(dialect)
 		if alone {

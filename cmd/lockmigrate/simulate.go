@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +31,7 @@ type simulateFlags struct {
 	workers             int
 	run                 time.Duration
 	load                loadFlags
+	command             string // that was given, for the page
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
@@ -47,12 +46,15 @@ time counts when two clients hold the lock at once.
 Without flags it sweeps the skew of one clock against the lease and the hold time: for old clients, old ones among bridges, bridges, and token locks; prints at which skew
 each breaks, beside the closed form; and writes a report as one HTML file.
 
+With --profile it runs the fleet that observe measured. --html then writes a page of it:
+double holds by cause, client, keys and time, and what each stage changes.
+
 It needs no server, and the same seed gives the same numbers on every machine. Exit
 code 3 if a scheme broke where it promises not to.`,
 		Example: `  lockmigrate simulate
   lockmigrate simulate --scheme legacy --skew 0s:5s:250ms --lease 5s --hold 3s
   lockmigrate simulate --scenario testdata/scenarios/clobber_shortens.txt
-  lockmigrate simulate --profile observed.json`,
+  lockmigrate simulate --profile observed.json --html fleet.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.load.check(cmd); err != nil {
 				return err
@@ -68,16 +70,24 @@ code 3 if a scheme broke where it promises not to.`,
 				}
 				return runScenario(env, &flags)
 			case flags.profile != "":
-				err := unused(cmd, "--profile: the fleet is the one that was observed, and the report is of a sweep; see the run with replay", append([]string{"profile",
+				err := unused(cmd, "--profile: the fleet is the one that was observed; see the run with replay", append([]string{"profile", "html",
 					"check-determinism", "workers", "run", "runs", "seed", "lease", "hold", "dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step"},
 					slices.Concat(loadNames, ofProfile)...)...)
 				if err != nil {
 					return err
 				}
+				switch {
+				case !cmd.Flags().Changed("html"):
+					flags.html = ""
+				case flags.load.on:
+					return usageError("leave one of them out", "--html has no part in --load")
+				}
+				flags.command = cmd.CommandPath()
+				cmd.Flags().Visit(func(f *pflag.Flag) { flags.command += fmt.Sprintf(" --%s %s", f.Name, f.Value) })
 				return runProfile(env, &flags)
 			}
-			if given := slices.DeleteFunc(slices.Clone(ofProfile), func(name string) bool { return !cmd.Flags().Changed(name) }); len(given) > 0 {
-				return usageError("give --profile, or write it into a scenario", "--%s has no part in a sweep", given[0])
+			if flags := given(cmd, ofProfile...); len(flags) > 0 {
+				return usageError("give --profile, or write it into a scenario", "%s has no part in a sweep", flags[0])
 			}
 			if flags.load.on {
 				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")
@@ -97,7 +107,7 @@ code 3 if a scheme broke where it promises not to.`,
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the hold time while the lease varies")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run in each cell")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
-	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none")
+	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none; with --profile the fleet's page, only where it is given")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
 	f.StringVar(&flags.profile, "profile", "", "run the fleet that observe --profile wrote to a `FILE` instead")
 	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
@@ -106,6 +116,8 @@ code 3 if a scheme broke where it promises not to.`,
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.load.add(f)
 	flags.fleetFlags.add(f)
+	completes(cmd, "scheme", grid.Schemes)
+	completes(cmd, "dialect", dialectNames())
 	return cmd
 }
 
@@ -130,6 +142,11 @@ func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 	}
 	if len(f.schemes) == 0 {
 		f.schemes = grid.Schemes
+	}
+	for _, name := range f.schemes {
+		if !slices.Contains(grid.Schemes, name) {
+			return g, s, usageError(oneOf(name, grid.Schemes), "no scheme is named %q", name)
+		}
 	}
 	g = grid.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
 	if g.Skews, err = axis("skew", f.skew); err != nil {
@@ -231,15 +248,6 @@ func writeReport(ctx context.Context, status *terminal.Status, r *report.Report,
 		}
 	}
 	return writeFile(path, r.Write)
-}
-
-// fileError is about a file that the caller named.
-func fileError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return usageError("name another file", "%s: %w", path.Path, path.Err)
-	}
-	return err
 }
 
 func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) {

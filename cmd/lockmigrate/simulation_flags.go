@@ -22,8 +22,11 @@ type fleetFlags struct {
 	pauseEvery, pause               time.Duration
 	crashEvery, stepEvery, stepsize time.Duration
 	queue                           bool
-	failoverEvery, outage, behind   time.Duration
+	failovers                       failoverFlags
 }
+
+// failoverFlags say how often a replica takes a master's place; simulate, replay and forecast share them.
+type failoverFlags struct{ every, outage, behind time.Duration }
 
 func (f *fleetFlags) add(flags *pflag.FlagSet) {
 	standard := grid.Standard()
@@ -40,14 +43,44 @@ func (f *fleetFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.crashEvery, "crash-every", 0, "a client crashes, and restarts, about this often")
 	flags.DurationVar(&f.stepEvery, "step-every", 0, "a clock is stepped about this often")
 	flags.DurationVar(&f.stepsize, "step", 0, "by how much a clock is stepped at most, either way")
-	flags.DurationVar(&f.failoverEvery, "failover-every", 0, "of a profile's fleet: a replica takes a master's place about this often")
-	flags.DurationVar(&f.outage, "outage", 5*time.Second, "with --failover-every: about how long nobody answers")
-	flags.DurationVar(&f.behind, "replica-behind", 100*time.Millisecond, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
+	f.failovers.add(flags)
 	flags.BoolVar(&f.queue, "queue", false, "modern clients wait in the server's queue")
 }
 
 // ofProfile are the flags that only a fleet with a profile has: a lock on one server promises nothing across a failover.
 var ofProfile = []string{"failover-every", "outage", "replica-behind"}
+
+// The failovers that are taken where only --failover-every is given.
+const (
+	usualOutage = 5 * time.Second
+	usualBehind = 100 * time.Millisecond
+)
+
+func (f *failoverFlags) add(flags *pflag.FlagSet) {
+	flags.DurationVar(&f.every, "failover-every", 0, "of a profile's fleet: a replica takes each master's place about this often (0: never)")
+	flags.DurationVar(&f.outage, "outage", usualOutage, "with --failover-every: about how long nobody answers")
+	flags.DurationVar(&f.behind, "replica-behind", usualBehind, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
+}
+
+func (f *failoverFlags) check() error {
+	switch {
+	case f.every < 0 || f.outage < 0 || f.behind < 0:
+		return usageError("give durations above zero", "--failover-every %v, --outage %v, --replica-behind %v", f.every, f.outage, f.behind)
+	case f.every > 0 && f.every < 2*(2*f.outage+f.behind):
+		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.every, f.outage, f.behind)
+	case f.every == 0 && *f != failoverFlags{outage: usualOutage, behind: usualBehind}:
+		return usageError("give --failover-every too", "--outage and --replica-behind have no part in a fleet without failovers")
+	}
+	return nil
+}
+
+// server is a server that fails so.
+func (f *failoverFlags) server() sim.Server {
+	if f.every == 0 {
+		return sim.Server{}
+	}
+	return sim.Server{FailoverEvery: about(f.every), Outage: about(f.outage), Behind: sim.Uniform(0, f.behind)}
+}
 
 // about is a time that is drawn each time again.
 func about(d time.Duration) sim.Distribution {
@@ -57,27 +90,13 @@ func about(d time.Duration) sim.Distribution {
 	return sim.Uniform(d/2, d*3/2)
 }
 
-// servers checks the flags of a profile's servers, and makes them so.
-func (f *fleetFlags) servers(fleet *sim.Fleet) error {
-	switch {
-	case f.failoverEvery < 0 || f.outage < 0 || f.behind < 0:
-		return usageError("give durations above zero", "--failover-every %v, --outage %v, --replica-behind %v", f.failoverEvery, f.outage, f.behind)
-	case f.failoverEvery > 0 && f.failoverEvery < 2*(2*f.outage+f.behind):
-		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.failoverEvery, f.outage, f.behind)
-	}
-	if f.failoverEvery > 0 {
-		fleet.Server = sim.Server{FailoverEvery: about(f.failoverEvery), Outage: about(f.outage), Behind: sim.Uniform(0, f.behind)}
-	}
-	return nil
-}
-
 // setting checks the flags and makes the cells' common setting.
 func (f *fleetFlags) setting() (*grid.Setting, error) {
 	s := grid.Standard()
 	d, err := protocol.DialectNamed(f.dialect)
 	switch {
 	case err != nil:
-		return nil, usageError("choose one of them", "--dialect: %v", err)
+		return nil, usageError(dialectHint(f.dialect, "choose one of them"), "--dialect: %v", err)
 	case f.clients < 1 || f.clients > 200:
 		return nil, usageError("give 1 to 200", "--clients %d", f.clients)
 	case f.polls < 1 || f.leases < 1:
@@ -111,7 +130,7 @@ func (f *fleetFlags) line() string {
 		not  time.Duration
 	}{{"latency", f.latency, 150 * time.Microsecond}, {"pause-every", f.pauseEvery, 0}, {"pause", f.pause, 0},
 		{"crash-every", f.crashEvery, 0}, {"step-every", f.stepEvery, 0}, {"step", f.stepsize, 0},
-		{"failover-every", f.failoverEvery, 0}, {"outage", f.outage, 5 * time.Second}, {"replica-behind", f.behind, 100 * time.Millisecond}} {
+		{"failover-every", f.failovers.every, 0}, {"outage", f.failovers.outage, usualOutage}, {"replica-behind", f.failovers.behind, usualBehind}} {
 		if d.d != d.not {
 			fmt.Fprintf(&b, " --%s %v", d.name, d.d)
 		}

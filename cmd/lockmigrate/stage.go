@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -34,7 +35,7 @@ type stageFlags struct {
 	delay    time.Duration
 	yield    time.Duration
 	profile  string
-	begin    string
+	begin    stages.Stage
 }
 
 // forced is what a record says of a step that was forced, empty if it was not.
@@ -68,7 +69,6 @@ time.`,
   lockmigrate stage advance --namespace orders --to bridge --execute
   lockmigrate stage rollback --namespace orders --execute
   lockmigrate stage list`,
-		Args: noArguments,
 		RunE: onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
@@ -108,12 +108,20 @@ acquire nothing. Forward to modern again needs a new certificate.`
 	} else {
 		f.StringVar(&flags.force, "force", "", "go to legacy although rules deny it SETNX or GETSET; the `REASON` is kept in the record")
 	}
-	f.StringVar(&flags.to, "to", "", "the `STAGE` to reach; nothing is done if it is reached already")
-	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	choose(cmd, &flags.to, "to", "the `STAGE` to reach; nothing is done if it is reached already", "legacy", "bridge", "modern")
+	epochFlag(f, flags)
 	f.DurationVar(&flags.timeout, "timeout", 0, "give up waiting after this `DURATION`, exit code 4; 0 waits for ever")
 	f.BoolVar(&flags.wait, "wait", false, "return when every member that lives runs the new stage")
-	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+	executeFlag(f, flags)
 	return cmd
+}
+
+func executeFlag(f *pflag.FlagSet, flags *stageFlags) {
+	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+}
+
+func epochFlag(f *pflag.FlagSet, flags *stageFlags) {
+	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
 }
 
 // stageReplyTimeout bounds the wait for one reply.
@@ -130,9 +138,6 @@ type place struct {
 // onStore makes a command of work on the namespace that the flags name.
 func onStore(env *environment, flags *stageFlags, work func(at *place, ctx context.Context) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := stages.CheckName(flags.namespace); err != nil {
-			return usageError("choose another --namespace", "%w", err)
-		}
 		return env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
 			pool, err := end.Locks()
 			if err != nil {
@@ -140,7 +145,8 @@ func onStore(env *environment, flags *stageFlags, work func(at *place, ctx conte
 			}
 			defer pool.Close()
 			store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
-			return explainStage(work(&place{env, end, store, *flags}, ctx))
+			at := &place{env, end, store, *flags}
+			return at.explain(ctx, work(at, ctx))
 		})(cmd, args)
 	}
 }
@@ -163,14 +169,16 @@ func (at *place) wanted(r stages.Record) error {
 	return nil
 }
 
-// explainStage adds a hint to what a store finds.
-func explainStage(err error) error {
+// explain adds a hint to what a store finds.
+func (at *place) explain(ctx context.Context, err error) error {
 	var waited *stages.Waited
 	switch {
 	case err == nil || isOwnError(err):
 		return err
 	case errors.Is(err, stages.ErrNoRecord):
-		return failedError(`create it with "lockmigrate stage init", or name another with --namespace`, "%w", err)
+		names, _ := at.store.Names(ctx) // a user without the right to the list gets the hint alone
+		hint := orMeant(at.store.Namespace, names, `create it with "lockmigrate stage init", or name another with --namespace`)
+		return failedError(hint, "%w", err)
 	case errors.Is(err, stages.ErrOverlap):
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
@@ -198,7 +206,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 	to := from + step
 	if flags.to != "" {
 		if to, err = stages.Parse(flags.to); err != nil {
-			return usageError("choose legacy, bridge or modern", "%w", err)
+			return err
 		}
 	}
 	switch err := at.wanted(view.Record); {
@@ -211,22 +219,24 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
 		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
+	case to != from+step:
+		return fmt.Errorf("move namespace %s from %v to %v: %w", store.Namespace, from, to, stages.ErrNoNeighbour)
 	}
 	looked := time.Now()
 	note, refused := restsOn(env.now(), view.Record, to, flags)
 	refused = both(refused, at.obstacles(ctx, view, to))
-	if !flags.execute {
-		blockers, err := store.Move(ctx, view.Record.Epoch, to, false)
-		if err != nil {
-			return err
-		}
-		what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
-		return at.plan(plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused})
+	blockers, err := store.Move(ctx, view.Record.Epoch, to, false)
+	if err != nil {
+		return err
 	}
-	if refused != nil {
-		return refused
-	}
-	note = cmp.Or(note, flags.forced())
+	what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
+	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused}
+	return at.carryOut(p, func() error { return at.run(ctx, view.Record.Epoch, to, looked, cmp.Or(note, flags.forced())) })
+}
+
+// run moves the namespace when no member is in the way. Keys and rules were looked at before.
+func (at *place) run(ctx context.Context, epoch int64, to stages.Stage, looked time.Time, note string) error {
+	env, store, flags := at.env, at.store, at.flags
 	if flags.timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, flags.timeout, errors.New("gave up after --timeout"))
 		defer cancel()
@@ -234,7 +244,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 	}
 	status := env.status()
 	last := ""
-	mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond, Epoch: view.Record.Epoch, Note: note}
+	mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond, Epoch: epoch, Note: note}
 	if flags.forced() == "" {
 		mover.Before = func(ctx context.Context, view stages.View) error {
 			if time.Since(looked) < freshLook {
@@ -243,7 +253,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 			return at.obstacles(ctx, view, to)
 		}
 	}
-	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
+	err := mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
 		text := blocked(blockers)
 		status.Update(func() string { return text })
 		if why := who(blockers); why != last && !env.isTerminal(env.stderr) {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
@@ -42,7 +43,7 @@ namespace of every master, and reserves the keys before it writes.`,
 	f := cmd.Flags()
 	describeFlags(cmd, flags)
 	f.StringVar(&flags.profile, "profile", "", "the `FILE` that observe --profile wrote: what is not given is taken from it")
-	f.StringVar(&flags.begin, "stage", "legacy", "the `STAGE` to begin with: legacy, or bridge where all clients are new")
+	choose(cmd, &flags.begin, "stage", "the `STAGE` to begin with: legacy, or bridge where all clients are new", stages.Legacy, stages.Bridge, stages.Modern)
 	return cmd
 }
 
@@ -56,7 +57,8 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
 	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
-	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+	executeFlag(f, flags)
+	completes(cmd, "dialect", dialectNames())
 }
 
 // checkedRecord turns what a command line says into a record, or says why there can be no such namespace.
@@ -70,7 +72,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
-		return record, usageError(`"lockmigrate observe" tells which dialect the clients speak`, "%w", err)
+		return record, usageError(dialectHint(record.Dialect, `"lockmigrate observe" tells which dialect the clients speak`), "%w", err)
 	}
 	record.Dialect = dialect.String()
 	switch {
@@ -93,18 +95,14 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 
 func (at *place) init(ctx context.Context) error {
 	flags := at.flags
-	begin, err := stages.Parse(flags.begin)
-	switch {
-	case err != nil:
-		return usageError("choose legacy or bridge", "%w", err)
-	case begin == stages.Modern:
+	if flags.begin == stages.Modern {
 		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")
 	}
 	why, err := flags.measured()
 	if err != nil {
 		return err
 	}
-	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: begin, Epoch: 1, Patterns: flags.match,
+	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: flags.begin, Epoch: 1, Patterns: flags.match,
 		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
 	if err != nil {
 		return err
@@ -129,19 +127,14 @@ func (at *place) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	refused := at.forceable(seen.speak(record.Dialect))
-	if !flags.execute {
-		what := fmt.Sprintf("create namespace %s at stage %v: keys %s, %s", at.store.Namespace, begin, shownPatterns(record.Patterns), knownClients(record))
-		return at.plan(plan{what: what, record: record, seen: seen, refused: refused})
-	}
-	if refused != nil {
-		return refused
-	}
-	record.Note = flags.forced()
-	if err := at.store.Init(ctx, record); err != nil {
-		return err
-	}
-	return at.show(ctx)
+	what := fmt.Sprintf("create namespace %s at stage %v: keys %s, %s", at.store.Namespace, flags.begin, shownPatterns(record.Patterns), knownClients(record))
+	return at.carryOut(plan{what: what, record: record, seen: seen, refused: at.forceable(seen.speak(record.Dialect))}, func() error {
+		record.Note = flags.forced()
+		if err := at.store.Init(ctx, record); err != nil {
+			return err
+		}
+		return at.show(ctx)
+	})
 }
 
 // measured fills what the command line leaves out from the profile that it names, and says what it took and why. A
@@ -153,6 +146,10 @@ func (f *stageFlags) measured() (why []string, err error) {
 	p, err := openProfile(f.profile)
 	if err != nil {
 		return nil, err
+	}
+	if key, some := glob.Uncovered(stages.UnescapeAll(p.Match), stages.UnescapeAll(f.match)); some {
+		return nil, inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
+			"%s says nothing of the keys %s: it is about %s", f.profile, stages.Escape(key), shownPatterns(stages.UnescapeAll(p.Match)))
 	}
 	old, err := p.OldClients()
 	if err != nil && (f.dialect == "" || f.shortest == 0 || f.lag == 0 || f.delay == 0) {

@@ -19,6 +19,17 @@ type plan struct {
 	refused  error  // why it would be refused
 }
 
+// carryOut is the only way to a change: without --execute the plan is printed, a refusal ends it, and else it is done.
+func (at *place) carryOut(p plan, do func() error) error {
+	switch {
+	case !at.flags.execute:
+		return at.plan(p)
+	case p.refused != nil:
+		return p.refused
+	}
+	return do()
+}
+
 // plan prints a plan, and returns why it would be refused.
 func (at *place) plan(p plan) error {
 	doc := map[string]any{

@@ -34,7 +34,7 @@ looked for legacy clients on them. It prints its plan, and writes only with
 		RunE: onStore(env, flags, (*place).set),
 	}
 	describeFlags(cmd, flags)
-	cmd.Flags().Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
+	epochFlag(cmd.Flags(), flags)
 	return cmd
 }
 
@@ -77,20 +77,17 @@ func (at *place) set(ctx context.Context) error {
 	if refused == nil {
 		refused = unlessAlone(blockers)
 	}
-	if !flags.execute {
-		return at.plan(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused})
-	}
-	if refused != nil {
-		return refused
-	}
-	to.Note = flags.forced()
-	if blockers, err = at.store.Set(ctx, from.Epoch, from, to, true); err == nil {
-		err = unlessAlone(blockers)
-	}
-	if err != nil {
-		return err
-	}
-	return at.show(ctx)
+	return at.carryOut(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused}, func() error {
+		to.Note = flags.forced()
+		blockers, err := at.store.Set(ctx, from.Epoch, from, to, true)
+		if err == nil {
+			err = unlessAlone(blockers)
+		}
+		if err != nil {
+			return err
+		}
+		return at.show(ctx)
+	})
 }
 
 // changed says what differs between two records.
@@ -157,8 +154,8 @@ certificate of this namespace is of no use to a later one of the same name.`,
 		RunE:    onStore(env, flags, (*place).delete),
 	}
 	f := cmd.Flags()
-	f.Int64Var(&flags.epoch, "epoch", 0, "refuse unless the record is at epoch `N`")
-	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+	epochFlag(f, flags)
+	executeFlag(f, flags)
 	return cmd
 }
 
@@ -178,21 +175,8 @@ func (at *place) delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	refused := unlessAlone(blockers)
-	if !at.flags.execute {
-		what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
-		return at.plan(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: refused})
-	}
-	if refused == nil {
-		if blockers, err = at.store.Delete(ctx, r.Epoch, true); err != nil {
-			return err
-		}
-		refused = unlessAlone(blockers)
-	}
-	if refused != nil {
-		return refused
-	}
-	return at.deleted()
+	what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
+	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers)}, func() error { return at.deleted(ctx, r.Epoch) })
 }
 
 // free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
@@ -205,17 +189,19 @@ func (at *place) free(ctx context.Context, noRecord error) error {
 	if i < 0 {
 		return noRecord
 	}
-	if !at.flags.execute {
-		what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
-		return at.plan(plan{what: what})
-	}
-	if _, err := at.store.Delete(ctx, 0, true); err != nil {
-		return err
-	}
-	return at.deleted()
+	what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
+	return at.carryOut(plan{what: what}, func() error { return at.deleted(ctx, 0) })
 }
 
-func (at *place) deleted() error {
+// deleted deletes the record of an epoch, and says so.
+func (at *place) deleted(ctx context.Context, epoch int64) error {
+	blockers, err := at.store.Delete(ctx, epoch, true)
+	if err == nil {
+		err = unlessAlone(blockers)
+	}
+	if err != nil {
+		return err
+	}
 	return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {
 		fmt.Fprintf(b, "namespace %s is deleted\n", at.store.Namespace)
 	})

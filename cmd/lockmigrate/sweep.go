@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,8 +57,6 @@ func checkSweepOptions(o sweep.Options) error {
 	switch {
 	case o.Execute && len(o.Match) == 0:
 		return usageError("say which keys are locks with --match PATTERN", "--execute without --match would judge keys by their form alone")
-	case slices.Contains(o.Match, ""):
-		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case o.GhostAfter < time.Minute:
 		return usageError("a legacy clock may be behind by that much; give at least 1m", "--ghost-after %v is too short", o.GhostAfter)
 	case o.TTL < 0 || o.TTL > 0 && o.TTL < time.Second:
@@ -112,47 +111,44 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 }
 
 func printSweepEntry(env *environment, e sweep.Entry) error {
-	if env.global.json {
-		return env.encode(e)
-	}
-	what := string(e.Action)
-	switch {
-	case e.Result == sweep.Left:
-		what = "-"
-	case e.Action == sweep.Expire:
-		what = "expire in " + short(time.Duration(e.TTLMS)*time.Millisecond)
-	}
-	why := "no TTL"
-	if e.ExpiredMS > 0 {
-		why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
-	}
-	line := fmt.Sprintf("%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
-	if e.Note != "" {
-		line += "          " + terminal.Safe(e.Note) + "\n"
-	}
-	return env.show(line)
+	return env.print(e, func(b *strings.Builder) {
+		what := string(e.Action)
+		switch {
+		case e.Result == sweep.Left:
+			what = "-"
+		case e.Action == sweep.Expire:
+			what = "expire in " + short(time.Duration(e.TTLMS)*time.Millisecond)
+		}
+		why := "no TTL"
+		if e.ExpiredMS > 0 {
+			why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
+		}
+		fmt.Fprintf(b, "%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
+		if e.Note != "" {
+			fmt.Fprintf(b, "          %s\n", terminal.Safe(e.Note))
+		}
+	})
 }
 
 func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
-	if env.global.json {
-		return env.encode(map[string]any{"summary": s})
-	}
-	text := fmt.Sprintf("%s keys in %.1f s, %s candidates%s\n", thousands(s.Scanned), s.Seconds, thousands(s.Candidates), listed(s.ByFormat))
-	if s.Executed {
-		text += "changed" + listed(s.ByResult) + "\n"
-	} else if s.Candidates > 0 && chosen {
-		text += "nothing was changed; --execute changes them\n"
-	} else if s.Candidates > 0 {
-		text += "nothing was changed; --execute changes those that --match chooses: by its form alone a time of the application looks like a lock\n"
-	}
-	for _, why := range slices.Sorted(maps.Keys(s.Left)) {
-		text += fmt.Sprintf("left: %s, %s\n", thousands(s.Left[why]), why)
-	}
-	switch {
-	case s.Unread > 0:
-		text += fmt.Sprintf("NOT READ: %s keys: %s\n", thousands(s.Unread), s.Why)
-	case !s.Complete:
-		text += "NOT ALL KEYS WERE LOOKED AT: run it again\n"
-	}
-	return env.show(text)
+	return env.print(map[string]any{"summary": s}, func(b *strings.Builder) {
+		fmt.Fprintf(b, "%s in %.1f s, %s%s\n", counted(s.Scanned, "key"), s.Seconds, counted(s.Candidates, "candidate"), listed(s.ByFormat))
+		switch {
+		case s.Executed:
+			fmt.Fprintf(b, "changed%s\n", listed(s.ByResult))
+		case s.Candidates > 0 && chosen:
+			b.WriteString("nothing was changed; --execute changes them\n")
+		case s.Candidates > 0:
+			b.WriteString("nothing was changed; --execute changes those that --match chooses: by its form alone a time of the application looks like a lock\n")
+		}
+		for _, why := range slices.Sorted(maps.Keys(s.Left)) {
+			fmt.Fprintf(b, "left: %s, %s\n", thousands(s.Left[why]), why)
+		}
+		switch {
+		case s.Unread > 0:
+			fmt.Fprintf(b, "NOT READ: %s: %s\n", counted(s.Unread, "key"), s.Why)
+		case !s.Complete:
+			b.WriteString("NOT ALL KEYS WERE LOOKED AT: run it again\n")
+		}
+	})
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -77,10 +76,8 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
 			case pcap == "-":
 				opts.Capture = os.Stdin
 			case pcap != "":
-				for _, name := range []string{"for", "burst", "every", "no-census", "trust-user"} {
-					if cmd.Flags().Changed(name) {
-						return usageError("leave it out, or read a capture as it is written: --pcap -", "--%s says nothing of a capture's file", name)
-					}
+				if flags := given(cmd, "for", "burst", "every", "no-census", "trust-user"); len(flags) > 0 {
+					return usageError("leave it out, or read a capture as it is written: --pcap -", "%s says nothing of a capture's file", flags[0])
 				}
 				in, err := os.Open(pcap)
 				if err != nil {
@@ -118,8 +115,6 @@ func checkVerify(o *verify.Options) error {
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
-	case slices.Contains(o.Match, ""):
-		return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
 		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
 	}
@@ -218,14 +213,8 @@ func stateName(file string) string { return file + ".state" }
 
 // verifySaved goes on with a run, or says how far it is.
 func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error {
-	var given []string
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed {
-			given = append(given, "--"+f.Name)
-		}
-	})
-	if len(given) > 1 {
-		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(given, " and "))
+	if flags := given(cmd); len(flags) > 1 {
+		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(flags, " and "))
 	}
 	s, err := verify.LoadSaved(resume + ask)
 	if err != nil {

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -24,15 +24,13 @@ func newVersionCommand(env *environment) *cobra.Command {
 		Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
-			if env.global.json {
-				return json.NewEncoder(env.stdout).Encode(v)
-			}
-			line := "lockmigrate " + v.Version
-			if v.Commit != "" {
-				line += " " + v.Commit[:min(12, len(v.Commit))]
-			}
-			_, err := fmt.Fprintf(env.stdout, "%s %s %s\n", line, v.Go, v.Platform)
-			return err
+			return env.print(v, func(b *strings.Builder) {
+				b.WriteString("lockmigrate " + v.Version)
+				if v.Commit != "" {
+					b.WriteString(" " + v.Commit[:min(12, len(v.Commit))])
+				}
+				fmt.Fprintf(b, " %s %s\n", v.Go, v.Platform)
+			})
 		},
 	}
 }

@@ -1,6 +1,9 @@
 package glob
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Meet returns a key that matches both patterns, and whether there is one. It prefers printable bytes.
 func Meet(a, b string) (key string, ok bool) {
@@ -118,4 +121,15 @@ func Covers(wide, narrow string) bool {
 		}
 	}
 	return strings.Trim(wide[w:], "*") == ""
+}
+
+// Uncovered returns an inner pattern that lies within no single outer one, and whether there is one. No outer pattern at
+// all stands for every key.
+func Uncovered(outer, inner []string) (missing string, some bool) {
+	for _, p := range inner {
+		if len(outer) > 0 && !slices.ContainsFunc(outer, func(q string) bool { return Covers(q, p) }) {
+			return p, true
+		}
+	}
+	return "", false
 }

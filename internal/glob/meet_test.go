@@ -120,3 +120,20 @@ func TestCovers(t *testing.T) {
 	}
 	assert.Greater(t, within, 1000)
 }
+
+func TestUncovered(t *testing.T) {
+	for _, c := range []struct {
+		outer, inner []string
+		missing      string
+		some         bool
+	}{
+		{[]string{"a*", "c*"}, []string{"a1", "b1"}, "b1", true},
+		{[]string{"zz", "a*", "b?"}, []string{"a1", "b1", "zz"}, "", false},
+		{[]string{"a*"}, []string{""}, "", true},
+		{nil, []string{"a1"}, "", false}, // no pattern stands for every key
+	} {
+		missing, some := Uncovered(c.outer, c.inner)
+		assert.Equal(t, c.some, some, "%q in %q", c.inner, c.outer)
+		assert.Equal(t, c.missing, missing)
+	}
+}

@@ -7,10 +7,18 @@ package page
 import (
 	_ "embed"
 	"html/template"
+	"math"
+	"strings"
 )
 
 //go:embed style.css
 var style string
+
+//go:embed parts.css
+var partsStyle string
+
+//go:embed parts.html
+var parts string
 
 //go:embed uplot/uPlot.min.css
 var plotStyle string
@@ -29,4 +37,43 @@ func Style() template.CSS { return template.CSS(style) }
 // and localTime(date).
 func Charts() (template.CSS, template.JS) {
 	return template.CSS(plotStyle), template.JS(plot + "\n" + script)
+}
+
+// Report is the template of a page that is one file. Beside the functions that it is given, it knows the template "head", which begins a
+// page of a title, and "shares", which draws a Shares. Its function "class" is the kind of client that colours a stage's bar.
+func Report(layout string, funcs template.FuncMap) (*template.Template, error) {
+	t, err := template.New("report").Funcs(funcs).Funcs(template.FuncMap{
+		"class": func(stage string) string { kind, _, _ := strings.Cut(stage, ","); return kind },
+	}).Parse(parts)
+	if err != nil {
+		return nil, err
+	}
+	return t.Parse(layout)
+}
+
+// ReportStyle is the sheet of a Report.
+func ReportStyle() template.CSS { return Style() + template.CSS(partsStyle) }
+
+// Shares is a table of the parts that double holds have: by cause, by client, and so on.
+type Shares struct {
+	Head string
+	Of   string // what a row's name is, on a phone
+	Mono bool   // names are those of clients or keys
+	Rows []Part
+}
+
+// Part is a row of Shares.
+type Part struct {
+	Name, Number string
+	Percent      int
+}
+
+// mostParts is how many rows a table has. The parts are sorted: those beyond are the smallest.
+const mostParts = 20
+
+// Add adds a row, which has some of the whole. Beyond the first twenty it does not.
+func (s *Shares) Add(name, number string, some, whole float64) {
+	if len(s.Rows) < mostParts {
+		s.Rows = append(s.Rows, Part{name, number, int(math.Round(100 * some / max(whole, 1e-300)))})
+	}
 }

@@ -51,7 +51,7 @@ type SidecarCall struct {
 	Now    Instant       // the sidecar's clock, which is the client's
 	Until  Instant       // when the client takes Text for expired, on that clock; 0: never
 	Owes   time.Duration // for how long a DEL is expected; 0: none will come
-	Once   bool          // the same text again is the same attempt
+	Once   bool          // no two clients write this text, so the same text again is the same attempt
 	Free   bool          // a free key settles too
 	Settle time.Duration
 	Plain  bool // SidecarTake: the text itself is the token. SidecarDel: a key without a grant of ours is deleted, within NotAfter
@@ -80,6 +80,9 @@ type Sidecar struct {
 // usualPoll is for how long a client sleeps between two attempts where no dialect says so.
 const usualPoll = 100 * time.Millisecond
 
+// Century is the longest lease that is taken at its word. A time beyond it stands for no end.
+const Century = 100 * 365 * 24 * time.Hour
+
 // lease says what a text means: for how long from now, and until when its client takes it for live; 0: it names no end.
 func (s *Sidecar) lease(now Instant, text string) (ttl time.Duration, until Instant) {
 	if s.Dialect == nil || text == s.Dialect.Forever {
@@ -90,7 +93,9 @@ func (s *Sidecar) lease(now Instant, text string) (ttl time.Duration, until Inst
 		return s.Lease, 0
 	}
 	ends = ends.Add(s.Dialect.last())
-	ttl = max(0, ends.Sub(now))
+	if ttl = max(0, ends.Sub(now)); ttl > Century {
+		return s.Lease, 0
+	}
 	return (ttl + time.Millisecond - 1).Truncate(time.Millisecond), ends
 }
 
@@ -126,7 +131,6 @@ func (s *Sidecar) SetNXPX(now Instant, key, text string, ttl time.Duration) Comm
 	c := s.command(SidecarTake, now, key)
 	c.Value, c.TTL, c.Grace = "=", ttl, -1
 	c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Until, c.Sidecar.Owes, c.Sidecar.Plain = FormSet, text, now.Add(ttl), 2*ttl, true
-	c.Sidecar.Once = true
 	return c
 }
 
@@ -151,7 +155,7 @@ func (s *Sidecar) GetSet(now Instant, key, text, token string) Command {
 		c := s.command(SidecarGet, now, key)
 		c.TTL, c.Sidecar.Until = s.lease(now, text)
 		c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Owner = FormExtend, text, d.Layout.owner(text)
-		if c.TTL < time.Millisecond || c.Sidecar.Owner == "" {
+		if c.TTL < time.Millisecond || c.Sidecar.Until == 0 || c.Sidecar.Owner == "" { // over, or no text of the dialect
 			c.Sidecar.Form = FormLoses
 		}
 		return c
@@ -215,7 +219,9 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	call.Form, call.Text = form, text
 	c.Value, c.Grace, c.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
-	call.Owes, call.Once = 2*c.TTL, d == nil || d.Unique
+	call.Owes = 2 * c.TTL
+	// Only an expiry can be known to be one client's: a text without a time may be a flag, or the name of a host or process.
+	call.Once = d != nil && d.Unique && call.Until != 0
 	if d != nil {
 		c.Claim = 3 * cmp.Or(s.Poll, d.Poll)
 		if d.Release == ReleaseNever {

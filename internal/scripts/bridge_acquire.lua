@@ -49,14 +49,14 @@ local function take()
 end
 if free and not not_after then return take() or 1 end -- no bound, no token
 -- include clock.lua
-local punctual = not late(not_after)
+local refusal = late(not_after)
+if refusal then return refusal end
 local function win(code, seen)
   local token = next_fence(fence, fence_ttl)
   return take() or {code, token, 0, seen}
 end
-if free and punctual then return win(1) end
+if free then return win(1) end
 -- include bridge_shared.lua
-if not punctual then return refuse() end
 look()
 queue = queue ~= key and queue
 local grace, unit, layout, gap = string.match(rules, '^(%S+) (%S+) (%S+) (%S+)$')
@@ -73,6 +73,7 @@ local function held(code, wait, seen)
   if owner == value then redis.pcall('DEL', guard) end -- of an earlier sending; we leave nothing behind
   local ticket, before
   if waits then ticket, before = join(queue, queue_ttl, entry, stood) end -- what has become of the queue must not matter
+  if waits and not ticket and string.find(before.err, 'READONLY', 1, true) then return before end -- but it is at another server
   return {code, ticket and before or 0, wait, seen, ticket or 0}
 end
 if owner and owner ~= value then

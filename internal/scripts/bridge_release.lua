@@ -29,7 +29,8 @@
 -- nothing is deleted. Any other question or write may be refused: the lock is still given back. Where old clients take a key
 -- that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came before this release, and
 -- whose GET comes after it, sends a GETSET; until that has come, no bridge client takes the key. Without that moment it would
--- overwrite the next holder's value.
+-- overwrite the next holder's value. The guard does not hold our value in that moment: a renewal that is late, by another
+-- connection, would take our guard without a key for one to be repaired. Nobody would ever give that key back.
 -- The usual case is a key that nobody waits for, without a state of gaps. It was held for less than a part of a gap.
 -- include effects.lua
 local function holds(name)
@@ -53,7 +54,7 @@ local function free()
     redis.call('DEL', key, guard)
   elseif mine then
     redis.call('DEL', key)
-    if whose and redis.pcall('PEXPIRE', guard, breath) ~= 1 then redis.call('DEL', guard) end
+    if whose and redis.pcall('SET', guard, 'breath', 'PX', breath).err then redis.call('DEL', guard) end
   elseif whose then
     redis.call('DEL', guard)
     if seen then return {-1, 0, 0, seen} end

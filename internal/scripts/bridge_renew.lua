@@ -18,11 +18,8 @@
 -- A key that is ours without a guard is safe to repair: a client that takes a lock overwrites the key. What
 -- is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after it
 -- the server allows the SET of what is missing too. The counter comes last, and may be refused.
--- include effects.lua
--- include clock.lua
+-- include bounded.lua
 -- include bridge_shared.lua
-if old_server then return old_server end
-if late(not_after) then return refuse() end
 
 local code, missing = 1, nil
 local found = redis.pcall('MGET', key, guard)

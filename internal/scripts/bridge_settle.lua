@@ -19,11 +19,8 @@
 -- Atomic because the answer must be true of key and guard at one moment. And a value may be put
 -- back only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
--- include effects.lua
--- include clock.lua
+-- include bounded.lua
 -- include bridge_shared.lua
-if old_server then return old_server end
-if late(not_after) then return refuse() end
 if text(guard) ~= value then return {0, 0, 0, ''} end
 look()
 

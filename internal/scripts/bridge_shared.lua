@@ -1,9 +1,5 @@
 -- bridge_shared.lua: the part that the bridge's scripts share. It stands before each of them.
 -- In the middle of one, where it says so: what comes before that is the usual case.
---
-local function refuse()
-  return redis.error_reply('STAGE the lease of this member of the namespace is over')
-end
 
 -- expiry(value, unit, layout): the instant in milliseconds that a legacy value stands for, or nil when
 -- it is no expiry of this dialect. Only what the dialect's clients really write is read: what a lenient

@@ -12,11 +12,11 @@ end
 
 -- late(bound): a member of a namespace may act only within its lease. The lease ends at `bound` on this
 -- clock ('0' or nil: no bound). It is checked here: a command may be delayed on its way, or come from a
--- process that had been stopped. However late it comes, it is refused.
+-- process that had been stopped. However late it comes, it is refused: late gives the error to answer with, false in time.
 local function late(bound)
   if not bound or bound == '0' then return false end
   look()
-  return now > tonumber(bound)
+  return now > tonumber(bound) and {err = 'STAGE the lease of this member of the namespace is over'}
 end
 
 -- after(last) is a number above the last one, and never less than the clock in microseconds.

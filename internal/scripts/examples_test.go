@@ -94,7 +94,7 @@ func values(with scripts.Values, words []string) scripts.Values {
 	}
 	for _, w := range words {
 		switch name, v, _ := strings.Cut(w, "="); {
-		case name == "fields":
+		case name == "contents":
 			all[name] = boxedWords(strings.Split(v, ","))
 		case v == "":
 			delete(all, name)

@@ -9,9 +9,5 @@
 --
 -- Atomic because a successor may have taken the lock over. And a member that the namespace has given
 -- up waiting for must not renew the lease of a legacy lock.
--- include effects.lua
--- include clock.lua
--- include bridge_shared.lua
-if old_server then return old_server end
-if late(not_after) then return refuse() end
+-- include bounded.lua
 -- include compare_set.lua

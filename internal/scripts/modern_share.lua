@@ -1,5 +1,5 @@
 -- modern_share.lua: the part that the scripts of package modern share about clients who only poll. It stands before each of them, or
--- further down. Such clients would never find a key free that waiters hand on to each other. So, where a share is wanted, the
+-- further down, behind clock.lua. Such clients would never find a key free that waiters hand on to each other. So, where a share is wanted, the
 -- hand-overs stop after 4 shares for the length of one. Nobody of the queue takes the key meanwhile. The state is when the
 -- present run of hand-overs began, or begins after the pause: ms of the server's clock. It expires when there is no contention.
 --
@@ -23,16 +23,14 @@ local function shared(state, ms)
     began = run(state)
   end
   if not began then return 0 end
-  local now = redis.call('TIME')
-  return math.max(0, began - tonumber(now[1]) * 1000 - math.floor(tonumber(now[2]) / 1000))
+  look()
+  return math.max(0, began - now)
 end
 
 local function pause(queue, state, ms)
   if ms == '0' or redis.pcall('EXISTS', queue) ~= 1 then return false end
-  local share, time = tonumber(ms), redis.pcall('TIME')
-  if time.err then return false end
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  local began = run(state)
+  if not pcall(look) then return false end
+  local share, began = tonumber(ms), run(state)
   if began and now - began >= 4 * share then
     redis.pcall('SET', state, string.format('%.0f', now + share), 'PX', 7 * share)
     return true

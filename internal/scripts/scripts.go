@@ -61,12 +61,9 @@ var (
 	BridgeRenew   = load("bridge_renew.lua")
 	BridgeRelease = load("bridge_release.lua")
 
-	SweepExpire     = load("sweep_expire.lua")
-	SweepHashExpire = load("sweep_hash_expire.lua")
+	SweepExpire = load("sweep_expire.lua")
 
-	GatedSetNX      = load("gated_setnx.lua")
-	GatedGetSet     = load("gated_getset.lua")
-	GatedSet        = load("gated_set.lua")
+	GatedWrite      = load("gated_write.lua")
 	GatedCompareSet = load("gated_compare_set.lua")
 
 	SidecarTake   = load("sidecar_take.lua")

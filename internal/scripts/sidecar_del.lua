@@ -6,6 +6,7 @@
 -- KEYS queue      its queue, or the lock's key when none is kept
 -- KEYS yield      the state of the gaps for old clients, or the lock's key when none are left
 -- WORD name       of the sidecar
+-- WORD host       the sidecar's clock in milliseconds
 -- WORD breath     for how long the guard stays behind in milliseconds, 0: not at all; see bridge_release.lua
 -- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- WORD plain      1: a key on which nothing is ours is deleted all the same, as in stage legacy
@@ -35,7 +36,8 @@ local seen = redis.pcall('GET', key)
 if type(seen) == 'table' and not string.find(seen.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
 local owner = redis.pcall('GET', guard)
 local freed, handed, begins = 0, false, false
-local alone = seen and mine == seen and redis.pcall('EXISTS', yield, queue) == (yield == key and 1 or 0) + (queue == key and 1 or 0)
+local stands = mine and seen == mine and not past(s, host)
+local alone = stands and redis.pcall('EXISTS', yield, queue) == (yield == key and 1 or 0) + (queue == key and 1 or 0)
 if alone and owner == mine and breath == '0' and s.place == '-' then -- the usual case
   redis.call('DEL', key, guard)
   redis.pcall('HDEL', record, name)
@@ -43,7 +45,7 @@ if alone and owner == mine and breath == '0' and s.place == '-' then -- the usua
 end
 -- include bridge_yield.lua
 -- include queue_grant.lua
-if mine and seen == mine then
+if stands then
   freed = 1
   local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
   if gap ~= '0' and owner == mine and now and (#waiters > 0 or recall()) then
@@ -61,7 +63,7 @@ end
 if mine and not handed and owner == mine and (breath == '0' or freed == 0 or redis.pcall('PEXPIRE', guard, breath) ~= 1) then
   redis.pcall('DEL', guard)
 end
-if mine and seen ~= mine then tell(name, seen and 'displaced' or 'gone') end
+if mine and not stands then tell(name, seen and 'displaced' or 'gone') end
 s.token, s.text = '-', ''
 if s.place == '-' then redis.pcall('HDEL', record, name) else pcall(write, name, s, 1) end
 return freed

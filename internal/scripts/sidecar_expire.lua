@@ -6,6 +6,7 @@
 -- WORD name       of the sidecar
 -- WORD ttl        in milliseconds
 -- WORD ends       see sidecar_take.lua
+-- WORD host       the sidecar's clock in milliseconds
 -- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    1 the lock is ours and lasts for ttl; 0 it is not, or the lease of this member is over
 --
@@ -17,15 +18,13 @@
 -- include sidecar_shared.lua
 if old_server then return old_server end
 local s = read(name)
-local mine, last = held(s), #s.owed
-if not mine or text(key) ~= mine then return 0 end
-look()
+local mine = held(s)
+if not mine or text(key) ~= mine or past(s, host) then return 0 end
 if late(not_after) then
   tell(name, 'late')
   return 0
 end
 s.ends = ends
-if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
-write(name, s, ttl * 3)
+prolong(s, ttl)
 if s.token ~= '=' then redis.call('PEXPIRE', guard, ttl) end
 return redis.call('PEXPIRE', key, ttl)

@@ -30,12 +30,10 @@ if seen ~= held(s) then return shape == 'raw' and seen or far end
 if s.ends ~= '0' and tonumber(s.ends) < tonumber(host) then return far end
 if shape == 'lose' then return far end
 if shape ~= 'extend' then return s.text end
-look()
 if late(not_after) or s.token == '=' or string.sub(s.text, 1, #whose) ~= whose then return far end
-local before, last = s.text, #s.owed
+local before = s.text
 s.text, s.ends = written, ends
-if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
-write(name, s, ttl * 3)
+prolong(s, ttl)
 redis.call('PEXPIRE', key, ttl)
 redis.call('PEXPIRE', guard, ttl)
 return before

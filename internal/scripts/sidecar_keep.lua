@@ -16,23 +16,21 @@
 --
 -- Atomic for the reasons of bridge_renew.lua.
 -- What is there is extended first, and what is missing set last: see bridge_renew.lua.
--- include effects.lua
--- include clock.lua
+-- include bounded.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
-if old_server then return old_server end
-if late(not_after) then return refuse() end
 local s = read(name)
 local mine, owner, seen = held(s), text(guard), text(key)
 if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return {0, #s.owed} end
-if s.token == '=' then return {3, #s.owed} end
+local lasts = s.ends == '0' and ttl ~= '0'
+if s.token == '=' then -- as long as it stands there its record says so: a DEL at a later stage compares
+  if lasts then prolong(s, ttl) end
+  return {3, #s.owed}
+end
 local left = math.max(redis.call('PTTL', owner == mine and guard or key), 1)
 if owner == mine and seen and seen ~= mine then return {-1, left, 0, seen} end
-if s.ends == '0' and ttl ~= '0' then
-  look()
-  local last = #s.owed
-  if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
-  write(name, s, ttl * 3)
+if lasts then
+  prolong(s, ttl)
   left = tonumber(ttl)
   if owner == mine then redis.call('PEXPIRE', guard, ttl) end
   if seen == mine then redis.call('PEXPIRE', key, ttl) end

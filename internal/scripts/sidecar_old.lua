@@ -15,7 +15,7 @@
 -- WORD written    what the client writes: the rest
 -- Reply    as of the command itself; held after the bound, and where a guard stands: 0, nil, far, an error HELD
 --
--- Atomic for the reason of gated_setnx.lua. What the service writes here is remembered. So a DEL that comes when the stage has
+-- Atomic for the reason of gated_write.lua. What the service writes here is remembered. So a DEL that comes when the stage has
 -- changed deletes this value, and no lock of another.
 -- A GETSET may win or lose, and only the client knows. One that finds an expired value, or nothing, counts as won: too many
 -- outstanding grants delay a release, too few would free a lock in use.

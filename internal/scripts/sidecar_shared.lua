@@ -31,12 +31,25 @@ local function held(s)
   return s.token ~= '-' and s.token
 end
 
+-- past(s, host): s is a text with a TTL, which is over. What stands on the key is another's, who may have written the same text.
+local function past(s, host)
+  return s.token == '=' and s.ends ~= '0' and tonumber(s.ends) < tonumber(host) and (tonumber(redis.pcall('PTTL', key)) or -1) >= 0
+end
+
 -- write(name, s, ms): keeps s for at least ms. PEXPIRE comes first: where it is refused, no record without a TTL is made.
 local function write(name, s, ms)
   local lives = redis.call('PEXPIRE', record, string.format('%.0f', math.max(redis.call('PTTL', record), ms)))
   local owed = #s.owed > 0 and table.concat(s.owed, ',') .. ',' or '-'
   redis.call('HSET', record, name, string.format('%s %s %.0f %s %.0f %.0f %s ', s.token, s.ends, s.since, s.place, s.settle, s.stands, owed) .. s.text)
   if lives == 0 then redis.call('PEXPIRE', record, ms) end
+end
+
+-- prolong(s, ttl): the newest grant lasts for ttl from now, and the record for longer.
+local function prolong(s, ttl)
+  look()
+  local last = #s.owed
+  if last > 0 then s.owed[last] = math.max(s.owed[last], now + ttl * 2) end
+  write(name, s, ttl * 3)
 end
 
 -- give_up(s): drops the grants whose DEL will not come any more.

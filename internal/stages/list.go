@@ -128,13 +128,25 @@ func (s *Store) List(ctx context.Context) ([]Listed, error) {
 	return s.all(ctx, l)
 }
 
-func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
+// Names returns the namespaces of the list alone, sorted: one command. List also finds records that the list does not know.
+func (s *Store) Names(ctx context.Context) ([]string, error) {
+	l, err := s.list(ctx)
+	return slices.Sorted(maps.Keys(l.names())), err
+}
+
+// names are the namespaces that have keys.
+func (l list) names() map[string]bool {
 	names := map[string]bool{}
 	for name, e := range l.entries {
 		if len(e.Patterns) > 0 {
 			names[name] = true
 		}
 	}
+	return names
+}
+
+func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
+	names := l.names()
 	err := s.eachKey(ctx, RecordKey("*"), func(key string) {
 		if name := strings.TrimSuffix(strings.TrimPrefix(key, "lockmigrate:{"), "}:stage"); CheckName(name) == nil {
 			names[name] = true

@@ -45,6 +45,12 @@ func Parse(name string) (Stage, error) {
 	return 0, fmt.Errorf("no stage is named %q; they are legacy, bridge, modern", name)
 }
 
+// What is taken for the old clients' clocks and commands where a record does not say.
+const (
+	DefaultClockLag     = time.Second
+	DefaultCommandDelay = 250 * time.Millisecond
+)
+
 // Record is what a namespace is.
 type Record struct {
 	Namespace string

@@ -53,7 +53,8 @@ const (
 // Read reads an error reply. Slot and addr are set for Moved and Ask; the address has no host where the
 // server has none to tell, which means the host that was asked.
 func Read(reply string) (r Refusal, slot int, addr string) {
-	if strings.HasPrefix(reply, "ERR Error running script") { // so before Redis 7: the refusal of the script's command comes last
+	// Before Redis 7 the refusal of a script's command comes last: the second form is one that the script has caught and returned.
+	if strings.HasPrefix(reply, "ERR Error running script") || strings.HasPrefix(reply, "@user_script:") {
 		if at := strings.LastIndex(reply, ": -"); at >= 0 {
 			reply = reply[at+3:]
 		}

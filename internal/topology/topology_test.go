@@ -33,6 +33,8 @@ func TestRead(t *testing.T) {
 		// A script's, before Redis 7 and from 7 on.
 		"ERR Error running script (call to f_2a): @user_script:7: @user_script: 7: -READONLY You can't write": {Demoted, 0, ""},
 		"READONLY You can't write against a read only replica. script: 2a, on @user_script:1.":                {Demoted, 0, ""},
+		"@user_script: 137: -READONLY You can't write against a read only replica.":                           {Demoted, 0, ""},
+		"@user_script: 137: -NOPERM this user has no permissions":                                             {Answer, 0, ""},
 		"ERR Error running script (call to f_2a): @user_script:7: wrong type":                                 {Answer, 0, ""},
 
 		"MOVED 16384 a:1": {Answer, 0, ""},

@@ -90,7 +90,7 @@ func TestCallNeedsEveryName(t *testing.T) {
 	got, err := scripts.ModernTake.Call(scripts.Values{"key": "k", "fence": "f", "token": "t", "ttl": 1, "fence_ttl": 2})
 	require.NoError(t, err)
 	assert.Equal(t, []any{2, "k", "f", "t", 1, 2}, got)
-	got, err = scripts.SweepHashExpire.Call(scripts.Values{"key": "k", "ttl": 1, "fields": []any{"f", "v"}})
+	got, err = scripts.SweepExpire.Call(scripts.Values{"key": "k", "ttl": 1, "contents": []any{"f", "v"}})
 	require.NoError(t, err)
 	assert.Equal(t, []any{1, "k", 1, "f", "v"}, got)
 	for _, values := range []scripts.Values{

@@ -39,9 +39,9 @@ var scriptOf = [...]*scripts.Script{
 
 // gatedOf are the scripts of commands of the old scheme that carry a bound: what writes has to check the bound where it writes.
 var gatedOf = [...]*scripts.Script{
-	protocol.SetNX:      scripts.GatedSetNX,
-	protocol.GetSet:     scripts.GatedGetSet,
-	protocol.Commit:     scripts.GatedSet,
+	protocol.SetNX:      scripts.GatedWrite,
+	protocol.GetSet:     scripts.GatedWrite,
+	protocol.Commit:     scripts.GatedWrite,
 	protocol.CompareSet: scripts.GatedCompareSet,
 }
 
@@ -130,6 +130,8 @@ func argument(c *protocol.Command, key any, name string) any {
 		return c.Value
 	case "old":
 		return c.Old
+	case "command":
+		return written(c.Op)
 	case "ttl":
 		return milliseconds(c.TTL)
 	case "fence_ttl":
@@ -189,6 +191,18 @@ func argument(c *protocol.Command, key any, name string) any {
 		return milliseconds(c.Claim)
 	default:
 		return sidecarArgument(c.Sidecar, name)
+	}
+}
+
+// written is the command of the old scheme that gated_write.lua runs.
+func written(op protocol.Op) any {
+	switch op {
+	case protocol.SetNX:
+		return "SETNX"
+	case protocol.GetSet:
+		return "GETSET"
+	default:
+		return "SET"
 	}
 }
 

@@ -127,15 +127,14 @@ func (q *Locker) drift() time.Duration {
 func (q *Locker) Close() error { return q.conns.Close() }
 
 // TryAcquire makes one attempt on all servers at once.
-func (q *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
+func (q *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
-	q.concluded(key, k, err, start)
-	return k, err
+	return q.concluded(key, k, err, start)
 }
 
 // Acquire tries until a majority is ours, Options.Wait is over or ctx ends.
-func (q *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
+func (q *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	if q.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, lifetime.ErrWaitOver)
@@ -147,15 +146,12 @@ func (q *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
 		k, err := q.attempt(ctx, key)
 		switch {
 		case err == nil, !q.worthAnother(err):
-			q.concluded(key, k, err, start)
-			return k, err
+			return q.concluded(key, k, err, start)
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
 		if lifetime.Sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
-			err = notInTime(key, last, context.Cause(ctx))
-			q.concluded(key, nil, err, start)
-			return nil, err
+			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start)
 		}
 	}
 }
@@ -182,21 +178,19 @@ func notInTime(key string, last, cause error) error {
 	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
-// Do is as Locker.Do.
+// Do holds the lock while it runs work, as modern.Locker does.
 func (q *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	lock, err := q.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lifetime.Section(ctx, lock, 2*q.opts.ReplyTimeout, work)
+	return lifetime.Do(ctx, key, q.Acquire, 2*q.opts.ReplyTimeout, work)
 }
 
 // concluded is the last step of every acquisition.
-func (q *Locker) concluded(key string, k *Lock, err error, start protocol.Instant) {
+func (q *Locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
 	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
-	if err == nil {
-		q.conns.Renewer.Add(&k.life.Lease)
+	if err != nil {
+		return nil, err
 	}
+	q.conns.Renewer.Add(&k.life.Lease)
+	return k, nil
 }
 
 // ballot is one server's answer.
@@ -206,7 +200,7 @@ type ballot struct {
 }
 
 // attempt asks every server, counts, and undoes what is not a majority.
-func (q *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
+func (q *Locker) attempt(ctx context.Context, key string) (*lock, error) {
 	if key == "" {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
@@ -217,7 +211,7 @@ func (q *Locker) attempt(ctx context.Context, key string) (*Lock, error) {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	defer q.conns.Background.End()
-	k := &Lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
+	k := &lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
 	for i := range k.turns {
 		k.turns[i] = begun
 	}
@@ -328,7 +322,7 @@ func (q *Locker) poll(
 
 // undo removes the token from every server, also from those that seemed not to have it. Where it cannot confirm that on so
 // many that they may keep others out, the observer is told.
-func (q *Locker) undo(k *Lock) {
+func (q *Locker) undo(k *lock) {
 	var all sync.WaitGroup
 	outcomes := make([]driver.Outcome, len(q.conns.Servers))
 	for i, m := range q.conns.Servers {
@@ -351,14 +345,14 @@ func (q *Locker) undo(k *Lock) {
 	if len(causes) <= len(q.conns.Servers)-q.majority() {
 		return
 	}
-	q.conns.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{
+	q.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
 		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.conns.Servers)),
 	}})
 }
 
-// Lock is a lock that a majority of the servers gave us.
-type Lock struct {
+// lock is a lock that a majority of the servers gave us.
+type lock struct {
 	life   lifetime.Life
 	quorum *Locker
 	key    string
@@ -368,11 +362,9 @@ type Lock struct {
 	turns []<-chan struct{} // of each server: closed when what was asked last is over
 }
 
-var _ lockmigrate.Held = (*Lock)(nil)
-
 // turn returns when to begin with a server, and what to call at the end. A release must not overtake an acquisition whose
 // vote was not needed any more.
-func (k *Lock) turn(server int) (before <-chan struct{}, done func()) {
+func (k *lock) turn(server int) (before <-chan struct{}, done func()) {
 	k.order.Lock()
 	defer k.order.Unlock()
 	before, next := k.turns[server], make(chan struct{})
@@ -386,32 +378,19 @@ func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {}
 
 var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Key returns the lock's key.
-func (k *Lock) Key() string { return k.key }
+// The methods of lockmigrate.Lock. Renewals and releases ask all servers, and count when a majority says so.
 
-// Token returns the value on the key, the same on every server.
-func (k *Lock) Token() string { return k.token }
+func (k *lock) Key() string                       { return k.key }
+func (k *lock) Token() string                     { return k.token }
+func (k *lock) Fence() int64                      { return 0 }
+func (k *lock) Stage() lockmigrate.Stage          { return lockmigrate.StageModern }
+func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
+func (k *lock) Context() context.Context          { return k.life.Context() }
+func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
+func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
 
-// Fence returns 0: a quorum draws no fencing tokens.
-func (k *Lock) Fence() int64 { return 0 }
-
-// Expiry is as Lock.Expiry: TTL - elapsed - drift.
-func (k *Lock) Expiry() time.Time { return k.life.Expiry() }
-
-// Context is as Lock.Context.
-func (k *Lock) Context() context.Context { return k.life.Context() }
-
-// Renew extends the lease on a majority. ErrLost means that a majority does not have our token any more, or
-// that the majority answered after Expiry. After any other error the lock is held as before, until its Expiry.
-func (k *Lock) Renew(ctx context.Context) error { return k.life.Renew(ctx) }
-
-// Release removes our token from every server. ErrLost means that the lock was lost before; ErrUnknownOutcome
-// that too few servers answered: the key may stay taken until the time that the error tells. What is said of
-// Lock.Release about contexts, and about errors, holds here too.
-func (k *Lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
-
-// kept is what the life of a lock and the renewer see of a Lock.
-type kept Lock
+// kept is what the life of a lock and the renewer see of a lock.
+type kept lock
 
 // Key implements lifetime.Kind.
 func (k *kept) Key() string { return k.key }
@@ -430,7 +409,7 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.NotOurs, (*Lock)(k).turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, (*lock)(k).turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.

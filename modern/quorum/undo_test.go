@@ -30,11 +30,11 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	var told atomic.Int64
 	seen := &redistest.Told{}
 	q, err := quorum.New(pools, quorum.Options{
-		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen, lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen.Observe, func(e lockmigrate.Event) {
 			if e.Op == "give back" {
 				told.Add(1)
 			}
-		})),
+		}),
 	})
 	require.NoError(t, err)
 	first, err := q.Acquire(t.Context(), "before")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
@@ -40,13 +41,15 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	ends := make(chan lockmigrate.EventKind, 10)
 	locker := newLocker(t, pool, redisson.Options{
 		TTL: 2 * time.Second,
-		Observer: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		Observer: func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
 				ends <- e.Kind
 			}
-		}),
+		},
 	})
-	owner := redisson.WithOwner(t.Context(), "owner")
+	var made *leased.Hold
+	locker.Made(func(h *leased.Hold) { made = h })
+	owner := lockmigrate.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
@@ -56,9 +59,13 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		given <- err
 	}()
 	<-second
+	redistest.Await(t, "the server counts two", 5*time.Second, func() bool { // they go over connections of their own
+		counts, err := redis.Strings(s.Do("HVALS", key), nil)
+		return err == nil && len(counts) == 1 && counts[0] == "2"
+	})
 	released := make(chan error, 1)
 	go func() { released <- first.Release(t.Context()) }()
-	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return first.Count() == 1 })
+	redistest.Await(t, "the first has released", 5*time.Second, func() bool { return made.Count() == 1 })
 	giveUp()
 	require.ErrorIs(t, <-given, lockmigrate.ErrNotAcquired)
 	require.NoError(t, <-released)

@@ -28,7 +28,7 @@
 //   - key: a hash with one field, "<client uuid>:<number>", that holds the hold count, and a TTL.
 //   - redisson_lock__channel:{key}: a release is announced there.
 //
-// The lock is reentrant for an owner in the context, see WithOwner; the server counts the holds, as Redisson does.
+// The lock is reentrant for an owner in the context, see lockmigrate.WithOwner; the server counts the holds, as Redisson does.
 package redisson
 
 import (
@@ -42,7 +42,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
@@ -101,87 +100,29 @@ func (l *Locker) Close() error { return l.base.Close() }
 func (l *Locker) Waiting() lockmigrate.Mode { return l.base.Hub.Mode() }
 
 // TryAcquire makes one attempt. A key of another type is ErrForeignFormat.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (*Lock, error) {
-	return lockOf(l.base.TryAcquire(ctx, key))
+func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.base.TryAcquire(ctx, key)
 }
 
 // Acquire waits until the lock is ours, Options.Wait is over or ctx ends. It is as modern.Locker's, but for the order of those
 // who wait.
-func (l *Locker) Acquire(ctx context.Context, key string) (*Lock, error) {
-	return lockOf(l.base.Acquire(ctx, key))
+func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.base.Acquire(ctx, key)
 }
 
 // Do holds the lock while it runs work, and is as modern.Locker's.
 func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	lock, err := l.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lifetime.Section(ctx, lock, 2*l.base.ReplyTimeout, work)
+	return l.base.Do(ctx, key, work)
 }
-
-// WithOwner makes acquisitions with the context reentrant, as modern.WithOwner does.
-func WithOwner(ctx context.Context, id string) context.Context { return leased.WithOwner(ctx, id) }
-
-// Lock is a lock that we hold, or held: one acquisition. Where an owner in the context acquires again
-// what it holds, it gets another Lock of the same hold. It is safe for concurrent use.
-type Lock struct {
-	lock leased.Lock
-	own  hold
-}
-
-var _ lockmigrate.Held = (*Lock)(nil)
-
-func lockOf(h *leased.Hold, again bool, err error) (*Lock, error) {
-	switch {
-	case err != nil:
-		return nil, err
-	case again:
-		return &Lock{lock: leased.Lock{Hold: h}}, nil
-	default:
-		return h.Kind().(*hold).lock, nil
-	}
-}
-
-// Key returns the lock's key.
-func (k *Lock) Key() string { return k.lock.Hold.Key() }
-
-// Token returns the hash's field that makes the lock ours.
-func (k *Lock) Token() string { return k.lock.Hold.Token }
-
-// Fence returns 0: RLock has no fencing tokens.
-func (k *Lock) Fence() int64 { return 0 }
-
-// Count returns how many Locks of this hold are not released.
-func (k *Lock) Count() int { return k.lock.Hold.Count() }
-
-// Expiry returns until when the lock is certainly ours if no renewal comes through any more. It is a
-// deadline of this process's monotonic clock.
-func (k *Lock) Expiry() time.Time { return k.lock.Hold.Life.Expiry() }
-
-// Context returns a context with the values of the one that acquired the lock. It ends when the lock is lost, at the latest at
-// Expiry: its cause matches ErrLost. At a release it ends with ErrReleased.
-func (k *Lock) Context() context.Context { return k.lock.Hold.Life.Context() }
-
-// Renew extends the lease to a full TTL from now. ErrLost means that the key is not ours any more, or
-// that the reply came after Expiry. After any other error the lock is held as before, until its Expiry.
-func (k *Lock) Renew(ctx context.Context) error { return k.lock.Renew(ctx) }
-
-// Release counts one hold off, and with the last one deletes the key and announces that. Errors and contexts are as with
-// modern.Lock's.
-func (k *Lock) Release(ctx context.Context) error { return k.lock.Release(ctx) }
 
 // hold is what is on the server.
 type hold struct {
 	leased.Hold
 	locker *Locker
-	lock   *Lock
 }
 
 func (l *Locker) newHold(ctx context.Context, key string) *leased.Hold {
-	k := &Lock{}
-	h := &k.own
-	h.locker, h.lock, k.lock.Hold = l, k, &h.Hold
+	h := &hold{locker: l}
 	h.Init(&l.base, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
 	return &h.Hold
 }

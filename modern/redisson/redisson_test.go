@@ -32,7 +32,7 @@ func newLocker(t *testing.T, pool lockmigrate.Pool, opts redisson.Options) *redi
 func TestLeasesOfRedissonsFormat(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), redisson.Options{})
-		owner := redisson.WithOwner(t.Context(), "me")
+		owner := lockmigrate.WithOwner(t.Context(), "me")
 		first, err := locker.Acquire(owner, key)
 		require.NoError(t, err)
 		assert.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}:1$`, first.Token())

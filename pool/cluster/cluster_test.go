@@ -34,15 +34,9 @@ func newPool(t *testing.T, c *redistest.Cluster) *Pool {
 
 // locker is what all Lockers have in common.
 type locker interface {
-	Acquire(ctx context.Context, key string) (lockmigrate.Held, error)
+	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
 	Close() error
 }
-
-type (
-	legacyLocker = redistest.Either[lockmigrate.Held, *legacy.Lock]
-	modernLocker = redistest.Either[lockmigrate.Held, *modern.Lock]
-	compatLocker = redistest.Either[lockmigrate.Held, *compat.Lock]
-)
 
 func lockers(t *testing.T, pool *Pool) map[string]locker {
 	t.Helper()
@@ -57,8 +51,8 @@ func lockers(t *testing.T, pool *Pool) map[string]locker {
 	bridge, err := compat.New(pool, compat.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
 	all := map[string]locker{
-		"legacy": legacyLocker{Inner: old}, "legacy by transaction": legacyLocker{Inner: byRelease},
-		"modern": modernLocker{Inner: queued}, "bridge": compatLocker{Inner: bridge}, "modern unfair": modernLocker{Inner: unfair},
+		"legacy": old, "legacy by transaction": byRelease,
+		"modern": queued, "bridge": bridge, "modern unfair": unfair,
 	}
 	for _, l := range all {
 		t.Cleanup(func() { _ = l.Close() })
@@ -178,7 +172,7 @@ func TestRollingFailoverOfEveryMaster(t *testing.T) {
 					}
 					referee.Turn(func() { time.Sleep(time.Millisecond) })
 					turns.Add(1)
-					if err := k.Release(ctx); err != nil && !errors.Is(err, modern.ErrUnknownOutcome) {
+					if err := k.Release(ctx); err != nil && !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 						t.Logf("%s: %v", key, err)
 					}
 				}
@@ -206,7 +200,7 @@ func TestOneMasterThatHangs(t *testing.T) {
 	l, err := modern.New(pool, modern.Options{TTL: time.Second, ReplyTimeout: 400 * time.Millisecond})
 	require.NoError(t, err)
 	defer l.Close()
-	var healthy, hung []*modern.Lock
+	var healthy, hung []lockmigrate.Lock
 	for i := range 30 {
 		key := fmt.Sprintf("k%d", i)
 		k, err := l.Acquire(ctx, key)
@@ -224,7 +218,7 @@ func TestOneMasterThatHangs(t *testing.T) {
 	late, frozen := redistest.NewLateness(t), time.Now()
 	for _, k := range hung {
 		<-k.Context().Done()
-		assert.ErrorIs(t, context.Cause(k.Context()), modern.ErrLost)
+		assert.ErrorIs(t, context.Cause(k.Context()), lockmigrate.ErrLost)
 	}
 	assert.Less(t, time.Since(frozen), 1500*time.Millisecond+late.Most(), "told at the deadline, whatever the server does")
 	select {
@@ -251,13 +245,13 @@ func TestNothingReachable(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.TryAcquire(t.Context(), "k")
 	assert.ErrorContains(t, err, "connection refused")
-	assert.NotErrorIs(t, err, legacy.ErrUnknownOutcome, "nothing was sent")
+	assert.NotErrorIs(t, err, lockmigrate.ErrUnknownOutcome, "nothing was sent")
 	m, err := modern.New(pool, modern.Options{})
 	require.NoError(t, err)
 	defer m.Close()
 	_, err = m.TryAcquire(t.Context(), "k")
 	assert.ErrorContains(t, err, "connection refused")
-	assert.NotErrorIs(t, err, legacy.ErrUnknownOutcome, "nothing was sent")
+	assert.NotErrorIs(t, err, lockmigrate.ErrUnknownOutcome, "nothing was sent")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = l.TryAcquire(ctx, "k")
@@ -289,12 +283,12 @@ func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
 		"modern": func() locker {
 			l, err := modern.New(pool, modern.Options{})
 			require.NoError(t, err)
-			return modernLocker{Inner: l}
+			return l
 		},
 		"bridge": func() locker {
 			l, err := compat.New(pool, compat.Options{})
 			require.NoError(t, err)
-			return compatLocker{Inner: l}
+			return l
 		},
 	} {
 		for i, hung := range c.Masters {

@@ -42,6 +42,7 @@ type transfer struct {
 // look lets a read try again where it found nothing.
 type look struct {
 	due    func() bool // nil: never
+	sleeps func()      // set where due is
 	since  time.Time   // when this read found nothing; zero while it has not
 	misses int         // reads in a row that looked for nothing
 	skip   int         // reads to come that do not look
@@ -50,9 +51,9 @@ type look struct {
 // lookFor is about what it takes to send a thread to sleep and to wake it.
 const lookFor = 40 * time.Microsecond
 
-func expect(conn net.Conn, due func() bool) {
+func expect(conn net.Conn, w expectation) {
 	if q, ok := conn.(*quietConn); ok {
-		q.read.look.due = due
+		q.read.look.due, q.read.look.sleeps = w.due, w.sleeps
 	}
 }
 
@@ -211,6 +212,9 @@ func (t *transfer) once(fd uintptr) bool {
 			return true
 		case syscall.EAGAIN:
 			if !t.look.again() {
+				if t.look.sleeps != nil {
+					t.look.sleeps()
+				}
 				return false
 			}
 		case syscall.EINTR:

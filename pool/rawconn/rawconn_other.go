@@ -6,4 +6,4 @@ import "net"
 
 func quiet(conn net.Conn) net.Conn { return conn }
 
-func expect(net.Conn, func() bool) {}
+func expect(net.Conn, expectation) {}

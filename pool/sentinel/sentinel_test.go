@@ -114,7 +114,7 @@ func TestReadOnlyFromStaleConnections(t *testing.T) {
 		working.Go(func() {
 			for !stop.Load() {
 				err := m.Do(ctx, "busy", func(context.Context) error { turns.Add(1); return nil })
-				if err != nil && !errors.Is(err, modern.ErrLost) && !errors.Is(err, modern.ErrUnknownOutcome) {
+				if err != nil && !errors.Is(err, lockmigrate.ErrLost) && !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 					t.Errorf("a command failed: %v", err)
 				}
 			}
@@ -135,7 +135,7 @@ func TestReadOnlyFromStaleConnections(t *testing.T) {
 	// The old master takes writes until it is told that it is none: what it was the last to take is lost.
 	redistest.Await(t, "an old lock on the new master", time.Minute, func() bool {
 		err := l.Do(ctx, "old", func(context.Context) error { return nil })
-		if err != nil && !errors.Is(err, legacy.ErrLost) && !errors.Is(err, legacy.ErrUnknownOutcome) {
+		if err != nil && !errors.Is(err, lockmigrate.ErrLost) && !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -159,7 +159,7 @@ func TestNobodyKnowsTheMaster(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.TryAcquire(t.Context(), "k")
 	assert.ErrorContains(t, err, "connection refused")
-	assert.NotErrorIs(t, err, legacy.ErrUnknownOutcome)
+	assert.NotErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
 }
 
 func TestOptions(t *testing.T) {

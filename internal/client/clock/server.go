@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -30,6 +31,8 @@ type Server struct {
 	server   time.Time     // the server's time at base
 	bound    time.Duration // the measurement's greatest error
 	measured bool
+
+	measuring atomic.Bool
 }
 
 // NewServer returns a clock that has measured nothing yet: it reads the host's clock until the first Sync. It measures every
@@ -62,19 +65,19 @@ func (c *Server) Offset() (ahead, bound time.Duration, ok bool) {
 }
 
 // Sync measures again if the last measurement is older than Refresh. While the server does not answer,
-// a measurement is good until MaxAge.
+// a measurement is good until MaxAge. Until then one caller at a time measures for all.
 func (c *Server) Sync(ctx context.Context) error {
 	c.mu.Lock()
-	age, measured := time.Since(c.base), c.measured
+	age, good := time.Since(c.base), c.measured && time.Since(c.base) < c.MaxAge
 	c.mu.Unlock()
-	if measured && age < c.Refresh {
-		return nil
+	switch {
+	case !good:
+		return c.measure(ctx)
+	case age >= c.Refresh && c.measuring.CompareAndSwap(false, true):
+		defer c.measuring.Store(false)
+		_ = c.measure(ctx) // what there is, is good
 	}
-	err := c.measure(ctx)
-	if err != nil && measured && age < c.MaxAge {
-		return nil
-	}
-	return err
+	return nil
 }
 
 func (c *Server) measure(ctx context.Context) error {

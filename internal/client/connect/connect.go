@@ -94,7 +94,7 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 			Dial: dialer(pools[0]), Servers: servers, Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
 			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll,
 			Changed: func(m waiting.Mode, why error) {
-				c.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: m, Err: why})
+				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: m, Err: why})
 			},
 		})
 	}
@@ -129,7 +129,7 @@ func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, renewal.Batch
 // Observer returns an observer that may be told: one that does nothing in place of nil.
 func Observer(o lockmigrate.Observer) lockmigrate.Observer {
 	if o == nil {
-		return lockmigrate.ObserverFunc(func(lockmigrate.Event) {})
+		return func(lockmigrate.Event) {}
 	}
 	return o
 }
@@ -202,7 +202,7 @@ func (c *Client) Check(key string) error {
 // then on.
 func (c *Client) Concluded(e lockmigrate.Event, start protocol.Instant) {
 	e.Op, e.Took, e.Kind = "acquire", c.Clock.Now().Sub(start), EndOf(e.Err)
-	c.Seen.Observe(e)
+	c.Seen(e)
 }
 
 // EndOf is the kind of event that ends an acquisition with an error, or with nil.

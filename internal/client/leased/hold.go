@@ -44,7 +44,7 @@ type Kind interface {
 
 // Hold is what is on the server, or is to be. The lock of each kind embeds it, and calls Init and Begin before anything else.
 type Hold struct {
-	Life   lifetime.Life
+	lifetime.Life
 	Token  string
 	Fence  int64
 	Handed bool // to us, by a release
@@ -57,29 +57,24 @@ type Hold struct {
 	mu    sync.Mutex
 	count int    // Locks that are not released
 	seen  string // what the key holds in place of our token, if a renewal was told
+
+	first lock // what the acquisition returns: one allocation for both
 }
 
 // Init prepares an acquisition.
 func (h *Hold) Init(l *Locker, kind Kind, ctx context.Context, key, token string) {
 	h.locker, h.kind, h.key, h.Token, h.count = l, kind, key, token, 1
+	h.first.hold = h
 	h.Life.Init(&l.Lives, h, ctx)
-	s := &h.Life.Lease
+	s := &h.Lease
 	s.Owner, s.Span, s.Every, s.Max = h, l.TTL, max(l.RenewEvery, 0), l.MaxHold
 }
 
 // Begin starts the hold; the renewer has it only after that.
-func (h *Hold) Begin(until protocol.Instant) { h.Life.Lease.Begin(h.locker.Clock.Now(), until) }
-
-// Kind returns what Init was called with.
-func (h *Hold) Kind() Kind { return h.kind }
+func (h *Hold) Begin(until protocol.Instant) { h.Lease.Begin(h.locker.Clock.Now(), until) }
 
 // Commands is what the machines of the hold run over.
 func (h *Hold) Commands() waiting.Runner { return h.locker.Servers[0].Commands }
-
-// Fail makes an error about the lock.
-func (h *Hold) Fail(op string, kind, cause error) *lockmigrate.Error {
-	return h.Life.Fail(op, kind, cause)
-}
 
 // Count returns how many Locks of the hold are not released.
 func (h *Hold) Count() int {
@@ -120,7 +115,7 @@ func (h *Hold) GiveBack(queued bool) error {
 // notGivenBack tells the observer, and returns, that the key may have our token for a TTL yet.
 func (h *Hold) notGivenBack(cause error) error {
 	err := h.Unknown(cause)
-	h.locker.Seen.Observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: h.key, Err: err})
+	h.locker.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: h.key, Err: err})
 	return err
 }
 
@@ -221,32 +216,31 @@ func (h *Hold) Heard(reply protocol.Reply) renewal.Answer {
 	return answer
 }
 
-// Renewed implements renewal.Held.
-func (h *Hold) Renewed(took time.Duration) { h.Life.Renewed(took) }
-
-// RenewalFailed implements renewal.Held.
-func (h *Hold) RenewalFailed(cause error) { h.Life.RenewalFailed(cause) }
-
-// Lost implements renewal.Held.
-func (h *Hold) Lost(why renewal.Loss) { h.Life.Lost(why) }
-
-// Lock is one acquisition. Where an owner in the context acquires again what it holds, it gets another Lock of the same hold.
-type Lock struct {
-	Hold     *Hold
+// lock is one acquisition. Where an owner in the context acquires again what it holds, it gets another one of the same hold.
+type lock struct {
+	hold     *Hold
 	released atomic.Bool
 }
 
-// Renew extends the lease to a full TTL from now.
-func (k *Lock) Renew(ctx context.Context) error {
+// The methods of lockmigrate.Lock.
+
+func (k *lock) Key() string              { return k.hold.key }
+func (k *lock) Token() string            { return k.hold.Token }
+func (k *lock) Fence() int64             { return k.hold.Fence }
+func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
+func (k *lock) Expiry() time.Time        { return k.hold.Expiry() }
+func (k *lock) Context() context.Context { return k.hold.Context() }
+
+func (k *lock) Renew(ctx context.Context) error {
 	if k.released.Load() {
 		return k.over("renew")
 	}
-	return k.Hold.Life.Renew(ctx)
+	return k.hold.Life.Renew(ctx)
 }
 
-// Release gives this Lock back, and with the last one of the hold the key.
-func (k *Lock) Release(ctx context.Context) error {
-	h := k.Hold
+// Release gives this lock back, and with the last one of the hold the key.
+func (k *lock) Release(ctx context.Context) error {
+	h := k.hold
 	if !k.released.Swap(true) {
 		if h.last() {
 			return h.Life.Release(ctx)
@@ -259,9 +253,9 @@ func (k *Lock) Release(ctx context.Context) error {
 	return h.Life.Release(ctx)
 }
 
-func (k *Lock) over(op string) error {
-	if over := k.Hold.Life.Over(); over != nil {
+func (k *lock) over(op string) error {
+	if over := k.hold.Over(); over != nil {
 		return over
 	}
-	return k.Hold.Fail(op, lockmigrate.ErrReleased, nil)
+	return k.hold.Fail(op, lockmigrate.ErrReleased, nil)
 }

@@ -34,38 +34,40 @@ type Locker struct {
 	owned map[ownership]*Hold // what owners in contexts hold
 }
 
-// TryAcquire makes one attempt. Again tells that the hold is one that the context's owner had already.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (h *Hold, again bool, err error) {
-	if h, again, err = l.reenter(ctx, key); again {
-		return h, true, err
+// TryAcquire makes one attempt.
+func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if again, err := l.reenter(ctx, key); again != nil || err != nil {
+		return again, err
 	}
 	start := l.Clock.Now()
-	h, err = l.attempt(ctx, key)
-	h, err = l.acquired(ctx, key, h, start, false, err)
-	return h, false, err
+	h, err := l.attempt(ctx, key)
+	return l.acquired(ctx, key, h, start, false, err)
 }
 
 // Acquire waits until the lock is ours, Wait is over or ctx ends.
-func (l *Locker) Acquire(ctx context.Context, key string) (h *Hold, again bool, err error) {
+func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if l.Wait > 0 {
 		bounded, cancel = context.WithTimeoutCause(ctx, l.Wait, lifetime.ErrWaitOver)
 	}
 	defer cancel()
-	if h, again, err = l.reenter(bounded, key); again {
-		return h, true, err
+	if again, err := l.reenter(bounded, key); again != nil || err != nil {
+		return again, err
 	}
 	start := l.Clock.Now()
 	if l.Hub.Waiting(key) == 0 && !l.Hot.Hot(key, l.Clock.Now) { // else the key is hardly free
-		h, err = l.attempt(bounded, key)
+		h, err := l.attempt(bounded, key)
 		if err == nil || !errors.Is(err, lockmigrate.ErrNotAcquired) || bounded.Err() != nil {
-			h, err = l.acquired(bounded, key, h, start, false, err)
-			return h, false, err
+			return l.acquired(bounded, key, h, start, false, err)
 		}
 	}
-	h, err = l.wait(bounded, key)
-	h, err = l.acquired(bounded, key, h, start, true, err)
-	return h, false, err
+	h, err := l.wait(bounded, key)
+	return l.acquired(bounded, key, h, start, true, err)
+}
+
+// Do holds the lock while it runs work.
+func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	return lifetime.Do(ctx, key, l.Acquire, 2*l.ReplyTimeout, work)
 }
 
 func (l *Locker) attempt(ctx context.Context, key string) (*Hold, error) {
@@ -100,12 +102,12 @@ func (l *Locker) wait(ctx context.Context, key string) (*Hold, error) {
 }
 
 // acquired is the last step of every acquisition, for better or worse.
-func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protocol.Instant, queued bool, err error) (*Hold, error) {
+func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key, Queued: queued}
 	if err == nil {
 		err = h.kind.Confirm(ctx)
 	}
-	if err == nil && l.Clock.Now() >= h.Life.Lease.Until() { // the process was stopped, or the reply took too long
+	if err == nil && l.Clock.Now() >= h.Lease.Until() { // the process was stopped, or the reply took too long
 		failed := h.Fail("acquire", lockmigrate.ErrLost, nil)
 		failed.Reason, failed.Note = lockmigrate.ReasonDeadline, "the reply came after the TTL"
 		err = failed
@@ -122,8 +124,8 @@ func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protoc
 	l.own(ctx, h)
 	e.Fence, e.Handed = h.Fence, h.Handed
 	l.Concluded(e, start)
-	l.Renewer.Add(&h.Life.Lease)
-	return h, nil
+	l.Renewer.Add(&h.Lease)
+	return &h.first, nil
 }
 
 // Left is the error of a waiter whose context ended, or whose Locker was closed.

@@ -8,46 +8,36 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-type ownerKey struct{}
-
-// WithOwner makes acquisitions with the context reentrant.
-func WithOwner(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, ownerKey{}, id)
-}
-
-// Owner returns the owner of a context.
-func Owner(ctx context.Context) (id string, ok bool) {
-	id, ok = ctx.Value(ownerKey{}).(string)
-	return id, ok && id != ""
-}
-
 type ownership struct{ key, owner string }
 
-// reenter takes another Lock of a hold that the context's owner has.
-func (l *Locker) reenter(ctx context.Context, key string) (*Hold, bool, error) {
-	owner, ok := Owner(ctx)
+// reenter takes another Lock of a hold that the context's owner has; nil where it has none.
+func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	owner, ok := lockmigrate.Owner(ctx)
 	if !ok {
-		return nil, false, nil
+		return nil, nil
 	}
 	l.mu.Lock()
 	h := l.owned[ownership{key, owner}]
 	l.mu.Unlock()
 	if h == nil {
-		return nil, false, nil
+		return nil, nil
 	}
 	h.mu.Lock()
-	if h.count == 0 || h.Life.Over() != nil {
+	if h.count == 0 || h.Over() != nil {
 		h.mu.Unlock()
-		return nil, false, nil
+		return nil, nil
 	}
 	h.count++
 	h.mu.Unlock()
-	return h, true, h.kind.More(ctx)
+	if err := h.kind.More(ctx); err != nil {
+		return nil, err
+	}
+	return &lock{hold: h}, nil
 }
 
 // own notes what the context's owner holds.
 func (l *Locker) own(ctx context.Context, h *Hold) {
-	owner, ok := Owner(ctx)
+	owner, ok := lockmigrate.Owner(ctx)
 	if !ok {
 		return
 	}
@@ -73,13 +63,13 @@ func (l *Locker) disown(h *Hold) {
 
 // fewer gives back one of several Locks of a hold. The work under an inner Lock is told of a loss like that under the outermost.
 func (h *Hold) fewer(ctx context.Context) error {
-	if over := h.Life.Over(); over != nil {
+	if over := h.Over(); over != nil {
 		return lost(over)
 	}
 	if err := h.kind.Fewer(ctx); err != nil {
 		return err
 	}
-	return lost(h.Life.Over())
+	return lost(h.Over())
 }
 
 // Uncount takes back a Lock that was not to be, and gives the key back if all others have been released meanwhile. OnServer
@@ -101,9 +91,9 @@ var over = func() context.Context {
 
 // TakenBy ends the hold because the server said, with a verdict, that the key is not ours any more, and returns the loss.
 func (h *Hold) TakenBy(v protocol.Verdict, op string) error {
-	h.locker.Renewer.Remove(&h.Life.Lease)
-	h.Life.LoseTo(v, op)
-	return h.Life.Over()
+	h.locker.Renewer.Remove(&h.Lease)
+	h.LoseTo(v, op)
+	return h.Over()
 }
 
 // lost returns why a hold is over if it was lost. That the last of its Locks was released meanwhile is no error.

@@ -213,12 +213,25 @@ func (l *Life) why() error {
 	return l.ended
 }
 
+// notRenewable says why nothing renews the lock any more, nil while something may. After a Release that failed the next one may
+// run at any moment: a renewal's yes would be true for as long as nothing is asked.
+func (l *Life) notRenewable() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if over := l.why(); over != nil || !l.rests {
+		return over
+	}
+	e := l.Fail("renew", lockmigrate.ErrReleased, nil)
+	e.Note = "a release was asked for; it is tried again until the lease is over"
+	return e
+}
+
 // Renew extends the lease to its full length from now.
 func (l *Life) Renew(ctx context.Context) error {
 	if err := l.lock(ctx, renewing); err != nil {
 		return l.Fail("renew", nil, err)
 	}
-	if over := l.Over(); over != nil {
+	if over := l.notRenewable(); over != nil {
 		l.unlock()
 		return over
 	}
@@ -284,7 +297,7 @@ func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict
 		return renewal.Unclear, protocol.Failed, err
 	}
 	defer l.unlock()
-	if over := l.Over(); over != nil {
+	if over := l.notRenewable(); over != nil {
 		return renewal.Unclear, protocol.Failed, over
 	}
 	if !l.locker.Background.Begin() {
@@ -433,7 +446,7 @@ func (l *Life) observe(e lockmigrate.Event) {
 	if e.Kind != lockmigrate.EventRenewed {
 		e.Held = l.locker.Now().Sub(l.Lease.Began)
 	}
-	l.locker.Seen.Observe(e)
+	l.locker.Seen(e)
 }
 
 // Fail makes an error about the lock.

@@ -103,11 +103,11 @@ func newBench(t *testing.T) *bench {
 	b.Init(&Locker{
 		Now: b.clock, At: func(i protocol.Instant) time.Time { return i.Time() }, Watch: b.watch, Background: &b.group,
 		ReplyTimeout: time.Second, Pause: time.Hour,
-		Seen: lockmigrate.ObserverFunc(func(e lockmigrate.Event) {
+		Seen: func(e lockmigrate.Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.events = append(b.events, e.Kind)
-		}),
+		},
 	}, &b.fake, context.Background())
 	b.Lease.Owner, b.Lease.Span, b.Lease.Every = &b.fake, lease, lease/3
 	b.Lease.Begin(0, protocol.Instant(lease))
@@ -375,8 +375,18 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	assert.Empty(t, b.asked)
 }
 
-// TestSection: the error is work's own, or the release's; and a loss is never left out.
-func TestSection(t *testing.T) {
+// held is a Life as the lock that Do acquires.
+type held struct{ *Life }
+
+func (held) Key() string              { return "orders" }
+func (held) Token() string            { return "token" }
+func (held) Fence() int64             { return 0 }
+func (held) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
+
+func (b *bench) acquire(context.Context, string) (lockmigrate.Lock, error) { return held{&b.Life}, nil }
+
+// TestDo: the error is work's own, or the release's; and a loss is never left out.
+func TestDo(t *testing.T) {
 	own := errors.New("work's own")
 	for name, c := range map[string]struct {
 		lost    bool
@@ -398,7 +408,7 @@ func TestSection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			b.answers <- outcome(c.verdict, io.EOF)
-			err := Section(t.Context(), &b.Life, time.Minute, func(ctx context.Context) error {
+			err := Do(t.Context(), "orders", b.acquire, time.Minute, func(ctx context.Context) error {
 				if c.lost {
 					b.Lost(renewal.Deadline)
 					<-ctx.Done()
@@ -418,15 +428,15 @@ func TestSection(t *testing.T) {
 		b := newBench(t)
 		b.answers <- outcome(protocol.Released, nil)
 		assert.Panics(t, func() {
-			_ = Section(t.Context(), &b.Life, time.Minute, func(context.Context) error { panic("boom") })
+			_ = Do(t.Context(), "orders", b.acquire, time.Minute, func(context.Context) error { panic("boom") })
 		})
 		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
 	})
 }
 
-// TestSectionLeavesWithItsContext: a server that does not answer keeps nobody whose context is over, before the release or
+// TestDoLeavesWithItsContext: a server that does not answer keeps nobody whose context is over, before the release or
 // during it.
-func TestSectionLeavesWithItsContext(t *testing.T) {
+func TestDoLeavesWithItsContext(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		b := newBench(t)
 		ctx, leave := context.WithCancel(t.Context())
@@ -435,7 +445,7 @@ func TestSectionLeavesWithItsContext(t *testing.T) {
 			leave()
 		})
 		start := time.Now()
-		err := Section(ctx, &b.Life, time.Hour, func(context.Context) error {
+		err := Do(ctx, "orders", b.acquire, time.Hour, func(context.Context) error {
 			if before {
 				leave()
 			}

@@ -13,19 +13,17 @@ const promptly = 250 * time.Millisecond
 
 var errHurry = errors.New("the context is over, and the release is still without an answer")
 
-// Held is a lock that we hold.
-type Held interface {
-	Context() context.Context // ends when the lock does
-	Release(ctx context.Context) error
-}
-
-// Section runs work with a context that ends when ctx or the lock does. It releases the lock on every way out, panics
-// included. The release may take as long as patience, and no longer than promptly once ctx is over: a caller who does not
+// Do acquires the lock of a key and runs work with a context that ends when ctx or the lock does. It releases the lock on every way
+// out, panics included. The release may take as long as patience, and no longer than promptly once ctx is over: a caller who does not
 // want to wait any more is not kept by a server that does not answer. A release that goes on behind it is an unknown outcome.
 //
 // The error is work's own; without one, it is the error of the release. A loss is never left out: if the lock was lost before
 // it was released, errors.Is(err, ErrLost) holds whatever work returned.
-func Section(ctx context.Context, lock Held, patience time.Duration, work func(ctx context.Context) error) (err error) {
+func Do(ctx context.Context, key string, acquire func(context.Context, string) (lockmigrate.Lock, error), patience time.Duration, work func(ctx context.Context) error) (err error) {
+	lock, err := acquire(ctx, key)
+	if err != nil {
+		return err
+	}
 	defer func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()

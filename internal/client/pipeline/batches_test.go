@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // TestClientAndServerWorkAtOnce: the callers whom one read has woken do not all go into one write. Else the server would wait
@@ -25,30 +27,7 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 		for _, callers := range []int{4, 8, 16, 64, 256} {
 			t.Run(fmt.Sprintf("%d processors, %d callers", procs, callers), func(t *testing.T) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-				const rounds = 50
-				f := newFake()
-				l := over(t, f, nil)
-				var all sync.WaitGroup
-				for range callers {
-					all.Go(func() {
-						for range rounds {
-							_, err := l.Request(t.Context(), wire.Plain("COMMAND"))
-							assert.NoError(t, err)
-						}
-					})
-				}
-				before := 0
-				for round := range rounds { // the server answers everybody at once, as one that was slow does
-					eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
-					if round == rounds/2 {
-						before = f.writes()
-					}
-					for range callers {
-						f.replies <- "OK"
-					}
-				}
-				all.Wait()
-				writes := float64(f.writes()-before) / (rounds/2 - 1)
+				writes := writesForARound(t, callers)
 				if procs == 1 { // several run the callers at once: how many meet in a write is chance
 					require.GreaterOrEqual(t, writes, 2.0, "writes for each round")
 				}
@@ -56,6 +35,34 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// writesForARound is how many writes callers make who are all answered at once, as by a server that was slow, and ask again.
+func writesForARound(t *testing.T, callers int) float64 {
+	const rounds = 50
+	f := newFake()
+	l := over(t, f, nil)
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range rounds {
+				_, err := l.Request(t.Context(), wire.Plain("COMMAND"))
+				assert.NoError(t, err)
+			}
+		})
+	}
+	before := 0
+	for round := range rounds {
+		eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
+		if round == rounds/2 {
+			before = f.writes()
+		}
+		for range callers {
+			f.replies <- "OK"
+		}
+	}
+	all.Wait()
+	return float64(f.writes()-before) / (rounds/2 - 1)
 }
 
 // TestAServerWithNothingToDoIsAskedAtOnce: the first command after a pause goes out alone, however many callers there were lately.
@@ -76,6 +83,98 @@ func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 		require.Equal(t, 1, writes(3))
 		require.Equal(t, 2, writes(1))
 		require.Equal(t, 5, f.sent())
+	}
+}
+
+// TestTwoHalvesStayApart: the replies to two writes come at once. The callers of the first write again before those of the second
+// are woken. So each half makes one write, and one half is at the server while the other one asks.
+func TestTwoHalvesStayApart(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, callers := range []int{4, 6} {
+		// A reply that comes while the others are still handed out makes a third write now and then.
+		require.InDelta(t, 2, writesForARound(t, callers), 0.4, "writes for each round of %d callers", callers)
+	}
+}
+
+// TestTheReaderWritesWhatFewLeaveBehind: a command that completes no half is left to a reader that is awake. It looks for the next
+// reply first if half of the callers wait for one, on one processor. It writes before it sleeps.
+func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
+	for _, procs := range []int{1, 2} {
+		f := newFake()
+		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k.conn, k.procs, k.crowd, k.timer = f, procs, 6, time.NewTimer(time.Hour) // neither reader nor writer runs
+		submit := func(commands int) {
+			for range commands {
+				ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+				require.True(t, ok && err == nil)
+			}
+		}
+		k.asleep = true
+		submit(2)
+		require.Len(t, k.wake, 1, "the connection has told nothing: the writer does it")
+		require.Equal(t, 1, f.sent())
+		<-k.wake
+		k.asleep = true
+		require.True(t, k.due(), "a reply is on its way")
+		require.Equal(t, 2, f.sent(), "less than half is under way")
+		submit(1)
+		require.Equal(t, 2, f.sent(), "left behind")
+		require.True(t, k.due())
+		require.Equal(t, 3, f.sent())
+		submit(1)
+		require.True(t, k.due())
+		require.Equal(t, map[int]int{1: 3, 2: 4}[procs], f.sent(), "half is under way: its reply completes the other one")
+		k.sleeps()
+		require.Equal(t, 4, f.sent())
+		require.Empty(t, k.wake)
+		submit(1)
+		require.Len(t, k.wake, 1, "a reader that sleeps writes nothing")
+	}
+}
+
+// TestFewOverARawConnection: whoever is left with writing does it, beside a server that is looked for and beside one that answers too
+// late for that. Callers come and go, so that halves are seldom complete. A command that nobody wrote would stay without a reply.
+func TestFewOverARawConnection(t *testing.T) {
+	s := redistest.Real(t)
+	slow := redistest.NewProxy(t, s)
+	slow.Before(func([]string) { time.Sleep(100 * time.Microsecond) }) // longer than a look
+	for _, addr := range []string{s.Addr, slow.Addr} {
+		for _, procs := range []int{1, 2} {
+			few(t, addr, procs)
+		}
+	}
+}
+
+func few(t *testing.T, addr string, procs int) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+	l := open(t, addr, func(o *Options) {
+		o.ReplyTimeout = time.Minute // else a command that was left behind goes over the next connection
+		o.Dial = func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
+		}
+	})
+	var all sync.WaitGroup
+	end := time.Now().Add(200 * time.Millisecond)
+	for g := range 7 {
+		all.Go(func() {
+			key := fmt.Sprint(addr, procs, g)
+			for i := 0; time.Now().Before(end); i++ {
+				reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.GetSet, Key: key, Value: fmt.Sprint(i)})
+				if !assert.NoError(t, err) || i > 0 && !assert.Equal(t, fmt.Sprint(i-1), reply.Text, "each gets its own reply") {
+					return
+				}
+				if i%(g+2) == 0 {
+					time.Sleep(time.Duration(g*137) * time.Microsecond) // a caller that has something else to do
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "a command was left behind")
 	}
 }
 

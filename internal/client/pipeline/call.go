@@ -21,6 +21,7 @@ type call struct {
 	misled  bool // it was sent to the wrong server, and once more over another connection
 	asking  bool // ASKING goes before it
 	orphan  bool // nobody waits for its reply
+	last    bool // of those that were written together
 
 	link *link // where it was submitted last
 	at   stage // guarded by the link's mu

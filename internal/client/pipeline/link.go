@@ -30,6 +30,9 @@ type link struct {
 	head, next, tail uint32
 	writing          bool   // somebody writes: nothing that is sent may be reused if it is not answered
 	asleep           bool   // the writer waits for wake
+	roused           uint32 // next, when the writer was woken
+	hooked           bool   // the connection tells when a read is going to sleep
+	awake            bool   // it will: what few callers leave behind is the reader's to write
 	retired          bool   // nothing new, and it is over with the last reply
 	crowd            uint32 // the most calls that stood in the ring at once lately
 	most, counted    uint32 // the same since the last count began, and how many calls came since
@@ -102,15 +105,37 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	k.push(c)
 	k.watch()
 	k.count()
-	worth := k.head == k.next || k.tail-k.next >= (k.crowd+1)/2 // the server has nothing to do, or will have soon
-	if worth && !c.batched && !k.writing && k.tail-k.next <= ownCalls && k.bytes <= ownBytes {
-		var own [ownCalls]*call
-		k.send(own[:0])
+	worth := k.head == k.next || k.tail-k.next >= k.half() // the server has nothing to do, or will have soon
+	if worth && !c.batched {
+		k.flush()
 		return true, nil
 	}
-	k.rouse()
+	if !k.awake || !k.few() {
+		k.rouse()
+	}
 	k.mu.Unlock()
 	return true, nil
+}
+
+// half of the crowd makes a write.
+func (k *link) half() uint32 { return (k.crowd + 1) / 2 }
+
+// few tells that there are so few callers that it counts who runs when. Among many, a write is never short of commands.
+func (k *link) few() bool { return k.crowd <= 8 }
+
+// flush writes what is queued if that cannot block, and leaves it to the writer otherwise. Called with mu held, which it gives up.
+func (k *link) flush() {
+	if k.next == k.tail || k.err != nil {
+		k.mu.Unlock()
+		return
+	}
+	if k.writing || k.tail-k.next > ownCalls || k.bytes > ownBytes {
+		k.rouse()
+		k.mu.Unlock()
+		return
+	}
+	var own [ownCalls]*call
+	k.send(own[:0])
 }
 
 // count keeps crowd. Called with mu held.
@@ -180,7 +205,7 @@ func (k *link) slot(i uint32) **call { return &k.ring[i&uint32(len(k.ring)-1)] }
 // rouse wakes the writer if it sleeps. Called with mu held.
 func (k *link) rouse() {
 	if k.asleep {
-		k.asleep = false
+		k.asleep, k.roused = false, k.next
 		signal(k.wake)
 	}
 }
@@ -234,6 +259,11 @@ func (k *link) write() {
 			}
 			continue
 		}
+		if k.few() && k.next != k.roused { // others have written meanwhile: more may join what came after that
+			k.roused = k.next
+			k.mu.Unlock()
+			continue
+		}
 		k.batch = k.send(k.batch[:0])
 		clear(k.batch)
 	}
@@ -276,6 +306,7 @@ func (k *link) take(batch []*call) []*call {
 // answered and used again at any moment, so nothing looks at it afterwards.
 func (k *link) transmit(first uint32, batch ...*call) {
 	for i, c := range batch {
+		c.last = i == len(batch)-1
 		if err := k.conn.Send(c.request.Name, c.request.Args()...); err != nil {
 			k.fail(err)
 			return
@@ -322,9 +353,11 @@ func (k *link) read() {
 		k.head++
 		k.bytes -= c.bytes
 		k.heard = k.tick
+		k.awake = k.hooked
 		c.at = answered
 		k.offerRoom()
 		over := k.retired && k.head == k.tail
+		yield := c.last && k.few()
 		k.mu.Unlock()
 		if c.orphan {
 			c.free()
@@ -335,6 +368,9 @@ func (k *link) read() {
 		if over {
 			k.fail(errRetired)
 			return
+		}
+		if yield { // those who wrote together do so again, before the next ones are woken: else all would meet in one write
+			runtime.Gosched()
 		}
 	}
 }

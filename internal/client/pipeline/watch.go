@@ -29,19 +29,33 @@ func (k *link) look() {
 	}
 }
 
-// due tells a read that found nothing that a reply is on its way, and that it pays to look again.
+// due tells a read that found nothing that a reply is on its way, and that it pays to look again. What was left to the reader is
+// written before.
 func (k *link) due() bool {
 	k.mu.Lock()
-	// On several processors a look takes one from the callers: it pays for a few of them only. Many find the next replies there.
-	pays := k.crowd <= 2 || k.procs == 1 && k.crowd <= 16
+	k.hooked, k.awake = true, true
+	pays := k.crowd <= 16 // many find the next replies there, and have no processor to spare
 	k.mu.Unlock()
 	if !pays {
 		return false
 	}
 	runtime.Gosched() // callers that the last replies woke may have something to write
 	k.mu.Lock()
+	// With half of the crowd at the server, what is queued waits for the next reply: it completes the other half. On several
+	// processors that may come without a reply, and costs other goroutines' time.
+	if k.procs > 1 || !k.few() || k.next-k.head < k.half() {
+		k.flush()
+		k.mu.Lock()
+	}
 	defer k.mu.Unlock()
 	return k.head != k.next
+}
+
+// sleeps is told that a read is going to sleep. What was left to the reader is written.
+func (k *link) sleeps() {
+	k.mu.Lock()
+	k.awake = false
+	k.flush()
 }
 
 // late tells that no reply has come for too long though one is due, and sets the timer again. As long as

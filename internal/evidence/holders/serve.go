@@ -27,30 +27,24 @@ type Taker interface {
 	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
 }
 
-// Lock is a lock that knows until when it is certainly held if no renewal comes through any more.
-type Lock interface {
-	Release(context.Context) error
-	Expiry() time.Time
-}
-
 // TakerOf makes a Taker of a Locker's Acquire.
-func TakerOf[L Lock](acquire func(context.Context, string) (L, error)) LockTaker[L] {
-	return LockTaker[L]{acquire}
+func TakerOf(acquire func(context.Context, string) (lockmigrate.Lock, error)) LockTaker {
+	return LockTaker{acquire}
 }
 
-// LockTaker is the Taker of one kind of lock. The events of its turns have their deadlines.
-type LockTaker[L Lock] struct {
-	acquire func(context.Context, string) (L, error)
+// LockTaker is the Taker of a Locker. The events of its turns have their deadlines.
+type LockTaker struct {
+	acquire func(context.Context, string) (lockmigrate.Lock, error)
 }
 
 // Acquire implements Taker.
-func (t LockTaker[L]) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+func (t LockTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
 	release, _, err := t.until(ctx, key)
 	return release, err
 }
 
 // until is Acquire, and tells the deadline besides.
-func (t LockTaker[L]) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
+func (t LockTaker) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
 	lock, err := t.acquire(ctx, key)
 	if err != nil {
 		return nil, nil, err
@@ -58,7 +52,7 @@ func (t LockTaker[L]) until(ctx context.Context, key string) (release func(conte
 	return lock.Release, lock.Expiry, nil
 }
 
-// sure is a LockTaker of any kind of lock.
+// sure is a LockTaker, or what embeds one.
 type sure interface {
 	until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error)
 }

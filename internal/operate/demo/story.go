@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -210,7 +211,7 @@ func (s *stage) leftovers() []any {
 		keys = append(keys, k)
 	}
 	if s.store != nil {
-		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace))
+		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace), sidecar.ListKey(s.store.Namespace, sidecarName))
 	}
 	return keys
 }

@@ -106,44 +106,43 @@ func (s *sample) of() string {
 	return fmt.Sprintf("among the first %d keys", s.looked)
 }
 
-func dialects(_ context.Context, p *patient) (Verdict, string, string) {
-	s := p.keys
+// ofKeys is a check of what the sample found.
+func ofKeys(ask func(s *sample) (Verdict, string, string)) func(context.Context, *patient) (Verdict, string, string) {
+	return func(_ context.Context, p *patient) (Verdict, string, string) {
+		if p.keys.failure != nil {
+			return skip("the keys could not be read: " + p.keys.failure.Error())
+		}
+		return ask(p.keys)
+	}
+}
+
+func (s *sample) dialects() (Verdict, string, string) {
 	switch {
-	case s.failure != nil:
-		return skip("the keys could not be read: " + s.failure.Error())
 	case s.blind != "":
 		return Fail, fmt.Sprintf("%s %q, by its name and value a key of %s clients", s.of(), s.blind, protocol.BlindSet), protocol.Refused(protocol.BlindSet)
 	case len(s.mixed) > 0:
 		return Fail, s.of() + ": " + strings.Join(s.mixed, ", "), "these fleets do not exclude each other today; lockmigrate observe names who writes what"
-	}
-	if len(s.said) == 0 {
+	case len(s.said) == 0:
 		return Pass, s.of() + " no legacy value", ""
 	}
 	return Pass, s.of() + ": " + strings.Join(slices.Sorted(maps.Keys(s.said)), ", ") + ", never two on one kind of key", ""
 }
 
-func ghosts(_ context.Context, p *patient) (Verdict, string, string) {
-	switch s := p.keys; {
-	case s.failure != nil:
-		return skip("the keys could not be read: " + s.failure.Error())
-	case s.ghosts > 0:
+func (s *sample) ghostKeys() (Verdict, string, string) {
+	if s.ghosts > 0 {
 		return Warn, fmt.Sprintf("%s %d expired for more than an hour, such as %q", s.of(), s.ghosts, s.ghost), "lockmigrate sweep removes them by compare-and-set"
-	default:
-		return Pass, s.of() + " none", ""
 	}
+	return Pass, s.of() + " none", ""
 }
 
-func tokensWithoutTTL(_ context.Context, p *patient) (Verdict, string, string) {
-	switch s := p.keys; {
-	case s.failure != nil:
-		return skip("the keys could not be read: " + s.failure.Error())
+func (s *sample) tokensWithoutTTL() (Verdict, string, string) {
+	switch {
 	case s.noTTL > 0:
 		return Warn, fmt.Sprintf("%s %d, such as %q", s.of(), s.noTTL, s.token), "lockmigrate sweep --tokens gives them a TTL"
 	case s.maybe > 0:
 		return Warn, fmt.Sprintf("%s none whose key is named like a lock; %d random texts without TTL may be tokens", s.of(), s.maybe), "lockmigrate scan --confidence low lists them; choose the locks among them with --match"
-	default:
-		return Pass, s.of() + " none", ""
 	}
+	return Pass, s.of() + " none", ""
 }
 
 func databases(ctx context.Context, p *patient) (Verdict, string, string) {
@@ -161,12 +160,7 @@ func databases(ctx context.Context, p *patient) (Verdict, string, string) {
 		return skip("DBSIZE is refused")
 	}
 	if len(used) > 1 {
-		return Warn, "in use: " + strings.Join(sorted(used), " "), "SETNX in another database counts as legacy traffic too; verify counts a legacy client of any of them"
+		return Warn, "in use: " + strings.Join(slices.Sorted(slices.Values(used)), " "), "SETNX in another database counts as legacy traffic too; verify counts a legacy client of any of them"
 	}
 	return Pass, fmt.Sprintf("one, with %d keys", size), ""
-}
-
-func sorted(s []string) []string {
-	slices.Sort(s)
-	return s
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -356,7 +357,7 @@ func users(ctx context.Context, p *patient) (Verdict, string, string) {
 	for n, c := range names {
 		parts = append(parts, fmt.Sprintf("%s (%d)", n, c))
 	}
-	found := "connected as " + strings.Join(sorted(parts), ", ")
+	found := "connected as " + strings.Join(slices.Sorted(slices.Values(parts)), ", ")
 	if len(names) == 1 && names["default"] > 1 {
 		return Warn, found, "give new services a user of their own: then the default user can be fenced"
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -20,7 +21,7 @@ import (
 
 const (
 	connectTimeout  = 5 * time.Second  // for TCP, TLS and the first commands together
-	sentinelTimeout = 2 * time.Second  // for one sentinel, as others are left to ask
+	sentinelTimeout = 2 * time.Second  // for one sentinel; all are asked at once
 	replyTimeout    = 15 * time.Second // for one reply of a pooled connection
 	clientName      = "lockmigrate"    // what CLIENT LIST shows
 )
@@ -38,8 +39,11 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 	case Single:
 		return e.Addrs, nil
 	case Sentinel:
-		addr, err := e.askSentinels(ctx)
-		return []string{addr}, err
+		nodes, err := e.askSentinels(ctx, false)
+		if err != nil {
+			return nil, err
+		}
+		return []string{nodes[0].Addr}, nil
 	case Cluster:
 		nodes, err := e.askCluster(ctx)
 		var masters []string
@@ -88,7 +92,7 @@ func (e *Endpoint) Nodes(ctx context.Context) ([]Node, error) {
 	case Single:
 		return []Node{{Addr: e.Addrs[0]}}, nil
 	case Sentinel:
-		return e.askSentinelsForAll(ctx)
+		return e.askSentinels(ctx, true)
 	case Cluster:
 		return e.askCluster(ctx)
 	default:
@@ -143,11 +147,11 @@ func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
 	case Single:
 		return e.dialAddr(ctx, e.Addrs[0])
 	case Sentinel:
-		addr, err := e.askSentinels(ctx)
+		masters, err := e.Masters(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		return e.dialAddr(ctx, addr)
+		return e.dialAddr(ctx, masters[0])
 	case Cluster:
 		var errs []error
 		for _, addr := range e.Addrs {
@@ -327,75 +331,69 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 	return nil
 }
 
-// askSentinels returns the master's address from the first sentinel that knows it.
-func (e *Endpoint) askSentinels(ctx context.Context) (addr string, err error) {
-	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
-		addr, err = e.masterOf(ctx, conn, sentinel)
-		return err
-	})
-	return addr, err
-}
-
-// askSentinelsForAll returns the master and its replicas, as the first sentinel that answers knows them.
-func (e *Endpoint) askSentinelsForAll(ctx context.Context) (nodes []Node, err error) {
-	err = e.eachSentinel(ctx, func(ctx context.Context, conn redis.Conn, sentinel string) error {
-		master, err := e.masterOf(ctx, conn, sentinel)
-		if err != nil {
-			return err
-		}
-		list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
-		if err != nil {
-			return Explain(err)
-		}
-		nodes = []Node{{Addr: master}}
-		for _, entry := range list {
-			fields, err := redis.StringMap(entry, nil)
-			if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != master {
-				nodes = append(nodes, Node{Addr: addr, Replica: true})
-			}
-		}
-		return nil
-	})
-	return nodes, err
-}
-
-// eachSentinel asks one after the other until one answers.
-func (e *Endpoint) eachSentinel(ctx context.Context, ask func(ctx context.Context, conn redis.Conn, sentinel string) error) error {
-	var first error
-	for _, sentinel := range e.Addrs {
-		err := e.askSentinel(ctx, sentinel, ask)
-		switch {
-		case err == nil, errors.Is(err, context.Canceled):
-			return err
-		case first == nil:
-			first = err
+// askSentinels asks all sentinels, and returns the master that the newest answer names; with replicas also these, behind it. One
+// that a partition has cut off, or that came up with old settings, names a master that nobody uses any more.
+func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) ([]Node, error) {
+	answers := make([]struct {
+		nodes []Node
+		epoch int64
+		err   error
+	}, len(e.Addrs))
+	var asking sync.WaitGroup
+	for i, sentinel := range e.Addrs {
+		a := &answers[i]
+		asking.Go(func() { a.nodes, a.epoch, a.err = e.askSentinel(ctx, sentinel, replicas) })
+	}
+	asking.Wait()
+	best := answers[0]
+	for _, a := range answers[1:] {
+		if a.err == nil && (best.err != nil || a.epoch > best.epoch) {
+			best = a
 		}
 	}
-	return first
+	return best.nodes, best.err
 }
 
-func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, ask func(context.Context, redis.Conn, string) error) error {
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (nodes []Node, epoch int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 	defer cancel()
 	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	defer conn.Close()
-	return ask(ctx, conn, sentinel)
-}
-
-func (e *Endpoint) masterOf(ctx context.Context, conn redis.Conn, sentinel string) (string, error) {
-	parts, err := redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
-	switch {
-	case errors.Is(err, redis.ErrNil) || err == nil && len(parts) != 2:
-		return "", &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
-	case isRefusal(err, "ERR unknown command"):
-		return "", &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
-	case err != nil:
-		return "", Explain(err)
+	// In this order, as package pool/sentinel does: the leader of a failover has the new epoch before MASTER gives the new address.
+	fields, err := redis.StringMap(redis.DoContext(conn, ctx, "SENTINEL", "MASTER", e.Master))
+	var parts []string
+	if err == nil {
+		parts, err = redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
 	}
-	return net.JoinHostPort(parts[0], parts[1]), nil
+	switch {
+	case isRefusal(err, "ERR No such"), errors.Is(err, redis.ErrNil), err == nil && len(parts) != 2:
+		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
+	case isRefusal(err, "ERR unknown command"):
+		return nil, 0, &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
+	case err != nil:
+		return nil, 0, Explain(err)
+	}
+	if epoch, err = strconv.ParseInt(fields["config-epoch"], 10, 64); err != nil {
+		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s does not say how new its answer is", sentinel), Advice: "check that no proxy stands in between"}
+	}
+	nodes = []Node{{Addr: net.JoinHostPort(parts[0], parts[1])}}
+	if !replicas {
+		return nodes, epoch, nil
+	}
+	list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
+	if err != nil {
+		return nil, 0, Explain(err)
+	}
+	for _, entry := range list {
+		fields, err := redis.StringMap(entry, nil)
+		if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != nodes[0].Addr {
+			nodes = append(nodes, Node{Addr: addr, Replica: true})
+		}
+	}
+	return nodes, epoch, nil
 }
 
 // askCluster returns the nodes that serve slots, masters first, from the first node that answers.

@@ -17,7 +17,10 @@ import (
 )
 
 // sentinel is a server that answers for the master "orders".
-func sentinel(t *testing.T, master string) string {
+func sentinel(t *testing.T, master string) string { return sentinelAt(t, master, "1") }
+
+// sentinelAt is one whose settings are of an epoch.
+func sentinelAt(t *testing.T, master, epoch string) string {
 	t.Helper()
 	s, err := server.NewServer("127.0.0.1:0")
 	require.NoError(t, err)
@@ -26,10 +29,14 @@ func sentinel(t *testing.T, master string) string {
 	require.NoError(t, s.Register("CLIENT", func(c *server.Peer, _ string, _ []string) { c.WriteOK() }))
 	require.NoError(t, s.Register("SENTINEL", func(c *server.Peer, _ string, args []string) {
 		if args[1] != "orders" {
-			c.WriteLen(-1)
+			c.WriteError("ERR No such master with that name")
 			return
 		}
 		host, port, _ := net.SplitHostPort(master)
+		if args[0] == "MASTER" {
+			c.WriteStrings([]string{"name", "orders", "config-epoch", epoch})
+			return
+		}
 		c.WriteStrings([]string{host, port})
 	}))
 	return s.Addr().String()
@@ -57,6 +64,26 @@ func TestSentinel(t *testing.T) {
 
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`)
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+master.Addr+"/orders", TLSFiles{}), master.Addr+" is no sentinel")
+}
+
+// TestTheNewestSentinelCounts: a tool may not look at a master that was replaced, though the first sentinel still names it, and
+// though that server takes itself for a master. verify would see nobody there.
+func TestTheNewestSentinelCounts(t *testing.T) {
+	old, master := redistest.Real(t), redistest.Real(t)
+	stale, fresh := sentinelAt(t, old.Addr, "3"), sentinelAt(t, master.Addr, "4")
+	for _, order := range []string{stale + "," + fresh, fresh + "," + stale} {
+		e, err := Parse("redis+sentinel://"+order+"/orders", TLSFiles{})
+		require.NoError(t, err)
+		masters, err := e.Masters(context.Background())
+		require.NoError(t, err)
+		assert.Equal(t, []string{master.Addr}, masters)
+		conn, err := e.Dial(context.Background())
+		require.NoError(t, err)
+		_, err = conn.Do("SET", "k", "v")
+		require.NoError(t, err)
+		assert.NoError(t, conn.Close())
+	}
+	assert.EqualValues(t, 0, old.Do("EXISTS", "k"))
 }
 
 func TestSentinelThatNamesAReplica(t *testing.T) {

@@ -112,6 +112,8 @@ func othersObligation(ctx context.Context, conn redis.Conn, all []person, opts O
 		o.Evidence = "may run one of " + spoken(opts.commands()) + " on a lock's key: user " + strings.Join(can, ", ")
 	case len(unclear) > 0:
 		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
+	case users == 0:
+		o.Discharged, o.Evidence = true, "no other user is on, or connected"
 	default:
 		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies %s to the %d other users that are on, or connected", spoken(opts.commands()), users)
 	}

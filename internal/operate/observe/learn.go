@@ -104,14 +104,17 @@ func (c *dialogues) script(l *Line, v respValue) {
 		case code < 0:
 			stands()
 		}
-	case scripts.GatedSetNX:
-		found(code == 0)
-		as("SETNX", key, value)
-	case scripts.GatedGetSet:
-		c.learnValue(l, key, v)
-		as("GETSET", key, value)
-	case scripts.GatedSet:
-		as("SET", key, value)
+	case scripts.GatedWrite: // the command itself
+		switch named["command"] {
+		case "SETNX":
+			found(code == 0)
+			as("SETNX", key, value)
+		case "GETSET":
+			c.learnValue(l, key, v)
+			as("GETSET", key, value)
+		default:
+			as("SET", key, value)
+		}
 	case scripts.CompareSet, scripts.GatedCompareSet:
 		if code == 1 {
 			c.o.Keys.Learn(l.DB, key, named["old"])

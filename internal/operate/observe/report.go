@@ -43,6 +43,7 @@ type EventRow struct {
 	At     time.Time `json:"at"`
 	Hazard string    `json:"hazard,omitempty"`
 	What   string    `json:"what,omitempty"`
+	Kind   string    `json:"-"` // of By
 	Key    string    `json:"key"`
 	By     *Who      `json:"by,omitempty"`
 	Victim *Who      `json:"victim,omitempty"`
@@ -160,7 +161,7 @@ func (o *Observer) emit(e Event) {
 
 // Show makes an event a row.
 func (o *Observer) Show(e Event) EventRow {
-	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Key: e.Key, By: o.who(e.By), Victim: o.who(e.Victim), Note: e.Note}
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: e.kind(), Key: e.Key, By: o.who(e.By), Victim: o.who(e.Victim), Note: e.Note}
 }
 
 func (o *Observer) who(c *client) *Who {
@@ -470,7 +471,7 @@ func (r *Row) SentText() string {
 }
 
 // Kind is what the acting client looks like.
-func (e Event) Kind() string {
+func (e Event) kind() string {
 	if e.By == nil {
 		return Unknown
 	}

@@ -122,7 +122,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 			o.renews(lk, h, l.At)
 			h.value, h.shape = strings.Clone(e.Value), s
 		}
-	case name == "gated_set.lua":
+	case name == "gated_write.lua":
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
 		owner, asked := o.tokens[e.Value]

@@ -158,12 +158,12 @@ func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 }
 
 // memberTurns runs members of a namespace at one stage. The record is the operator's.
-func memberTurns(stage compat.Stage) func(s *stand) error {
+func memberTurns(stage lockmigrate.Stage) func(s *stand) error {
 	return func(s *stand) error {
 		s.admin("HSET", "lockmigrate:{orders}:stage", "epoch", 1, "stage", int(stage),
 			"since", time.Now().UnixMilli(), "patterns", `["lock:*"]`, "clients", `{"dialect":"jedis-ms","shortest_ms":2000}`)
 		defer s.admin("DEL", "lockmigrate:{orders}:stage", "lockmigrate:{orders}:members")
-		return compatTurns(compat.Options{Namespace: "orders"}, stage == compat.Modern)(s)
+		return compatTurns(compat.Options{Namespace: "orders"}, stage == lockmigrate.StageModern)(s)
 	}
 }
 
@@ -182,7 +182,7 @@ var scenarios = map[string]func(s *stand) error{
 	"quorum":                  quorumTurns,
 	"compat":                  compatTurns(compat.Options{}, false),
 	"compat FenceTTL":         compatTurns(compat.Options{FenceTTL: time.Minute}, false),
-	"compat Namespace legacy": memberTurns(compat.Legacy),
-	"compat Namespace bridge": memberTurns(compat.Bridge),
-	"compat Namespace modern": memberTurns(compat.Modern),
+	"compat Namespace legacy": memberTurns(lockmigrate.StageLegacy),
+	"compat Namespace bridge": memberTurns(lockmigrate.StageBridge),
+	"compat Namespace modern": memberTurns(lockmigrate.StageModern),
 }

@@ -151,12 +151,15 @@ func (c *Collector) monitor(ctx context.Context) {
 		err := c.burst(ctx)
 		pause := c.opts.Every - time.Since(began)
 		var stopped *observe.Stopped
+		var hole *observe.Hole
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &stopped):
 			c.setMonitor("stopped: " + stopped.Why + "; tried again later")
 			pause = max(pause, 30*time.Second)
+		case errors.As(err, &hole):
+			c.setMonitor("not all was seen: " + hole.Why)
 		case err != nil:
 			c.setMonitor("stopped: " + err.Error() + "; tried again later")
 			pause = max(pause, 5*time.Second)
@@ -174,83 +177,38 @@ func (c *Collector) setMonitor(text string) {
 }
 
 func (c *Collector) burst(ctx context.Context) error {
-	masters, err := c.end.Masters(ctx)
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
+	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst}, c.board.event)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var watches []*observe.Watch
-	for _, addr := range masters {
-		w, startErr := c.watch(ctx, addr)
-		if startErr != nil {
-			err = startErr
-			cancel()
-			break
-		}
-		watches = append(watches, w)
-	}
-	if err == nil {
-		c.monitoring.Store(true)
-		c.setMonitor("on")
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, w := range watches {
-			if waitErr := w.Wait(); waitErr != nil && err == nil {
-				err = waitErr
-			}
-		}
-	}()
-	c.follow(watches, done)
-	c.monitoring.Store(false)
-	return err
+	c.monitoring.Store(true)
+	defer c.monitoring.Store(false)
+	c.setMonitor("on")
+	ended := make(chan error, 1)
+	go func() { ended <- masters.Wait() }()
+	return c.follow(masters, ended)
 }
 
-// follow shows the clients of a burst while it runs and after it, and counts for how long MONITOR ran.
-func (c *Collector) follow(watches []*observe.Watch, done <-chan struct{}) {
+// follow shows the clients of a burst while it runs and at its end, and counts for how long MONITOR ran.
+func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err error) {
 	since := time.Now()
-	count := func() {
-		now := time.Now()
-		if c.monitoring.Load() { // on every master
-			c.board.monitored(since, now)
-		}
-		since = now
-	}
 	tick := time.NewTicker(c.opts.Look)
 	defer tick.Stop()
-	for {
-		over := false
+	for over := false; !over; {
 		select {
-		case <-done:
+		case err = <-ended:
 			over = true
 		case <-tick.C:
 		}
-		count()
-		for _, w := range watches {
-			r := w.Report()
-			c.board.rows(r.Clients)
-			c.board.change(func(s *State) { s.refuse(r.Refused) })
-		}
-		if over {
-			return
-		}
+		now := time.Now()
+		c.board.monitored(since, now)
+		since = now
+		r := masters.Report()
+		c.board.rows(r.Clients)
+		c.board.change(func(s *State) { s.refuse(r.Refused) })
 	}
-}
-
-func (c *Collector) watch(ctx context.Context, addr string) (*observe.Watch, error) {
-	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
-	var w *observe.Watch
-	ready := make(chan struct{})
-	opts.Emit = func(e observe.Event) {
-		<-ready
-		c.board.event(e.Kind(), w.Show(e))
-	}
-	defer close(ready)
-	var err error
-	w, err = observe.Start(ctx, c.end, addr, opts, observe.Limits{For: c.opts.Burst})
-	return w, err
+	return err
 }
 
 // census looks at the keys.

@@ -205,6 +205,30 @@ func TestCollector(t *testing.T) {
 	assert.Less(t, time.Since(began), time.Second)
 }
 
+// TestAHostOfACluster locks keys of two masters from one host: with rows by host its acquisitions are one row, of both.
+func TestAHostOfACluster(t *testing.T) {
+	cluster := redistest.NewCluster(t, 2, 0)
+	end, err := endpoint.Parse(cluster.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c := serve.NewCollector(end, serve.Options{Group: observe.ByHost, Burst: time.Minute, Every: time.Minute, Look: 50 * time.Millisecond})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	redistest.Await(t, "MONITOR on every master", 20*time.Second, func() bool { return c.State().Monitor == "on" })
+	const keys = 40
+	for i := range keys {
+		key := fmt.Sprintf("lock:%d", i)
+		for _, s := range cluster.Masters {
+			_, _ = s.Try("SETNX", key, fmt.Sprint(time.Now().Add(30*time.Second).UnixMilli()+1)) // the other one says MOVED
+		}
+	}
+	redistest.Await(t, "one row with all acquisitions", 20*time.Second, func() bool {
+		rows := c.State().Clients
+		return len(rows) == 1 && rows[0].Acquired == keys
+	})
+}
+
 // TestMetricsSayWhatWasLookedAt wants no zero where nobody has looked: no overlaps without MONITOR, no locks
 // without a census, and the refusal of a census said.
 func TestMetricsSayWhatWasLookedAt(t *testing.T) {

@@ -117,12 +117,12 @@ func (b *board) change(f func(*State)) {
 }
 
 // event takes in what an observer saw.
-func (b *board) event(kind string, e observe.EventRow) {
+func (b *board) event(e observe.EventRow) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case e.What == "acquired":
-		b.state.Acquired[kind]++
+		b.state.Acquired[e.Kind]++
 		b.last = time.Now()
 		return
 	case e.What == "overlap":

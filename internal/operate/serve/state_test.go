@@ -30,7 +30,7 @@ func TestQuiet(t *testing.T) {
 	b.monitored(at(-10), at(-5)) // a pause between two bursts
 	assert.InDelta(t, 15, *b.read().Quiet, 0.01, "the pause does not count")
 	assert.InDelta(t, 10, *earlier.Quiet, 0.01, "a state that was handed out keeps its own")
-	b.event("legacy", observe.EventRow{What: "acquired"}) // now
+	b.event(observe.EventRow{Kind: "legacy", What: "acquired"}) // now
 	b.monitored(at(-5), at(3))
 	assert.InDelta(t, 3, *b.read().Quiet, 0.5, "since the acquisition")
 	b.monitored(at(3), at(10))

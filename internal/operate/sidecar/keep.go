@@ -5,20 +5,14 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
-
-// pingEvery is the pause between two pings on the connection that only listens.
-const pingEvery = 5 * time.Second
 
 // lookEvery is the pause between two looks at the list of keys.
 const lookEvery = 50 * time.Millisecond
@@ -28,7 +22,9 @@ const lookEvery = 50 * time.Millisecond
 type keys struct {
 	mu      sync.Mutex
 	all     map[string]*watched
-	longest time.Duration // of the leases that were asked for
+	longest time.Duration     // of the leases that were asked for
+	changes map[string]string // of the list on the server, see entry; empty: the key leaves it
+	left    bool              // another process has the listeners: it removes keys from the list
 }
 
 type watched struct {
@@ -46,6 +42,7 @@ type watched struct {
 	since    int64        // the connection that had come last before that token's attempt
 	gone     time.Time    // when all connections up to that one had ended; zero: not yet
 	orphan   bool         // that was told
+	entry    string       // on the list on the server; empty: none
 }
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
@@ -65,6 +62,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		w.tried = s.clients.latest()
 	}
 	w.endless = command.Sidecar.Until == 0
+	k.note(s, command.Key, w)
 	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
 		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
 		s.waking.Lock()
@@ -159,6 +157,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { s.hear(ctx) })
 	running.Go(func() { s.look(ctx) })
+	running.Go(func() { s.list(ctx) })
 	s.report(ctx)
 	running.Wait()
 	return nil
@@ -307,11 +306,10 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 		return
 	}
 	defer conn.Close()
-	oldest := s.clients.oldest()
 	for _, key := range due {
 		o, asked := s.order.Load(), time.Now()
 		rules := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}
-		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, oldest, asked))
+		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, asked))
 		command.NotAfter = o.notAfter
 		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
 		if reply.Kind != protocol.Integer {
@@ -325,16 +323,28 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 }
 
 // renews tells whether a lock that has no end is renewed: the service is connected and, with KeepFor, a connection is left of when the lock was
-// taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had.
-func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
+// taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had. Where the sidecar or the server
+// ended the connections, or the sidecar has started since, it proves nothing that they are gone: KeepFor counts from then, or 10 minutes.
+func (s *Sidecar) renews(key string, now time.Time) bool {
+	oldest := s.clients.oldest()
+	cut, at := s.clients.cutSince(now.Add(-cmp.Or(s.opts.KeepFor, orphanAfter)))
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
 	w := s.keys.all[key]
-	if w == nil || oldest == math.MaxInt64 {
+	if w == nil {
 		return false
 	}
-	if w.since > 0 && oldest > w.since && w.gone.IsZero() {
-		w.gone = now
+	if w.since > cut && oldest > w.since && w.gone.IsZero() {
+		if w.gone = now; w.since == before {
+			w.gone = at
+		}
+		s.keys.note(s, key, w)
+	}
+	switch {
+	case w.gone.IsZero() && w.since <= cut:
+		return true
+	case oldest == math.MaxInt64:
+		return false
 	}
 	return w.gone.IsZero() || s.opts.KeepFor == 0 || now.Sub(w.gone) < s.opts.KeepFor
 }
@@ -353,10 +363,15 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	left := time.Duration(reply.Int2) * time.Millisecond
 	w.next = asked.Add(s.every(o))
 	token := false
-	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token { // granted since the last look
-		w.token, w.gone, w.orphan = reply.Text, time.Time{}, false
-		if w.since = w.tried; w.since == 0 {
-			w.since = s.clients.latest()
+	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token {
+		listed := w.token == "" && w.since > 0 && w.tried == 0
+		if w.token = reply.Text; !listed { // granted since the last look
+			w.gone, w.orphan = time.Time{}, false
+			if w.since = w.tried; w.since == 0 {
+				w.since = s.clients.latest()
+			}
+			w.entry = "" // the process before may have changed it
+			s.keys.note(s, key, w)
 		}
 	}
 	if w.attempt.Before(asked) {
@@ -385,7 +400,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		w.displace = false
 		w.next = latest(w.acts, w.next)
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) {
-			delete(s.keys.all, key)
+			s.keys.forget(s, key, w)
 		}
 	}
 	if token && w.endless && !w.orphan && !w.gone.IsZero() && asked.Sub(w.gone) >= cmp.Or(s.opts.KeepFor, orphanAfter) {
@@ -405,91 +420,4 @@ func latest(times [3]time.Time, t time.Time) time.Time {
 		}
 	}
 	return t
-}
-
-// hear listens to what the scripts tell this sidecar. Nothing depends on it but counts, and how soon an attempt is answered.
-func (s *Sidecar) hear(ctx context.Context) {
-	for ctx.Err() == nil {
-		_ = s.hearOnce(ctx)
-		s.hears.Store(false)
-		s.functions.Store(false) // the server may be another one by now
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-func (s *Sidecar) hearOnce(ctx context.Context) error {
-	conn, err := s.opts.Pool.GetContext(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	listener := redis.PubSubConn{Conn: conn}
-	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
-		return err
-	}
-	loaded, final := s.loadFunctions(ctx)
-	s.functions.Store(loaded)
-	over, sending := make(chan struct{}), make(chan struct{})
-	defer func() { close(over); <-sending }()
-	go func() { // a connection has one sender
-		defer close(sending)
-		for {
-			select {
-			case <-over:
-				return
-			case <-ctx.Done():
-				_ = listener.Unsubscribe()
-				return
-			case <-time.After(pingEvery):
-				if !final { // a FUNCTION FLUSH may have removed them
-					loaded, final = s.loadFunctions(ctx)
-					s.functions.Store(loaded)
-				}
-				if listener.Ping("") != nil {
-					return
-				}
-			}
-		}
-	}()
-	for {
-		switch m := listener.ReceiveWithTimeout(2 * pingEvery).(type) {
-		case redis.Subscription:
-			if s.hears.Store(m.Count > 0); m.Count == 0 {
-				return ctx.Err()
-			}
-		case redis.Message:
-			s.told(string(m.Data))
-		case redis.Pong:
-		case error:
-			return m
-		}
-	}
-}
-
-// told reads a message: "<what> <key>" of a sidecar's script, or that a lock was handed over.
-func (s *Sidecar) told(message string) {
-	what, key, _ := strings.Cut(message, " ")
-	switch what {
-	case "late":
-		s.counts.late.Add(1)
-		s.opts.Log.Error("the lease of this member is over: refused", "key", key)
-	case "ambiguous":
-		s.counts.ambiguous.Add(1)
-		s.opts.Log.Warn("a DEL while two grants are out: the lock is kept for the other one", "key", key)
-	case "displaced":
-		s.counts.displaced.Add(1)
-		s.opts.Log.Error("displaced: at its DEL another value stood on the key", "key", key)
-	case "gone":
-		s.counts.overran.Add(1)
-		s.opts.Log.Warn("a DEL after the end of its lease", "key", key)
-	default:
-		s.waking.Lock()
-		s.handed = time.Now()
-		close(s.woken)
-		s.woken = make(chan struct{})
-		s.waking.Unlock()
-	}
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -38,7 +37,8 @@ type Options struct {
 	Lease time.Duration
 	// KeepFor is for how long such a lock is renewed once all connections have ended that were open when it was taken. The process
 	// that took it may be gone, or only its connections, and work on. Default 0: while the service is connected, and after 10
-	// minutes it is told.
+	// minutes it is told. Where the sidecar or the server ended the connections, or the sidecar is started again, such locks
+	// are renewed for KeepFor, or 10 minutes, whether the service is connected or not.
 	KeepFor time.Duration
 	// MemberLease is how long commands may act after the last report to the namespace. Default 15 s.
 	MemberLease time.Duration
@@ -49,6 +49,8 @@ type Options struct {
 	Hold time.Duration
 	// Clock is the wall clock of the service's host. Default time.Now: the sidecar runs there too.
 	Clock func() time.Time
+	// Database is where Pool's connections are. Commands on locks that a client sends in another one are refused. Default 0.
+	Database int
 	// Await is called when the namespace cannot be asked for its record. If it returns nil, New asks again; else New ends with its
 	// error. Default: New ends with the first error.
 	Await func(ctx context.Context, err error) error
@@ -64,7 +66,9 @@ type Sidecar struct {
 	clients clients
 	counts  counts
 	keys    keys
-	hears   atomic.Bool // messages to this sidecar come
+	hears   atomic.Bool   // messages to this sidecar come
+	listing chan struct{} // the list of keys has changed
+	adopts  chan struct{} // it is to be read again
 
 	functions atomic.Bool // the server has the library of functions
 	refused   atomic.Bool // a server's refusal of functions was logged
@@ -106,8 +110,10 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		return nil, fmt.Errorf("sidecar: KeepFor is 0 or more, not %v", opts.KeepFor)
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
-	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1)}
-	s.keys.all, s.clients.open = map[string]*watched{}, map[int64]bool{}
+	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
+		listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1)}
+	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
+	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	asked, err := s.member.Hello(ctx)
 	for err != nil {
 		if err = fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err); opts.Await == nil {
@@ -126,11 +132,16 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	return s, nil
 }
 
+// before stands for all connections of earlier processes. It is open while one of them serves its last clients.
+const before = 1
+
 // clients are the open connections of the service.
 type clients struct {
 	mu     sync.Mutex
 	open   map[int64]bool
 	newest int64 // ever
+	cut    int64 // that had come last when the sidecar or the server last ended one
+	cutAt  time.Time
 }
 
 func (c *clients) came(id int64) {
@@ -139,10 +150,27 @@ func (c *clients) came(id int64) {
 	c.open[id], c.newest = true, max(c.newest, id)
 }
 
-func (c *clients) went(id int64) {
+// went notes the end of a connection, and whether it was not the client who ended it.
+func (c *clients) went(id int64, cut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, id)
+	if cut && id != before {
+		c.cut = c.newest
+	}
+	if cut {
+		c.cutAt = time.Now()
+	}
+}
+
+// cutSince is when the sidecar or the server last ended a connection, and the one that had come last by then; 0 when that was before t.
+func (c *clients) cutSince(t time.Time) (newest int64, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cutAt.Before(t) {
+		return 0, c.cutAt
+	}
+	return c.cut, c.cutAt
 }
 
 // latest is the number of the connection that came last.
@@ -224,7 +252,7 @@ func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
 
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
-	lag, delay := cmp.Or(o.record.ClockLag, compat.DefaultClockLag), cmp.Or(o.record.CommandDelay, compat.DefaultCommandDelay)
+	lag, delay := cmp.Or(o.record.ClockLag, stages.DefaultClockLag), cmp.Or(o.record.CommandDelay, stages.DefaultCommandDelay)
 	gap := o.record.Yield
 	if gap == 0 {
 		gap = o.fleet.Poll * 6 / 5

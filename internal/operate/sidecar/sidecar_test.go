@@ -26,6 +26,7 @@ type bed struct {
 	t     testing.TB
 	redis *redistest.Server
 	store *stages.Store
+	heir  string // the path by which a sidecar takes the listener of the one before
 }
 
 func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
@@ -40,6 +41,7 @@ type started struct {
 	*sidecar.Sidecar
 	addr string
 	stop func()
+	over <-chan struct{} // it ends
 }
 
 func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {
@@ -54,7 +56,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	require.NoError(b.t, err)
 	p := proxy.New(proxy.Options{
 		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(d)}},
-		Log:       slog.New(slog.DiscardHandler),
+		Log:       slog.New(slog.DiscardHandler), Heir: b.heir, Gone: s.Left, Follows: s.Follows,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
 		},
@@ -62,7 +64,11 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	ctx, cancel := context.WithCancel(context.Background())
 	ends := make(chan error, 2)
 	go func() { ends <- s.Run(ctx) }()
-	go func() { ends <- p.Run(ctx) }()
+	go func() {
+		err := p.Run(ctx)
+		cancel()
+		ends <- err
+	}()
 	stop := func() {
 		if cancel(); ctx.Err() != nil && ends != nil {
 			<-ends
@@ -73,7 +79,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	b.t.Cleanup(stop)
 	require.NoError(b.t, s.Joined(b.t.Context()))
 	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 && !strings.HasSuffix(p.Addresses()[0], ":0") })
-	return &started{s, p.Addresses()[0], stop}
+	return &started{s, p.Addresses()[0], stop, ctx.Done()}
 }
 
 // client is a connection of the service.
@@ -205,6 +211,47 @@ func TestGetSet(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, reply, ":")
 	assert.NotContains(t, reply, uuid, "another owner loses")
+}
+
+// Two clients of one service write the same text: a flag, the name of their host, or the time that stands for no end. One of them has the lock.
+func TestOneTextOfTwoClients(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		for _, c := range []struct{ dialect, refused, taken, command, args string }{
+			{sidecar.DialectNone, "0", "1", "SETNX", "1"},
+			{sidecar.DialectNone, "nil", "OK", "SET", "host-7 NX"},
+			{"redispy-float", "0", "1", "SETNX", "2147483649.0"},
+			{"redispy-float", "0", "1", "SETNX", "1"},
+			{"jedis-ms", "nil", "OK", "SET", "1 NX PX 30000"},
+			{sidecar.DialectNone, "nil", "OK", "SET", "1 EX 30 NX"},
+		} {
+			t.Run(strings.Join([]string{stage.String(), c.dialect, c.command, c.args}, " "), func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, stage, "jedis-ms")
+				s := b.sidecar("one", c.dialect, func(o *sidecar.Options) { o.Hold = -1 })
+				args := []any{"lock:s"}
+				for _, word := range strings.Fields(c.args) {
+					args = append(args, word)
+				}
+				holds, wants := b.client(s), b.client(s)
+				says(t, holds, c.taken, c.command, args...)
+				says(t, wants, c.refused, c.command, args...)
+				says(t, holds, "1", "DEL", "lock:s")
+				says(t, wants, c.taken, c.command, args...)
+				says(t, holds, c.refused, c.command, args...)
+			})
+		}
+	}
+}
+
+// A token lock of one service has run out, and a client without a sidecar has the key, with the same text.
+func TestOneTextOfTwoServices(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	says(t, c, "OK", "SET", "lock:s", "1", "NX", "PX", "50")
+	redistest.Await(t, "the end of the lease", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:s") == int64(0) })
+	b.redis.Do("SET", "lock:s", "1", "NX", "PX", "30000")
+	says(t, c, "nil", "SET", "lock:s", "1", "NX", "PX", "30000")
 }
 
 // A service that writes no expiry: its lock is renewed while it is connected, and released in a transaction.

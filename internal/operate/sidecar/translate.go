@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -20,11 +21,15 @@ type translator struct {
 // first says that a command's key is its first word.
 var first = proxy.Keys{First: 1, Last: 1, Step: 1}
 
-// commands are those that can touch a lock. One with a why is refused on a lock's key in stages bridge and modern.
+// anywhere says that each word may be a key.
+var anywhere = proxy.Keys{First: 1, Last: -1, Step: 1}
+
+// commands are those that can touch a lock, or that change the database in which a client is. One with a why is refused on a lock's key in stages bridge and modern.
 var commands = map[string]struct {
 	keys proxy.Keys
 	why  string
 }{
+	"SELECT": {}, "RESET": {},
 	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
 	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
 	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
@@ -33,6 +38,11 @@ var commands = map[string]struct {
 	"INCR": {first, overwrites}, "INCRBY": {first, overwrites}, "INCRBYFLOAT": {first, overwrites}, "DECR": {first, overwrites}, "DECRBY": {first, overwrites},
 	"MSET": {proxy.Keys{First: 1, Last: -1, Step: 2}, overwrites}, "MSETNX": {proxy.Keys{First: 1, Last: -1, Step: 2}, "takes several locks at once; use SETNX for each"},
 	"GETDEL": {first, "deletes what may be another's lock; use DEL"}, "GETEX": {first, "changes what may be another's lock; use GET and EXPIRE"},
+	"BITOP": {proxy.Keys{First: 2, Last: 2, Step: 1}, overwrites}, "BITFIELD": {first, overwrites}, "PFADD": {first, overwrites}, "PFMERGE": {first, overwrites},
+	"SINTERSTORE": {first, overwrites}, "SUNIONSTORE": {first, overwrites}, "SDIFFSTORE": {first, overwrites}, "ZINTERSTORE": {first, overwrites},
+	"ZUNIONSTORE": {first, overwrites}, "ZDIFFSTORE": {first, overwrites}, "ZRANGESTORE": {first, overwrites}, "GEOSEARCHSTORE": {first, overwrites},
+	"SORT": {anywhere, overwrites}, "GEORADIUS": {anywhere, overwrites}, "GEORADIUSBYMEMBER": {anywhere, overwrites}, "MSETEX": {anywhere, overwrites},
+	"MIGRATE": {anywhere, "moves a lock to another server"}, "DELEX": {first, "deletes what may be another's lock; use DEL"}, "DELIFEQ": {first, "compares a lock's token; use DEL"},
 	"PERSIST": {first, "makes a lock without an end"}, "RESTORE": {first, overwrites}, "COPY": {proxy.Keys{First: 1, Last: 2, Step: 1}, overwrites},
 	"RENAME": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "RENAMENX": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "MOVE": {first, "moves a lock to another database"},
 }
@@ -52,10 +62,29 @@ func (t *translator) Commands() map[string]proxy.Keys {
 func (t *translator) Covers(key []byte) bool { return t.sidecar.order.Load().covers(key) }
 
 // Open implements proxy.Rewriter.
-func (t *translator) Open(c *proxy.Client) { t.sidecar.clients.came(c.ID) }
+func (t *translator) Open(c *proxy.Client) {
+	c.Data = &place{}
+	t.sidecar.clients.came(before + c.ID)
+}
 
 // Close implements proxy.Rewriter.
-func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(c.ID) }
+func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(before+c.ID, c.Cut) }
+
+// place is where a client is: in a database.
+type place struct {
+	database int
+	told     bool // that it is another one than the namespace's
+}
+
+// moves follows SELECT and RESET. One that the server refuses, or that a DISCARD takes back, is followed too: the next command
+// on a lock is refused rather than run in a database where it protects nothing.
+func (p *place) moves(args [][]byte) {
+	if len(args) == 1 { // RESET
+		p.database = 0
+	} else if n, err := strconv.Atoi(string(args[1])); err == nil {
+		p.database = n
+	}
+}
 
 // Rewrite implements proxy.Rewriter.
 func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {
@@ -64,6 +93,11 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	wall := s.opts.Clock()
 	now := protocol.InstantOf(wall)
 	name := strings.ToUpper(string(args[0]))
+	here := c.Data.(*place)
+	if name == "SELECT" || name == "RESET" {
+		here.moves(args)
+		return proxy.Pass, out
+	}
 	refuse := func(why string) (proxy.Verdict, []byte) {
 		if rules.Legacy && o.ready && at.Before(o.until) {
 			return proxy.Pass, out
@@ -73,6 +107,14 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		return proxy.Refuse, append(out, "ERR lockmigrate sidecar: "+name+" "+why...)
 	}
 	if why := commands[name].why; why != "" {
+		return refuse(why)
+	}
+	if here.database != s.opts.Database && !commands[name].keys.Counted {
+		why := fmt.Sprintf("in database %d; the namespace's locks are in %d, which --redis names", here.database, s.opts.Database)
+		if !here.told {
+			here.told = true
+			s.opts.Log.Error("a service in another database", "client", c.Addr, "command", name, "key", string(args[1]), "why", why)
+		}
 		return refuse(why)
 	}
 	var command protocol.Command
@@ -102,10 +144,10 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	case strings.Contains(name, "EXPIRE"):
 		ttl, fine := lifetime(name, args, wall)
 		if !fine {
-			if len(args) > 3 {
-				return refuse("with options on a lock's key; leave them out")
+			if len(args) < 3 || !number(args[2]) {
+				return proxy.Pass, out // the server says what is wrong with it
 			}
-			return proxy.Pass, out // the server says what is wrong with it
+			return refuse("with options, or for more than a century, on a lock's key")
 		}
 		command = rules.Expire(now, key, ttl)
 	default:
@@ -177,18 +219,23 @@ func lifetime(name string, args [][]byte, now time.Time) (time.Duration, bool) {
 
 // span reads a number of seconds or milliseconds, from now or since the epoch.
 func span(milli, absolute bool, text []byte, now time.Time) (time.Duration, bool) {
-	n, err := strconv.ParseInt(string(text), 10, 64)
+	n, err := strconv.ParseInt(string(text), 10, 64) // takes all that a server takes
 	unit := time.Second
 	if milli {
 		unit = time.Millisecond
 	}
-	if most := int64(100 * 365 * 24 * time.Hour / unit); err != nil || n > most {
+	if most := int64(protocol.Century / unit); err != nil || n > most {
 		return 0, false
 	}
 	if absolute {
 		return time.UnixMilli(n * int64(unit/time.Millisecond)).Sub(now).Truncate(time.Millisecond), true
 	}
 	return time.Duration(max(n, 0)) * unit, true
+}
+
+func number(text []byte) bool {
+	_, err := strconv.ParseInt(string(text), 10, 64)
+	return err == nil
 }
 
 func lowest(a, b stages.Stage) stages.Stage {

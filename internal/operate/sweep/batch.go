@@ -227,15 +227,15 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 		return fmt.Errorf("write the journal: %w", err)
 	}
 	script, values := scripts.CompareDel, scripts.Values{"key": e.key(), "value": e.value()}
-	switch {
-	case e.Action == Expire && len(e.Fields) > 0:
-		fields := make([]any, len(e.Fields))
-		for i, f := range e.Fields {
-			fields[i] = f
+	if e.Action == Expire {
+		contents := []any{e.value()}
+		if len(e.Fields) > 0 {
+			contents = contents[:0]
+			for _, f := range e.Fields {
+				contents = append(contents, f)
+			}
 		}
-		script, values = scripts.SweepHashExpire, scripts.Values{"key": e.key(), "ttl": e.TTLMS, "fields": fields}
-	case e.Action == Expire:
-		script, values = scripts.SweepExpire, scripts.Values{"key": e.key(), "value": e.value(), "ttl": e.TTLMS}
+		script, values = scripts.SweepExpire, scripts.Values{"key": e.key(), "ttl": e.TTLMS, "contents": contents}
 	}
 	n, err := redis.Int64(b.eval(ctx, script, values))
 	var refused redis.Error

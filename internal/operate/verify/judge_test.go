@@ -267,23 +267,6 @@ func TestSupports(t *testing.T) {
 	assert.Error(t, err)
 }
 
-func TestUncovered(t *testing.T) {
-	for _, c := range []struct {
-		outer, inner []string
-		missing      string
-		some         bool
-	}{
-		{[]string{"a*", "c*"}, []string{"a1", "b1"}, "b1", true},
-		{[]string{"zz", "a*", "b?"}, []string{"a1", "b1", "zz"}, "", false},
-		{[]string{"a*"}, []string{""}, "", true},
-		{nil, []string{"a1"}, "", false}, // no pattern stands for every key
-	} {
-		missing, some := uncovered(c.outer, c.inner)
-		assert.Equal(t, c.some, some, "%q in %q", c.inner, c.outer)
-		assert.Equal(t, c.missing, missing)
-	}
-}
-
 func TestBroken(t *testing.T) {
 	info := func(lines ...string) reading {
 		return readInfo("# Server\r\nrun_id:a\r\nrole:master\r\n# Commandstats\r\n" + strings.Join(lines, "\r\n") + "\r\n")

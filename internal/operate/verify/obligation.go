@@ -104,21 +104,10 @@ func keysAreAll(e *Evidence) (bool, string) {
 	if len(e.Namespace.Patterns) == 0 {
 		return false, "the patterns of namespace " + e.Namespace.Name + " are not known"
 	}
-	if missing, some := uncovered(e.Patterns, e.Namespace.Patterns); some {
+	if missing, some := glob.Uncovered(e.Patterns, e.Namespace.Patterns); some {
 		return false, fmt.Sprintf("the run looked at %s, which leaves out %q of namespace %s", shown, missing, e.Namespace.Name)
 	}
 	return true, shown + ": all of namespace " + e.Namespace.Name
-}
-
-// uncovered returns an inner pattern that lies within no single outer one, and whether there is one. No outer pattern at
-// all stands for every key.
-func uncovered(outer, inner []string) (missing string, some bool) {
-	for _, p := range inner {
-		if len(outer) > 0 && !slices.ContainsFunc(outer, func(q string) bool { return glob.Covers(q, p) }) {
-			return p, true
-		}
-	}
-	return "", false
 }
 
 func mastersAreAll(e *Evidence) (bool, string) {

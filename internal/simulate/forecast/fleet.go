@@ -105,6 +105,7 @@ type fleet struct {
 	groups     []group
 	shared     float64 // keys
 	watched    int     // hours of the day
+	masters    int
 	notKnown   []string
 	incomplete bool // clients are left out
 }
@@ -118,7 +119,10 @@ const (
 
 // fleetOf reads a profile. What it does not say enough about is left out, and named.
 func fleetOf(p profile.Profile) (*fleet, error) {
-	f := &fleet{profile: p}
+	f := &fleet{profile: p, masters: 1}
+	for _, w := range p.Windows {
+		f.masters = max(f.masters, w.Masters)
+	}
 	seconds := p.Seconds()
 	if seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
@@ -340,7 +344,7 @@ func (f *fleet) doubt(format string, args ...any) {
 // memberOf is the client of the simulator that plays a client.
 func memberOf(c profile.Client, number int) (m *session.Member, why string) {
 	m = &session.Member{
-		Name: c.Name, Dialect: protocol.JedisMS, Key: "key", Patience: time.Hour, Release: protocol.JedisMS.Release,
+		Name: fmt.Sprint("client-", number+1), Dialect: protocol.JedisMS, Key: "key", Patience: time.Hour, Release: protocol.JedisMS.Release,
 		Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", number+1),
 		Poll:  millis(cmp.Or(c.Poll.At(0.5), c.PollMS, 100)),
 	}

@@ -18,7 +18,7 @@
 // A double hold needs a hold that outlasts the edge: the lease less what the clocks are apart. Where such holds are rare, waiting
 // for one would take years of simulated time. The forecast then makes runs in which exactly one hold lies beyond the edge, drawn from
 // the law of holds there, and multiplies what follows with the frequency of such holds. Where they are frequent it runs the
-// fleet as it is.
+// fleet as it is. Failovers are rarer still: see overthrown.
 package forecast
 
 import (
@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 )
 
 // Options of a forecast. The zero value means the defaults.
@@ -39,6 +40,8 @@ type Options struct {
 	Draws    int   // of the figures; 0: 100
 	Commands int64 // that the simulator runs for each group and stage; 0: 2 million
 	Today    bool  // only the fleet as it is, without the stages
+	// Failovers are not in the forecast where their Every is 0.
+	Failovers Failovers
 }
 
 // Month is the default span.
@@ -50,6 +53,8 @@ func (o *Options) defaults() error {
 		return fmt.Errorf("forecast: span %v, draws %d, commands %d: none may be negative", o.Span, o.Draws, o.Commands)
 	case o.Span > 0 && o.Span < time.Second || o.Span > 10*365*24*time.Hour:
 		return fmt.Errorf("forecast: span %v: write one second to ten years", o.Span)
+	case o.Failovers.Every < 0 || o.Failovers.Outage < 0 || o.Failovers.Behind < 0:
+		return fmt.Errorf("forecast: failovers every %v, outage %v, behind %v: none may be negative", o.Failovers.Every, o.Failovers.Outage, o.Failovers.Behind)
 	case o.Draws > 0 && o.Draws < 20:
 		return fmt.Errorf("forecast: %d draws give no interval: 20 at least", o.Draws)
 	}
@@ -87,6 +92,8 @@ type Stage struct {
 	Hours        float64 `json:"simulated_hours"` // of one key's time
 	// Conditioned are the families in which holds beyond the edge are rare, so that runs were conditioned on them.
 	Conditioned []string `json:"conditioned,omitempty"`
+	// Failovers is the part of Count that failovers bring, where these were asked for.
+	Failovers *Lost `json:"failovers,omitempty"`
 }
 
 // Forecast is what will come.
@@ -99,6 +106,8 @@ type Forecast struct {
 	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
 	Budgets   []Budget `json:"budgets"`
 	NotKnown  []string `json:"not_known"`
+	// Failovers are those that were asked for.
+	Failovers *Failovers `json:"failovers,omitempty"`
 	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
 }
@@ -116,7 +125,13 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	if unwatched := 24 - f.watched; unwatched > 0 && o.Span > time.Hour {
 		f.doubt("%d hours of the day were not watched, and are taken for like the others", unwatched)
 	}
+	if o.Failovers.Every == 0 {
+		f.doubt("failovers of the servers are not in the numbers: --failover-every says how often they come")
+	}
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
+	if o.Failovers.Every > 0 {
+		out.Failovers = &o.Failovers
+	}
 	var worst []Share
 	for n, s := range stages {
 		if n > 0 && o.Today {
@@ -133,18 +148,45 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	return out, nil
 }
 
+// sums add up what the groups of a stage come to.
+type sums struct {
+	fleet              *fleet
+	means, variances   []float64 // of each draw's count
+	byCause            [blame.Causes]float64
+	byClient, byFamily map[string]float64
+	byHour             map[int]float64
+}
+
+// add takes in so many times what the runs of a group came to.
+func (s *sums) add(g *group, made *outcome, times float64) {
+	for c, x := range made.causes {
+		s.byCause[c] += times * x
+		s.byFamily[g.family] += times * x
+	}
+	for hour := range s.byHour {
+		if len(g.hours) == 0 || slices.Contains(g.hours, hour) {
+			s.byHour[hour] += times * sum(made.causes[:]) / float64(cmp.Or(len(g.hours), s.fleet.watched))
+		}
+	}
+	for c, x := range made.clients {
+		s.byClient[s.fleet.profile.Clients[c].Name] += times * x
+	}
+	s.byClient[theServer] += times * made.causes[blame.Failover]
+}
+
+// theServer is who is to blame for a failover.
+const theServer = "(the server)"
+
 // stage runs all groups and adds up what they came to.
 func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
-	out := Stage{Causes: []Share{}, Clients: []Share{}, Families: []Share{}}
+	out := Stage{}
 	span := o.Span.Seconds()
-	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
+	all := &sums{fleet: f, means: make([]float64, o.Draws), variances: make([]float64, o.Draws), byClient: map[string]float64{}, byFamily: map[string]float64{}, byHour: map[int]float64{}}
 	r := rand.New(rand.NewPCG(o.Seed, number))
-	var byCause [causes]float64
-	byClient, byFamily, byHour := map[string]float64{}, map[string]float64{}, map[int]float64{}
 	if slices.ContainsFunc(groups, func(g group) bool { return len(g.hours) > 0 }) {
 		for hour, seconds := range f.profile.HourSeconds() {
 			if seconds > 0 {
-				byHour[hour] = 0
+				all.byHour[hour] = 0
 			}
 		}
 	}
@@ -152,28 +194,11 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 		g := &groups[i]
 		made := o.try(g, number<<12|uint64(i))
 		keys := g.times * g.share * span
-		for n, rate := range shrunk(made.rates) {
-			switch {
-			case made.events > 0: // the mean of so many events is this uncertain
-				rate *= gamma(made.events+0.5, r) / (made.events + 0.5)
-			case made.each > 0: // none was seen in these runs, which does not say never
-				rate = made.each * gamma(0.5, r)
-			}
-			means[n] += keys * rate
-			variances[n] += keys * rate * made.spread
+		for n, rate := range made.likely(r) {
+			all.means[n] += keys * rate
+			all.variances[n] += keys * rate * made.spread
 		}
-		for c, x := range made.causes {
-			byCause[c] += keys * x
-			byFamily[g.family] += keys * x
-		}
-		for hour := range byHour {
-			if len(g.hours) == 0 || slices.Contains(g.hours, hour) {
-				byHour[hour] += keys * sum(made.causes[:]) / float64(cmp.Or(len(g.hours), f.watched))
-			}
-		}
-		for c, x := range made.clients {
-			byClient[f.profile.Clients[c].Name] += keys * x
-		}
+		all.add(g, &made, keys)
 		for _, a := range g.actors {
 			out.Acquisitions += a.shared * keys
 		}
@@ -182,34 +207,34 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 			out.Conditioned = append(out.Conditioned, g.family)
 		}
 	}
-	out.Count = predict(means, variances, r)
-	for _, x := range byCause {
-		out.Count.Mean += x
+	if o.Failovers.Every > 0 {
+		out.Failovers = o.losses(groups, number, all)
 	}
+	out.Count = predict(all.means, all.variances, r)
+	out.Count.Mean = sum(all.byCause[:])
 	if out.Count.Mean > 0 {
-		out.Times = times(byHour)
+		out.Times = times(all.byHour)
 	}
 	hours := o.Span.Hours()
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
-	for c, x := range byCause {
-		if x > 0 {
-			out.Causes = append(out.Causes, Share{Cause(c).String(), x})
-		}
+	byCause := map[string]float64{}
+	for c, x := range all.byCause {
+		byCause[blame.Cause(c).String()] = x
 	}
-	for name, x := range byClient {
-		if x > 0 {
-			out.Clients = append(out.Clients, Share{name, x})
-		}
-	}
-	for name, x := range byFamily {
-		if x > 0 {
-			out.Families = append(out.Families, Share{name, x})
-		}
-	}
-	for _, list := range [][]Share{out.Causes, out.Clients, out.Families} {
-		slices.SortFunc(list, func(a, b Share) int { return cmp.Or(cmp.Compare(b.Mean, a.Mean), cmp.Compare(a.Name, b.Name)) })
-	}
+	out.Causes, out.Clients, out.Families = ranked(byCause), ranked(all.byClient), ranked(all.byFamily)
 	return out
+}
+
+// ranked are the shares above 0, the largest first.
+func ranked(of map[string]float64) []Share {
+	all := []Share{}
+	for name, x := range of {
+		if x > 0 {
+			all = append(all, Share{name, x})
+		}
+	}
+	slices.SortFunc(all, func(a, b Share) int { return cmp.Or(cmp.Compare(b.Mean, a.Mean), cmp.Compare(a.Name, b.Name)) })
+	return all
 }
 
 func sum(all []float64) (total float64) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -32,15 +33,16 @@ func TestForecastByHour(t *testing.T) {
 		}
 		hours := map[bool]float64{true: 10, false: 300}[busy]
 		d := g.draw(rand.New(rand.NewPCG(3, 3)), 0)
-		j := newJudge(d)
+		playing := d.fleet(-1, time.Duration(hours*float64(time.Hour)))
+		j := blame.New(playing)
 		w := &sim.World{Trace: func(r *sim.Record) {
-			j.sees(r)
+			j.See(r)
 			if r.Kind == sim.Enters {
 				turns[r.Client]++
 			}
 		}}
-		w.Run(d.fleet(-1, time.Duration(hours*float64(time.Hour))), 1)
-		found[busy] = float64(j.found.count) / hours
+		w.Run(playing, 1)
+		found[busy] = float64(j.N) / hours
 		for _, n := range turns {
 			perHour[busy] = append(perHour[busy], n/hours)
 		}

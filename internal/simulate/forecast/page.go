@@ -14,9 +14,8 @@ var layout string
 
 // WritePage writes the forecast as one HTML page that loads nothing from a network. From is the profile's name.
 func (f *Forecast) WritePage(w io.Writer, from string) error {
-	t, err := template.New("forecast").Funcs(template.FuncMap{
+	t, err := page.Report(layout, template.FuncMap{
 		"number": Number, "hours": Hours, "margin": Margin,
-		"percent": func(part, whole float64) int { return int(math.Round(100 * part / max(whole, 1e-300))) },
 		// The bars of the intervals have one scale, by the logarithm: stages differ by orders of magnitude.
 		"along": func(x float64) float64 {
 			most := 1.0
@@ -26,14 +25,7 @@ func (f *Forecast) WritePage(w io.Writer, from string) error {
 			return math.Round(1000*math.Log1p(x)/math.Log1p(most)) / 10
 		},
 		"minus": func(a, b float64) float64 { return math.Round(10*(a-b)) / 10 },
-		"top":   func(all []Share) []Share { return all[:min(len(all), 20)] },
-		"class": func(name string) string {
-			if name == "bridge, half" {
-				name = "bridge"
-			}
-			return name
-		},
-	}).Parse(layout)
+	})
 	if err != nil {
 		return err
 	}
@@ -41,5 +33,25 @@ func (f *Forecast) WritePage(w io.Writer, from string) error {
 		*Forecast
 		From  string
 		Style template.CSS
-	}{f, from, page.Style()})
+		Parts []page.Shares
+	}{f, from, page.ReportStyle(), f.Stages[0].parts()})
+}
+
+// parts are the tables of who and what.
+func (s *Stage) parts() (all []page.Shares) {
+	for _, of := range []struct {
+		page.Shares
+		shares []Share
+	}{
+		{page.Shares{Head: "By cause", Of: "cause"}, s.Causes},
+		{page.Shares{Head: "By client: whose clock, hold time or late delete it is", Of: "client", Mono: true}, s.Clients},
+		{page.Shares{Head: "By keys", Of: "keys", Mono: true}, s.Families},
+		{page.Shares{Head: "By hour of the day", Of: "hours"}, s.Times},
+	} {
+		for _, x := range of.shares {
+			of.Add(x.Name, Number(x.Mean), x.Mean, s.Count.Mean)
+		}
+		all = append(all, of.Shares)
+	}
+	return all
 }

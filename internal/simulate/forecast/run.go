@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -19,14 +20,14 @@ type rate struct {
 
 // outcome is what the runs of one group came to.
 type outcome struct {
-	group  *group
 	rates  []rate  // one for each draw
 	spread float64 // variance of the count over its mean: double holds come in chains
-	// causes and clients are double holds a second on one key, on the average of the draws.
-	causes  [causes]float64
+	// causes, told and clients are double holds a second on one key, on the average of the draws.
+	causes  [blame.Causes]float64
+	told    float64
 	clients map[int]float64 // by number in the profile
 	// events is how many independent double holds were seen in all runs: few leave the mean itself uncertain. One event would have
-	// counted each double holds a second. Both are 0 where only members with tokens share the keys: they exclude each other.
+	// counted each double holds a second. Both are 0 where nothing can happen.
 	events, each float64
 	// rare: the draws were conditioned on a hold that outlasts its edge.
 	rare bool
@@ -44,7 +45,7 @@ const rareShare = 0.02
 
 // try runs a group for all draws.
 func (o *Options) try(g *group, number uint64) outcome {
-	out := outcome{group: g, rates: make([]rate, o.Draws), clients: map[int]float64{}}
+	out := outcome{rare: true}
 	generator := func(draw, n int) *rand.Rand {
 		return rand.New(rand.NewPCG(o.Seed, number<<40|uint64(draw)<<8|uint64(n)))
 	}
@@ -65,81 +66,47 @@ func (o *Options) try(g *group, number uint64) outcome {
 			old++
 		}
 	}
-	out.rare = near < rareShare && old > 0
+	if near < rareShare && old > 0 {
+		out.gather(g, parallel(o.Draws, func(w *sim.World, n int) oneDraw {
+			return conditioned(episodes, generator(n, 2), func(r *rand.Rand) []weighed { return o.riskyHold(w, g, r) })
+		}), episodes)
+		return out
+	}
+	out.rare = false
 	parts := 1
 	if slices.ContainsFunc(g.actors, func(a actor) bool { return a.drift != 0 }) {
 		parts = partsOfSpan
 	}
 	length := o.length(g, generator(0, 1), parts)
-
-	type one struct {
-		rate
-		found  []weighed
-		counts []float64
-		runs   time.Duration
-	}
-	all := make([]one, o.Draws)
-	parallel(o.Draws, func(w *sim.World, n int) {
+	all := parallel(o.Draws, func(w *sim.World, n int) (one oneDraw) {
 		r := generator(n, 2)
-		if out.rare {
-			all[n].rate, all[n].found, all[n].counts, all[n].runs = o.conditioned(w, g, r)
-			return
-		}
-		all[n].counts = make([]float64, blocks)
+		one.counts = make([]float64, blocks)
 		for part := range parts {
 			// The parts lie evenly over the span, so that drifts are as they will be.
 			after := time.Duration((float64(part) + r.Float64()) / float64(parts) * float64(o.Span))
 			for b := range blocks {
 				d := g.draw(generator(n, 3), after)
-				found, result := d.play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
-				all[n].found = append(all[n].found, weighed{found, 1 / (blocks * length.Seconds())})
-				all[n].counts[b] += float64(found.count)
-				all[n].runs += result.Simulated
+				found, result := play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
+				one.found = append(one.found, weighed{found, 1 / (blocks * length.Seconds()), result.Simulated, result.Ops})
+				one.counts[b] += float64(found.N)
 			}
 		}
+		return one
 	})
-
-	mean, chance, sum, squares := 0.0, 0.0, 0.0, 0.0
+	out.gather(g, all, blocks)
+	mean, chance := 0.0, 0.0
 	for n := range all {
-		out.runs += all[n].runs
-		for _, f := range all[n].found {
-			for c := range f.causes {
-				out.causes[c] += f.causes[c] * f.weight / float64(o.Draws)
-			}
-			for i, x := range f.clients {
-				out.clients[g.actors[i].client] += x * f.weight / float64(o.Draws)
-			}
-			x := f.weight * float64(f.count)
-			sum, squares = sum+x, squares+x*x
-			out.each += f.weight
-		}
-		out.rates[n] = all[n].rate
-		if out.rare {
-			for _, c := range all[n].counts { // clusters: the mean of the squares over the mean
-				mean, chance = mean+c, chance+c*c
-			}
-			continue
-		}
 		a, b := all[n].counts[0], all[n].counts[1]
 		mean += (a + b) / 2
 		chance += (a - b) * (a - b) / 2
 		out.rates[n].perSecond = (a + b) / (blocks * length.Seconds())
 	}
-	out.spread = 1
+	out.spread, out.events, out.each = 1, 0, 0
 	if mean > 0 {
 		out.spread = max(chance/mean, 1)
 	}
-	switch {
-	case old == 0:
-		out.each = 0
-	case out.rare:
-		out.each /= float64(o.Draws) * episodes * float64(o.Draws)
-		if squares > 0 {
-			out.events = sum * sum / squares
-		}
-	default:
-		out.each = 1 / (blocks * length.Seconds() * float64(o.Draws))
-		out.events = 2 * mean / out.spread
+	if old > 0 {
+		out.events, out.each = 2*mean/out.spread, 1/(blocks*length.Seconds()*float64(o.Draws))
 		for n := range out.rates {
 			out.rates[n].noise = chance / float64(o.Draws) / blocks / (length.Seconds() * length.Seconds())
 		}
@@ -147,38 +114,111 @@ func (o *Options) try(g *group, number uint64) outcome {
 	return out
 }
 
+// oneDraw is what the runs of one draw came to.
+type oneDraw struct {
+	rate
+	found  []weighed
+	counts []float64
+}
+
+// gather adds up what the runs of all draws came to, each of which made so many episodes. The weights of a draw's runs make a rate.
+func (out *outcome) gather(g *group, all []oneDraw, times int) {
+	out.rates, out.clients = make([]rate, len(all)), map[int]float64{}
+	mean, chance, sum, squares := 0.0, 0.0, 0.0, 0.0
+	for n := range all {
+		for _, f := range all[n].found {
+			weight := f.weight / float64(len(all))
+			for c := range f.Causes {
+				out.causes[c] += float64(f.Causes[c]) * weight
+				out.told += float64(f.Told[c]) * weight
+			}
+			for i, x := range f.Clients {
+				out.clients[g.actors[i].client] += float64(x) * weight
+			}
+			x := f.weight * float64(f.N)
+			sum, squares = sum+x, squares+x*x
+			out.each += weight
+			out.runs += f.runs
+		}
+		out.rates[n] = all[n].rate
+		for _, c := range all[n].counts { // clusters: the mean of the squares over the mean
+			mean, chance = mean+c, chance+c*c
+		}
+	}
+	out.spread = 1
+	if mean > 0 {
+		out.spread = max(chance/mean, 1)
+	}
+	if out.each /= float64(times * len(all)); squares > 0 {
+		out.events = sum * sum / squares
+	}
+}
+
+// likely are the rates of the draws, as uncertain as the events that were seen leave them.
+func (out *outcome) likely(r *rand.Rand) []float64 {
+	rates := shrunk(out.rates)
+	for n := range rates {
+		switch {
+		case out.events > 0: // the mean of so many events is this uncertain
+			rates[n] *= gamma(out.events+0.5, r) / (out.events + 0.5)
+		case out.each > 0: // none was seen in these runs, which does not say never
+			rates[n] = out.each * gamma(0.5, r)
+		}
+	}
+	return rates
+}
+
 // weighed is what a run found, and how much it counts in double holds a second.
 type weighed struct {
-	blame
+	blame.Count
 	weight float64
+	runs   time.Duration
+	ops    int64
 }
 
 // episodes is how many runs with one risky hold are made for each member and draw.
 const episodes = 6
 
-// conditioned makes runs in which one hold outlasts its edge. The rate is how often that happens, times what follows from it.
-func (o *Options) conditioned(w *sim.World, g *group, r *rand.Rand) (at rate, all []weighed, counts []float64, runs time.Duration) {
-	for range episodes {
-		d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)))
-		for i := range d.members {
-			m := &d.members[i]
-			often := m.perSecond * d.risky(i)
-			if often == 0 {
-				continue
-			}
-			longest := time.Duration(0)
-			for j := range d.members {
-				longest = max(longest, millis(d.members[j].hold.at(1e-3)), millis(d.members[j].lease), millis(1000/d.members[j].perSecond/4))
-			}
-			found, result := d.play(w, d.fleet(i, 3*longest+4*millis(m.lease)+3*millis(m.hold.above(d.edge(i)).Max().Seconds()*1000)), r.Uint64())
-			at.perSecond += often * float64(found.count) / episodes
-			at.noise += often * often * float64(found.count*found.count) / episodes / episodes
-			all = append(all, weighed{found, often / episodes})
-			counts = append(counts, float64(found.count))
-			runs += result.Simulated
+// conditioned makes episodes of runs, each with one event that is rare. The weight of a run is how often its event happens.
+func conditioned(times int, r *rand.Rand, episode func(*rand.Rand) []weighed) (one oneDraw) {
+	for range times {
+		for _, f := range episode(r) {
+			f.weight /= float64(times)
+			x := f.weight * float64(f.N)
+			one.perSecond += x
+			one.noise += x * x
+			one.found = append(one.found, f)
+			one.counts = append(one.counts, float64(f.N))
 		}
 	}
-	return at, all, counts, runs
+	return one
+}
+
+// riskyHold makes a run for each member, in which one hold of it outlasts its edge.
+func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand) (all []weighed) {
+	d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)))
+	for i := range d.members {
+		m := &d.members[i]
+		often := m.perSecond * d.risky(i)
+		if often == 0 {
+			continue
+		}
+		longest := time.Duration(0)
+		for j := range d.members {
+			longest = max(longest, millis(d.members[j].hold.at(1e-3)), millis(d.members[j].lease), millis(1000/d.members[j].perSecond/4))
+		}
+		found, result := play(w, d.fleet(i, 3*longest+4*millis(m.lease)+3*millis(m.hold.above(d.edge(i)).Max().Seconds()*1000)), r.Uint64())
+		all = append(all, weighed{found, often, result.Simulated, result.Ops})
+	}
+	return all
+}
+
+// play runs a fleet once.
+func play(w *sim.World, f *sim.Fleet, seed uint64) (blame.Count, sim.Result) {
+	j := blame.New(f)
+	w.Trace = j.See
+	result := w.Run(f, seed)
+	return j.Count, result
 }
 
 // length is how long the parts of a block run together, so that all draws take about Commands commands. Each is long beside a chain
@@ -189,21 +229,22 @@ func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 		least = max(least, 20*a.member.Lease)
 	}
 	d := g.draw(r, 0)
-	_, result := d.play(new(sim.World), d.fleet(-1, least), 1)
+	_, result := play(new(sim.World), d.fleet(-1, least), 1)
 	perSecond := max(float64(result.Ops)/least.Seconds(), 1e-3)
 	seconds := float64(o.Commands) / perSecond / float64(o.Draws) / blocks
 	return min(max(time.Duration(seconds*float64(time.Second)), time.Duration(parts)*least), 1000*time.Hour)
 }
 
 // parallel runs f for each number below n, on all processors. Each result is a function of its number.
-func parallel(n int, f func(w *sim.World, i int)) {
+func parallel(n int, f func(w *sim.World, i int) oneDraw) []oneDraw {
+	results := make([]oneDraw, n)
 	var all sync.WaitGroup
 	next := make(chan int)
 	for range min(runtime.GOMAXPROCS(0), n) {
 		all.Go(func() {
 			w := new(sim.World)
 			for i := range next {
-				f(w, i)
+				results[i] = f(w, i)
 			}
 		})
 	}
@@ -212,4 +253,5 @@ func parallel(n int, f func(w *sim.World, i int)) {
 	}
 	close(next)
 	all.Wait()
+	return results
 }

@@ -108,17 +108,17 @@ func forecast(fleet *sim.Fleet, o Options, costs Costs) (*Report, error) {
 		o.Limits.Connections = 10_000
 	}
 	r := &Report{Costs: costs, Limits: o.Limits, Masters: max(fleet.Masters, 1)}
-	for _, k := range stages {
-		made, ok := k.of(fleet)
-		if !ok {
-			return nil, ErrNoClients
-		}
-		s := Stage{Name: k.name, What: k.what}
+	all := Compositions(fleet)
+	if len(all) == 1 {
+		return nil, ErrNoClients
+	}
+	for _, k := range all {
+		s := Stage{Name: k.Name, What: k.What}
 		for _, factor := range o.Factors {
 			if o.Progress != nil {
-				o.Progress(k.name, factor)
+				o.Progress(k.Name, factor)
 			}
-			s.Rows = append(s.Rows, r.row(made, factor, &o))
+			s.Rows = append(s.Rows, r.row(k.Fleet, factor, &o))
 		}
 		s.first(&o.Limits)
 		r.Stages = append(r.Stages, s)

@@ -23,21 +23,31 @@ var stages = []kind{
 	{"sidecar", "the old clients as they are, behind sidecars in stage bridge", toSidecar, 1},
 }
 
-// of makes the fleet; ok is false if it has no old client.
-func (k kind) of(fleet *sim.Fleet) (made *sim.Fleet, ok bool) {
-	f := *fleet
-	f.Clients = slices.Clone(fleet.Clients)
-	n := 0
-	for i := range f.Clients {
-		if c := &f.Clients[i]; c.Scheme == session.Legacy {
-			ok = true
-			if n%k.every == 0 {
-				k.becomes(c)
+// Composition is a fleet as one stage of its migration makes it.
+type Composition struct {
+	Name, What string
+	Fleet      *sim.Fleet
+}
+
+// Compositions are a fleet at each stage, as it is first. One without old clients has no other.
+func Compositions(fleet *sim.Fleet) (all []Composition) {
+	for _, k := range stages {
+		f := *fleet
+		f.Clients = slices.Clone(fleet.Clients)
+		n := 0
+		for i := range f.Clients {
+			if c := &f.Clients[i]; c.Scheme == session.Legacy {
+				if n%k.every == 0 {
+					k.becomes(c)
+				}
+				n++
 			}
-			n++
+		}
+		if all = append(all, Composition{k.name, k.what, &f}); n == 0 {
+			break
 		}
 	}
-	return &f, ok
+	return all
 }
 
 // What package compat does without other options: see compat.Options.

@@ -240,7 +240,7 @@ func bridgeDrop(c *call) protocol.Reply {
 	}
 	if mine {
 		if onKey && cmd.Breath >= time.Millisecond {
-			c.expire(cmd.Guard, cmd.Breath)
+			c.write(cmd.Guard, "breath", cmd.Breath.Milliseconds()) // not ours: see the script
 		} else {
 			c.remove(cmd.Guard)
 		}

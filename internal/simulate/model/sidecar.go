@@ -29,6 +29,11 @@ func (s *sidecar) held() string {
 	return s.token
 }
 
+// past is the function of sidecar_shared.lua.
+func (c *call) past(s *sidecar) bool {
+	return s.token == "=" && s.until != 0 && s.until < int64(c.command.Sidecar.Now)/1e6 && c.pttl(c.command.Key) >= 0
+}
+
 // remembered reads the record of the command's sidecar.
 func (c *call) remembered() sidecar {
 	s := sidecar{token: "-", place: "-"}
@@ -313,7 +318,7 @@ func sidecarDel(c *call) protocol.Reply {
 	owner, guarded := c.text(cmd.Guard)
 	handed := false
 	switch {
-	case mine != "" && seen.Kind == protocol.Text && seen.Text == mine:
+	case mine != "" && seen.Kind == protocol.Text && seen.Text == mine && !c.past(&s):
 		freed = 1
 		// What follows is a release as of a bridge holder's.
 		drop := *cmd
@@ -355,7 +360,7 @@ func sidecarDel(c *call) protocol.Reply {
 func sidecarExpire(c *call) protocol.Reply {
 	cmd := c.command
 	s := c.remembered()
-	if mine := s.held(); mine == "" || !c.holds(cmd.Key, mine) || c.late() {
+	if mine := s.held(); mine == "" || !c.holds(cmd.Key, mine) || c.past(&s) || c.late() {
 		return integer(0)
 	}
 	s.until = int64(cmd.Sidecar.Until) / 1e6
@@ -382,6 +387,9 @@ func sidecarKeep(c *call) protocol.Reply {
 	case mine == "" || !stands && (!owns || s.token == "="):
 		return integers(protocol.KeepNothing, int64(len(s.owed)), 0)
 	case s.token == "=":
+		if ttl := cmd.TTL.Milliseconds(); s.until == 0 && ttl > 0 {
+			c.prolong(&s, ttl)
+		}
 		return integers(protocol.KeepOld, int64(len(s.owed)), 0)
 	}
 	left := c.pttl(cmd.Key)

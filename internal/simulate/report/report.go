@@ -62,10 +62,10 @@ var behaviour string
 
 // Write writes the file.
 func (r *Report) Write(w io.Writer) error {
-	t, err := template.New("report").Funcs(template.FuncMap{
+	t, err := looks.Report(page, template.FuncMap{
 		"seconds": func(d time.Duration) string { return d.Round(time.Second).String() },
 		"time":    func(d time.Duration) string { return fmt.Sprintf("%.3f s", d.Seconds()) },
-	}).Parse(page)
+	})
 	if err != nil {
 		return err
 	}

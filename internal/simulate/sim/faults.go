@@ -86,6 +86,7 @@ func (w *World) crash(m *member, restart time.Duration) {
 }
 
 func (w *World) strikeServer(f *Fault) {
+	w.referee.looks(w)
 	switch f.Kind {
 	case StepClock:
 		w.clock.Step(w.now, f.By)

@@ -12,6 +12,8 @@ type Parallel struct {
 	Workers int
 	// Overlap, if set, is called when a client comes in while another is inside, never twice at once.
 	Overlap func(came, inside int)
+	// Watch, if set, returns the Trace of the run of one master. It is called, and so are the traces, from all workers at once.
+	Watch func(seed uint64, master int) func(*Record)
 }
 
 // Played is what some seeds of a fleet came to. It is the same for any number of workers.
@@ -60,6 +62,9 @@ func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Played {
 					return
 				}
 				s := seed + uint64(n/masters)
+				if p.Watch != nil {
+					w.Trace = p.Watch(s, n%masters)
+				}
 				r := w.runMaster(fleet, s, n%masters)
 				hashes[n] = r.Hash
 				one.Lock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
@@ -135,6 +136,7 @@ type view struct {
 	silent   bool             // the last reply did not come
 	blocked  bool             // this turn has met a ghost
 	late     bool             // this turn has met a lease that is over but looks alive
+	stands   string           // what was on the key, if it was its own, when a fault of the server came
 	ghostAt  protocol.Instant
 }
 
@@ -190,7 +192,7 @@ func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
 		switch {
 		case !m.session.Holds():
 			r.tally.Displaced++
-			r.leaves(w, m)
+			r.leaves(w, m, true)
 		case verdict == protocol.Renewed, verdict == protocol.Repaired:
 			m.view.leaseEnd = w.leaseEnd(m)
 		}
@@ -208,8 +210,8 @@ func (r *referee) enters(w *World, m *member) {
 	if v.ghostAt != 0 {
 		r.tally.Blocked += w.now.Sub(v.ghostAt)
 	}
-	w.note(Record{Kind: Enters, Client: m.number, Lease: v.leaseEnd})
 	room := &w.rooms[m.room]
+	w.note(Record{Kind: Enters, Client: m.number, Lease: v.leaseEnd, Key: model.Entry{Key: room.key}})
 	if f := m.session.Fence; f != 0 {
 		if f <= room.lastFence {
 			r.hazard(w, FenceDisorder, int(m.number), -1)
@@ -245,12 +247,13 @@ func (w *World) leaseEnd(m *member) protocol.Instant {
 	return w.now.Add(m.session.LeaseEnd().Sub(now.Mono))
 }
 
-func (r *referee) leaves(w *World, m *member) {
+// leaves sees a client go, because its work is done, or because it was told of its loss.
+func (r *referee) leaves(w *World, m *member, told bool) {
 	if !m.view.inside {
 		return
 	}
 	m.view.inside = false
-	w.note(Record{Kind: Leaves, Client: m.number})
+	w.note(Record{Kind: Leaves, Client: m.number, Told: told})
 	r.overran(w, m)
 	r.out(w, m)
 }
@@ -303,14 +306,33 @@ func (r *referee) strikes(w *World, f *Fault) {
 	}
 }
 
+// looks notes whose value is on the key, before a fault of the server. A sidecar writes another value than its client asks for, and a
+// lock that was handed over was written by another client.
+func (r *referee) looks(w *World) {
+	r.holders(w, func(m *member, e *model.Entry) {
+		m.view.stands = ""
+		if e.Value == m.session.Value || w.author(e.Writer) == m {
+			m.view.stands = e.Value
+		}
+	})
+}
+
 // lost counts the holders whose value a fault of the server took away.
 func (r *referee) lost(w *World) {
+	r.holders(w, func(m *member, e *model.Entry) {
+		if m.view.stands != "" && m.view.stands != e.Value {
+			r.hazard(w, LostUpdate, int(m.number), -1)
+		}
+	})
+}
+
+// holders shows for each client inside what is on its key; an empty entry is nothing.
+func (r *referee) holders(w *World, show func(m *member, e *model.Entry)) {
+	now := w.clock.Read(w.now).Wall
 	for i := range w.rooms {
 		for _, n := range w.rooms[i].inside {
-			m := &w.members[n]
-			if e, ok := w.rooms[i].store.Look(w.clock.Read(w.now).Wall, w.rooms[i].key); !ok || e.Value != m.session.Value {
-				r.hazard(w, LostUpdate, int(n), -1)
-			}
+			e, _ := w.rooms[i].store.Look(now, w.rooms[i].key)
+			show(&w.members[n], &e)
 		}
 	}
 }

@@ -38,10 +38,11 @@ type Record struct {
 	Command protocol.Command
 	Reply   protocol.Reply
 	Sent    protocol.Instant // Executes: when the command was sent
-	Key     model.Entry      // Executes: what the key holds afterwards
+	Key     model.Entry      // Executes: what the key holds afterwards; Enters: the key's name alone
 	Exists  bool
 	Error   time.Duration    // how far the client's wall clock is ahead
 	Lease   protocol.Instant // Enters: the true time at which the lease is over
+	Told    bool             // Leaves: it heard that it has lost the lock, or its time was up
 	Fault   *Fault
 }
 

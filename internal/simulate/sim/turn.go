@@ -180,7 +180,7 @@ func (w *World) finishWork(m *member) {
 		w.after(m, m.workEnds.Sub(w.now), workEnds)
 		return
 	}
-	w.referee.leaves(w, m)
+	w.referee.leaves(w, m, false)
 	if m.session.Phase == session.Renewing {
 		m.workOver = true
 		return
@@ -198,7 +198,7 @@ func (w *World) doubt(m *member) {
 			w.after(m, max(m.clock.Lasting(left), 1), beliefEnds)
 		}
 	default:
-		w.referee.leaves(w, m)
+		w.referee.leaves(w, m, true)
 		if m.session.Phase == session.Renewing {
 			m.workOver = true
 			return

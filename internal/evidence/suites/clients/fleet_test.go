@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -218,10 +218,10 @@ func TestGoWaits(t *testing.T) {
 			_, err = locker.TryAcquire(t.Context(), c.key)
 			h.Kill()
 			if c.lease == 0 {
-				assert.ErrorIs(t, err, compat.ErrForeignFormat, "nothing will ever free it, and that is said")
+				assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "nothing will ever free it, and that is said")
 				return
 			}
-			assert.ErrorIs(t, err, compat.ErrNotAcquired)
+			assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 			began := time.Now()
 			lock, err := locker.Acquire(t.Context(), c.key)
 			require.NoError(t, err)

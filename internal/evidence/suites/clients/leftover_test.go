@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -41,7 +41,7 @@ func TestLosersLeaveNothingForEver(t *testing.T) {
 // TestBreath: after a release the guard keeps bridge clients off for a moment, where an old client may take the key for expired.
 func TestBreath(t *testing.T) {
 	for dialect, wanted := range map[string]string{
-		"redispy-float": "PEXPIRE 5", "redis-objects": "PEXPIRE 5", "sec-pid-thread": "PEXPIRE 5",
+		"redispy-float": "SET breath PX 5", "redis-objects": "SET breath PX 5", "sec-pid-thread": "SET breath PX 5",
 		"jedis-ms": "DEL", "jedis-uuid": "DEL", "redis-doc": "DEL", "jboot": "DEL",
 	} {
 		t.Run(dialect, func(t *testing.T) {
@@ -83,15 +83,15 @@ func TestLeftover(t *testing.T) {
 			locker, err := newCompat(s.Pool(), "bridge", c.dialect, 30*time.Second)
 			require.NoError(t, err)
 			defer locker.Close()
-			for name, before := range map[string]func(*compat.Lock) error{
-				"at its release":  func(*compat.Lock) error { return nil },
-				"after a renewal": func(l *compat.Lock) error { return l.Renew(t.Context()) },
+			for name, before := range map[string]func(lockmigrate.Lock) error{
+				"at its release":  func(lockmigrate.Lock) error { return nil },
+				"after a renewal": func(l lockmigrate.Lock) error { return l.Renew(t.Context()) },
 			} {
 				lock, err := locker.Acquire(t.Context(), "lock.order.1")
 				require.NoError(t, err, name)
 				s.Do("GETSET", "lock.order.1", c.value) // a loser
 				_ = before(lock)
-				assert.ErrorIs(t, lock.Release(t.Context()), compat.ErrLost, name)
+				assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost, name)
 				assert.Equal(t, c.gone, s.Do("EXISTS", "lock.order.1").(int64) == 0, name)
 				s.Do("DEL", "lock.order.1")
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -51,7 +52,7 @@ func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*com
 	}
 	var err error
 	if stage == "modern" {
-		if o.Namespace, err = redistest.InStage(pool, compat.Modern, dialect, lease); err != nil {
+		if o.Namespace, err = redistest.InStage(pool, lockmigrate.StageModern, dialect, lease); err != nil {
 			return nil, err
 		}
 	} else if dialect != "" {

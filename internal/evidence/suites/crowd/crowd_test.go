@@ -27,7 +27,7 @@ import (
 const key = "lock.orders"
 
 // acquire is a Locker's Acquire, whatever kind it is.
-type acquire func(ctx context.Context) (lockmigrate.Held, error)
+type acquire func(ctx context.Context) (lockmigrate.Lock, error)
 
 var kinds = map[string]func(pool lockmigrate.Pool) (acquire, func()){
 	"modern": func(pool lockmigrate.Pool) (acquire, func()) {
@@ -35,14 +35,14 @@ var kinds = map[string]func(pool lockmigrate.Pool) (acquire, func()){
 		if err != nil {
 			panic(err)
 		}
-		return func(ctx context.Context) (lockmigrate.Held, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
+		return func(ctx context.Context) (lockmigrate.Lock, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
 	},
 	"compat": func(pool lockmigrate.Pool) (acquire, func()) {
 		l, err := compat.New(pool, compat.Options{})
 		if err != nil {
 			panic(err)
 		}
-		return func(ctx context.Context) (lockmigrate.Held, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
+		return func(ctx context.Context) (lockmigrate.Lock, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
 	},
 }
 

@@ -56,7 +56,8 @@ func manifests(t *testing.T) (files []string) {
 }
 
 // schema is what a document must look like; at names a definition in it. The schemas are Kubernetes 1.29's, the oldest version that
-// sidecar.yaml works on, less what no manifest here uses, and the one of compose-go 2.16.2; both without descriptions.
+// sidecar.yaml works on, less what no manifest here uses; the one of compose-go 2.16.2; and the types of Grafana 13.2.3's dashboards. All
+// are without descriptions.
 func schema(t *testing.T, file, at string) *jsonschema.Schema {
 	t.Helper()
 	compiled, err := jsonschema.NewCompiler().Compile(filepath.Join("testdata", file) + at)
@@ -94,11 +95,24 @@ func TestManifests(t *testing.T) {
 	for _, file := range []string{".goreleaser.yaml", ".github/workflows/ci.yml", ".github/workflows/release.yml"} {
 		assert.NotEmpty(t, documents(t, file), file) // make check runs actionlint; docs/deploy.md says who checked the rest
 	}
-	assert.True(t, json.Valid([]byte(read(t, "deploy/grafana/dashboard.json"))))
 	image := regexp.MustCompile(`FROM golang:([0-9.]+) AS`).FindStringSubmatch(read(t, "deploy/Dockerfile"))
 	module := regexp.MustCompile(`(?m)^go ([0-9]+\.[0-9]+)`).FindStringSubmatch(read(t, "go.mod"))
 	require.NotNil(t, image)
 	assert.Equal(t, module[1], image[1], "the image is built with the Go version of go.mod")
+}
+
+// TestDashboard holds the dashboard against what Grafana knows. A field that it does not know is an error: Grafana would drop it.
+func TestDashboard(t *testing.T) {
+	s := schema(t, "grafana.schema.json", "")
+	var dashboard map[string]any
+	require.NoError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/dashboard.json")), &dashboard))
+	assert.NoError(t, fits(t, s, dashboard))
+	panel := dashboard["panels"].([]any)[0].(map[string]any)
+	panel["gridPoss"] = nil
+	assert.Error(t, fits(t, s, dashboard), "a field that nobody knows")
+	delete(panel, "gridPoss")
+	delete(panel["gridPos"].(map[string]any), "w")
+	assert.Error(t, fits(t, s, dashboard), "a panel without a width")
 }
 
 // promtool runs it in a folder.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
@@ -24,7 +25,7 @@ func locker(t *testing.T, s *redistest.Server, o compat.Options) *compat.Locker 
 }
 
 // inStage returns a namespace in a stage.
-func inStage(t *testing.T, s *redistest.Server, stage compat.Stage) string {
+func inStage(t *testing.T, s *redistest.Server, stage lockmigrate.Stage) string {
 	t.Helper()
 	name, err := redistest.InStage(s.Pool(), stage, "", 10*time.Second)
 	if err != nil {
@@ -33,7 +34,7 @@ func inStage(t *testing.T, s *redistest.Server, stage compat.Stage) string {
 	return name
 }
 
-func hold(t *testing.T, l *compat.Locker, key string) *compat.Lock {
+func hold(t *testing.T, l *compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(t.Context(), key)
 	if err != nil {
@@ -53,7 +54,7 @@ func TestJavaClockAhead(t *testing.T) {
 		"article, clock hook":     holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
 	}
 	bridge := locker(t, server, compat.Options{TTL: 2 * time.Second})
-	old := locker(t, server, compat.Options{Namespace: inStage(t, server, compat.Legacy), Lease: time.Minute})
+	old := locker(t, server, compat.Options{Namespace: inStage(t, server, lockmigrate.StageLegacy), Lease: time.Minute})
 	for name, java := range skewed {
 		key := "lock.bridge." + java.Kind.Name
 		lock := hold(t, bridge, key)
@@ -110,7 +111,7 @@ func TestJavaClockBehind(t *testing.T) {
 			t.Fatalf("%+v", e)
 		}
 		careful := locker(t, server, compat.Options{ClockLag: behind + time.Second, TTL: time.Second})
-		if _, err := careful.TryAcquire(t.Context(), key); !errors.Is(err, compat.ErrNotAcquired) {
+		if _, err := careful.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("%s: a bridge client with a ClockLag that covers the lag: %v", java, err)
 		}
 		careless := locker(t, server, compat.Options{ClockLag: time.Second, TTL: time.Second})

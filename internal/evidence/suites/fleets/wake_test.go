@@ -33,7 +33,7 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			t.Fatalf("%+v", e)
 		}
 		type result struct {
-			lock *compat.Lock
+			lock lockmigrate.Lock
 			err  error
 			at   time.Time
 		}

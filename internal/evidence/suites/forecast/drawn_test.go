@@ -9,16 +9,21 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 )
 
-// drawn are fleets that nobody chose: every figure comes from a random number. Two are at stage bridge, one is behind sidecars in
-// part, one shares no key.
-func drawn() (all []fleet) {
-	for i := range 10 {
-		all = append(all, drawOne(i, rand.New(rand.NewPCG(20261122, uint64(i)))))
+// drawn are fleets that nobody chose: every figure comes from a random number. Of ten, two are at stage bridge, one is behind sidecars
+// in part, one shares no key.
+func drawn() []fleet { return draw("drawn", 20261122, 10) }
+
+// fresh are fleets of another seed. The round has six, and no more was drawn than these.
+func fresh() []fleet { return draw("fresh", 20261123, 6) }
+
+func draw(name string, seed uint64, n int) (all []fleet) {
+	for i := range n {
+		all = append(all, drawOne(fmt.Sprintf("%s-%d", name, i), i, rand.New(rand.NewPCG(seed, uint64(i)))))
 	}
 	return all
 }
 
-func drawOne(number int, r *rand.Rand) fleet {
+func drawOne(called string, number int, r *rand.Rand) fleet {
 	steps := func(lo, hi time.Duration) time.Duration { return between(lo, hi)(r).Truncate(50 * ms) }
 	of := func(d time.Duration, lo, hi float64) time.Duration {
 		return steps(time.Duration(lo*float64(d)), time.Duration(hi*float64(d)))
@@ -58,7 +63,7 @@ func drawOne(number int, r *rand.Rand) fleet {
 	if len(m.keys) > 1 {
 		what = append(what, fmt.Sprintf("%d keys", len(m.keys)))
 	}
-	f := fleet{name: fmt.Sprintf("drawn-%d", number), members: same(3+r.IntN(5), m)}
+	f := fleet{name: called, members: same(3+r.IntN(5), m)}
 	old := len(f.members)
 	for range 1 + r.IntN(2) {
 		clock := of(m.lease, 0.05, 0.45)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -205,7 +206,7 @@ func (m *member) behind(t *testing.T, server, name string) string {
 	dial := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", server) }
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server) }}
 	s, err := sidecar.New(t.Context(), sidecar.Options{
-		Pool: pool, Namespace: compat.Bridge.String(), Name: name, Clock: func() time.Time { return time.Now().Add(m.clock) },
+		Pool: pool, Namespace: lockmigrate.StageBridge.String(), Name: name, Clock: func() time.Time { return time.Now().Add(m.clock) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -271,12 +272,12 @@ func (p *process) heard(ctx context.Context) (holders.Event, bool) {
 type service struct {
 	t      *testing.T
 	locker *compat.Locker
-	lock   *compat.Lock
+	lock   lockmigrate.Lock
 }
 
 func newService(t *testing.T, addr string, ttl time.Duration) *service {
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
-	locker, err := compat.New(pool, compat.Options{Namespace: compat.Bridge.String(), TTL: ttl})
+	locker, err := compat.New(pool, compat.Options{Namespace: lockmigrate.StageBridge.String(), TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

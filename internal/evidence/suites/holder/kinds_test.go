@@ -46,17 +46,10 @@ const (
 	ttl = 1500 * time.Millisecond
 )
 
-// lock is what the locks of all kinds can do.
-type lock interface {
-	Context() context.Context
-	Renew(ctx context.Context) error
-	Release(ctx context.Context) error
-}
-
 // locker is what the Lockers of all kinds can do.
 type locker struct {
-	try     func(ctx context.Context) (lock, error) // of key
-	acquire func(ctx context.Context, key string) (lock, error)
+	try     func(ctx context.Context) (lockmigrate.Lock, error) // of key
+	acquire func(ctx context.Context, key string) (lockmigrate.Lock, error)
 	do      func(ctx context.Context, work func(context.Context) error) error
 	close   func()
 }
@@ -83,9 +76,9 @@ type kind struct {
 var kinds = []kind{
 	{"legacy", true, openLegacy(legacy.ReleaseUnexpired)},
 	{"legacy, compared", true, openLegacy(legacy.ReleaseCompare)},
-	{"compat at stage legacy", true, openCompat(compat.Legacy)},
-	{"compat at stage bridge", false, openCompat(compat.Bridge)},
-	{"compat at stage modern", false, openCompat(compat.Modern)},
+	{"compat at stage legacy", true, openCompat(lockmigrate.StageLegacy)},
+	{"compat at stage bridge", false, openCompat(lockmigrate.StageBridge)},
+	{"compat at stage modern", false, openCompat(lockmigrate.StageModern)},
 	{"modern", false, openModern(modern.Options{})},
 	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Hour})},
 	{"modern, unfair", false, openModern(modern.Options{Unfair: true})},
@@ -103,13 +96,13 @@ func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Poo
 	}
 }
 
-func openCompat(stage compat.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
+func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := compat.Options{
 			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
 			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer(),
 		}
-		if stage != compat.Bridge {
+		if stage != lockmigrate.StageBridge {
 			var err error
 			o.Namespace, err = redistest.InStage(c.server.Pool(), stage, "", c.lease())
 			require.NoError(t, err)
@@ -149,8 +142,8 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
-	inner := func(ctx context.Context, key string) (*modern.Lock, error) {
-		ctx = modern.WithOwner(ctx, "me")
+	inner := func(ctx context.Context, key string) (lockmigrate.Lock, error) {
+		ctx = lockmigrate.WithOwner(ctx, "me")
 		outer, err := l.Acquire(ctx, key)
 		if err != nil {
 			return nil, err
@@ -162,7 +155,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		return second, outer.Release(ctx)
 	}
 	do := func(ctx context.Context, key string, work func(context.Context) error) error {
-		ctx = modern.WithOwner(ctx, "me")
+		ctx = lockmigrate.WithOwner(ctx, "me")
 		var inside error
 		outside := l.Do(ctx, key, func(ctx context.Context) error {
 			inside = l.Do(ctx, key, work)
@@ -185,19 +178,13 @@ func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
 }
 
-func lockerOf[L lock](
-	try, acquire func(context.Context, string) (L, error),
+func lockerOf(
+	try, acquire func(context.Context, string) (lockmigrate.Lock, error),
 	do func(context.Context, string, func(context.Context) error) error, end func() error,
 ) locker {
-	plain := func(k L, err error) (lock, error) {
-		if err != nil {
-			return nil, err
-		}
-		return k, nil
-	}
 	return locker{
-		try:     func(ctx context.Context) (lock, error) { return plain(try(ctx, key)) },
-		acquire: func(ctx context.Context, key string) (lock, error) { return plain(acquire(ctx, key)) },
+		try:     func(ctx context.Context) (lockmigrate.Lock, error) { return try(ctx, key) },
+		acquire: acquire,
 		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
 		close:   func() { _ = end() },
 	}
@@ -229,7 +216,7 @@ func (c terms) observer() lockmigrate.Observer {
 	if c.counted == nil {
 		return nil
 	}
-	return c.counted
+	return c.counted.observe
 }
 
 // counts counts what an observer is told of.
@@ -239,8 +226,8 @@ type counts struct {
 	renewed, failed          int
 }
 
-// Observe implements lockmigrate.Observer.
-func (c *counts) Observe(e lockmigrate.Event) {
+// observe is a lockmigrate.Observer.
+func (c *counts) observe(e lockmigrate.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch e.Kind {
@@ -318,7 +305,7 @@ func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
 }
 
 // hold acquires.
-func (s *scene) hold() lock {
+func (s *scene) hold() lockmigrate.Lock {
 	s.Helper()
 	k, err := s.try(s.Context())
 	require.NoError(s, err)

@@ -21,7 +21,7 @@ import (
 const late = 5 * time.Second
 
 // over waits until the holder's context has ended, and returns its cause.
-func over(t *testing.T, k lock) error {
+func over(t *testing.T, k lockmigrate.Lock) error {
 	t.Helper()
 	select {
 	case <-k.Context().Done():
@@ -117,6 +117,24 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNoRenewalAfterARelease: a release that failed is tried again at any moment. A renewal must not say until then that the lock is held.
+func TestNoRenewalAfterARelease(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
+		k := s.hold()
+		held := k.Context()
+		s.server.Do("ACL", "SETUSER", user, "-del") // a renewal needs none
+		err := k.Release(s.Context())
+		require.Error(s, err)
+		require.NotErrorIs(s, err, lockmigrate.ErrLost)
+		assert.ErrorIs(s, k.Renew(s.Context()), lockmigrate.ErrReleased)
+		s.server.Do("ACL", "SETUSER", user, "+del")
+		redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+		assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
+		s.leavesNothing(s.T)
+		s.balanced()
+	})
 }
 
 // slowLoading are a server's options that keep its data, and have it load four thousand keys for two seconds.
@@ -420,8 +438,8 @@ func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 				t.Cleanup(func() { _ = taken.Close() })
 			}
 			ended := make(chan error, 2)
-			for _, acquire := range []func(context.Context, string) (lock, error){
-				l.acquire, func(ctx context.Context, _ string) (lock, error) { return l.try(ctx) },
+			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){
+				l.acquire, func(ctx context.Context, _ string) (lockmigrate.Lock, error) { return l.try(ctx) },
 			} {
 				go func() {
 					_, err := acquire(context.Background(), key)

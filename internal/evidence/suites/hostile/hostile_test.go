@@ -45,12 +45,8 @@ var values = []string{
 	strings.Repeat("9", 1<<20), strings.Repeat("\xff", 1<<20),
 }
 
-type lock interface {
-	Release(ctx context.Context) error
-}
-
 // open makes a locker of each kind.
-func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context, key string) (lock, error) {
+func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	t.Helper()
 	old, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute})
 	require.NoError(t, err)
@@ -61,11 +57,8 @@ func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context
 	rlock, err := redisson.New(s.Pool(), redisson.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { old.Close(); bridge.Close(); queue.Close(); rlock.Close() })
-	return map[string]func(ctx context.Context, key string) (lock, error){
-		"legacy":   func(ctx context.Context, key string) (lock, error) { return old.TryAcquire(ctx, key) },
-		"bridge":   func(ctx context.Context, key string) (lock, error) { return bridge.TryAcquire(ctx, key) },
-		"modern":   func(ctx context.Context, key string) (lock, error) { return queue.TryAcquire(ctx, key) },
-		"redisson": func(ctx context.Context, key string) (lock, error) { return rlock.TryAcquire(ctx, key) },
+	return map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error){
+		"legacy": old.TryAcquire, "bridge": bridge.TryAcquire, "modern": queue.TryAcquire, "redisson": rlock.TryAcquire,
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // client is one process of a sequence.
@@ -48,7 +47,7 @@ func (c *client) openLocker() error {
 		pools = append(pools, pool)
 	}
 	t := c.terms
-	t.observer = lockmigrate.ObserverFunc(c.observe)
+	t.observer = c.observe
 	l, err := c.kind.open(pools, t)
 	c.locker = l
 	return err
@@ -218,7 +217,7 @@ func (c *client) rights(rules string) error { return c.run.rights(rules) }
 func (c *client) context(s step, long time.Duration) (context.Context, context.CancelFunc) {
 	ctx := context.Background()
 	if c.kind.owners {
-		ctx = modern.WithOwner(ctx, "client"+strconv.Itoa(c.id))
+		ctx = lockmigrate.WithOwner(ctx, "client"+strconv.Itoa(c.id))
 	}
 	if s.early {
 		return context.WithTimeout(ctx, s.d)
@@ -240,7 +239,7 @@ func (c *client) take(s step) {
 	}
 	ctx, cancel := c.context(s, time.Second)
 	defer cancel()
-	var k lock
+	var k lockmigrate.Lock
 	var err error
 	start := time.Now()
 	if s.do == try {

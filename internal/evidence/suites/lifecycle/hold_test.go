@@ -15,7 +15,7 @@ import (
 type one struct {
 	c         *client
 	ctx       context.Context
-	lock      lock
+	lock      lockmigrate.Lock
 	span      time.Duration
 	good      atomic.Int64  // when it was acquired or extended last, in the run's nanoseconds
 	releasing atomic.Bool   // a release was begun
@@ -23,7 +23,7 @@ type one struct {
 }
 
 // holds notes that the client holds the lock, looks that nobody else does, and watches its deadline.
-func (c *client) holds(k lock, ctx context.Context) *one {
+func (c *client) holds(k lockmigrate.Lock, ctx context.Context) *one {
 	l := &one{c: c, lock: k, ctx: ctx, span: c.terms.ttl, over: make(chan struct{})}
 	l.good.Store(int64(c.now()))
 	c.last.Store(l)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -19,23 +18,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
-// lock is what all locks have in common.
-type lock interface {
-	Renew(ctx context.Context) error
-	Release(ctx context.Context) error
-	Context() context.Context
-}
-
 // locker is what all Lockers have in common.
 type locker interface {
-	TryAcquire(ctx context.Context, key string) (lock, error)
-	Acquire(ctx context.Context, key string) (lock, error)
+	TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error)
+	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
 	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
 	Close() error
 }
-
-// of makes a locker of any Locker.
-type of[L lock] = redistest.Either[lock, L]
 
 // kind is a kind of lock.
 type kind struct {
@@ -67,8 +56,7 @@ func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (loc
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
 		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
 		change(&o)
-		l, err := modern.New(pools[0], o)
-		return of[*modern.Lock]{Inner: l}, err
+		return modern.New(pools[0], o)
 	}
 }
 
@@ -80,15 +68,13 @@ func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, term
 			ReplyTimeout: t.reply, Observer: t.observer,
 		}
 		change(&o, t)
-		l, err := compat.New(pools[0], o)
-		return of[*compat.Lock]{Inner: l}, err
+		return compat.New(pools[0], o)
 	}
 }
 
 func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (locker, error) {
 	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
-		l, err := legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
-		return of[*legacy.Lock]{Inner: l}, err
+		return legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
 	}
 }
 
@@ -111,12 +97,10 @@ func kinds() []kind {
 		{name: "modern-yield", open: ofModern(func(o *modern.Options) { o.Yield = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
 		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
 		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
-			l, err := redisson.New(pools[0], redisson.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-			return of[*redisson.Lock]{Inner: l}, err
+			return redisson.New(pools[0], redisson.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
 		}},
 		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
-			q, err := quorum.New(pools, quorum.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-			return of[*quorum.Lock]{Inner: q}, err
+			return quorum.New(pools, quorum.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
 		}},
 	}
 }

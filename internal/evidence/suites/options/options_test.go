@@ -63,11 +63,14 @@ func fill(options reflect.Value, r *rand.Rand) {
 
 // locker is what the Lockers of all packages can do.
 type locker interface {
+	TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error)
+	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
+	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
 	Close() error
 }
 
 // try checks one combination: what Validate accepts, New does; and what New accepts, locks.
-func try[O any](t *testing.T, r *rand.Rand, validate func(O) error, open func(O) (locker, error), acquire func(locker, context.Context, string) (lockmigrate.Held, error)) (accepted bool) {
+func try[O any](t *testing.T, r *rand.Rand, validate func(O) error, open func(O) (locker, error), acquire func(locker, context.Context, string) (lockmigrate.Lock, error)) (accepted bool) {
 	t.Helper()
 	var o O
 	fill(reflect.ValueOf(&o).Elem(), r)
@@ -128,40 +131,40 @@ func TestEveryCombinationIsRefusedOrWorks(t *testing.T) {
 			pool := redistest.Mini(t).Pool()
 			return try(t, r, legacy.Options.Validate,
 				func(o legacy.Options) (locker, error) { return opened(legacy.New(pool, o)) },
-				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*legacy.Locker).Acquire(ctx, key))
+				func(l locker, ctx context.Context, key string) (lockmigrate.Lock, error) {
+					return l.Acquire(ctx, key)
 				})
 		},
 		"modern": func(t *testing.T, r *rand.Rand) bool {
 			pool := redistest.Mini(t).Pool()
 			return try(t, r, modern.Options.Validate,
 				func(o modern.Options) (locker, error) { return opened(modern.New(pool, o)) },
-				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*modern.Locker).Acquire(ctx, key))
+				func(l locker, ctx context.Context, key string) (lockmigrate.Lock, error) {
+					return l.Acquire(ctx, key)
 				})
 		},
 		"quorum": func(t *testing.T, r *rand.Rand) bool {
 			pools := []lockmigrate.Pool{redistest.Mini(t).Pool(), redistest.Mini(t).Pool(), redistest.Mini(t).Pool()}
 			return try(t, r, quorum.Options.Validate,
 				func(o quorum.Options) (locker, error) { return opened(quorum.New(pools, o)) },
-				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*quorum.Locker).TryAcquire(ctx, key)) // Acquire would try for ever where every reply is too late
+				func(l locker, ctx context.Context, key string) (lockmigrate.Lock, error) {
+					return l.TryAcquire(ctx, key) // Acquire would try for ever where every reply is too late
 				})
 		},
 		"redisson": func(t *testing.T, r *rand.Rand) bool {
 			pool := redistest.Mini(t).Pool()
 			return try(t, r, redisson.Options.Validate,
 				func(o redisson.Options) (locker, error) { return opened(redisson.New(pool, o)) },
-				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*redisson.Locker).Acquire(ctx, key))
+				func(l locker, ctx context.Context, key string) (lockmigrate.Lock, error) {
+					return l.Acquire(ctx, key)
 				})
 		},
 		"compat": func(t *testing.T, r *rand.Rand) bool {
 			pool := redistest.Mini(t).Pool()
 			return try(t, r, compat.Options.Validate,
 				func(o compat.Options) (locker, error) { return opened(compat.New(pool, o)) },
-				func(l locker, ctx context.Context, key string) (lockmigrate.Held, error) {
-					return held(l.(*compat.Locker).TryAcquire(ctx, key))
+				func(l locker, ctx context.Context, key string) (lockmigrate.Lock, error) {
+					return l.TryAcquire(ctx, key)
 				})
 		},
 	} {
@@ -188,11 +191,4 @@ func opened[L locker](l L, err error) (locker, error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-func held[K lockmigrate.Held](k K, err error) (lockmigrate.Held, error) {
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
 }

@@ -27,8 +27,7 @@ type shape struct {
 	most    int // options
 	ttl     time.Duration
 	more    []string // methods of the Locker
-	lock    []string // methods of its locks
-	open    func(pool lockmigrate.Pool) (any, error)
+	open    func(pool lockmigrate.Pool) (locker, error)
 	refused func() error // what New says to options that cannot work
 }
 
@@ -36,28 +35,28 @@ func refusal[L any](_ L, err error) error { return err }
 
 var shapes = map[string]shape{
 	"legacy": {
-		legacy.Options{}, 9, 5 * time.Minute, nil, nil,
-		func(p lockmigrate.Pool) (any, error) { return legacy.New(p, legacy.Options{}) },
+		legacy.Options{}, 9, 5 * time.Minute, nil,
+		func(p lockmigrate.Pool) (locker, error) { return legacy.New(p, legacy.Options{}) },
 		func() error { return refusal(legacy.New(nil, legacy.Options{})) },
 	},
 	"modern": {
-		modern.Options{}, 12, 30 * time.Second, []string{"Waiting"}, []string{"Count"},
-		func(p lockmigrate.Pool) (any, error) { return modern.New(p, modern.Options{}) },
+		modern.Options{}, 12, 30 * time.Second, []string{"Waiting"},
+		func(p lockmigrate.Pool) (locker, error) { return modern.New(p, modern.Options{}) },
 		func() error { return refusal(modern.New(nil, modern.Options{})) },
 	},
 	"redisson": {
-		redisson.Options{}, 12, 30 * time.Second, []string{"Waiting"}, []string{"Count"},
-		func(p lockmigrate.Pool) (any, error) { return redisson.New(p, redisson.Options{}) },
+		redisson.Options{}, 12, 30 * time.Second, []string{"Waiting"},
+		func(p lockmigrate.Pool) (locker, error) { return redisson.New(p, redisson.Options{}) },
 		func() error { return refusal(redisson.New(nil, redisson.Options{})) },
 	},
 	"quorum": {
-		quorum.Options{}, 12, 30 * time.Second, nil, nil,
-		func(p lockmigrate.Pool) (any, error) { return quorum.New([]lockmigrate.Pool{p}, quorum.Options{}) },
+		quorum.Options{}, 12, 30 * time.Second, nil,
+		func(p lockmigrate.Pool) (locker, error) { return quorum.New([]lockmigrate.Pool{p}, quorum.Options{}) },
 		func() error { return refusal(quorum.New(nil, quorum.Options{})) },
 	},
 	"compat": {
-		compat.Options{}, 14, 30 * time.Second, []string{"Ready", "Stage", "Waiting"}, []string{"Stage"},
-		func(p lockmigrate.Pool) (any, error) { return compat.New(p, compat.Options{}) },
+		compat.Options{}, 14, 30 * time.Second, []string{"Ready", "Stage", "Waiting"},
+		func(p lockmigrate.Pool) (locker, error) { return compat.New(p, compat.Options{}) },
 		func() error { return refusal(compat.New(nil, compat.Options{})) },
 	},
 }
@@ -73,40 +72,36 @@ func TestOneShape(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, sorted(append([]string{"TryAcquire", "Acquire", "Do", "Close"}, k.more...)), methods(l))
 
-			for _, how := range []string{"TryAcquire", "Acquire"} {
-				_, err = acquired(l, how, t.Context(), "")
+			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
+				_, err = acquire(t.Context(), "")
 				var e *lockmigrate.Error
 				require.ErrorAs(t, err, &e)
 				assert.Equal(t, `acquire "": the key is empty`, err.Error())
 			}
-			do := l.(interface {
-				Do(context.Context, string, func(context.Context) error) error
-			})
-			assert.ErrorContains(t, do.Do(t.Context(), "", nil), "the key is empty")
+			assert.ErrorContains(t, l.Do(t.Context(), "", nil), "the key is empty")
 
-			lock, err := acquired(l, "Acquire", t.Context(), "orders")
+			lock, err := l.Acquire(t.Context(), "orders")
 			require.NoError(t, err)
-			held := reflect.TypeFor[lockmigrate.Held]()
+			held := reflect.TypeFor[lockmigrate.Lock]()
 			var want []string
 			for i := range held.NumMethod() {
 				want = append(want, held.Method(i).Name)
 			}
-			assert.Equal(t, sorted(append(want, k.lock...)), methods(lock))
+			assert.Equal(t, sorted(want), methods(lock))
 			assert.InDelta(t, k.ttl, time.Until(lock.Expiry()), float64(2*time.Second), "the default")
 			assert.Zero(t, lock.Fence(), "fencing tokens are drawn where FenceTTL is set")
-			_, err = acquired(l, "TryAcquire", t.Context(), "orders")
+			_, err = l.TryAcquire(t.Context(), "orders")
 			assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 
-			closer := l.(interface{ Close() error })
-			err = closer.Close()
+			err = l.Close()
 			assert.ErrorContains(t, err, name+": closed with locks held: 1")
-			assert.Equal(t, err, closer.Close(), "the second time too")
+			assert.Equal(t, err, l.Close(), "the second time too")
 			if name == "legacy" { // its locks live on: nothing renews them anyway
 				assert.NoError(t, lock.Context().Err())
 			} else {
 				assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 			}
-			_, err = acquired(l, "Acquire", t.Context(), "orders")
+			_, err = l.Acquire(t.Context(), "orders")
 			assert.ErrorContains(t, err, "the Locker is closed")
 		})
 	}
@@ -115,29 +110,29 @@ func TestOneShape(t *testing.T) {
 // TestALossSaysWhyInOneLine: the reason and its details, no matter who finds the loss.
 func TestALossSaysWhyInOneLine(t *testing.T) {
 	for name, c := range map[string]struct {
-		lose   func(t *testing.T, s *redistest.Server, k lockmigrate.Held, l *modern.Locker)
+		lose   func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, l *modern.Locker)
 		opts   modern.Options
 		reason lockmigrate.Reason
 		says   string
 	}{
-		"taken, found by a renewal": {func(t *testing.T, s *redistest.Server, k lockmigrate.Held, _ *modern.Locker) {
+		"taken, found by a renewal": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ *modern.Locker) {
 			s.Do("SET", "orders", "another's")
 			assert.Error(t, k.Renew(t.Context()))
 		}, modern.Options{}, lockmigrate.ReasonTaken, `renew "orders": lock lost (the key is not ours any more; it holds "another's")`},
-		"taken, found by the Locker's own renewal": {func(_ *testing.T, s *redistest.Server, _ lockmigrate.Held, _ *modern.Locker) {
+		"taken, found by the Locker's own renewal": {func(_ *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ *modern.Locker) {
 			s.Do("SET", "orders", "another's")
 		}, modern.Options{RenewEvery: 20 * time.Millisecond}, lockmigrate.ReasonTaken, `hold "orders": lock lost (the key is not ours any more; it holds "another's")`},
-		"taken, found by the release": {func(t *testing.T, s *redistest.Server, k lockmigrate.Held, _ *modern.Locker) {
+		"taken, found by the release": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ *modern.Locker) {
 			s.Do("DEL", "orders")
 			assert.Error(t, k.Release(t.Context()))
 		}, modern.Options{}, lockmigrate.ReasonTaken, `release "orders": lock lost (the key was not ours any more when it was released)`},
-		"max hold": {func(*testing.T, *redistest.Server, lockmigrate.Held, *modern.Locker) {},
+		"max hold": {func(*testing.T, *redistest.Server, lockmigrate.Lock, *modern.Locker) {},
 			modern.Options{MaxHold: 50 * time.Millisecond}, lockmigrate.ReasonMaxHold, `hold "orders": lock lost (held for longer than MaxHold 50ms)`},
-		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Held, l *modern.Locker) {
+		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Lock, l *modern.Locker) {
 			assert.Error(t, l.Close())
 		},
 			modern.Options{}, lockmigrate.ReasonClosed, `hold "orders": lock lost (the Locker was closed; the key stays until its TTL or lease is over)`},
-		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Held, _ *modern.Locker) { s.Mini.Close() },
+		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ *modern.Locker) { s.Mini.Close() },
 			modern.Options{TTL: time.Second, ReplyTimeout: 900 * time.Millisecond}, lockmigrate.ReasonDeadline, "(no renewal came through for 1s)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,13 +182,4 @@ func methods(of any) (names []string) {
 func sorted(names []string) []string {
 	slices.Sort(names)
 	return names
-}
-
-// acquired calls a method of any Locker.
-func acquired(l any, method string, ctx context.Context, key string) (lockmigrate.Held, error) {
-	out := reflect.ValueOf(l).MethodByName(method).Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(key)})
-	if err, _ := out[1].Interface().(error); err != nil {
-		return nil, err
-	}
-	return out[0].Interface().(lockmigrate.Held), nil
 }

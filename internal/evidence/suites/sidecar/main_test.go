@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,28 +55,34 @@ func TestMain(m *testing.M) {
 type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
+	Heir                         string        // the path by which the next process takes the listener over
+	KeepFor                      time.Duration
 }
 
 // memberLease is for how long a sidecar may lock without a report.
 const memberLease = 3 * time.Second
 
-// serve is a sidecar's process. It ends when it is killed.
+// serve is a sidecar's process. It ends with SIGTERM, or after its last client when another process has the listener.
 func serve(text string) error {
 	var c command
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	ctx := context.Background()
+	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer end()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
 	s, err := sidecar.New(ctx, sidecar.Options{
-		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, Log: log,
+		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, KeepFor: c.KeepFor, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
 	})
 	if err != nil {
 		return err
 	}
-	go func() { _ = s.Run(ctx) }()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer end()
+	running.Go(func() { _ = s.Run(ctx) })
 	if err := s.Joined(ctx); err != nil {
 		return err
 	}
@@ -83,7 +91,7 @@ func serve(text string) error {
 		return err
 	}
 	return proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log,
+		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log, Heir: c.Heir, Gone: s.Left, Follows: s.Follows,
 		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Redis) },
 	}).Run(ctx)
 }
@@ -94,6 +102,7 @@ type site struct {
 	server, book *redistest.Server
 	store        *stages.Store
 	lease        time.Duration // that the services write
+	keepFor      time.Duration // of their sidecars
 }
 
 func newSite(t *testing.T, stage stages.Stage) *site {
@@ -126,7 +135,7 @@ func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
 func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	p := &process{site: s, line: command{upstream, l.Addr().String(), name, dialect, offset}}
+	p := &process{site: s, line: command{Redis: upstream, Listen: l.Addr().String(), Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor}}
 	_ = l.Close()
 	p.start()
 	s.Cleanup(p.kill)

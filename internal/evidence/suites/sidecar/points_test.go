@@ -54,20 +54,18 @@ type fault struct {
 	cause func(b *brink)
 	lost  bool // the connection ends with it: the client gets an error
 	late  bool // the command comes after the member's lease
-	// forgets says that the sidecar does not know which locks to look after.
-	forgets bool
 }
 
 var faults = []fault{
-	{"server killed", func(b *brink) { b.server.Kill(); b.link.Cut(); b.later(b.server.Start) }, true, false, false},
-	{"server stopped", func(b *brink) { b.stopServer(300 * time.Millisecond) }, false, false, false},
-	{"server stopped for longer than the member's lease", func(b *brink) { b.stopServer(memberLease + time.Second) }, false, true, false},
-	{"sidecar killed", func(b *brink) { b.proxy.kill(); b.link.Cut(); b.later(b.proxy.start) }, true, false, true},
+	{"server killed", func(b *brink) { b.server.Kill(); b.link.Cut(); b.later(b.server.Start) }, true, false},
+	{"server stopped", func(b *brink) { b.stopServer(300 * time.Millisecond) }, false, false},
+	{"server stopped for longer than the member's lease", func(b *brink) { b.stopServer(memberLease + time.Second) }, false, true},
+	{"sidecar killed", func(b *brink) { b.proxy.kill(); b.link.Cut(); b.later(b.proxy.start) }, true, false},
 	{"sidecar stopped", func(b *brink) {
 		_ = b.proxy.cmd.Process.Signal(syscall.SIGSTOP)
 		b.later(func() { time.Sleep(300 * time.Millisecond); _ = b.proxy.cmd.Process.Signal(syscall.SIGCONT) })
-	}, false, false, false},
-	{"connections cut", func(b *brink) { b.link.Cut() }, true, false, false},
+	}, false, false},
+	{"connections cut", func(b *brink) { b.link.Cut() }, true, false},
 }
 
 // brink is a server, a sidecar, and between them a link that sees each command.
@@ -242,12 +240,7 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 		want = r.begins
 	}
 	if r.script == scripts.SidecarKeep {
-		if f.forgets && !acted { // nobody repairs it, and the guard keeps others out
-			assert.Equal(b, int64(1), b.server.Do("EXISTS", protocol.GuardKey(key)), what)
-			want = "nobody"
-		} else {
-			redistest.Await(b, what, 10*time.Second, func() bool { return b.holder(key) == want })
-		}
+		redistest.Await(b, what, 10*time.Second, func() bool { return b.holder(key) == want })
 	}
 	assert.Equal(b, want, b.holder(key), what)
 	if r.beside { // the service gives back what it has

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -108,7 +109,7 @@ func TestStages(t *testing.T) {
 			require.NoError(t, locker.Ready(t.Context()))
 			stage, _, err := locker.Stage()
 			require.NoError(t, err)
-			require.Equal(t, compat.Legacy, stage)
+			require.Equal(t, lockmigrate.StageLegacy, stage)
 			lock, err := locker.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			values := map[string]bool{}

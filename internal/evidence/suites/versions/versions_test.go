@@ -58,7 +58,7 @@ var locks = []lock{
 		if err != nil {
 			return nil, err
 		}
-		return heard[*redisson.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}},
 }
 
@@ -103,12 +103,12 @@ func named(maker holders.Maker) holders.Maker {
 }
 
 // heard is a Taker whose waiters can hear of a release.
-type heard[L holders.Lock] struct {
-	holders.LockTaker[L]
+type heard struct {
+	holders.LockTaker
 	waiting func() lockmigrate.Mode
 }
 
-func (h heard[L]) Waiting() string { return h.waiting().String() }
+func (h heard) Waiting() string { return h.waiting().String() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
@@ -125,7 +125,7 @@ func bridged(opts compat.Options) holders.Maker {
 		if err != nil {
 			return nil, err
 		}
-		return heard[*compat.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 
@@ -137,7 +137,7 @@ func token(opts modern.Options) holders.Maker {
 		if err != nil {
 			return nil, err
 		}
-		return heard[*modern.Lock]{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -151,7 +152,7 @@ func (c realClient) did(e holders.Event) bool {
 type goClient struct {
 	t      *testing.T
 	locker *legacy.Locker
-	lock   *legacy.Lock
+	lock   lockmigrate.Lock
 }
 
 func newGoClient(t *testing.T, addr string, d legacy.Dialect) *goClient {
@@ -170,14 +171,14 @@ func (c *goClient) try() bool     { return c.did(c.locker.TryAcquire(c.t.Context
 // release ignores ErrLost, as the old code does, which does not look whether its DEL found something.
 func (c *goClient) release() {
 	if err := c.lock.Release(c.t.Context()); err != nil {
-		require.ErrorIs(c.t, err, legacy.ErrLost)
+		require.ErrorIs(c.t, err, lockmigrate.ErrLost)
 	}
 }
 
-func (c *goClient) did(lock *legacy.Lock, err error) bool {
+func (c *goClient) did(lock lockmigrate.Lock, err error) bool {
 	c.lock = lock
 	if err != nil {
-		require.ErrorIs(c.t, err, legacy.ErrNotAcquired)
+		require.ErrorIs(c.t, err, lockmigrate.ErrNotAcquired)
 	}
 	return err == nil
 }

@@ -33,7 +33,16 @@ type conn struct {
 	out      []byte // what goes up, when it is not what came
 	holding  bool   // the Rewriter holds the first request of in
 	ended    atomic.Bool
+	endedBy  atomic.Int32 // the first of the sides below; 0 while it lasts
 }
+
+// The sides that end a connection.
+const (
+	theClient = 1 + iota
+	notTheClient
+)
+
+func (c *conn) endBy(side int32) { c.endedBy.CompareAndSwap(0, side) }
 
 // errCut ends a connection whose next request must not reach the server.
 var errCut = errors.New("a request on a lock's key is too long to be looked at")
@@ -49,6 +58,7 @@ func (c *conn) serve() {
 		c.server.brokenClient(c, err)
 	}
 	<-replied
+	c.client.Cut = c.endedBy.Load() == notTheClient
 }
 
 // replies copies what the server sends. It looks at none of it.
@@ -59,6 +69,7 @@ func (c *conn) replies() {
 	for err == nil {
 		if err = from.read(&b); b.n > 0 {
 			if _, failed := c.down.Write(b.bytes()); failed != nil {
+				c.endBy(theClient)
 				reset(c.up) // the client is gone
 				reset(c.down)
 				return
@@ -71,6 +82,7 @@ func (c *conn) replies() {
 			b.n = 0
 		}
 	}
+	c.endBy(notTheClient)
 	c.ended.Store(true)
 	if err != io.EOF {
 		reset(c.down)
@@ -86,9 +98,13 @@ func (c *conn) requests() error {
 	deaf := false // the server takes nothing more
 	for {
 		err := c.wait(from)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.endBy(theClient)
+		}
 		if deaf {
 			c.in.n = 0
 		} else if failed := c.pass(); errors.Is(failed, errCut) {
+			c.endBy(notTheClient)
 			reset(c.up)
 			reset(c.down)
 			return failed

@@ -91,15 +91,15 @@ func (s *Server) bequeath(ctx context.Context, background *sync.WaitGroup, gone 
 				close(gone)
 				return
 			}
+			_ = heir.Close()
 			s.opts.Log.Warn("another process did not take the listeners over", "error", err)
 		}
 	})
 	return nil
 }
 
-// give sends the listeners, and waits until the heir uses them.
+// give sends the listeners, and waits until the heir uses them. The connection then lasts until this process ends.
 func (s *Server) give(heir *net.UnixConn, control *net.UnixListener) (took bool, err error) {
-	defer heir.Close()
 	if err := s.send(heir); err != nil {
 		return false, err
 	}
@@ -120,7 +120,10 @@ func (s *Server) give(heir *net.UnixConn, control *net.UnixListener) (took bool,
 	if s.opts.Gone != nil {
 		s.opts.Gone()
 	}
-	_ = os.Remove(s.opts.Heir) // the heir makes its own when this connection has ended
+	_ = os.Remove(s.opts.Heir) // the heir makes its own when it has the answer
+	s.heir = heir
+	_ = heir.SetDeadline(time.Time{})
+	_, _ = heir.Write([]byte{1})
 	s.opts.Log.Info("another process has the listeners; serving the connections that are left", "connections", len(s.conns))
 	return true, nil
 }

@@ -48,7 +48,10 @@ type Options struct {
 	Heir string
 	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
 	Gone func()
-	Log  *slog.Logger
+	// Follows, if set, is called when this process has taken the listeners of another. That one may have clients left: ended is
+	// called when it has ended.
+	Follows func() (ended func())
+	Log     *slog.Logger
 }
 
 // Server accepts clients and connects each to the server. Its methods are safe for concurrent use.
@@ -65,6 +68,8 @@ type Server struct {
 	running  sync.WaitGroup
 	look     chan struct{} // asks to look at the server now
 	previous *net.UnixConn // the process whose listeners these were, until the first of them is in use
+	before   *net.UnixConn // the same, from then until it ends
+	heir     *net.UnixConn // the process that has the listeners; it reads the end of this one here
 
 	ids       atomic.Int64
 	rewritten [4]atomic.Int64 // by verdict
@@ -95,6 +100,7 @@ func New(opts Options) *Server {
 func (s *Server) Run(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
+	defer s.tellHeir()
 	inherited, err := s.inherit()
 	if err != nil {
 		return err
@@ -138,6 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-served:
 	case <-patience:
 		s.CutAll("the time to drain is over")
+		s.leaveBefore()
 		<-served
 	}
 	return nil
@@ -254,9 +261,10 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 	if s.previous != nil {
 		_ = s.previous.SetDeadline(time.Now().Add(heirWithin))
 		_, _ = s.previous.Write([]byte{1})
-		_, _ = s.previous.Read(make([]byte, 1)) // it ends the connection when it has let go
-		_ = s.previous.Close()
-		s.previous = nil
+		_, _ = s.previous.Read(make([]byte, 1)) // it answers when it has let go
+		_ = s.previous.SetDeadline(time.Time{})
+		s.before, s.previous = s.previous, nil
+		s.follow(s.before)
 	}
 	return nil
 }
@@ -373,6 +381,7 @@ func (s *Server) CutAll(why string) {
 		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
 	}
 	for c := range s.conns {
+		c.endBy(notTheClient)
 		_ = socket(c.down).Close()
 		if c.up != nil {
 			_ = socket(c.up).Close()

@@ -45,6 +45,9 @@ type Client struct {
 	Addr string // host:port of the client, or @ for a Unix socket
 	Data any    // the Rewriter's own
 
+	// Cut says, for Close, that the server or the proxy ended the connection, and not the client.
+	Cut bool
+
 	// For the verdict Hold, Rewrite sets both. The request waits until Wake is closed, Patience is over, the client sends
 	// more, or it goes. Held is true in the call that follows, which cannot hold again.
 	Wake     <-chan struct{}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// choice is the value of a flag that takes one of a few words.
+type choice[T any] struct {
+	to  *T
+	all []T
+}
+
+// choose adds such a flag to a command. What stands in to is its default.
+func choose[T any](cmd *cobra.Command, to *T, name, usage string, all ...T) {
+	c := choice[T]{to, all}
+	cmd.Flags().Var(c, name, usage)
+	completes(cmd, name, c.words())
+}
+
+func (c choice[T]) words() []string {
+	words := make([]string, len(c.all))
+	for i, one := range c.all {
+		words[i] = fmt.Sprint(one)
+	}
+	return words
+}
+
+// String implements pflag.Value, as do the methods below.
+func (c choice[T]) String() string { return fmt.Sprint(*c.to) }
+
+// Type is a string's: help shows the default in quotes.
+func (c choice[T]) Type() string { return "string" }
+
+func (c choice[T]) Set(word string) error {
+	i := slices.Index(c.words(), word)
+	if i < 0 {
+		return errors.New("there is no such word") // flagError says which there are
+	}
+	*c.to = c.all[i]
+	return nil
+}
+
+// completes offers words for a flag in the shell.
+func completes(cmd *cobra.Command, flag string, words []string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag does not exist: a programming error
+	}
+}
+
+// given are those of the named flags that stand on the command line; without names all that the command has for itself.
+func given(cmd *cobra.Command, names ...string) (flags []string) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && (len(names) == 0 || slices.Contains(names, f.Name)) {
+			flags = append(flags, "--"+f.Name)
+		}
+	})
+	return flags
+}
+
+// oneOf is a hint for a word that is none of those there are.
+func oneOf(word string, words []string) string {
+	last := len(words) - 1
+	return orMeant(word, words, "choose "+strings.Join(words[:last], ", ")+" or "+words[last])
+}
+
+// orMeant puts the word that is near before a hint.
+func orMeant(word string, words []string, hint string) string {
+	if near := nearest(word, words); near != "" {
+		return "did you mean " + near + "? " + hint
+	}
+	return hint
+}
+
+// dialectHint is a hint for a name that no dialect has.
+func dialectHint(name, hint string) string { return orMeant(name, dialectNames(), hint) }
+
+func dialectNames() (names []string) {
+	for _, d := range protocol.Dialects() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// nearest returns the first of the words that is at most two edits away, or that begins like word; "" for none.
+func nearest(word string, words []string) string {
+	best, bestDistance := "", 3
+	for _, w := range words {
+		distance := levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(w))
+		if len(word) >= 2 && strings.HasPrefix(w, word) {
+			distance = min(distance, 2)
+		}
+		if distance < bestDistance && distance < len(w) {
+			best, bestDistance = w, distance
+		}
+	}
+	return best
+}

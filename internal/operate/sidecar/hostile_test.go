@@ -1,0 +1,268 @@
+package sidecar_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Nothing that a service sends changes the lock of another service, and nothing brings a value onto a lock's key that is no token.
+func TestNothingDamagesALock(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			b := newBed(t, stage, "jedis-ms")
+			one, two := b.client(b.sidecar("one", "")), b.client(b.sidecar("two", ""))
+			b.redis.Do("SADD", "set", "a")
+			b.redis.Do("ZADD", "sorted", 1, "a")
+			b.redis.Do("SET", "text", "a")
+			says(t, two, "1", "SETNX", "lock:a", ends(20*time.Second))
+			token := b.redis.Value("lock:a")
+			for _, line := range []string{
+				"BITOP AND lock:a text", "BITFIELD lock:a SET u8 0 1", "SUNIONSTORE lock:a set", "SINTERSTORE lock:a set", "SDIFFSTORE lock:a set",
+				"ZUNIONSTORE lock:a 1 sorted", "ZINTERSTORE lock:a 1 sorted", "ZDIFFSTORE lock:a 1 sorted", "ZRANGESTORE lock:a sorted 0 1",
+				"SORT set ALPHA STORE lock:a", "sort set alpha store lock:a", "PFADD lock:a x", "PFMERGE lock:a x", "MIGRATE 127.0.0.1 1 lock:a 0 100",
+				`MIGRATE 127.0.0.1 1 "" 0 100 KEYS lock:a`, "EXPIRE lock:a 99999999999", "PEXPIRE lock:a 9999999999999999", "EXPIREAT lock:a 9999999999",
+				"EXPIRE lock:a 10 NX", "RENAME text lock:a", "COPY text lock:a REPLACE", "MOVE lock:a 1", "RESTORE lock:a 0 x REPLACE", "SET lock:a x KEEPTTL",
+				"SET lock:a x XX GET", "GETEX lock:a PERSIST", "SETRANGE lock:a 0 x", "APPEND lock:a x", "MSETNX x 1 lock:a x", "MSETEX 1 lock:a x", "DELEX lock:a",
+			} {
+				args := redis.Args{}
+				for _, word := range strings.Fields(line)[1:] {
+					args = args.Add(strings.Trim(word, `"`))
+				}
+				_, err := one.Do(strings.Fields(line)[0], args...)
+				require.ErrorContains(t, err, "ERR lockmigrate sidecar: ", line)
+				require.Equal(t, token, b.redis.Value("lock:a"), line)
+				require.Less(t, b.redis.Do("PTTL", "lock:a"), int64(20_002), line)
+			}
+			says(t, one, "ERR value is not an integer or out of range", "EXPIRE", "lock:a", "soon")
+			says(t, one, "0", "EXPIRE", "lock:a", 10)
+			says(t, one, "0", "EXPIRE", "lock:a", -1) // a DEL, as the server does it
+			assert.Equal(t, token, b.redis.Value("lock:a"))
+			says(t, two, "1", "DEL", "lock:a")
+		})
+	}
+}
+
+// A service in another database than the namespace's is told so: there its commands would protect nothing, and be looked after by nobody.
+func TestAnotherDatabase(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	s := b.sidecar("one", "")
+	c := b.client(s)
+	says(t, c, "OK", "SELECT", 1)
+	for _, args := range [][]any{{"SETNX", "lock:a", ends(time.Minute)}, {"GET", "lock:a"}, {"DEL", "lock:a"}} {
+		_, err := c.Do(args[0].(string), args[1:]...)
+		require.ErrorContains(t, err, "in database 1; the namespace's locks are in 0", "%v", args)
+	}
+	says(t, c, "OK", "SET", "other", "x")
+	says(t, c, "OK", "select", 0)
+	says(t, c, "1", "SETNX", "lock:a", ends(time.Minute))
+	says(t, c, "OK", "SELECT", 2)
+	says(t, c, "RESET", "RESET")
+	says(t, c, "1", "DEL", "lock:a")
+	says(t, c, "ERR DB index is out of range", "SELECT", 99)
+	_, err := c.Do("SETNX", "lock:a", ends(time.Minute))
+	require.ErrorContains(t, err, "in database 99", "refused rather than run where it may not be")
+
+	conn, err := redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3))
+	require.NoError(t, err)
+	defer conn.Close()
+	pool := &redis.Pool{MaxIdle: 4, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3)) }}
+	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Modern, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
+	three := b.client(b.sidecar("three", "", func(o *sidecar.Options) { o.Pool, o.Database = pool, 3 }))
+	_, err = three.Do("SETNX", "lock:a", ends(time.Minute))
+	require.ErrorContains(t, err, "in database 0; the namespace's locks are in 3")
+	says(t, three, "OK", "SELECT", 3)
+	says(t, three, "1", "SETNX", "lock:a", ends(time.Minute))
+	there, err := redis.Int(conn.Do("EXISTS", "lock:a"))
+	require.NoError(t, err)
+	assert.Equal(t, 1, there)
+}
+
+// What changes how a connection answers leaves locks what they are.
+func TestConnectionsThatAnswerOtherwise(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", "")
+	other := b.client(b.sidecar("two", ""))
+	free := func(t *testing.T, key string) { // what was kept for a next attempt ends with its claim
+		t.Helper()
+		redistest.Await(t, "a free key", 5*time.Second, func() bool { return b.redis.Do("EXISTS", key, protocol.GuardKey(key)) == int64(0) })
+	}
+	raw := func(t *testing.T) (send func(want string, lines ...string)) {
+		conn, err := net.Dial("tcp", s.addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		in := bufio.NewReader(conn)
+		return func(want string, lines ...string) {
+			t.Helper()
+			_, err := io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\n")
+			require.NoError(t, err)
+			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			got := make([]byte, len(want))
+			n, err := io.ReadFull(in, got)
+			require.Equal(t, want, string(got[:n]), "%v %v", lines, err)
+		}
+	}
+	text := ends(time.Minute)
+
+	t.Run("inline", func(t *testing.T) {
+		send := raw(t)
+		send(":1\r\n:0\r\n+PONG\r\n:1\r\n", "SETNX lock:a "+text, `setnx "lock:\x61" 5`, "PING", "DEL 'lock:a'")
+		free(t, "lock:a")
+	})
+	t.Run("MULTI", func(t *testing.T) {
+		send := raw(t)
+		send("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n:1\r\n",
+			"MULTI", "SETNX lock:a "+text, "DEL lock:a", "EXEC")
+		send("+OK\r\n+QUEUED\r\n+OK\r\n", "MULTI", "SETNX lock:a "+text, "DISCARD")
+		free(t, "lock:a")
+	})
+	t.Run("WATCH", func(t *testing.T) {
+		send := raw(t)
+		send("+OK\r\n", "WATCH lock:w")
+		says(t, other, "1", "SETNX", "lock:w", text)
+		send("+OK\r\n+QUEUED\r\n*-1\r\n", "MULTI", "DEL lock:w", "EXEC")
+		says(t, other, "1", "DEL", "lock:w")
+	})
+	t.Run("CLIENT REPLY", func(t *testing.T) {
+		send := raw(t)
+		send("+PONG\r\n", "CLIENT REPLY SKIP", "SETNX lock:a "+text, "PING")
+		send("+OK\r\n+PONG\r\n", "CLIENT REPLY OFF", "DEL lock:a", "SETNX lock:a "+text, "DEL lock:a", "CLIENT REPLY ON", "PING")
+		free(t, "lock:a")
+	})
+	t.Run("RESP3", func(t *testing.T) {
+		conn, err := net.Dial("tcp", s.addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "HELLO 3\r\nGET lock:n\r\nSET lock:a "+text+" NX\r\nSET lock:a "+ends(time.Hour)+" NX\r\nGET lock:a\r\nDEL lock:a\r\nQUIT\r\n")
+		require.NoError(t, err)
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(got), "modules\r\n*0\r\n")
+		assert.Equal(t, "_\r\n+OK\r\n_\r\n$13\r\n"+text+"\r\n:1\r\n+OK\r\n", after)
+	})
+	t.Run("SUBSCRIBE", func(t *testing.T) {
+		send := raw(t)
+		send("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n-ERR Can't execute '", "SUBSCRIBE c", "SETNX lock:a "+text)
+		free(t, "lock:a")
+	})
+	t.Run("MONITOR", func(t *testing.T) {
+		send := raw(t)
+		send("+OK\r\n", "MONITOR")
+		says(t, other, "1", "SETNX", "lock:a", text)
+		says(t, other, "1", "DEL", "lock:a")
+		free(t, "lock:a")
+	})
+	t.Run("half a command", func(t *testing.T) {
+		conn, err := net.Dial("tcp", s.addr)
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "*3\r\n$5\r\nSETNX\r\n$6\r\nlock:a\r\n$13\r\n"+text[:7])
+		require.NoError(t, err)
+		time.Sleep(50 * time.Millisecond)
+		_ = conn.Close()
+		time.Sleep(50 * time.Millisecond)
+		free(t, "lock:a")
+		says(t, other, "1", "SETNX", "lock:a", text)
+		says(t, other, "1", "DEL", "lock:a")
+	})
+}
+
+// The server ends in the middle of a reply: the client sees what came, and the end.
+func TestHalfAReply(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	s := b.sidecar("one", "")
+	conn, err := net.Dial("tcp", s.addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	b.redis.Do("SET", "long", strings.Repeat("x", 32<<20))
+	says(t, b.client(s), "1", "SETNX", "lock:a", ends(time.Minute))
+	_, err = io.WriteString(conn, "GET long\r\n")
+	require.NoError(t, err)
+	head := make([]byte, 1<<20)
+	_, err = io.ReadFull(conn, head)
+	require.NoError(t, err)
+	b.redis.Kill()
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	n, err := io.Copy(io.Discard, conn)
+	assert.Less(t, n, int64(31<<20))
+	if err != nil {
+		assert.ErrorIs(t, err, syscall.ECONNRESET)
+	}
+	b.redis.Start()
+	redistest.Await(t, "a new connection", 20*time.Second, func() bool {
+		conn, err := redis.Dial("tcp", s.addr)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = conn.Do("PING")
+		return err == nil
+	})
+}
+
+// A text that is none of the dialect extends nothing, whatever stands in it.
+func TestNoWordsComeIn(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-uuid")
+	c := b.client(b.sidecar("one", ""))
+	says(t, c, "1", "SETNX", "lock:a", "x")
+	_, err := c.Do("GETSET", "lock:a", "x 99999999999999 y:1")
+	require.NoError(t, err)
+	says(t, c, "x", "GET", "lock:a")
+	says(t, c, "1", "SETNX", "lock:b \n", "a\r\nb \x00 c")
+	says(t, c, "a\r\nb \x00 c", "GET", "lock:b \n")
+	says(t, c, "1", "DEL", "lock:b \n")
+}
+
+// Two services write the same text with a TTL. One overruns it, the other has the lock: what the first one sends then changes nothing.
+func TestOneTextAfterItsTTL(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			b := newBed(t, stage, "jedis-ms")
+			one, two := b.client(b.sidecar("one", "")), b.client(b.sidecar("two", ""))
+			for _, command := range []string{"DEL", "EXPIRE"} {
+				key := "lock:" + command
+				says(t, one, "OK", "SET", key, "1", "NX", "PX", 100)
+				time.Sleep(150 * time.Millisecond)
+				says(t, two, "OK", "SET", key, "1", "NX", "PX", 60_000)
+				if command == "EXPIRE" {
+					says(t, one, "0", "EXPIRE", key, 1)
+				} else {
+					says(t, one, "0", "DEL", key)
+				}
+				ttl, _ := redis.Int64(b.redis.Do("PTTL", key), nil)
+				assert.Greater(t, ttl, int64(30_000), command)
+				says(t, two, "1", "EXPIRE", key, 90)
+				says(t, two, "1", "DEL", key)
+			}
+		})
+	}
+}
+
+// A time beyond a century stands for no end: the lock is renewed, and no key keeps a TTL of centuries.
+func TestBeyondACentury(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	for _, text := range []string{"7000000000000", "9999999999999", "9223372036854775807"} {
+		key := "lock:" + text
+		says(t, c, "1", "SETNX", key, text)
+		says(t, c, text, "GET", key)
+		for _, name := range []string{key, protocol.SidecarKey(key)} {
+			ttl, _ := redis.Int64(b.redis.Do("PTTL", name), nil)
+			assert.True(t, 0 < ttl && ttl < 60_000, "%s: %d ms", name, ttl)
+		}
+		says(t, c, "1", "DEL", key)
+	}
+}

@@ -1,0 +1,160 @@
+package sidecar_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// listed waits for an entry of the list of sidecar "one"; empty: for none.
+func (b *bed) listed(key, entry string) {
+	b.t.Helper()
+	redistest.Await(b.t, "the entry "+entry, 10*time.Second, func() bool {
+		got, _ := redis.String(b.redis.Do("HGET", sidecar.ListKey("orders", "one"), key), nil)
+		return got == entry
+	})
+}
+
+// A sidecar ends, and the next one begins. The service is at work, without a connection, for longer than a lease: its lock without a time stays.
+func TestTheNextSidecarKeepsLocks(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Modern, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	says(t, b.client(s), "1", "SETNX", "lock:k", "some uuid")
+	b.listed("lock:k", "connected")
+	s.stop()
+	s = b.sidecar("one", sidecar.DialectNone)
+	time.Sleep(3 * time.Second) // a lease is 2 s
+	says(t, b.client(b.sidecar("two", sidecar.DialectNone)), "0", "SETNX", "lock:k", "another")
+	c := b.client(s)
+	says(t, c, "some uuid", "GET", "lock:k")
+	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
+	says(t, c, "1", "DEL", "lock:k")
+	s.stop()
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", sidecar.ListKey("orders", "one")), "nothing is held, and nothing is left")
+}
+
+// The service has ended its connections before its sidecar ends: the next one does not keep its lock, unless a service is connected.
+func TestTheNextSidecarKeepsNoLockOfNobody(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	c := b.client(s)
+	says(t, c, "1", "SETNX", "lock:g", "some uuid")
+	b.listed("lock:g", "connected")
+	time.Sleep(time.Second) // it is looked at
+	_ = c.Close()
+	b.listed("lock:g", "parted")
+	s.stop()
+	require.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:g"))
+	s = b.sidecar("one", sidecar.DialectNone)
+	redistest.Await(t, "the end of the lock", 10*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:g") == int64(0) })
+	b.listed("lock:g", "")
+	for _, c := range s.Counts() {
+		if c.Name == "lockmigrate_sidecar_ended_total" {
+			assert.EqualValues(t, 1, c.Value, "it is told")
+		}
+	}
+}
+
+// With KeepFor a lock outlasts the end of its sidecar by that, whether the service comes back or not.
+func TestTheNextSidecarKeepsForKeepFor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Modern, "jedis-ms")
+	keeps := func(o *sidecar.Options) { o.KeepFor = 3 * time.Second }
+	s := b.sidecar("one", sidecar.DialectNone, keeps)
+	says(t, b.client(s), "1", "SETNX", "lock:f", "some uuid")
+	b.listed("lock:f", "connected")
+	s.stop()
+	c := b.client(b.sidecar("one", sidecar.DialectNone, keeps))
+	time.Sleep(2500 * time.Millisecond)
+	says(t, c, "some uuid", "GET", "lock:f")
+	redistest.Await(t, "the end of the lock", 20*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:f") == int64(0) })
+}
+
+// The listeners are handed over. The first process serves a connection as yet, and takes locks; when that has ended, the next one has all of them.
+func TestHandoverKeepsLocks(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	b.heir = filepath.Join(t.TempDir(), "heir.sock")
+	first := b.sidecar("one", sidecar.DialectNone)
+	old := b.client(first)
+	says(t, old, "1", "SETNX", "lock:h", "uuid 1")
+	next := b.sidecar("one", sidecar.DialectNone)
+	require.Equal(t, first.addr, next.addr)
+	says(t, old, "1", "SETNX", "lock:i", "uuid 2")
+	fresh := b.client(next)
+	says(t, fresh, "1", "SETNX", "lock:j", "uuid 3")
+	says(t, fresh, "1", "DEL", "lock:j")
+	_ = old.Close()
+	select {
+	case <-first.over:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the first process goes on")
+	}
+	time.Sleep(3 * time.Second) // more than a lease
+	for key, text := range map[string]string{"lock:h": "uuid 1", "lock:i": "uuid 2"} {
+		says(t, fresh, text, "GET", key)
+		says(t, fresh, "1", "DEL", key)
+	}
+}
+
+// A DEL that was not the holder's removes a key while the sidecar restarts: the next one sets it again.
+func TestTheNextSidecarRepairs(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	s := b.sidecar("one", "")
+	says(t, b.client(s), "1", "SETNX", "lock:r", ends(20*time.Second))
+	b.listed("lock:r", "timed")
+	s.stop()
+	b.redis.Do("DEL", "lock:r")
+	s = b.sidecar("one", "")
+	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
+	says(t, b.client(s), "1", "DEL", "lock:r")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:r", protocol.GuardKey("lock:r")))
+}
+
+// The server ends the connections of a service, which says nothing until its work is done: its lock stays.
+func TestTheServerEndsConnections(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Modern, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	c := b.client(s)
+	id, err := c.Do("CLIENT", "ID")
+	require.NoError(t, err)
+	says(t, c, "1", "SETNX", "lock:c", "some uuid")
+	time.Sleep(time.Second) // it is looked at
+	b.redis.Do("CLIENT", "KILL", "ID", id)
+	time.Sleep(3 * time.Second) // more than a lease
+	c = b.client(s)
+	says(t, c, "some uuid", "GET", "lock:c")
+	says(t, c, "1", "DEL", "lock:c")
+}
+
+// A lock without a time is taken in stage legacy, held for longer than its record lasts by itself, and given back at bridge.
+func TestALongLockOverAStage(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Legacy, "jedis-ms")
+	s := b.sidecar("one", sidecar.DialectNone)
+	c := b.client(s)
+	says(t, c, "1", "SETNX", "lock:l", "some uuid")
+	time.Sleep(7 * time.Second) // three leases are 6 s
+	mover := stages.Mover{Store: b.store}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, mover.Run(ctx, stages.Bridge, func(stages.View, []stages.Blocker) {}))
+	redistest.Await(t, "the sidecar", 5*time.Second, func() bool { stage, _, fine := s.Stage(); return stage == stages.Bridge && fine })
+	says(t, c, "some uuid", "GET", "lock:l")
+	says(t, c, "1", "DEL", "lock:l")
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
+}

@@ -1,0 +1,70 @@
+package modern
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/leased"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// hold is what is on the server.
+type hold struct {
+	leased.Hold
+	locker   *Locker
+	fenceKey string      // empty without fencing
+	stands   atomic.Bool // our entry may still be in the server's queue
+	polls    bool        // that entry is one of a waiter that does not listen
+	acquire  protocol.ModernAcquire
+	giving   protocol.ModernRelease // one release runs at a time
+}
+
+// Renewing implements leased.Kind.
+func (h *hold) Renewing() protocol.ModernRenew {
+	o := &h.locker.opts
+	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: o.TTL, Fence: h.fenceKey, FenceTTL: o.FenceTTL}
+}
+
+// Releasing implements leased.Kind.
+func (h *hold) Releasing() protocol.Machine {
+	l := h.locker
+	h.giving = l.releaseOf(h)
+	h.giving.Wanted = h.Handed || l.base.Hot.Hot(h.Key(), l.base.Clock.Now)
+	return &h.giving
+}
+
+// GivingBack implements leased.Kind.
+func (h *hold) GivingBack(queued bool) protocol.Machine {
+	m := h.locker.releaseOf(h)
+	if queued && m.Queue != "" {
+		m.Entry, m.Held = true, false
+	}
+	return &m
+}
+
+// More implements leased.Kind: the server knows one hold.
+func (h *hold) More(context.Context) error { return nil }
+
+// Fewer implements leased.Kind.
+func (h *hold) Fewer(context.Context) error { return nil }
+
+// releaseOf returns the machine that gives a hold's key back.
+func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
+	m := protocol.ModernRelease{
+		Key: h.Key(), Token: h.Token, Channel: l.channelOf(h), Claim: l.opts.claim, Share: l.opts.Yield,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
+	}
+	if !l.opts.Unfair {
+		names := protocol.CompanionsOf(h.Key()) // one allocation for both
+		m.Queue, m.Guard = names.Queue, names.Guard
+	}
+	return m
+}
+
+// channelOf returns the channel that a hold's entry in the queue names.
+func (l *Locker) channelOf(h *hold) string {
+	if h.polls {
+		return protocol.Polls
+	}
+	return l.channel
+}
