@@ -188,7 +188,7 @@ func TestForecastBudget(t *testing.T) {
 
 // TestForecastDrift: a clock that drifts reaches its edge within the span, and the forecast has the double holds of the time after.
 func TestForecastDrift(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	p := observed(0, 0, 0)
 	start := time.Unix(1e9, 0)
 	for i := range p.Clients {

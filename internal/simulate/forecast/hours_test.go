@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -16,7 +17,7 @@ import (
 // TestForecastByHour: a fleet with a clock that is off works from 8 to 18 h, and hardly in the other hours. The forecast of both times is what
 // a simulation of each of them finds. Before, all day was as busy as the mean.
 func TestForecastByHour(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	p := observed(0, 7000, 0)
 	p.Windows[0] = profile.Window{Start: time.Date(2026, 5, 4, 0, 0, 0, 0, time.UTC), Seconds: 24 * 3600, Masters: 1}
 	found := map[bool]float64{} // double holds an hour: busy or not

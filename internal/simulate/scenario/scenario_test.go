@@ -33,7 +33,11 @@ func TestScenarios(t *testing.T) {
 
 			var w sim.World
 			var lines []string
-			_, tally := s.Run(&w, func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) })
+			var trace func(*sim.Record)
+			if s.HasTrace || *rewrite {
+				trace = func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) }
+			}
+			_, tally := s.Run(&w, trace)
 			if *rewrite {
 				update(t, file, s, &tally, lines)
 				return
