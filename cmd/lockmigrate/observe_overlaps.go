@@ -62,7 +62,7 @@ func missingHolds(held *overlaps.Seen) error {
 func newObserveOverlapsCommand(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "overlaps FILE FILE...",
-		Short: "Find locks that clients of several captures or proxies held at once",
+		Short: "Find locks that clients of several captures held at once",
 		Long: `overlaps compares the holds that several observe --holds wrote. It is for clients of one
 server that no single capture or proxy sees together. It reads no server.
 
