@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -117,7 +119,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				require.NoError(t, err)
 				wanted, err := acquire(ctx, "wanted")
 				require.NoError(t, err)
-				waiting := make(chan error, 1)
+				waiting, before := make(chan error, 1), attempts(servers.Master)
 				go func() {
 					k, err := acquire(ctx, "wanted")
 					if err == nil {
@@ -125,6 +127,8 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 					}
 					waiting <- err
 				}()
+				// A first attempt may fail in the change, as k0's may: the subject is one who waits by then.
+				redistest.Await(t, "the waiter's first attempt", 10*time.Second, func() bool { return attempts(servers.Master) > before })
 				servers.AwaitInStep(t)
 
 				link.Retarget(servers.Replica.Addr)
@@ -156,6 +160,16 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 			})
 		}
 	}
+}
+
+// attempts is how often a server was asked for a lock, or to renew one.
+func attempts(s *redistest.Server) (n int) {
+	stats, _ := redis.String(s.Do("INFO", "commandstats"), nil)
+	for _, found := range regexp.MustCompile(`cmdstat_(?:eval|evalsha|setnx):calls=(\d+)`).FindAllStringSubmatch(stats, -1) {
+		calls, _ := strconv.Atoi(found[1])
+		n += calls
+	}
+	return n
 }
 
 // TestAWaiterOfADemotedServer: a process that only waits asks a server that has become a replica, which answers: held. Others hand the key

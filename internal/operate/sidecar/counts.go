@@ -5,7 +5,7 @@ import "sync/atomic"
 // counts are what happened since the start.
 type counts struct {
 	setnx, set, get, getset, del, expire                                                            atomic.Int64
-	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned atomic.Int64
+	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned, twins atomic.Int64
 }
 
 func (c *counts) translated(name string) *atomic.Int64 {
@@ -57,6 +57,7 @@ func (s *Sidecar) Counts() []Count {
 		{"ended", "leases that ended without a DEL", &c.ended},
 		{"orphaned", "locks without a time whose holder may have crashed: all connections from when they were taken have ended", &c.orphaned},
 		{"displaced", "locks in use on whose key another value stood", &c.displaced},
+		{"twins", "times that another living process of the same name was heard", &c.twins},
 		{"repaired", "locks set again after a DEL that was not the holder's", &c.repaired},
 	} {
 		all = append(all, Count{"lockmigrate_sidecar_" + t.name + "_total", t.help, "", t.n.Load()})

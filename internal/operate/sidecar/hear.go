@@ -36,6 +36,7 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
 		return err
 	}
+	s.announce(ctx)
 	loaded, final := s.loadFunctions(ctx)
 	s.functions.Store(loaded)
 	over, sending := make(chan struct{}), make(chan struct{})
@@ -57,6 +58,7 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 				if listener.Ping("") != nil {
 					return
 				}
+				s.announce(ctx)
 			}
 		}
 	}()
@@ -75,7 +77,31 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	}
 }
 
-// told reads a message: "<what> <key>" of a sidecar's script, or that a lock was handed over.
+// announce tells other processes of this name that this one lives. There should be none: they would look after each other's locks, and
+// a DEL of one service would release a lock of the other.
+func (s *Sidecar) announce(ctx context.Context) {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = redis.DoWithTimeout(conn, s.opts.ReplyTimeout, "PUBLISH", protocol.SidecarChannel(s.opts.Name), "here "+s.member.ID)
+}
+
+// heardOf is told that a process of this name lives. While listeners are handed over there are two.
+func (s *Sidecar) heardOf(id string) {
+	s.keys.mu.Lock()
+	left := s.keys.left
+	s.keys.mu.Unlock()
+	if id == s.member.ID || left || s.clients.oldest() == before {
+		return
+	}
+	if s.counts.twins.Add(1)%12 == 1 { // once a minute
+		s.opts.Log.Error("another process has this sidecar's --name: give each its own, or a lock of one service is released by the other", "other", id)
+	}
+}
+
+// told reads a message: "<what> <key>" of a sidecar's script, "here <id>" of a process, or that a lock was handed over.
 func (s *Sidecar) told(message string) {
 	what, key, _ := strings.Cut(message, " ")
 	switch what {
@@ -88,6 +114,8 @@ func (s *Sidecar) told(message string) {
 	case "displaced":
 		s.counts.displaced.Add(1)
 		s.opts.Log.Error("displaced: at its DEL another value stood on the key", "key", key)
+	case "here":
+		s.heardOf(key)
 	case "gone":
 		s.counts.overran.Add(1)
 		s.opts.Log.Warn("a DEL after the end of its lease", "key", key)

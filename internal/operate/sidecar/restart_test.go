@@ -158,3 +158,26 @@ func TestALongLockOverAStage(t *testing.T) {
 	says(t, c, "1", "DEL", "lock:l")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
 }
+
+// Two living processes of one name are told of. One that follows another, in a handover or after its end, is not.
+func TestTwinsAreToldOf(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Modern, "jedis-ms")
+	twins := func(s *started) (n int64) {
+		for _, c := range s.Counts() {
+			if c.Name == "lockmigrate_sidecar_twins_total" {
+				n = c.Value
+			}
+		}
+		return n
+	}
+	other := b.sidecar("two", sidecar.DialectNone)
+	b.sidecar("one", sidecar.DialectNone).stop()
+	one := b.sidecar("one", sidecar.DialectNone)
+	says(t, b.client(one), "PONG", "PING")
+	time.Sleep(6 * time.Second) // both have announced themselves again
+	assert.Zero(t, twins(one))
+	again := b.sidecar("one", sidecar.DialectNone)
+	redistest.Await(t, "both have heard of each other", 30*time.Second, func() bool { return twins(one) > 0 && twins(again) > 0 })
+	assert.Zero(t, twins(other))
+}
