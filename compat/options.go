@@ -194,7 +194,7 @@ func (o Options) withDefaults() Options {
 	o.poll = o.rules().Poll
 	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), limits.Shortest)
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
-	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest)
+	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest).Truncate(time.Millisecond)
 	limits.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
 	return o
 }

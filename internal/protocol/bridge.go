@@ -143,7 +143,7 @@ const maxSettles = 8
 // Deadline returns the instant until which the lock is certainly ours. Valid once Acquired.
 func (a *BridgeAcquire) Deadline() Instant {
 	if a.handed {
-		return a.queued.Add(a.Claim)
+		return a.queued.Add(lasts(a.Claim))
 	}
 	return a.sent.Add(a.TTL)
 }

@@ -122,6 +122,29 @@ func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
 	}
 }
 
+// TestAClaimIsInWholeMilliseconds: the server counts a claim so. A third of a TTL of 2 s is 666.67 ms, and the server forgets a grant
+// after 666 ms: nobody may rely on it for longer.
+func TestAClaimIsInWholeMilliseconds(t *testing.T) {
+	const claim, on = 2 * time.Second / 3, 666 * time.Millisecond
+	b := &BridgeAcquire{Dialect: JedisMS, Value: "v", TTL: 2 * time.Second, Claim: claim, Queue: "q", Channel: "c", Patience: time.Hour}
+	b.Next(100, Reply{})
+	b.Next(200, Reply{Kind: Integer, Int: TakeHeld, Int2: 1, Int3: 5000, Int4: 7})
+	m := &ModernQueue{Key: "k", Queue: "q", Token: "t", Channel: "c", TTL: 2 * time.Second, Claim: claim, MaxSleep: time.Hour}
+	m.Next(100, Reply{})
+	m.Next(200, Reply{Kind: Integer, Int: -1, Int2: 5000, Int3: 7})
+	for _, w := range []interface {
+		Machine
+		Deadline() Instant
+	}{b, m} {
+		if step := w.Next(300, Reply{Kind: Granted, Int2: 7}); step.Verdict != Acquired || w.Deadline() != Instant(100).Add(on) {
+			t.Errorf("%T: %+v until %v", w, step, w.Deadline())
+		}
+	}
+	if entry, ok := ParseEntry((Entry{Claim: claim, Channel: "c", Token: "t"}).String()); !ok || entry.Claim != on {
+		t.Errorf("%+v, %v", entry, ok)
+	}
+}
+
 // TestBridgeAcquireReliesOnAGrant that is for its present place and young enough. It relies on it until the claim ends,
 // counted from before its last question. It asks about every other grant.
 func TestBridgeAcquireReliesOnAGrant(t *testing.T) {

@@ -206,7 +206,7 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 	}
 	if q.at == modernSlept {
 		if reply.Kind == Granted && !q.Whole && q.certain(now, reply) {
-			q.deadline, q.fence, q.handed = q.queued.Add(q.Claim), reply.Int, true
+			q.deadline, q.fence, q.handed = q.queued.Add(lasts(q.Claim)), reply.Int, true
 			return done(Acquired)
 		}
 		if reply.Kind == Changed && q.mayGrasp() {

@@ -16,6 +16,9 @@ type Entry struct {
 	Token   string        // what the key, and the guard, will hold. It stands last, since it may hold a blank
 }
 
+// lasts is for how long a claim is certainly on the server: it counts in whole milliseconds.
+func lasts(claim time.Duration) time.Duration { return claim.Truncate(time.Millisecond) }
+
 // String returns the entry as it stands in the queue: "<claim ms> <until ms> <1 if guarded> <channel> <token>".
 func (e Entry) String() string {
 	b := make([]byte, 0, 48+len(e.Channel)+len(e.Token))

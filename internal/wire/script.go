@@ -158,10 +158,7 @@ func argument(c *protocol.Command, key any, name string) any {
 	case "share":
 		return milliseconds(c.Share)
 	case "grace":
-		if c.Grace < 0 {
-			return number(-1)
-		}
-		return milliseconds(c.Grace)
+		return number(grace(c.Grace))
 	case "unit":
 		return word(c.Unit.String())
 	case "layout":
@@ -271,14 +268,18 @@ func rulesOf(c *protocol.Command) any {
 	}
 	last := lastRules.Load()
 	if last == nil || last.rules != r {
-		grace := r.grace.Milliseconds()
-		if r.grace < 0 {
-			grace = -1
-		}
-		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d", grace, r.unit, r.layout, r.gap.Milliseconds())}
+		last = &boxedRules{r, fmt.Sprintf("%d %s %s %d", grace(r.grace), r.unit, r.layout, r.gap.Milliseconds())}
 		lastRules.Store(last)
 	}
 	return last.box
+}
+
+// grace is in whole milliseconds, rounded up: by less, a live value would be taken for expired. Negative: never.
+func grace(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return (d + time.Millisecond - 1).Milliseconds()
 }
 
 func wanted(name string, key any) any {

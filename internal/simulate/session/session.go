@@ -296,7 +296,7 @@ func (s *Session) forget() {
 func (s *Session) extend(now Reading) {
 	switch {
 	case s.FromReply && (s.running == modernQueue && s.modernQueue.Handed() || s.running == bridgeAcquire && s.bridgeAcquire.Handed()):
-		s.Deadline = now.Mono.Add(s.claim())
+		s.Deadline = now.Mono.Add(s.claim().Truncate(time.Millisecond))
 	case s.FromReply:
 		s.Deadline = now.Mono.Add(s.Lease)
 	}
