@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // counts are what happened since the start.
 type counts struct {
-	setnx, set, get, getset, del, expire                                                            atomic.Int64
+	setnx, set, get, getset, del, expire                                                                   atomic.Int64
 	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned, twins atomic.Int64
 }
 
