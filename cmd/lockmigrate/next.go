@@ -57,6 +57,7 @@ type standing struct {
 	old         profile.OldClients
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
+	near        string       // a namespace with almost this name, where there is no record
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
 	blockers    []stages.Blocker
@@ -110,6 +111,8 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	}
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
+		names, _ := at.store.Names(ctx)
+		s.near = nearest(s.namespace, names)
 		return s, nil
 	}
 	if err != nil {
@@ -206,6 +209,9 @@ func (s *standing) next() step {
 // begin is what comes before there is a record.
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
+	if s.near != "" {
+		on.Stands += " of this name; did you mean " + s.near + "?"
+	}
 	match := s.match
 	if len(match) == 0 && s.profile != nil {
 		match = s.profile.Match

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -14,6 +15,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 func newServeCommand(env *environment) *cobra.Command {
@@ -64,6 +67,11 @@ func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	} else {
 		_ = conn.Close()
 	}
+	if opts.Namespace != "" {
+		if err := noteAbsent(ctx, env, end, opts.Namespace); err != nil {
+			return err
+		}
+	}
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return failedError("choose another --listen host:port", "%w", err)
@@ -95,4 +103,18 @@ func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	cancel()
 	<-collected
 	return err
+}
+
+// noteAbsent says that there is no such namespace. It may come later, so that is no error. What else is wrong stands on the page.
+func noteAbsent(ctx context.Context, env *environment, end *endpoint.Endpoint, namespace string) error {
+	pool, err := end.Locks()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	store := &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}
+	if _, err := store.Show(ctx); errors.Is(err, stages.ErrNoRecord) {
+		env.note("there is no namespace %s: %s", terminal.Quoted(namespace), whichNamespace(ctx, store, "the page shows it when there is"))
+	}
+	return nil
 }

@@ -75,7 +75,7 @@ the service's locks need, and its own report in the namespace.`,
 
 func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error {
 	if flags.Namespace == "" {
-		return usageError("give --namespace NAME; \"lockmigrate stage list\" shows them", "no namespace is named")
+		return usageError("give --namespace NAME; "+seeNamespaces, "no namespace is named")
 	}
 	if flags.drain < 0 {
 		return usageError("give a duration such as 10s", "--drain %v is negative", flags.drain)
@@ -131,7 +131,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return nil // interrupted before the server was there: nothing has begun
 	}
 	if err != nil {
-		return err
+		return missing(ctx, end, flags.Namespace, err, failedError, seeNamespaces)
 	}
 	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
 	if err != nil {
@@ -207,6 +207,8 @@ func (f *sidecarFlags) at(text string) (dialect, address string) {
 	}
 	return f.dialect, text
 }
+
+const seeNamespaces = "\"lockmigrate stage list\" shows them"
 
 const seeDialects = "see \"lockmigrate stage init --help\" for the dialects"
 

@@ -176,9 +176,7 @@ func (at *place) explain(ctx context.Context, err error) error {
 	case err == nil || isOwnError(err):
 		return err
 	case errors.Is(err, stages.ErrNoRecord):
-		names, _ := at.store.Names(ctx) // a user without the right to the list gets the hint alone
-		hint := orMeant(at.store.Namespace, names, `create it with "lockmigrate stage init", or name another with --namespace`)
-		return failedError(hint, "%w", err)
+		return failedError(whichNamespace(ctx, at.store, `create it with "lockmigrate stage init", or name another with --namespace`), "%w", err)
 	case errors.Is(err, stages.ErrOverlap):
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
@@ -194,6 +192,25 @@ func (at *place) explain(ctx context.Context, err error) error {
 	default:
 		return endpoint.Explain(err)
 	}
+}
+
+// whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.
+func whichNamespace(ctx context.Context, store *stages.Store, hint string) string {
+	names, _ := store.Names(ctx)
+	return orMeant(store.Namespace, names, hint)
+}
+
+// missing adds a hint to an error that says that no namespace has this name. as makes the error; other errors stay as they are.
+func missing(ctx context.Context, end *endpoint.Endpoint, namespace string, err error, as func(hint, format string, args ...any) error, hint string) error {
+	if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	pool, failed := end.Locks()
+	if failed != nil {
+		return err
+	}
+	defer pool.Close()
+	return as(whichNamespace(ctx, &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}, hint), "%w", err)
 }
 
 func (at *place) move(ctx context.Context, step stages.Stage) error {

@@ -153,7 +153,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	cert, err := look(ctx, end, opts)
 	status.Clear()
 	if err != nil {
-		return err
+		return missing(ctx, end, opts.Namespace, err, usageError, `"lockmigrate stage list" shows them; or verify by --match alone`)
 	}
 	return concludeVerify(env, cert, file)
 }

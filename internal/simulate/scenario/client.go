@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ func (s *Scenario) client(n int, words []string) error {
 	}
 	scheme, ok := session.SchemeNamed(words[1])
 	if !ok {
-		return fail(n, "no scheme is named %q; known are legacy, go-legacy, bridge, modern, sidecar", words[1])
+		return unknown(n, words[1], session.SchemeNames(), "no scheme is named %q", words[1])
 	}
 	c := sim.Client{
 		Member: session.Member{
@@ -34,17 +35,9 @@ func (s *Scenario) client(n int, words []string) error {
 		c.Member.Release = protocol.ReleaseCompare
 	}
 	count, groups := 1, 1
-	err := options(n, words[2:], func(name, value string) (err error) {
-		switch name {
-		case "count":
-			count, err = strconv.Atoi(value)
-			return err
-		case "groups":
-			groups, err = strconv.Atoi(value)
-			return err
-		}
-		return clientOption(n, &c, name, value)
-	})
+	of := clientOptions(n, &c)
+	of["count"], of["groups"] = into(n, &count, whole), into(n, &groups, whole)
+	err := options(n, words[2:], "a client", of)
 	if err != nil {
 		return err
 	}
@@ -74,72 +67,51 @@ func (s *Scenario) client(n int, words []string) error {
 	return nil
 }
 
-func clientOption(n int, c *sim.Client, name, value string) (err error) {
-	durations := map[string]*time.Duration{
-		"lease": &c.Lease, "ttl": &c.Lease, "poll": &c.Poll, "patience": &c.Patience, "renew": &c.Renew,
-		"grace": &c.Grace, "settle": &c.Settle, "ahead": &c.Offset,
-		"claim": &c.Claim, "max-sleep": &c.MaxSleep, "share": &c.Share, "yield": &c.Yield,
-	}
-	distributions := map[string]*sim.Distribution{
-		"hold": &c.Hold, "think": &c.Think, "first": &c.First, "overrun-by": &c.OverBy,
-		"pause-every": &c.Chaos.PauseEvery, "pause": &c.Chaos.Pause, "crash-every": &c.Chaos.CrashEvery,
-		"restart": &c.Chaos.Restart, "step-every": &c.Chaos.StepEvery, "step": &c.Chaos.Step,
-	}
-	flags := map[string]*bool{
-		"no-guard": &c.NoGuard, "truthful": &c.Truthful, "no-deadline": &c.NoDeadline, "from-reply": &c.FromReply,
-		"plain": &c.Plain, "queue": &c.Queue, "tracks": &c.Tracks,
-	}
-	if d := durations[name]; d != nil {
-		*d, err = span(n, value)
-		return err
-	}
-	if d := distributions[name]; d != nil {
-		*d, err = distribution(n, value)
-		return err
-	}
-	if f := flags[name]; f != nil {
-		*f = true
-		return nil
-	}
-	switch name {
-	case "dialect":
-		if c.Dialect, err = protocol.DialectNamed(value); err != nil {
-			return fail(n, "%v", err)
+// clientOptions are the options of a client that stand for one client of its line.
+func clientOptions(n int, c *sim.Client) table {
+	flag := func(to *bool) func(string) error {
+		return func(value string) error {
+			if *to = value == ""; !*to {
+				return fail(n, "the word alone turns it on: leave out =%s", value)
+			}
+			return nil
 		}
-		if c.Scheme == session.Legacy || c.Scheme == session.Sidecar {
-			c.Member.Release = c.Dialect.Release
-		}
-	case "release":
-		r, ok := releaseNamed(value)
-		if !ok {
-			return fail(n, "no release is named %q; known are %s", value, strings.Join(releaseNames[:], ", "))
-		}
-		c.Member.Release = r
-	case "drift":
-		c.DriftPPM, err = ppm(n, value)
-	case "overrun":
-		c.Overrun, err = chance(n, value)
-	case "turns":
-		c.Turns, err = strconv.Atoi(value)
-	case "put-backs":
-		c.PutBacks, err = strconv.Atoi(value)
-	case "key":
-		c.Key = value
-	case "keys":
-		set, err := keySet(n, value)
-		if err != nil {
+	}
+	return table{
+		"lease": into(n, &c.Lease, span), "ttl": into(n, &c.Lease, span), "poll": into(n, &c.Poll, span), "patience": into(n, &c.Patience, span),
+		"renew": into(n, &c.Renew, span), "grace": into(n, &c.Grace, span), "settle": into(n, &c.Settle, span), "ahead": into(n, &c.Offset, span),
+		"claim": into(n, &c.Claim, span), "max-sleep": into(n, &c.MaxSleep, span), "share": into(n, &c.Share, span), "yield": into(n, &c.Yield, span),
+
+		"hold": into(n, &c.Hold, distribution), "think": into(n, &c.Think, distribution), "first": into(n, &c.First, distribution),
+		"overrun-by": into(n, &c.OverBy, distribution), "pause-every": into(n, &c.Chaos.PauseEvery, distribution), "pause": into(n, &c.Chaos.Pause, distribution),
+		"crash-every": into(n, &c.Chaos.CrashEvery, distribution), "restart": into(n, &c.Chaos.Restart, distribution),
+		"step-every": into(n, &c.Chaos.StepEvery, distribution), "step": into(n, &c.Chaos.Step, distribution),
+
+		"no-guard": flag(&c.NoGuard), "truthful": flag(&c.Truthful), "no-deadline": flag(&c.NoDeadline), "from-reply": flag(&c.FromReply),
+		"plain": flag(&c.Plain), "queue": flag(&c.Queue), "tracks": flag(&c.Tracks),
+
+		"drift": into(n, &c.DriftPPM, ppm), "overrun": into(n, &c.Overrun, chance), "turns": into(n, &c.Turns, whole), "put-backs": into(n, &c.PutBacks, whole),
+		"release": into(n, &c.Member.Release, release),
+		"dialect": func(value string) (err error) {
+			if c.Dialect, err = dialect(n, value); err == nil && (c.Scheme == session.Legacy || c.Scheme == session.Sidecar) {
+				c.Member.Release = c.Dialect.Release
+			}
 			return err
-		}
-		c.Keys = append(c.Keys, set)
-	case "fence":
-		c.Member.Fence = protocol.FenceKey(c.Key)
-	default:
-		return fail(n, "a client has no %q", name)
+		},
+		"key": func(value string) error {
+			c.Key = value
+			return nil
+		},
+		"keys": func(value string) error {
+			set, err := keySet(n, value)
+			c.Keys = append(c.Keys, set)
+			return err
+		},
+		"fence": func(string) error {
+			c.Member.Fence = protocol.FenceKey(c.Key)
+			return nil
+		},
 	}
-	if err != nil {
-		return fail(n, "%s=%s: %v", name, value, err)
-	}
-	return nil
 }
 
 // keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.
@@ -165,30 +137,64 @@ func keySet(n int, value string) (set sim.KeySet, err error) {
 
 var releaseNames = [...]string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
 
-func releaseNamed(name string) (protocol.Release, bool) {
-	for i, n := range releaseNames {
-		if n == name {
-			return protocol.Release(i), true
-		}
+func release(n int, name string) (protocol.Release, error) {
+	i := slices.Index(releaseNames[:], name)
+	if i < 0 {
+		return 0, unknown(n, name, releaseNames[:], "no release is named %q", name)
 	}
-	return 0, false
+	return protocol.Release(i), nil
+}
+
+func dialect(n int, name string) (*protocol.Dialect, error) {
+	d, err := protocol.DialectNamed(name)
+	switch {
+	case err == nil:
+		return d, nil
+	case protocol.Refused(name) != "":
+		return nil, fail(n, "%v", err)
+	}
+	var names []string
+	for _, one := range protocol.Dialects() {
+		names = append(names, one.Name)
+	}
+	return nil, unknown(n, name, names, "no dialect is named %q", name)
 }
 
 // ownerOf is a UUID, for the dialects that write one.
 func ownerOf(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
 
-// options reads name=value words, and bare names.
-func options(n int, words []string, set func(name, value string) error) error {
+// table has for each option what reads its value.
+type table map[string]func(value string) error
+
+// into reads a value of line n into a place.
+func into[T any](n int, to *T, read func(n int, value string) (T, error)) func(string) error {
+	return func(value string) (err error) {
+		*to, err = read(n, value)
+		return err
+	}
+}
+
+// options reads name=value words, and bare names. The bare words that may stand there too are for the error.
+func options(n int, words []string, of string, t table, bare ...string) error {
 	for _, word := range words {
 		name, value, _ := strings.Cut(word, "=")
-		if err := set(name, value); err != nil {
-			if _, ok := err.(*Error); !ok {
-				err = fail(n, "%s: %v", word, err)
-			}
+		read := t[name]
+		if read == nil {
+			return unknown(n, name, append(slices.Sorted(maps.Keys(t)), bare...), "%s has no %q", of, name)
+		}
+		if err := read(value); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func whole(n int, s string) (int, error) {
+	x, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, fail(n, "%q is no whole number", s)
+	}
+	return x, nil
 }
 
 func number(n int, words []string) (uint64, error) {

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,47 +49,47 @@ func Parse(text string) (*Scenario, error) {
 	return s, nil
 }
 
-func (s *Scenario) line(n int, words []string) (err error) {
-	rest := words[1:]
-	switch words[0] {
-	case "run":
+// beginnings are the words that a line may begin with.
+var beginnings = map[string]func(s *Scenario, n int, rest []string) error{
+	"run": func(s *Scenario, n int, rest []string) (err error) {
 		s.Fleet.Until, err = duration(n, rest, 0)
-	case "seed":
+		return err
+	},
+	"seed": func(s *Scenario, n int, rest []string) (err error) {
 		s.Seed, err = number(n, rest)
-	case "seeds":
-		var count uint64
-		count, err = number(n, rest)
+		return err
+	},
+	"seeds": func(s *Scenario, n int, rest []string) error {
+		count, err := number(n, rest)
 		s.Seeds = int(count)
-	case "masters":
-		var masters uint64
-		if masters, err = number(n, rest); err == nil && (masters < 1 || masters > mostMasters) {
+		return err
+	},
+	"masters": func(s *Scenario, n int, rest []string) error {
+		masters, err := number(n, rest)
+		if err == nil && (masters < 1 || masters > mostMasters) {
 			err = fail(n, "a cluster has 1 to %d masters here", mostMasters)
 		}
 		s.Fleet.Masters = int(masters)
-	case "stop":
+		return err
+	},
+	"stop": func(s *Scenario, _ int, _ []string) error {
 		s.Fleet.Stop = true
-	case "network":
-		err = s.network(n, rest)
-	case "server":
-		err = options(n, rest, func(name, value string) error { return s.server(n, name, value) })
-	case "client":
-		err = s.client(n, rest)
-	case "opening":
-		err = s.opening(n, rest)
-	case "latency":
+		return nil
+	},
+	"latency": func(s *Scenario, n int, rest []string) (err error) {
 		s.plan().Latency, err = duration(n, rest, 0)
-	case "turn":
-		err = s.turn(n, rest)
-	case "command":
-		err = s.command(n, rest)
-	case "at":
-		err = s.fault(n, rest)
-	case "expect":
-		err = s.expect(n, rest)
-	default:
-		err = fail(n, "no line begins with %q", words[0])
+		return err
+	},
+	"network": (*Scenario).network, "server": (*Scenario).server, "client": (*Scenario).client, "opening": (*Scenario).opening,
+	"turn": (*Scenario).turn, "command": (*Scenario).command, "at": (*Scenario).fault, "expect": (*Scenario).expect,
+}
+
+func (s *Scenario) line(n int, words []string) error {
+	read := beginnings[words[0]]
+	if read == nil {
+		return unknown(n, words[0], slices.Sorted(maps.Keys(beginnings)), "no line begins with %q", words[0])
 	}
-	return err
+	return read(s, n, words[1:])
 }
 
 func (s *Scenario) plan() *sim.Plan {
@@ -107,47 +108,19 @@ func (s *Scenario) network(n int, words []string) (err error) {
 		}
 		network.Reply, words = network.Request, words[1:]
 	}
-	return options(n, words, func(name, value string) (err error) {
-		switch name {
-		case "request":
-			network.Request, err = distribution(n, value)
-		case "reply":
-			network.Reply, err = distribution(n, value)
-		case "timeout":
-			network.Timeout, err = span(n, value)
-		case "lose-request":
-			network.LoseRequest, err = chance(n, value)
-		case "lose-reply":
-			network.LoseReply, err = chance(n, value)
-		case "repeat":
-			network.Repeat, err = chance(n, value)
-		case "lose-message":
-			network.LoseMessage, err = chance(n, value)
-		case "repeat-reply":
-			network.RepeatReply, err = chance(n, value)
-		default:
-			err = fail(n, "a network has no %q", name)
-		}
-		return err
+	return options(n, words, "a network", table{
+		"request": into(n, &network.Request, distribution), "reply": into(n, &network.Reply, distribution), "timeout": into(n, &network.Timeout, span),
+		"lose-request": into(n, &network.LoseRequest, chance), "lose-reply": into(n, &network.LoseReply, chance), "lose-message": into(n, &network.LoseMessage, chance),
+		"repeat": into(n, &network.Repeat, chance), "repeat-reply": into(n, &network.RepeatReply, chance),
 	})
 }
 
-func (s *Scenario) server(n int, name, value string) (err error) {
-	switch name {
-	case "ahead":
-		s.Fleet.Server.Offset, err = span(n, value)
-	case "drift":
-		s.Fleet.Server.DriftPPM, err = ppm(n, value)
-	case "fails-over-every":
-		s.Fleet.Server.FailoverEvery, err = distribution(n, value)
-	case "outage":
-		s.Fleet.Server.Outage, err = distribution(n, value)
-	case "behind":
-		s.Fleet.Server.Behind, err = distribution(n, value)
-	default:
-		err = fail(n, "a server has no %q", name)
-	}
-	return err
+func (s *Scenario) server(n int, words []string) error {
+	server := &s.Fleet.Server
+	return options(n, words, "a server", table{
+		"ahead": into(n, &server.Offset, span), "drift": into(n, &server.DriftPPM, ppm), "fails-over-every": into(n, &server.FailoverEvery, distribution),
+		"outage": into(n, &server.Outage, distribution), "behind": into(n, &server.Behind, distribution),
+	})
 }
 
 // opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
@@ -163,8 +136,8 @@ func (s *Scenario) opening(n int, words []string) error {
 		}
 		d := protocol.JedisMS
 		if len(words) == 6 && words[4] == "in" {
-			if d, err = protocol.DialectNamed(words[5]); err != nil {
-				return fail(n, "%v", err)
+			if d, err = dialect(n, words[5]); err != nil {
+				return err
 			}
 		}
 		value, _ := d.Expiry(sim.Epoch.Add(-ago), 0, ownerOf(99))
@@ -220,17 +193,7 @@ func (s *Scenario) command(n int, words []string) error {
 			d.Fate = fate
 			continue
 		}
-		err := options(n, []string{word}, func(name, value string) (err error) {
-			switch name {
-			case "request":
-				d.Request, err = span(n, value)
-			case "reply":
-				d.Reply, err = span(n, value)
-			default:
-				err = fail(n, "a command has no %q", name)
-			}
-			return err
-		})
+		err := options(n, []string{word}, "a command", table{"request": into(n, &d.Request, span), "reply": into(n, &d.Reply, span)}, sim.FateNames()...)
 		if err != nil {
 			return err
 		}
@@ -257,8 +220,12 @@ func (s *Scenario) fault(n int, words []string) error {
 			return err
 		}
 	}
-	kind := sim.FaultKind(slices.Index(verbs[:], words[2]))
-	if int(kind) >= len(verbs) || f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
+	index := slices.Index(verbs[:], words[2])
+	kind := sim.FaultKind(index)
+	if index < 0 {
+		return unknown(n, words[2], verbs[:], "%s cannot %q", words[1], words[2])
+	}
+	if f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
 		return fail(n, "%s cannot %q", words[1], words[2])
 	}
 	f.Kind = kind
@@ -283,8 +250,11 @@ func (s *Scenario) expect(n int, words []string) error {
 		return fail(n, "write: expect WHAT = N (or <, >)")
 	}
 	count, err := strconv.ParseInt(words[2], 10, 64)
-	if _, known := Count(&sim.Tally{}, words[0]); err != nil || !known {
-		return fail(n, "cannot expect %s", strings.Join(words, " "))
+	if err != nil {
+		return fail(n, "%q is no count", words[2])
+	}
+	if _, known := Count(&sim.Tally{}, words[0]); !known {
+		return unknown(n, words[0], counts(), "nothing counts %q", words[0])
 	}
 	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})
 	return nil
@@ -295,7 +265,7 @@ func (s *Scenario) who(n int, name string) (int, error) {
 	if i, known := s.names[name]; known {
 		return i, nil
 	}
-	return 0, fail(n, "no client is named %q", name)
+	return 0, unknown(n, name, slices.Sorted(maps.Keys(s.names)), "no client is named %q", name)
 }
 
 func schemeName(i int) string { return session.Scheme(i).String() }

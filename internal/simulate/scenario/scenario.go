@@ -88,6 +88,21 @@ func Count(t *sim.Tally, what string) (int64, bool) {
 	return pairs(t, what)
 }
 
+// counts are the names that Count knows.
+func counts() []string {
+	names := []string{"overlaps", "acquisitions", "turns", "displaced", "failovers"}
+	for h := range sim.Hazards {
+		names = append(names, h.String())
+	}
+	for _, first := range session.SchemeNames() {
+		names = append(names, first+"-acquisitions")
+		for _, second := range session.SchemeNames() {
+			names = append(names, first+"+"+second)
+		}
+	}
+	return names
+}
+
 // pairs counts the overlaps of two schemes, in any order.
 func pairs(t *sim.Tally, what string) (n int64, ok bool) {
 	for a := range t.Pairs {
@@ -126,10 +141,17 @@ func fail(line int, format string, args ...any) error {
 	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
 }
 
+// unknown reports a word that is none of those that may stand there.
+func unknown(line int, word string, known []string, format string, args ...any) error {
+	return &Error{Line: line, Text: fmt.Sprintf(format, args...), Word: word, Known: known}
+}
+
 // Error is a line that cannot be read.
 type Error struct {
-	Line int
-	Text string
+	Line  int
+	Text  string
+	Word  string   // the word that nobody knows; empty if that is not what is wrong
+	Known []string // the words that may stand in its place
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
