@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
@@ -229,6 +230,7 @@ func (s *standing) begin() step {
 	if s.profile != nil {
 		on.InWay = append(on.InWay, s.oldErr.Error())
 		on.Do, length = "watch again, for longer, and while every old client works", (3 * time.Duration(s.profile.Seconds()) * time.Second).Round(time.Minute).String()
+		length = strings.TrimSuffix(length, "0s")
 		if s.profile.Seconds() < 200 {
 			length = "10m"
 		}
@@ -275,7 +277,13 @@ func (s *standing) toModern(on *step) {
 		on.Read = "docs/runbook.md, step 4"
 		on.Costs = []string{verifyCosts}
 	case s.certificate == "" || s.certErr != nil:
-		on.Do = "no old client holds a lock at this moment. Prove that none is left; --longest is your statement of how long one may be silent"
+		on.Do = "no old client holds a lock at this moment. "
+		if n := s.oldClients(); n > 0 {
+			on.Do += fmt.Sprintf("Move the %s that %s names (docs/runbook.md, step 4). Then prove", counted(int64(n), "old client"), s.profileFile)
+		} else {
+			on.Do += "Prove"
+		}
+		on.Do += " that none is left; --longest is your statement of how long one may be silent"
 		if s.certErr != nil {
 			on.InWay = append(on.InWay, s.certErr.Error())
 		}
@@ -285,6 +293,18 @@ func (s *standing) toModern(on *step) {
 	default:
 		s.certified(on)
 	}
+}
+
+// oldClients is how many the profile names. They may have moved since.
+func (s *standing) oldClients() (n int) {
+	if s.profile != nil {
+		for _, c := range s.profile.Clients {
+			if c.Kind == observe.Legacy {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ type nextStep struct {
 func afterObserve(p profile.Profile, file string) nextStep {
 	for _, c := range p.Clients {
 		if c.Kind == observe.Bridge {
-			return nextStep{"lockmigrate next --namespace " + cmp.Or(p.Namespace(), "NAME"), "members are at stage bridge: the namespace exists"}
+			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}
 		}
 	}
 	patterns := p.Patterns()
@@ -40,8 +41,9 @@ func afterObserve(p profile.Profile, file string) nextStep {
 		if len(p.Match) == 0 {
 			match = matchFlags(patterns)
 		}
+		name := cmp.Or(fileNamespace(file), p.Namespace(), "NAME")
 		why := old.Why[0] + "; it prints its plan, and writes with --execute"
-		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", cmp.Or(p.Namespace(), "NAME"), match, terminal.Quoted(file)), why}
+		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", name, match, terminal.Quoted(file)), why}
 	case err == nil:
 		return nextStep{fmt.Sprintf("lockmigrate observe%s --for 10m --profile fleet.json", matchFlags(patterns)), "a profile carries the figures to stage init, simulate and forecast"}
 	}
@@ -55,6 +57,15 @@ func afterObserve(p profile.Profile, file string) nextStep {
 		lease = " --lease LEASE"
 	}
 	return nextStep{fmt.Sprintf("lockmigrate observe%s%s --for %s --profile %s", matchFlags(patterns), lease, length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
+}
+
+// fileNamespace is the namespace that a profile's file is named after, as "next" names it; empty for another name.
+func fileNamespace(file string) string {
+	name, found := strings.CutSuffix(filepath.Base(file), profileName(""))
+	if !found || stages.CheckName(name) != nil {
+		return ""
+	}
+	return name
 }
 
 // print adds the step to a report.
