@@ -52,31 +52,27 @@ func (s *Scenario) line(n int, words []string) (err error) {
 	rest := words[1:]
 	switch words[0] {
 	case "run":
-		s.Fleet.Until, err = duration(n, rest, 0)
+		err = single(n, words, &s.Fleet.Until)
 	case "seed":
-		s.Seed, err = number(n, rest)
+		err = single(n, words, &s.Seed)
 	case "seeds":
-		var count uint64
-		count, err = number(n, rest)
-		s.Seeds = int(count)
+		err = single(n, words, &s.Seeds)
 	case "masters":
-		var masters uint64
-		if masters, err = number(n, rest); err == nil && (masters < 1 || masters > mostMasters) {
+		if err = single(n, words, &s.Fleet.Masters); err == nil && (s.Fleet.Masters < 1 || s.Fleet.Masters > mostMasters) {
 			err = fail(n, "a cluster has 1 to %d masters here", mostMasters)
 		}
-		s.Fleet.Masters = int(masters)
 	case "stop":
 		s.Fleet.Stop = true
 	case "network":
 		err = s.network(n, rest)
 	case "server":
-		err = options(n, rest, func(name, value string) error { return s.server(n, name, value) })
+		err = options(n, rest, "a server", serverFields(&s.Fleet.Server))
 	case "client":
 		err = s.client(n, rest)
 	case "opening":
 		err = s.opening(n, rest)
 	case "latency":
-		s.plan().Latency, err = duration(n, rest, 0)
+		err = single(n, words, &s.plan().Latency)
 	case "turn":
 		err = s.turn(n, rest)
 	case "command":
@@ -107,47 +103,18 @@ func (s *Scenario) network(n int, words []string) (err error) {
 		}
 		network.Reply, words = network.Request, words[1:]
 	}
-	return options(n, words, func(name, value string) (err error) {
-		switch name {
-		case "request":
-			network.Request, err = distribution(n, value)
-		case "reply":
-			network.Reply, err = distribution(n, value)
-		case "timeout":
-			network.Timeout, err = span(n, value)
-		case "lose-request":
-			network.LoseRequest, err = chance(n, value)
-		case "lose-reply":
-			network.LoseReply, err = chance(n, value)
-		case "repeat":
-			network.Repeat, err = chance(n, value)
-		case "lose-message":
-			network.LoseMessage, err = chance(n, value)
-		case "repeat-reply":
-			network.RepeatReply, err = chance(n, value)
-		default:
-			err = fail(n, "a network has no %q", name)
-		}
-		return err
-	})
+	fields := []field{{"request", &network.Request}, {"reply", &network.Reply}, {"timeout", &network.Timeout}}
+	return options(n, words, "a network", append(fields, losses(network)...))
 }
 
-func (s *Scenario) server(n int, name, value string) (err error) {
-	switch name {
-	case "ahead":
-		s.Fleet.Server.Offset, err = span(n, value)
-	case "drift":
-		s.Fleet.Server.DriftPPM, err = ppm(n, value)
-	case "fails-over-every":
-		s.Fleet.Server.FailoverEvery, err = distribution(n, value)
-	case "outage":
-		s.Fleet.Server.Outage, err = distribution(n, value)
-	case "behind":
-		s.Fleet.Server.Behind, err = distribution(n, value)
-	default:
-		err = fail(n, "a server has no %q", name)
-	}
-	return err
+func losses(network *sim.Network) []field {
+	return []field{{"lose-request", &network.LoseRequest}, {"lose-reply", &network.LoseReply}, {"repeat", &network.Repeat},
+		{"repeat-reply", &network.RepeatReply}, {"lose-message", &network.LoseMessage}}
+}
+
+func serverFields(server *sim.Server) []field {
+	return []field{{"ahead", &server.Offset}, {"drift", &server.DriftPPM},
+		{"fails-over-every", &server.FailoverEvery}, {"outage", &server.Outage}, {"behind", &server.Behind}}
 }
 
 // opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
@@ -220,18 +187,7 @@ func (s *Scenario) command(n int, words []string) error {
 			d.Fate = fate
 			continue
 		}
-		err := options(n, []string{word}, func(name, value string) (err error) {
-			switch name {
-			case "request":
-				d.Request, err = span(n, value)
-			case "reply":
-				d.Reply, err = span(n, value)
-			default:
-				err = fail(n, "a command has no %q", name)
-			}
-			return err
-		})
-		if err != nil {
+		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}); err != nil {
 			return err
 		}
 	}
