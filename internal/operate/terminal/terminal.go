@@ -3,6 +3,7 @@
 package terminal
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -39,20 +40,15 @@ func Safe(text string) string {
 		return text
 	}
 	var b strings.Builder
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRuneInString(text[i:])
-		if r == utf8.RuneError && size <= 1 {
-			b.WriteString(`\x` + strconv.FormatUint(uint64(text[i])>>4, 16) + strconv.FormatUint(uint64(text[i])&15, 16))
-			i++
-			continue
-		}
-		if unicode.IsPrint(r) {
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)): // a byte that is no UTF-8
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case unicode.IsPrint(r):
 			b.WriteRune(r)
-		} else {
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
 		}
-		i += size
 	}
 	return b.String()
 }
@@ -66,24 +62,7 @@ func Quoted(text string) string {
 	return text
 }
 
+// printable tells that text has no control, no bidirectional override, no character without a width.
 func printable(text string) bool {
-	ascii := true
-	for i := 0; i < len(text); i++ {
-		if text[i] < 0x20 || text[i] == 0x7f {
-			return false
-		}
-		ascii = ascii && text[i] < 0x80
-	}
-	if ascii {
-		return true
-	}
-	if !utf8.ValidString(text) {
-		return false
-	}
-	for _, r := range text {
-		if !unicode.IsPrint(r) { // C1 controls, bidirectional overrides, zero-width characters
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
