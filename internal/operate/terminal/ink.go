@@ -1,6 +1,10 @@
 package terminal
 
-import "github.com/jedib0t/go-pretty/v6/text"
+import (
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+)
 
 // Ink colours words. Its zero value leaves them as they are.
 type Ink bool
@@ -20,6 +24,25 @@ func (i Ink) Warn(words string) string { return i.paint(words, text.FgYellow) }
 
 // Bad is what is broken or refused: bold red.
 func (i Ink) Bad(words string) string { return i.paint(words, text.Bold, text.FgRed) }
+
+// Verdict colours a word: one of two as good or bad, every other as what wants a look.
+func (i Ink) Verdict(word, good, bad string) string {
+	switch word {
+	case good:
+		return i.Good(word)
+	case bad:
+		return i.Bad(word)
+	}
+	return i.Warn(word)
+}
+
+// Count colours the number of what must not happen.
+func (i Ink) Count(n int64) string {
+	if n == 0 {
+		return i.Good("0")
+	}
+	return i.Bad(fmt.Sprint(n))
+}
 
 // Dim is what most readers skip.
 func (i Ink) Dim(words string) string { return i.paint(words, text.Faint) }
