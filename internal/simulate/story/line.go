@@ -3,6 +3,7 @@
 package story
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func what(f *sim.Fleet, r *sim.Record) string {
 	case sim.Wants:
 		return "wants the lock" + clock(r)
 	case sim.Executes:
-		return fmt.Sprintf("%s -> %s", Command(&r.Command), Reply(&r.Command, &r.Reply))
+		return fmt.Sprintf("%s -> %s", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
 	case sim.Concludes:
 		return fmt.Sprintf("%s: %s", r.Phase, Verdict(r.Verdict))
 	case sim.Enters:
@@ -90,28 +91,6 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Microsecond)
 }
 
-// opNames are the operations as a person would write them.
-var opNames = [...]string{
-	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
-	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
-	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
-	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
-	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarOld: "sidecar_old",
-	protocol.SetToken: "SET NX PX", protocol.Take: "modern_take", protocol.Extend: "modern_extend",
-	protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
-	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle",
-	protocol.BridgeExtend: "bridge_renew", protocol.BridgeDrop: "bridge_release",
-}
-
-// Command writes a command as a person would.
-func Command(c *protocol.Command) string {
-	name := "?"
-	if int(c.Op) < len(opNames) && opNames[c.Op] != "" {
-		name = opNames[c.Op]
-	}
-	return strings.TrimRight(name+" "+c.Key+" "+c.Value, " ")
-}
-
 // codes are the answers of the bridge's scripts in words.
 var codes = map[protocol.Op]map[int64]string{
 	protocol.BridgeTake: {
@@ -139,7 +118,7 @@ func Reply(c *protocol.Command, r *protocol.Reply) string {
 	return model.SayReply(r)
 }
 
-var verdicts = [...]string{
+var verdicts = map[protocol.Verdict]string{
 	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
 	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.NotOurs: "deletes nothing",
 	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
@@ -147,12 +126,7 @@ var verdicts = [...]string{
 }
 
 // Verdict says a verdict.
-func Verdict(v protocol.Verdict) string {
-	if int(v) < len(verdicts) && verdicts[v] != "" {
-		return verdicts[v]
-	}
-	return "pending"
-}
+func Verdict(v protocol.Verdict) string { return cmp.Or(verdicts[v], "pending") }
 
 // Fault says a fault.
 func Fault(f *sim.Fault) string {

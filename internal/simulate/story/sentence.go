@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -51,7 +52,7 @@ func act(f *sim.Fleet, r *sim.Record) string {
 		if verb := verbs[r.Command.Op]; verb != "" {
 			return fmt.Sprintf("%s: %s.", verb, Reply(&r.Command, &r.Reply))
 		}
-		return fmt.Sprintf("sends %s: %s.", Command(&r.Command), Reply(&r.Command, &r.Reply))
+		return fmt.Sprintf("sends %s: %s.", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
 	}
 }
 
