@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -15,9 +16,12 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
+	sentinels "github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
 const (
@@ -423,4 +427,33 @@ func replicasIn(text, asked string) (addrs []string) {
 		addrs = append(addrs, net.JoinHostPort(host, port))
 	}
 	return addrs
+}
+
+// LockPool is a pool for the lock packages.
+type LockPool interface {
+	lockmigrate.Pool
+	io.Closer
+}
+
+// patience is for how long a command goes on trying during a failover: shorter than a service's, because
+// somebody sits and waits.
+const patience = 5 * time.Second
+
+// Locks returns a pool for locks, whatever the URL leads to: it goes along with failovers, and in a cluster
+// to the master of each key.
+func (e *Endpoint) Locks() (LockPool, error) {
+	switch e.Kind {
+	case Cluster:
+		return cluster.New(cluster.Options{Addrs: e.Addrs, Dial: e.DialAddr, Patience: patience})
+	case Sentinel:
+		return sentinels.New(sentinels.Options{
+			Addrs: e.Addrs, Master: e.Master, Dial: e.DialAddr, Patience: patience,
+			DialSentinel: func(ctx context.Context, addr string) (redis.Conn, error) {
+				conn, _, err := e.connect(ctx, addr, login{user: e.sentinelUser, password: e.sentinelPass})
+				return conn, err
+			},
+		})
+	default:
+		return e.Pool(), nil
+	}
 }

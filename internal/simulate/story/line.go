@@ -159,3 +159,102 @@ func signed(d time.Duration) string {
 	}
 	return d.String()
 }
+
+// Sentence tells one record to somebody who does not know the protocol; empty where there is nothing
+// to tell.
+func Sentence(f *sim.Fleet, r *sim.Record) string {
+	who := Who(f, int(r.Client))
+	switch r.Kind {
+	case sim.Executes:
+		return who + " " + act(f, r)
+	case sim.Enters:
+		return who + " believes that it holds the lock."
+	case sim.Leaves:
+		return who + " leaves the section."
+	case sim.Overlaps:
+		return fmt.Sprintf("%s and %s are inside at the same time.", Who(f, int(r.Other)), who)
+	case sim.Endangers:
+		return hazardSentence(f, r)
+	case sim.Strikes:
+		return who + " " + Fault(r.Fault) + "."
+	default:
+		return ""
+	}
+}
+
+// act tells a command and its reply.
+func act(f *sim.Fleet, r *sim.Record) string {
+	switch r.Command.Op {
+	case protocol.SetNX:
+		if r.Reply.Int == 1 {
+			return "finds the key free and writes its expiry on it."
+		}
+		return "finds the key taken."
+	case protocol.Get:
+		if r.Reply.Kind == protocol.Nil {
+			return "reads the key: nothing is there any more."
+		}
+		return "reads the expiry: by " + judged(f, r)
+	case protocol.GetSet:
+		return "replaces the value by its own, and looks at what it replaced: " + Reply(&r.Command, &r.Reply) + "."
+	case protocol.Del:
+		return fmt.Sprintf("deletes the key: %s.", map[bool]string{true: "it was there", false: "there was nothing"}[r.Reply.Int == 1])
+	default:
+		if verb := verbs[r.Command.Op]; verb != "" {
+			return fmt.Sprintf("%s: %s.", verb, Reply(&r.Command, &r.Reply))
+		}
+		return fmt.Sprintf("sends %s: %s.", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
+	}
+}
+
+// verbs say what the scripts are for.
+var verbs = map[protocol.Op]string{
+	protocol.BridgeTake: "asks for the lock", protocol.BridgeSettle: "looks whether the lock is still its own",
+	protocol.BridgeExtend: "renews", protocol.BridgeDrop: "gives the lock back",
+	protocol.SetToken: "asks for the lock", protocol.Take: "asks for the lock", protocol.Queue: "asks for the lock or a place in its queue",
+	protocol.Extend: "renews", protocol.QueueRelease: "gives the lock back", protocol.CompareDel: "gives the lock back",
+	protocol.CompareSet: "renews",
+}
+
+// judged says what a reader's clock makes of the value, and what is true.
+func judged(f *sim.Fleet, r *sim.Record) string {
+	d := f.Clients[r.Client].Dialect
+	ends, ok := d.ExpiresAt(r.Reply.Text)
+	if !ok {
+		return "no reading of its own dialect; it is foreign."
+	}
+	mine := (sim.Epoch + r.At).Add(r.Error)
+	left, truth := ends.Sub(mine), ends.Sub(sim.Epoch+r.At)
+	if left > 365*24*time.Hour {
+		return "its clock a far future."
+	}
+	return fmt.Sprintf("its clock %s, in truth %s.", leftOf(left), leftOf(truth))
+}
+
+func leftOf(d time.Duration) string {
+	if d < 0 {
+		return "over for " + round(-d).String()
+	}
+	return round(d).String() + " are left"
+}
+
+var hazardSays = [...]string{
+	sim.EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
+	sim.LateTakeover:   "still takes a lease for live that is over",
+	sim.UnitMismatch:   "takes over a live lease that is written in another unit",
+	sim.Clobber:        "loses, but its value now stands on the key instead of the holder's",
+	sim.ClobberShorter: "has made the holder's lease shorter by that",
+	sim.StaleDelete:    "deletes a key that another client relies on",
+	sim.Overrun:        "has worked past the end of its lease without noticing",
+	sim.DoubleWin:      "wins a takeover that another client has won before",
+	sim.ForeignValue:   "meets a value that it cannot read",
+	sim.Ghost:          "is kept out by a value that nobody stands behind",
+	sim.LostUpdate:     "holds a lock that the server has forgotten",
+	sim.UnknownOutcome: "does not learn what became of its command",
+	sim.StepHazard:     "has its time changed under it while it holds the lock",
+	sim.FenceDisorder:  "got a fencing number that is not above its predecessor's",
+}
+
+func hazardSentence(f *sim.Fleet, r *sim.Record) string {
+	return fmt.Sprintf("%s %s (%s).", Who(f, int(r.Client)), hazardSays[r.Hazard], r.Hazard)
+}
