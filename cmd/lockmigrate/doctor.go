@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -46,8 +47,7 @@ deployment is fit.`,
 		RunE: env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
 			opts.Now = env.now
 			found, err := doctor.Examine(ctx, end, opts)
-			checks := found.Checks
-			if err != nil && len(checks) == 0 {
+			if err != nil && len(found.Checks) == 0 {
 				return err
 			}
 			if printErr := printChecks(env, found, all); printErr != nil {
@@ -56,10 +56,10 @@ deployment is fit.`,
 			if err != nil {
 				return err
 			}
-			if n := countOf(checks, doctor.Fail); n > 0 {
+			if n := len(found.Of(doctor.Fail)); n > 0 {
 				return unsafeError("mend them before a stage is advanced", "%s", map[bool]string{true: "1 check fails", false: fmt.Sprintf("%d checks fail", n)}[n == 1])
 			}
-			if outcome, _ := doctor.Judge(checks); outcome == doctor.Inconclusive {
+			if outcome, _ := doctor.Judge(found.Checks); outcome == doctor.Inconclusive {
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
 			}
 			return nil
@@ -94,29 +94,6 @@ func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	}
 }
 
-func countOf(checks []doctor.Check, v doctor.Verdict) int {
-	n := 0
-	for _, c := range checks {
-		if c.Verdict == v {
-			n++
-		}
-	}
-	return n
-}
-
-// markOf is a verdict in its colour.
-func markOf(ink terminal.Ink, v doctor.Verdict) string {
-	text := string(v)
-	switch v {
-	case doctor.Pass:
-		return ink.Good(text)
-	case doctor.Fail:
-		return ink.Bad(text)
-	default:
-		return ink.Warn(text)
-	}
-}
-
 func useNames() []string {
 	var names []string
 	for _, u := range rights.Doctors() {
@@ -126,18 +103,18 @@ func useNames() []string {
 }
 
 func printChecks(env *environment, found doctor.Findings, all bool) error {
-	checks := found.Checks
-	outcome, obligations := doctor.Judge(checks)
-	return env.print(pretty{map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}}, func(b *strings.Builder) {
+	outcome, obligations := doctor.Judge(found.Checks)
+	doc := map[string]any{"checks": found.Checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}
+	return env.print(pretty{doc}, func(b *strings.Builder) {
 		ink := env.ink()
 		names := 0
-		for _, c := range checks {
+		for _, c := range found.Checks {
 			if !strings.HasPrefix(c.ID, "rights-") { // these are long: they keep the rest narrow and reach over
 				names = max(names, len(c.ID))
 			}
 		}
-		for _, c := range checks {
-			fmt.Fprintf(b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
+		for _, c := range found.Checks {
+			fmt.Fprintf(b, "%s  %-*s  %s", ink.Verdict(string(c.Verdict), string(doctor.Pass), string(doctor.Fail)), names, c.ID, terminal.Safe(c.Found))
 			if c.Server != "" {
 				fmt.Fprintf(b, "  (%s)", c.Server)
 			}
@@ -153,31 +130,14 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		for _, server := range found.Servers {
 			serverSummary(b, server, len(found.Servers) > 1)
 		}
-		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
-			countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))
-		var skipped, open []string
-		for _, c := range checks {
-			if c.Verdict == doctor.Skip {
-				skipped = append(skipped, c.ID)
-			}
-		}
-		for _, o := range obligations {
-			if !o.Discharged {
-				open = append(open, o.ID)
-			}
-		}
+		skipped := found.Of(doctor.Skip)
+		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(found.Checks),
+			len(found.Of(doctor.Pass)), len(found.Of(doctor.Warn)), len(found.Of(doctor.Fail)), len(skipped))
 		if len(skipped) > 0 {
 			fmt.Fprintf(b, "not looked at: %s\n", strings.Join(skipped, ", "))
 		}
-		verdict := ink.Warn(string(outcome))
-		switch outcome {
-		case doctor.Fit:
-			verdict = ink.Good(string(outcome))
-		case doctor.Unfit:
-			verdict = ink.Bad(string(outcome))
-		}
-		fmt.Fprintf(b, "verdict: %s", verdict)
-		if len(open) > 0 {
+		fmt.Fprintf(b, "verdict: %s", ink.Verdict(string(outcome), string(doctor.Fit), string(doctor.Unfit)))
+		if open := obligation.Open(obligations); len(open) > 0 {
 			fmt.Fprintf(b, "; a yes needs: %s", strings.Join(open, ", "))
 		}
 		b.WriteByte('\n')

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
@@ -176,7 +177,7 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 			Sentence: story.Sentence(f, r), ClockUS: r.Error.Microseconds(),
 		}
 		if r.Kind == sim.Executes {
-			steps[i].Command, steps[i].Reply = story.Command(&r.Command), story.Reply(&r.Command, &r.Reply)
+			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), story.Reply(&r.Command, &r.Reply)
 		}
 	}
 	return struct {

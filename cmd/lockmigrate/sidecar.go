@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -246,29 +245,20 @@ func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, al
 }
 
 // tls returns what clients are met with, nil for plain connections.
-func (f *sidecarFlags) tls() (*tls.Config, error) {
-	if f.cert == "" && f.key == "" && f.ca == "" {
+func (f *sidecarFlags) tls() (config *tls.Config, err error) {
+	switch {
+	case f.cert == "" && f.key == "" && f.ca == "":
 		return nil, nil
-	}
-	if f.cert == "" || f.key == "" {
+	case f.cert == "" || f.key == "":
 		return nil, usageError("give both --listen-cert and --listen-key", "a listener with TLS needs a certificate and its key")
 	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
-		return nil, usageError("name a PEM certificate and the key that belongs to it", "--listen-cert and --listen-key: %w", err)
+	config = &tls.Config{MinVersion: tls.VersionTLS12}
+	config.Certificates, err = endpoint.KeyPair("--listen-cert and --listen-key", f.cert, f.key)
+	if err == nil && f.ca != "" {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.ClientCAs, err = endpoint.Authorities("--listen-ca", f.ca)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, usageError("name a readable file of PEM certificates", "--listen-ca: %w", err)
-		}
-		config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, usageError("name a file of PEM certificates", "--listen-ca: no certificate in %s", f.ca)
-		}
-	}
-	return config, nil
+	return config, err
 }
 
 // defaultName is the host's name, and the first listener's port.

@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,10 +34,32 @@ func (s *Scenario) client(n int, words []string) error {
 		c.Member.Release = protocol.ReleaseCompare
 	}
 	count, groups := 1, 1
-	of := clientOptions(n, &c)
-	of["count"], of["groups"] = into(n, &count, whole), into(n, &groups, whole)
-	err := options(n, words[2:], "a client", of)
-	if err != nil {
+	fields := slices.Concat(lasting(&c), habits(&c), []field{{"count", &count}, {"groups", &groups},
+		{"lease", &c.Lease}, {"ttl", &c.Lease}, {"poll", &c.Poll}, {"patience", &c.Patience}, {"key", &c.Key},
+		{"dialect", func(name string) (err error) {
+			if c.Dialect, err = dialect(n, name); err == nil && (scheme == session.Legacy || scheme == session.Sidecar) {
+				c.Member.Release = c.Dialect.Release
+			}
+			return err
+		}},
+		{"release", func(name string) error {
+			i := slices.Index(releaseNames, name)
+			if i < 0 {
+				return unknown(n, name, releaseNames, "no release is named %q", name)
+			}
+			c.Member.Release = protocol.Release(i)
+			return nil
+		}},
+		{"keys", func(value string) error {
+			set, err := keySet(n, value)
+			c.Keys = append(c.Keys, set)
+			return err
+		}},
+		{"fence", func(string) error {
+			c.Member.Fence = protocol.FenceKey(c.Key)
+			return nil
+		}}})
+	if err := options(n, words[2:], "a client", fields); err != nil {
 		return err
 	}
 	if c.Tracks && scheme.Old() {
@@ -67,50 +88,24 @@ func (s *Scenario) client(n int, words []string) error {
 	return nil
 }
 
-// clientOptions are the options of a client that stand for one client of its line.
-func clientOptions(n int, c *sim.Client) table {
-	flag := func(to *bool) func(string) error {
-		return func(value string) error {
-			if *to = value == ""; !*to {
-				return fail(n, "the word alone turns it on: leave out =%s", value)
-			}
-			return nil
-		}
+// lasting are the options that are part of a client, and empty unless they are given.
+func lasting(c *sim.Client) []field {
+	return []field{
+		{"ahead", &c.Offset}, {"renew", &c.Renew}, {"grace", &c.Grace}, {"settle", &c.Settle},
+		{"claim", &c.Claim}, {"max-sleep", &c.MaxSleep}, {"share", &c.Share}, {"yield", &c.Yield},
+		{"drift", &c.DriftPPM}, {"put-backs", &c.PutBacks},
+		{"no-guard", &c.NoGuard}, {"truthful", &c.Truthful}, {"no-deadline", &c.NoDeadline}, {"from-reply", &c.FromReply},
+		{"plain", &c.Plain}, {"queue", &c.Queue}, {"tracks", &c.Tracks},
 	}
-	return table{
-		"lease": into(n, &c.Lease, span), "ttl": into(n, &c.Lease, span), "poll": into(n, &c.Poll, span), "patience": into(n, &c.Patience, span),
-		"renew": into(n, &c.Renew, span), "grace": into(n, &c.Grace, span), "settle": into(n, &c.Settle, span), "ahead": into(n, &c.Offset, span),
-		"claim": into(n, &c.Claim, span), "max-sleep": into(n, &c.MaxSleep, span), "share": into(n, &c.Share, span), "yield": into(n, &c.Yield, span),
+}
 
-		"hold": into(n, &c.Hold, distribution), "think": into(n, &c.Think, distribution), "first": into(n, &c.First, distribution),
-		"overrun-by": into(n, &c.OverBy, distribution), "pause-every": into(n, &c.Chaos.PauseEvery, distribution), "pause": into(n, &c.Chaos.Pause, distribution),
-		"crash-every": into(n, &c.Chaos.CrashEvery, distribution), "restart": into(n, &c.Chaos.Restart, distribution),
-		"step-every": into(n, &c.Chaos.StepEvery, distribution), "step": into(n, &c.Chaos.Step, distribution),
-
-		"no-guard": flag(&c.NoGuard), "truthful": flag(&c.Truthful), "no-deadline": flag(&c.NoDeadline), "from-reply": flag(&c.FromReply),
-		"plain": flag(&c.Plain), "queue": flag(&c.Queue), "tracks": flag(&c.Tracks),
-
-		"drift": into(n, &c.DriftPPM, ppm), "overrun": into(n, &c.Overrun, chance), "turns": into(n, &c.Turns, whole), "put-backs": into(n, &c.PutBacks, whole),
-		"release": into(n, &c.Member.Release, release),
-		"dialect": func(value string) (err error) {
-			if c.Dialect, err = dialect(n, value); err == nil && (c.Scheme == session.Legacy || c.Scheme == session.Sidecar) {
-				c.Member.Release = c.Dialect.Release
-			}
-			return err
-		},
-		"key": func(value string) error {
-			c.Key = value
-			return nil
-		},
-		"keys": func(value string) error {
-			set, err := keySet(n, value)
-			c.Keys = append(c.Keys, set)
-			return err
-		},
-		"fence": func(string) error {
-			c.Member.Fence = protocol.FenceKey(c.Key)
-			return nil
-		},
+// habits are the options of a client that draws when it does what. With turns that are written down they mean nothing.
+func habits(c *sim.Client) []field {
+	return []field{
+		{"hold", &c.Hold}, {"think", &c.Think}, {"first", &c.First}, {"overrun-by", &c.OverBy},
+		{"pause-every", &c.Chaos.PauseEvery}, {"pause", &c.Chaos.Pause}, {"crash-every", &c.Chaos.CrashEvery},
+		{"restart", &c.Chaos.Restart}, {"step-every", &c.Chaos.StepEvery}, {"step", &c.Chaos.Step},
+		{"overrun", &c.Overrun}, {"turns", &c.Turns},
 	}
 }
 
@@ -135,15 +130,7 @@ func keySet(n int, value string) (set sim.KeySet, err error) {
 	return set, nil
 }
 
-var releaseNames = [...]string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
-
-func release(n int, name string) (protocol.Release, error) {
-	i := slices.Index(releaseNames[:], name)
-	if i < 0 {
-		return 0, unknown(n, name, releaseNames[:], "no release is named %q", name)
-	}
-	return protocol.Release(i), nil
-}
+var releaseNames = []string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
 
 func dialect(n int, name string) (*protocol.Dialect, error) {
 	d, err := protocol.DialectNamed(name)
@@ -162,142 +149,3 @@ func dialect(n int, name string) (*protocol.Dialect, error) {
 
 // ownerOf is a UUID, for the dialects that write one.
 func ownerOf(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
-
-// table has for each option what reads its value.
-type table map[string]func(value string) error
-
-// into reads a value of line n into a place.
-func into[T any](n int, to *T, read func(n int, value string) (T, error)) func(string) error {
-	return func(value string) (err error) {
-		*to, err = read(n, value)
-		return err
-	}
-}
-
-// options reads name=value words, and bare names. The bare words that may stand there too are for the error.
-func options(n int, words []string, of string, t table, bare ...string) error {
-	for _, word := range words {
-		name, value, _ := strings.Cut(word, "=")
-		read := t[name]
-		if read == nil {
-			return unknown(n, name, append(slices.Sorted(maps.Keys(t)), bare...), "%s has no %q", of, name)
-		}
-		if err := read(value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func whole(n int, s string) (int, error) {
-	x, err := strconv.Atoi(s)
-	if err != nil {
-		return 0, fail(n, "%q is no whole number", s)
-	}
-	return x, nil
-}
-
-func number(n int, words []string) (uint64, error) {
-	if len(words) != 1 {
-		return 0, fail(n, "one number is needed")
-	}
-	x, err := strconv.ParseUint(words[0], 10, 64)
-	if err != nil {
-		return 0, fail(n, "%q is no number", words[0])
-	}
-	return x, nil
-}
-
-func duration(n int, words []string, at int) (time.Duration, error) {
-	if len(words) != at+1 {
-		return 0, fail(n, "one duration is needed")
-	}
-	return span(n, words[at])
-}
-
-func span(n int, s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fail(n, "%q is no duration such as 1.5s", s)
-	}
-	return d, nil
-}
-
-// distribution reads 1s, 1s..2s or 1ms/2ms/5ms/20ms.
-func distribution(n int, s string) (sim.Distribution, error) {
-	if lo, hi, ok := strings.Cut(s, ".."); ok {
-		low, err := span(n, lo)
-		if err != nil {
-			return nil, err
-		}
-		high, err := span(n, hi)
-		if err == nil && high < low {
-			err = fail(n, "%s ends before it begins", s)
-		}
-		return sim.Uniform(low, high), err
-	}
-	parts := strings.Split(s, "/")
-	if strings.Contains(s, "%:") {
-		return quantiles(n, parts)
-	}
-	var values []time.Duration
-	for _, p := range parts {
-		d, err := span(n, p)
-		if err != nil {
-			return nil, err
-		}
-		if len(values) > 0 && d < values[len(values)-1] {
-			return nil, fail(n, "%s must not fall", s)
-		}
-		values = append(values, d)
-	}
-	switch len(values) {
-	case 1:
-		return sim.Fixed(values[0]), nil
-	case 4:
-		return sim.Spread(values[0], values[1], values[2], values[3]), nil
-	}
-	return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s")
-}
-
-// quantiles reads 10%:1s, 50%:2s, 100%:9s: so many of the values lie at or below that.
-func quantiles(n int, parts []string) (d sim.Distribution, err error) {
-	for _, part := range parts {
-		share, value, _ := strings.Cut(part, "%:")
-		percent, err := strconv.ParseFloat(share, 64)
-		if err != nil || !(percent >= 0 && percent <= 100) {
-			return nil, fail(n, "%q is no part of a distribution such as 50%%:2s", part)
-		}
-		q := sim.Quantile{Permyriad: uint32(percent*100 + 0.5)}
-		if q.Value, err = span(n, value); err != nil {
-			return nil, err
-		}
-		if len(d) > 0 && (q.Permyriad < d[len(d)-1].Permyriad || q.Value < d[len(d)-1].Value) {
-			return nil, fail(n, "%s must not fall", strings.Join(parts, "/"))
-		}
-		d = append(d, q)
-	}
-	return d, nil
-}
-
-// chance reads 0.1% or a number from 0 to 1.
-func chance(n int, s string) (sim.PPM, error) {
-	scale := 1e6
-	if rest, ok := strings.CutSuffix(s, "%"); ok {
-		s, scale = rest, 1e4
-	}
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || f < 0 || f*scale > 1e6 {
-		return 0, fail(n, "%q is no chance such as 0.1%%", s)
-	}
-	return sim.PPM(f*scale + 0.5), nil
-}
-
-// ppm reads 200ppm.
-func ppm(n int, s string) (int64, error) {
-	x, err := strconv.ParseInt(strings.TrimSuffix(s, "ppm"), 10, 64)
-	if err != nil || x > 100000 || x < -100000 {
-		return 0, fail(n, "%q is no drift such as 200ppm", s)
-	}
-	return x, nil
-}

@@ -50,46 +50,45 @@ func Parse(text string) (*Scenario, error) {
 }
 
 // beginnings are the words that a line may begin with.
-var beginnings = map[string]func(s *Scenario, n int, rest []string) error{
-	"run": func(s *Scenario, n int, rest []string) (err error) {
-		s.Fleet.Until, err = duration(n, rest, 0)
-		return err
-	},
-	"seed": func(s *Scenario, n int, rest []string) (err error) {
-		s.Seed, err = number(n, rest)
-		return err
-	},
-	"seeds": func(s *Scenario, n int, rest []string) error {
-		count, err := number(n, rest)
-		s.Seeds = int(count)
-		return err
-	},
-	"masters": func(s *Scenario, n int, rest []string) error {
-		masters, err := number(n, rest)
-		if err == nil && (masters < 1 || masters > mostMasters) {
+var beginnings = []string{"run", "seed", "seeds", "masters", "stop", "network", "server", "client", "opening", "latency", "turn", "command", "at", "expect"}
+
+func (s *Scenario) line(n int, words []string) (err error) {
+	rest := words[1:]
+	switch words[0] {
+	case "run":
+		err = single(n, words, &s.Fleet.Until)
+	case "seed":
+		err = single(n, words, &s.Seed)
+	case "seeds":
+		err = single(n, words, &s.Seeds)
+	case "masters":
+		if err = single(n, words, &s.Fleet.Masters); err == nil && (s.Fleet.Masters < 1 || s.Fleet.Masters > mostMasters) {
 			err = fail(n, "a cluster has 1 to %d masters here", mostMasters)
 		}
-		s.Fleet.Masters = int(masters)
-		return err
-	},
-	"stop": func(s *Scenario, _ int, _ []string) error {
+	case "stop":
 		s.Fleet.Stop = true
-		return nil
-	},
-	"latency": func(s *Scenario, n int, rest []string) (err error) {
-		s.plan().Latency, err = duration(n, rest, 0)
-		return err
-	},
-	"network": (*Scenario).network, "server": (*Scenario).server, "client": (*Scenario).client, "opening": (*Scenario).opening,
-	"turn": (*Scenario).turn, "command": (*Scenario).command, "at": (*Scenario).fault, "expect": (*Scenario).expect,
-}
-
-func (s *Scenario) line(n int, words []string) error {
-	read := beginnings[words[0]]
-	if read == nil {
-		return unknown(n, words[0], slices.Sorted(maps.Keys(beginnings)), "no line begins with %q", words[0])
+	case "network":
+		err = s.network(n, rest)
+	case "server":
+		err = options(n, rest, "a server", serverFields(&s.Fleet.Server))
+	case "client":
+		err = s.client(n, rest)
+	case "opening":
+		err = s.opening(n, rest)
+	case "latency":
+		err = single(n, words, &s.plan().Latency)
+	case "turn":
+		err = s.turn(n, rest)
+	case "command":
+		err = s.command(n, rest)
+	case "at":
+		err = s.fault(n, rest)
+	case "expect":
+		err = s.expect(n, rest)
+	default:
+		err = unknown(n, words[0], beginnings, "no line begins with %q", words[0])
 	}
-	return read(s, n, words[1:])
+	return err
 }
 
 func (s *Scenario) plan() *sim.Plan {
@@ -108,19 +107,18 @@ func (s *Scenario) network(n int, words []string) (err error) {
 		}
 		network.Reply, words = network.Request, words[1:]
 	}
-	return options(n, words, "a network", table{
-		"request": into(n, &network.Request, distribution), "reply": into(n, &network.Reply, distribution), "timeout": into(n, &network.Timeout, span),
-		"lose-request": into(n, &network.LoseRequest, chance), "lose-reply": into(n, &network.LoseReply, chance), "lose-message": into(n, &network.LoseMessage, chance),
-		"repeat": into(n, &network.Repeat, chance), "repeat-reply": into(n, &network.RepeatReply, chance),
-	})
+	fields := []field{{"request", &network.Request}, {"reply", &network.Reply}, {"timeout", &network.Timeout}}
+	return options(n, words, "a network", append(fields, losses(network)...))
 }
 
-func (s *Scenario) server(n int, words []string) error {
-	server := &s.Fleet.Server
-	return options(n, words, "a server", table{
-		"ahead": into(n, &server.Offset, span), "drift": into(n, &server.DriftPPM, ppm), "fails-over-every": into(n, &server.FailoverEvery, distribution),
-		"outage": into(n, &server.Outage, distribution), "behind": into(n, &server.Behind, distribution),
-	})
+func losses(network *sim.Network) []field {
+	return []field{{"lose-request", &network.LoseRequest}, {"lose-reply", &network.LoseReply}, {"repeat", &network.Repeat},
+		{"repeat-reply", &network.RepeatReply}, {"lose-message", &network.LoseMessage}}
+}
+
+func serverFields(server *sim.Server) []field {
+	return []field{{"ahead", &server.Offset}, {"drift", &server.DriftPPM},
+		{"fails-over-every", &server.FailoverEvery}, {"outage", &server.Outage}, {"behind", &server.Behind}}
 }
 
 // opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
@@ -193,8 +191,7 @@ func (s *Scenario) command(n int, words []string) error {
 			d.Fate = fate
 			continue
 		}
-		err := options(n, []string{word}, "a command", table{"request": into(n, &d.Request, span), "reply": into(n, &d.Reply, span)}, sim.FateNames()...)
-		if err != nil {
+		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, sim.FateNames()...); err != nil {
 			return err
 		}
 	}
@@ -221,10 +218,10 @@ func (s *Scenario) fault(n int, words []string) error {
 		}
 	}
 	index := slices.Index(verbs[:], words[2])
-	kind := sim.FaultKind(index)
 	if index < 0 {
 		return unknown(n, words[2], verbs[:], "%s cannot %q", words[1], words[2])
 	}
+	kind := sim.FaultKind(index)
 	if f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
 		return fail(n, "%s cannot %q", words[1], words[2])
 	}

@@ -169,7 +169,7 @@ func TestUnknownWords(t *testing.T) {
 		"client a bridge queue=no":         "line 1: the word alone turns it on: leave out =no",
 		"client a legacy drift=much":       `line 1: "much" is no drift such as 200ppm`,
 		"client a legacy dialect=T":        "cannot share a key with anybody",
-		"client a legacy turns=few":        `line 1: "few" is no whole number`,
+		"client a legacy turns=few":        `line 1: "few" is no number`,
 		fleet + "expect overlaps = none":   `line 3: "none" is no count`,
 		fleet + "expect overlaps equals 0": "line 3: write: expect WHAT = N (or <, >)",
 	} {
