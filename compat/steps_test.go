@@ -3,7 +3,9 @@ package compat_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -215,6 +217,39 @@ func TestReleaseTellsADisplacement(t *testing.T) {
 		}
 		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) { // the same loss
 			t.Errorf("second release: %v", err)
+		}
+	})
+}
+
+// TestADisplacementIsToldThoughItsReplyIsLost: the first release runs, and nobody hears its answer. The second one still tells, and
+// then nothing of the holder is left.
+func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var lose atomic.Bool
+		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {
+			if lose.CompareAndSwap(true, false) {
+				return redistest.LosesReply
+			}
+			return redistest.Passes
+		}}
+		l := opened(t, pool, quick()).Tune(900*time.Millisecond, 0)
+		if err := acquire(t, l, "orders").Release(t.Context()); err != nil { // the server knows the scripts from here on
+			t.Fatal(err)
+		}
+		k := acquire(t, l, "orders")
+		theirs := fmt.Sprint(later(long))
+		s.Do("SET", "orders", theirs)
+		lose.Store(true)
+		err := k.Release(t.Context())
+		var e *lockmigrate.Error
+		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
+			t.Errorf("release: %v", err)
+		}
+		if lose.Load() {
+			t.Error("no reply was lost")
+		}
+		if s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "" {
+			t.Error("the release took the legacy client's value, or left its own guard")
 		}
 	})
 }

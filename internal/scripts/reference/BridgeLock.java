@@ -308,7 +308,11 @@ public final class BridgeLock {
 
     /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
     public boolean release(Held held) {
-        return number(release.run(held, Map.of("hand", "1")).get(0)) > 0;
+        long code = number(release.run(held, Map.of("hand", "1")).get(0));
+        if (code < 0) {
+            release.run(held, Map.of()); // another value stands on the key: now the guard goes
+        }
+        return code > 0;
     }
 
     /** A number that every legacy reader takes for an expiry that never comes: 5e18 or more, below 9.2e18. */

@@ -132,7 +132,10 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held, hand=1)[0] > 0
+        code = self._run("release", held, hand=1)[0]
+        if code < 0:
+            self._run("release", held)  # another value stands on the key: now the guard goes
+        return code > 0
 
     def _run(self, name, held, **more):
         text, keys, args = self.scripts[name]
