@@ -221,6 +221,33 @@ func TestReleaseTellsADisplacement(t *testing.T) {
 	})
 }
 
+// TestADisplacementBehindItsCallerIsToldInFull: the caller of Release leaves while the server has the command. The holder is
+// told, and also whose value stands there.
+func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var leave atomic.Pointer[context.CancelFunc]
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(int, string) {
+			if cancel := leave.Swap(nil); cancel != nil {
+				(*cancel)()
+				time.Sleep(50 * time.Millisecond) // Release is back by then
+			}
+		}}
+		k := acquire(t, opened(t, pool, quick()).Tune(900*time.Millisecond, 0), "orders")
+		theirs := fmt.Sprint(later(long))
+		s.Do("SET", "orders", theirs)
+		ctx, cancel := context.WithCancel(t.Context())
+		leave.Store(&cancel)
+		if err := k.Release(ctx); !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
+			t.Fatalf("release: %v", err)
+		}
+		lost(t, k, 5*time.Second)
+		var e *lockmigrate.Error
+		if err := context.Cause(k.Context()); !errors.As(err, &e) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
+			t.Errorf("the holder is told %v", err)
+		}
+	})
+}
+
 // TestADisplacementIsToldThoughItsReplyIsLost: the first release runs, and nobody hears its answer. The second one still tells, and
 // then nothing of the holder is left.
 func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
