@@ -104,7 +104,15 @@ func runForecast(env *environment, path string, o forecast.Options, today bool, 
 		return usageError("leave the flag out for its default", "--span, --draws and --commands must be above 0")
 	}
 	o.Today = today
+	status := env.status()
+	defer status.Clear()
+	o.Progress = func(stage string, done, of int) {
+		status.Update(func() string {
+			return fmt.Sprintf("forecast %s stage %s", terminal.Bar(float64(done)/float64(of)), stage)
+		})
+	}
 	made, err := forecast.Make(p, o)
+	status.Clear()
 	if err != nil {
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}

@@ -371,21 +371,21 @@ func (s *standing) waits() (lines []string) {
 }
 
 // measured says what is known of the old clients, and where from.
-func (s *standing) measured() string {
+func (s *standing) measured() []string {
 	switch {
 	case s.profile == nil:
-		return fmt.Sprintf("nothing: there is no %s", s.profileFile)
+		return []string{fmt.Sprintf("nothing: there is no %s", s.profileFile)}
 	case s.oldErr != nil:
-		return s.profileFile + ": " + s.oldErr.Error()
+		return []string{s.profileFile + ": " + s.oldErr.Error()}
 	}
-	return fmt.Sprintf("%s: %s; watched for %s", s.profileFile, strings.Join(s.old.Why, "; "), short(time.Duration(s.profile.Seconds()*float64(time.Second))))
+	return append([]string{fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Seconds()*float64(time.Second))))}, s.old.Why...)
 }
 
 func (s *standing) print(env *environment, on step) error {
 	doc := struct {
-		Namespace string `json:"namespace"`
-		Measured  string `json:"measured"`
-		Keys      string `json:"on_the_keys,omitempty"`
+		Namespace string   `json:"namespace"`
+		Measured  []string `json:"measured"`
+		Keys      string   `json:"on_the_keys,omitempty"`
 		step
 	}{s.namespace, s.measured(), "", on}
 	if s.keys != nil {
@@ -396,7 +396,10 @@ func (s *standing) print(env *environment, on step) error {
 		line := func(what, text string) { fmt.Fprintf(b, "%-12s%s\n", what, terminal.Safe(text)) }
 		line("namespace", s.namespace)
 		line("stands at", on.Stands)
-		line("measured", doc.Measured)
+		line("measured", doc.Measured[0])
+		for _, why := range doc.Measured[1:] {
+			line("", why)
+		}
 		if doc.Keys != "" {
 			line("keys", doc.Keys)
 		}
