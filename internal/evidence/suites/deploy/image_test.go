@@ -86,10 +86,13 @@ func build(t *testing.T) image {
 		line[1] = "go build"
 	}
 	command := exec.Command("sh", "-c", fmt.Sprintf("%s -o '%s/lockmigrate' %s", line[1], folder, line[2]))
-	command.Dir = root
+	command.Dir, command.Env = root, append(os.Environ(), "VERSION=v0.0.0-try")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	if i.shut {
+		version, err := exec.Command(filepath.Join(folder, "lockmigrate"), "version").CombinedOutput()
+		require.NoError(t, err, "%s", version)
+		require.Contains(t, string(version), "lockmigrate v0.0.0-try ")
 		program, err := elf.Open(filepath.Join(folder, "lockmigrate"))
 		require.NoError(t, err)
 		defer program.Close()
