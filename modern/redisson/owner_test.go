@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
@@ -48,8 +49,8 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		},
 	})
 	var made *leased.Hold
-	locker.Made(func(h *leased.Hold) { made = h })
-	owner := lockmigrate.WithOwner(t.Context(), "owner")
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
