@@ -24,7 +24,7 @@ func (o *Observer) blind(c *client, l *Line, e Effect) bool {
 func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
-	o.legacySets++
+	o.counts.LegacySets++
 	c.sends(l.Words[0])
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)

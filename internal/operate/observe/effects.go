@@ -40,7 +40,7 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 		o.family(Family(id.name)).beyond++
 		return
 	}
-	o.lockOps++
+	o.counts.LockCommands++
 	o.vanished(lk, e, l.At)
 	if e.Done == Unsettled && (e.Op == OpSetNX || e.Op == OpTake || e.Op == OpGetSet) && o.opts.Wonder != nil {
 		o.opts.Wonder(e.DB, e.Key)

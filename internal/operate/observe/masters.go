@@ -266,29 +266,38 @@ func (m *Masters) several() bool {
 	return m.end.Kind == endpoint.Cluster || m.end.Kind == endpoint.Sentinel
 }
 
-// Report says what is known so far, of all servers.
-func (m *Masters) Report() Report {
-	var all []Report
+// observed calls use with the observers of all watches, while none of them takes anything in.
+func (m *Masters) observed(use func(observers)) {
+	var all observers
 	for _, w := range m.all() {
-		all = append(all, w.Report())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		all = append(all, w.obs)
 	}
-	r := Merge(m.opts.Group, all)
-	if len(all) > 1 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		r.WindowSeconds = m.window.seconds()
+	use(all)
+}
+
+// Report says what is known so far, of all servers.
+func (m *Masters) Report() (r Report) {
+	m.observed(func(all observers) { r = all.report() })
+	for _, w := range m.all() {
+		for _, why := range w.probe.refusals() {
+			if !slices.Contains(r.Refused, why) {
+				r.Refused = append(r.Refused, why)
+			}
+		}
 	}
-	return r
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.window.of(r)
 }
 
 // Profile writes down the fleet of all servers as it was measured so far.
-func (m *Masters) Profile() profile.Profile {
-	var all []profile.Profile
-	watches := m.all()
-	for _, w := range watches {
-		all = append(all, w.profile(len(watches) > 1))
-	}
-	return profile.Beside(all...)
+func (m *Masters) Profile() (p profile.Profile) {
+	m.observed(func(all observers) { p = all.profile() })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.window.profiled(p)
 }
 
 // Cost says what the watches did cost so far; loads are those of the busiest server.

@@ -55,6 +55,7 @@ type Observer struct {
 	Keys *Keys
 
 	opts     Options
+	server   string // that is watched, empty for a file
 	clients  map[string]*client
 	locks    map[keyID]*lock
 	sums     map[pair]*sums
@@ -69,14 +70,7 @@ type Observer struct {
 	line        bounds // of the command at hand
 	kept        []keptHold
 	keptUntil   protocol.Instant // of the first hold beyond the most that are kept; 0: all are
-	commands    int64
-	lockOps     int64
-	legacyOps   int64 // SETNX and GETSET of locks
-	otherOps    int64 // SETNX and GETSET of what is no lock, or not of the keys that were asked for
-	legacySets  int64 // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
-	otherSets   int64 // ... and of anything else
-	garbled     int64
-	crowded     int64 // commands of clients beyond MaxClients
+	counts      Counts
 	hazards     map[string]int64
 	events      []Event
 	overlaps    []Overlap
@@ -246,10 +240,10 @@ func (o *Observer) Name(addr string, p Peer) {
 }
 
 // Garbled counts a line that cannot be read.
-func (o *Observer) Garbled() { o.garbled++ }
+func (o *Observer) Garbled() { o.counts.Garbled++ }
 
 // Commands returns how many commands were taken in.
-func (o *Observer) Commands() int64 { return o.commands }
+func (o *Observer) Commands() int64 { return o.counts.Commands }
 
 // Take takes in the next command.
 func (o *Observer) Take(l *Line) {
@@ -264,7 +258,7 @@ func (o *Observer) Take(l *Line) {
 	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return
 	}
-	o.commands++
+	o.counts.Commands++
 	c := o.script.caller
 	if !l.Lua() {
 		c = o.client(l)
@@ -303,7 +297,7 @@ func (o *Observer) Take(l *Line) {
 		if e.Op == OpOther || e.Op == OpGet && o.opts.Match == nil && o.locks[keyID{e.DB, e.Key}] == nil && !o.named(e.Key) {
 			continue
 		}
-		lock := o.counts(c, l, e)
+		lock := o.takes(c, l, e)
 		if o.opts.Match != nil && !o.opts.Match(e.Key) {
 			continue
 		}
@@ -322,9 +316,9 @@ func (o *Observer) named(key string) bool {
 	return recognise.LockName(key) || recognise.BlindSetName(key)
 }
 
-// counts counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
+// takes counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
 // on keys that were asked for every value counts, on others those that a lock is known to write.
-func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
+func (o *Observer) takes(c *client, l *Line, e Effect) (lock bool) {
 	word := sentAs(l, e)
 	if word == "" {
 		return false
@@ -343,14 +337,14 @@ func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
 	}
 	switch {
 	case old && lock:
-		o.legacyOps++
+		o.counts.LegacyOps++
 	case old:
-		o.otherOps++
+		o.counts.OtherOps++
 	case ours:
 	case lock:
-		o.legacySets++
+		o.counts.LegacySets++
 	default:
-		o.otherSets++
+		o.counts.OtherSets++
 	}
 	if lock && (old || !(l.Lua() && o.script.name != "")) {
 		c.sends(word)
@@ -376,11 +370,11 @@ func sentAs(l *Line, e Effect) string {
 // client finds the client of a line; nil when there are too many.
 func (o *Observer) client(l *Line) *client {
 	c := o.clients[l.Addr]
-	if c == nil && len(o.clients) >= o.opts.MaxClients && o.crowded%1000 == 0 {
+	if c == nil && len(o.clients) >= o.opts.MaxClients && o.counts.Crowded%1000 == 0 {
 		o.forgetIdle()
 	}
 	if c == nil && len(o.clients) >= o.opts.MaxClients {
-		o.crowded++
+		o.counts.Crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
 		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, uses: map[string]*use{}}
@@ -437,17 +431,7 @@ func (o *Observer) rowName(c *client) string {
 
 // same tells whether two connections are one party under the grouping.
 func (o *Observer) same(a, b *client) bool {
-	switch {
-	case a == b:
-		return true
-	case o.opts.Group == ByHost:
-		return hostOf(a.addr) == hostOf(b.addr)
-	case o.opts.Group == ByName:
-		name := o.names[a.addr].Name
-		return name != "" && name == o.names[b.addr].Name
-	default:
-		return false
-	}
+	return a == b || o.opts.Group != ByAddr && o.rowName(a) == o.rowName(b)
 }
 
 // lock returns what is known of a lock's key, and begins to know it.

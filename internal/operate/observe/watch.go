@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // Limits bound what a watch may cost the server.
@@ -94,6 +93,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	opts.Wonder = w.probe.wonder
 	w.probe.match = opts.Match
 	w.obs = New(opts)
+	w.obs.server = addr
 	if err := w.listen(ctx, end); err != nil {
 		w.guard.close()
 		w.probe.close()
@@ -151,20 +151,8 @@ func (w *Watch) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.obs.Report()
-	r.Server = w.Addr
 	r.Refused = w.probe.refusals()
 	return w.window.of(r)
-}
-
-// profile writes down the fleet as it was measured so far; among several servers connections are named with theirs.
-func (w *Watch) profile(several bool) profile.Profile {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	server := ""
-	if several {
-		server = w.Addr
-	}
-	return w.window.profiled(w.obs.profile(server))
 }
 
 // Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.
