@@ -25,7 +25,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
 	o.counts.LegacySets++
-	c.sends(l.Words[0])
+	increment(&c.sent, l.Words[0])
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)
 	c.pause.add(l.At.Sub(c.got.at))

@@ -98,7 +98,7 @@ func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
 		h.c.expired++
 		f.expired++
 		if h.shape.timed() && len(f.ttls) < 64 {
-			f.ttls[e.TTL]++
+			increment(&f.ttls, e.TTL)
 		}
 	}
 }

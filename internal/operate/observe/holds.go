@@ -311,7 +311,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 		if len(o.overlaps) < o.opts.MaxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
-		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
+		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
 		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.Cause)})
 	}
 	h.successors = nil

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -37,17 +38,8 @@ type Options struct {
 }
 
 func (o *Options) defaults() {
-	if o.Group == "" {
-		o.Group = ByAddr
-	}
-	for _, d := range []struct {
-		field *int
-		value int
-	}{{&o.MaxKeys, 200_000}, {&o.MaxClients, 20_000}, {&o.MaxEvents, 500}} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	o.Group = cmp.Or(o.Group, ByAddr)
+	o.MaxKeys, o.MaxClients, o.MaxEvents = cmp.Or(o.MaxKeys, 200_000), cmp.Or(o.MaxClients, 20_000), cmp.Or(o.MaxEvents, 500)
 }
 
 // Observer makes a report of a stream of commands of one server. It is not safe for concurrent use.
@@ -93,7 +85,7 @@ type family struct {
 func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
-		f = &family{ttls: map[time.Duration]int64{}, overlaps: map[string]int64{}}
+		f = &family{}
 		if len(o.families) < o.opts.MaxKeys {
 			o.families[name] = f
 		}
@@ -158,11 +150,12 @@ func (c *client) reads(id keyID, at protocol.Instant) bool {
 	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.db && string(c.got.key) == id.name
 }
 
-func (c *client) sends(word string) {
-	if c.sent == nil {
-		c.sent = map[string]int64{}
+// increment counts one more, also in a map that is not made yet.
+func increment[K comparable](counts *map[K]int64, of K) {
+	if *counts == nil {
+		*counts = map[K]int64{}
 	}
-	c.sent[word]++
+	(*counts)[of]++
 }
 
 // vote is what one command makes a client look like.
@@ -347,7 +340,7 @@ func (o *Observer) takes(c *client, l *Line, e Effect) (lock bool) {
 		o.counts.OtherSets++
 	}
 	if lock && (old || !(l.Lua() && o.script.name != "")) {
-		c.sends(word)
+		increment(&c.sent, word)
 	}
 	return lock
 }
@@ -465,12 +458,11 @@ func (o *Observer) lease(family string) (time.Duration, bool) {
 		return o.opts.Lease, true
 	}
 	o.solve(false)
-	l, ok := o.clocks.lease[family]
-	if !ok {
+	if _, known := o.clocks.lease[family]; !known {
 		o.solve(true)
-		l, ok = o.clocks.lease[family]
 	}
-	return l, ok
+	lease, known := o.clocks.lease[family]
+	return lease, known
 }
 
 // solve brings the clocks up to date, at most once in a second of the stream unless forced.

@@ -154,11 +154,7 @@ func (c *Counts) add(o Counts) {
 func (o *Observer) hazard(e Event) {
 	o.hazards[e.Hazard]++
 	if e.By != nil {
-		u := o.use(e.By, Family(e.Key))
-		if u.hazards == nil {
-			u.hazards = map[string]int64{}
-		}
-		u.hazards[e.Hazard]++
+		increment(&o.use(e.By, Family(e.Key)).hazards, e.Hazard)
 	}
 	if len(o.events) < o.opts.MaxEvents {
 		e.Key = strings.Clone(e.Key)

@@ -75,10 +75,7 @@ func (u *use) acquires(at protocol.Instant, how string) {
 	if how == "takeover" {
 		u.takeovers++
 	}
-	if u.hours == nil {
-		u.hours = map[int]int64{}
-	}
-	u.hours[at.Time().UTC().Hour()]++
+	increment(&u.hours, at.Time().UTC().Hour())
 	u.idle = 0
 }
 

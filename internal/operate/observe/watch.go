@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,15 +69,7 @@ var errOver = errors.New("the window is over")
 
 // Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
 func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
-	if limits.Buffer == 0 {
-		limits.Buffer = 8 << 20
-	}
-	if limits.Load == 0 {
-		limits.Load = 0.9
-	}
-	if limits.Snapshot == 0 {
-		limits.Snapshot = 20_000
-	}
+	limits.Buffer, limits.Load, limits.Snapshot = cmp.Or(limits.Buffer, 8<<20), cmp.Or(limits.Load, 0.9), cmp.Or(limits.Snapshot, 20_000)
 	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
