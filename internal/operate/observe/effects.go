@@ -267,17 +267,14 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 	if a.pending && !o.settle(c, lk, a, e) {
 		return
 	}
-	if a.failed && !a.looked {
-		o.trip(c, lk, at.Sub(a.last))
+	if a.failed {
+		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
+		if !a.looked { // the first GET of an attempt
+			o.trip(c, lk, at.Sub(a.last))
+			c.readAfter++
+			o.misread(c, lk, at, e)
+		}
 		a.looked, a.lookedAt = true, at
-		c.readAfter++
-		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
-		o.misread(c, lk, at, e)
-		return
-	}
-	if a.failed { // a second GET of one attempt
-		a.lookedAt = at
-		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {
