@@ -57,15 +57,21 @@ func (l *Line) Parse(text string) error {
 func (l *Line) words(text string) error {
 	l.Words = l.Words[:0]
 	for text != "" {
-		quoted, err1 := strconv.QuotedPrefix(text)
-		word, err2 := strconv.Unquote(quoted)
-		if err1 != nil || err2 != nil || text[0] != '"' {
+		word, rest, ok := strings.Cut(text[1:], `"`)
+		if text[0] != '"' || !ok {
 			return errLine
+		}
+		if strings.Contains(word, `\`) {
+			quoted, err1 := strconv.QuotedPrefix(text)
+			unquoted, err2 := strconv.Unquote(quoted)
+			if err1 != nil || err2 != nil {
+				return errLine
+			}
+			word, rest = unquoted, text[len(quoted):]
 		}
 		if len(l.Words) < MaxWords {
 			l.Words = append(l.Words, word)
 		}
-		rest := text[len(quoted):]
 		if rest != "" && (rest[0] != ' ' || len(rest) < 2) {
 			return errLine
 		}
