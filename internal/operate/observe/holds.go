@@ -47,12 +47,11 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	}
 	switch o.wins(at, lk, s, e) {
 	case Yes:
-		how := "takeover"
 		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
 			o.hazard(Event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
-		o.acquire(c, lk, s, e.Value, l.At, how)
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case No:
 		at.failed = true
 		event := Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
@@ -68,39 +67,27 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 // wins says whether a GETSET wins, by the rule of its dialect.
 func (o *Observer) wins(at *attempt, lk *lock, s shape, e Effect) Answer {
 	rule := protocol.OldIsRead
-	missing := No
 	if s.of != nil {
 		rule = s.of.Win
-		if s.of.Win == protocol.OldIsExpired {
-			missing = Yes
-		}
 	}
 	switch {
 	case !e.OldKnown:
 		return Unsettled
+	case !e.There && (rule == protocol.OldIsExpired || rule == protocol.OldIsRead && at.readKnown && !at.readThere):
+		return Yes // an absent value is over, and equals one that was absent
 	case !e.There:
-		if rule == protocol.OldIsReadText {
-			return No
-		}
-		if rule == protocol.OldIsRead && at.readKnown && !at.readThere {
-			return Yes // nothing equals nothing
-		}
-		return missing
+		return No
 	case at.readKnown && at.readThere && e.Old == at.read:
 		return Yes
+	case rule != protocol.OldIsExpired && !at.readKnown && !at.looked:
+		return Unsettled // its GET was not seen: another connection, or before the window
 	case rule != protocol.OldIsExpired:
-		if !at.readKnown && !at.looked {
-			return Unsettled // its GET was not seen: another connection, or before the window
-		}
 		return No
 	}
 	// The old value is expired by the writer's own clock, which reads its own expiry less the lease.
 	old := shapeOf(e.Old, s.expires)
 	lease, ok := o.lease(lk.family)
-	if old.of == nil || old.expires == 0 || !ok {
-		return Unsettled
-	}
-	if s.of == nil || s.expires == 0 {
+	if !old.timed() || !s.timed() || !ok {
 		return Unsettled
 	}
 	if old.expires < s.expires.Add(-extraOf(s.of)-lease) {
@@ -193,11 +180,11 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 			o.settled(c, lk, at)
 		}
 	}
-	h := lk.holder
 	if l.Lua() {
 		o.scriptDelete(c, lk, l, e)
 		return
 	}
+	h := lk.holder
 	var mine []*hold
 	if at := c.attempts[lk.id]; at == nil || !at.left { // else it is the end of a hold that its GET has ended
 		mine = o.holdsOf(lk, c)
@@ -307,26 +294,23 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			to = s.ended
 		}
 		o.overlapN++
-		ov := Overlap{Key: lk.id.name, DB: lk.id.db, First: h.c, Second: s.c, FirstAt: h.began, SecondAt: s.began, From: s.began, To: to, Cause: causeOf(h, s)}
+		ov := overlap{lk, h, s, to, causeOf(h, s)}
 		if len(o.overlaps) < o.opts.MaxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
-		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.Cause)})
+		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }
 
 // causeOf names why two held at once.
 func causeOf(first, second *hold) string {
-	switch {
-	case first.lost == "stale-delete", first.lost == "lost-update":
+	switch first.lost {
+	case "stale-delete", "lost-update":
 		return first.lost
-	case first.lost == "expired":
+	case "expired":
 		return "overrun"
-	case second.how == "takeover":
-		return "takeover"
-	default:
-		return second.how
 	}
+	return second.how
 }

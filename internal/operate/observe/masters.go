@@ -32,17 +32,11 @@ type Masters struct {
 	peers atomic.Pointer[map[string]bool]
 
 	mu      sync.Mutex
-	watches []*watched // in the order in which they began
+	watches []*Watch // in the order in which they began
 	holes   []string
 	window  window
 
 	restarts int // of goAlong alone
-}
-
-// watched is the watch of one server.
-type watched struct {
-	*Watch
-	left bool // it is no master any more; of goAlong alone
 }
 
 // Hole says that something that was to be seen was not.
@@ -172,10 +166,10 @@ func (m *Masters) limited() bool {
 }
 
 // latest returns the last watch of each server.
-func (m *Masters) latest() map[string]*watched {
+func (m *Masters) latest() map[string]*Watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[string]*watched{}
+	all := map[string]*Watch{}
 	for _, w := range m.watches {
 		all[w.Addr] = w
 	}
@@ -213,7 +207,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 func (m *Masters) add(w *Watch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watches = append(m.watches, &watched{Watch: w})
+	m.watches = append(m.watches, w)
 }
 
 // hole notes what is missing.
@@ -225,7 +219,7 @@ func (m *Masters) hole(format string, args ...any) {
 	}
 }
 
-func (m *Masters) all() []*watched {
+func (m *Masters) all() []*Watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.watches)

@@ -65,7 +65,7 @@ type Observer struct {
 	counts      Counts
 	hazards     map[string]int64
 	events      []Event
-	overlaps    []Overlap
+	overlaps    []overlap
 	overlapN    int64
 	deferred    []func() // judgements that wait for a lease
 	families    map[string]*family

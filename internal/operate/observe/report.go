@@ -23,14 +23,12 @@ type Event struct {
 	Note   string
 }
 
-// Overlap is two holders at once.
-type Overlap struct {
-	Key               string
-	DB                int
-	First, Second     *client
-	FirstAt, SecondAt protocol.Instant // when each acquired
-	From, To          protocol.Instant
-	Cause             string
+// overlap is two holds of a key at once, from when the second began.
+type overlap struct {
+	lk            *lock
+	first, second *hold
+	to            protocol.Instant
+	cause         string
 }
 
 // Who names a client in a report.
@@ -270,23 +268,24 @@ func (c *client) family() string {
 	return best
 }
 
-func (o *Observer) overlapRow(v Overlap) OverlapRow {
-	side := func(c *client, at protocol.Instant) Holder {
-		lead := c.leading()
-		return Holder{*c.who(), lead.kind, lead.dialect, at.Time()}
+func (o *Observer) overlapRow(v overlap) OverlapRow {
+	side := func(h *hold) Holder {
+		lead := h.c.leading()
+		return Holder{*h.c.who(), lead.kind, lead.dialect, h.began.Time()}
 	}
+	from := v.second.began
 	return OverlapRow{
-		Key: v.Key, DB: v.DB, First: side(v.First, v.FirstAt), Second: side(v.Second, v.SecondAt),
-		From: v.From.Time(), To: v.To.Time(), MS: round1(ms(v.To.Sub(v.From))), Cause: o.cause(v),
+		Key: v.lk.id.name, DB: v.lk.id.db, First: side(v.first), Second: side(v.second),
+		From: from.Time(), To: v.to.Time(), MS: round1(ms(v.to.Sub(from))), Cause: o.cause(v),
 	}
 }
 
 // cause names why two held at once; a lease tells a takeover that came early from an overrun.
-func (o *Observer) cause(v Overlap) string {
-	if v.Cause != "takeover" {
-		return v.Cause
+func (o *Observer) cause(v overlap) string {
+	if v.cause != "takeover" {
+		return v.cause
 	}
-	if lease, ok := o.lease(Family(v.Key)); ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
+	if lease, ok := o.lease(v.lk.family); ok && v.second.began < v.first.began.Add(lease-50*time.Millisecond) {
 		return "early-takeover"
 	}
 	return "overrun"
