@@ -167,7 +167,8 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	}
 	defer stop()
 	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, limits.For)
-	masters, err := observe.StartMasters(ctx, end, opts, limits, newFollower(env, flags.follow).event)
+	opts.Emit = follow(env, flags.follow)
+	masters, err := observe.StartMasters(ctx, end, opts, limits)
 	if err != nil {
 		return findings{}.verdict(err)
 	}
@@ -192,10 +193,8 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		defer file.Close()
 		in = file
 	}
-	follow := newFollower(env, flags.follow)
-	var o *observe.Observer
-	opts.Emit = func(e observe.Event) { follow.event(o.Show(e)) }
-	o = observe.New(opts)
+	opts.Emit = follow(env, flags.follow)
+	o := observe.New(opts)
 	var err error
 	var holes []string
 	var held *overlaps.Seen
@@ -222,24 +221,19 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	return found.verdict(err)
 }
 
-// follower prints events as they happen, if that is wanted. It is safe for concurrent use.
-type follower struct {
-	env    *environment
-	wanted bool
-	mu     sync.Mutex
-}
-
-func newFollower(env *environment, wanted bool) *follower { return &follower{env: env, wanted: wanted} }
-
-func (f *follower) event(e observe.EventRow) {
-	if !f.wanted {
-		return
+// follow prints events as they happen, if that is wanted. It is safe for concurrent use.
+func follow(env *environment, wanted bool) func(observe.EventRow) {
+	if !wanted {
+		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.env.global.json {
-		_ = json.NewEncoder(f.env.stdout).Encode(map[string]any{"event": e})
-		return
+	var mu sync.Mutex
+	return func(e observe.EventRow) {
+		mu.Lock()
+		defer mu.Unlock()
+		if env.global.json {
+			_ = json.NewEncoder(env.stdout).Encode(map[string]any{"event": e})
+			return
+		}
+		fmt.Fprintln(env.stdout, eventLine(e))
 	}
-	fmt.Fprintln(f.env.stdout, eventLine(e))
 }

@@ -40,10 +40,8 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	if err != nil {
 		return err
 	}
-	var listening *observe.Listening
-	follow := newFollower(env, flags.follow)
-	opts.Emit = func(e observe.Event) { follow.event(listening.Show(e)) }
-	listening = observe.Listen(opts, clocks)
+	opts.Emit = follow(env, flags.follow)
+	listening := observe.Listen(opts, clocks)
 	server := proxy.New(proxy.Options{
 		Listeners: passingListeners(flags.listen), Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {

@@ -43,7 +43,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 		how = "takeover"
 		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
 			how = blindSet
-			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
 		}
 	}
 	a.failed = false

@@ -248,7 +248,7 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 			lk.odd = map[string]bool{}
 		}
 		lk.odd[s.dialect] = true
-		o.hazard(Event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
+		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
 	}
 	if lk.unit == "" {
 		lk.unit = s.dialect
@@ -326,7 +326,7 @@ func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e Effect) {
 	}
 	if len(lk.odd) < 64 {
 		lk.odd[strings.Clone(e.Old)] = true
-		o.hazard(Event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
 	}
 }
 
@@ -417,7 +417,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	case h == nil:
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
-		o.hazard(Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
+		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
 	}
 }
 

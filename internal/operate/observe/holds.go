@@ -48,17 +48,17 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	switch o.wins(at, lk, s, e) {
 	case Yes:
 		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
-			o.hazard(Event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
+			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case No:
 		at.failed = true
-		event := Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
+		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
 		if old := shapeOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
-			event.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
+			clobber.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
 		}
-		o.hazard(event)
+		o.hazard(clobber)
 	default:
 		at.failed = true
 	}
@@ -129,7 +129,7 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 	}
 	lk.holder = h
 	o.keeps(lk, h, o.ran(try, at))
-	o.emit(Event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
+	o.emit(event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
 }
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
@@ -151,10 +151,10 @@ func (o *Observer) superseded(lk *lock, before, after *hold) {
 		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
 		switch {
 		case over < -slack:
-			o.hazard(Event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v before the lease was over", (-over).Round(time.Millisecond))})
 		case over > 2*poll+500*time.Millisecond+slack && first != 0 && first < before.at.Add(lease):
-			o.hazard(Event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
 		}
 	}
@@ -225,7 +225,7 @@ func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold,
 	if hostOf(c.addr) == hostOf(victim.c.addr) {
 		note += "; " + OnePool
 	}
-	o.hazard(Event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
+	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
 	o.loses(lk, victim, "stale-delete", at)
 }
 
@@ -248,12 +248,12 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.actsAs(lk, h, at)
 	o.finished(lk, h, at)
 	o.ended(lk, h, at)
-	o.emit(Event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	o.emit(event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
 	if h.shape.kind == Legacy && !h.shape.forever {
 		since := h.at
 		o.later(func() {
 			if lease, ok := o.lease(lk.family); ok && at.Sub(since) > lease+h.shape.quantum {
-				o.hazard(Event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
 			}
 		})
 	}
@@ -299,7 +299,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
-		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
+		o.emit(event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }

@@ -22,7 +22,6 @@ type Masters struct {
 	end    *endpoint.Endpoint
 	opts   Options
 	limits Limits
-	follow func(EventRow)
 
 	ctx    context.Context // of the window
 	cancel context.CancelFunc
@@ -51,14 +50,12 @@ const (
 )
 
 // StartMasters watches every master until a limit is reached or ctx ends; limits are for each of them.
-// Follow, unless it is nil, is told of every event as it happens; calls for different servers are
-// concurrent.
-func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, limits Limits, follow func(EventRow)) (*Masters, error) {
+func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, limits Limits) (*Masters, error) {
 	nodes, err := end.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := &Masters{end: end, opts: opts, limits: limits, follow: follow}
+	m := &Masters{end: end, opts: opts, limits: limits}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
@@ -109,19 +106,11 @@ func (m *Masters) know(nodes []endpoint.Node) {
 }
 
 // start begins to watch one master.
-func (m *Masters) start(addr string, limits Limits) (w *Watch, err error) {
+func (m *Masters) start(addr string, limits Limits) (*Watch, error) {
 	opts := m.opts
 	if m.several() {
 		opts.Ignore = func(client string) bool { return (*m.peers.Load())[client] }
 	}
-	ready := make(chan struct{})
-	if m.follow != nil {
-		opts.Emit = func(e Event) {
-			<-ready
-			m.follow(w.Show(e))
-		}
-	}
-	defer close(ready)
 	return Start(m.ctx, m.end, addr, opts, limits)
 }
 

@@ -26,8 +26,8 @@ type Options struct {
 	Group Group
 	Lease time.Duration // of every legacy client, where it is known; 0: found out
 	Match func(key string) bool
-	// Emit, if set, is told of every event as it happens.
-	Emit func(Event)
+	// Emit, if set, is told of every event as it happens. It holds up the observation. Calls for different servers are concurrent.
+	Emit func(EventRow)
 	// Ignore are addresses of our own.
 	Ignore func(addr string) bool
 	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
@@ -64,7 +64,7 @@ type Observer struct {
 	keptUntil   protocol.Instant // of the first hold beyond the most that are kept; 0: all are
 	counts      Counts
 	hazards     map[string]int64
-	events      []Event
+	events      []event
 	overlaps    []overlap
 	overlapN    int64
 	deferred    []func() // judgements that wait for a lease

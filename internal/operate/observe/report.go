@@ -12,8 +12,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Event is something that happened.
-type Event struct {
+// event is something that happened.
+type event struct {
 	At     protocol.Instant
 	Hazard string // one of the hazards' names; empty where What says what happened
 	What   string // acquired, released, overlap
@@ -149,7 +149,7 @@ func (c *Counts) add(o Counts) {
 	c.Crowded += o.Crowded
 }
 
-func (o *Observer) hazard(e Event) {
+func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
 	if e.By != nil {
 		increment(&o.use(e.By, Family(e.Key)).hazards, e.Hazard)
@@ -161,15 +161,19 @@ func (o *Observer) hazard(e Event) {
 	o.emit(e)
 }
 
-func (o *Observer) emit(e Event) {
+func (o *Observer) emit(e event) {
 	if o.opts.Emit != nil {
-		o.opts.Emit(e)
+		o.opts.Emit(e.row())
 	}
 }
 
-// Show makes an event a row.
-func (o *Observer) Show(e Event) EventRow {
-	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: e.kind(), Key: e.Key, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
+// row is how an event is shown: its clients are what they look like by now.
+func (e event) row() EventRow {
+	kind := Unknown
+	if e.By != nil {
+		kind = cmp.Or(e.By.leading().kind, Unknown)
+	}
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: kind, Key: e.Key, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
 }
 
 func (c *client) who() *Who {
@@ -337,15 +341,4 @@ func (r *Report) HazardText() string {
 		parts = append(parts, fmt.Sprintf("%s %d", name, r.Hazards[name]))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")
-}
-
-// Kind is what the acting client looks like.
-func (e Event) kind() string {
-	if e.By == nil {
-		return Unknown
-	}
-	if k := e.By.leading().kind; k != "" {
-		return k
-	}
-	return Unknown
 }

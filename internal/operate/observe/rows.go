@@ -43,7 +43,7 @@ func (all observers) report() Report {
 			r.Overlaps = append(r.Overlaps, o.overlapRow(v))
 		}
 		for _, e := range o.events {
-			r.Events = append(r.Events, o.Show(e))
+			r.Events = append(r.Events, e.row())
 		}
 		r.Ghosts = append(r.Ghosts, o.ghosts()...)
 	}

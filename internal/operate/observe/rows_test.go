@@ -20,7 +20,7 @@ func turns(opts Options, server, addr, key string, n int, ahead, hold time.Durat
 		tp.wait(hold)
 		tp.run(addr, "DEL", key)
 	}
-	tp.o.hazard(Event{At: tp.at, Hazard: "clobber", Key: key})
+	tp.o.hazard(event{At: tp.at, Hazard: "clobber", Key: key})
 	tp.o.Finish()
 	return tp.o
 }

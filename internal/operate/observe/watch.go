@@ -149,9 +149,6 @@ func (w *Watch) Report() Report {
 	return w.window.of(r)
 }
 
-// Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.
-func (w *Watch) Show(e Event) EventRow { return w.obs.Show(e) }
-
 // Cost says what the watch did cost so far.
 func (w *Watch) Cost() Cost {
 	w.mu.Lock()
