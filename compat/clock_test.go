@@ -17,7 +17,7 @@ import (
 func TestRenewalsFollowTheServersClock(t *testing.T) {
 	const lease, step = 30 * time.Second, 6 * time.Second // less than a member's lease
 	s := redistest.NewClocked(t)
-	l := newLocker(t, s.Server, quick(func(o *compat.Options) { o.TTL, o.Lease = time.Minute, lease }, inStage(t, s.Server, lockmigrate.StageLegacy))).MeasureAlways()
+	l := compat.MeasureAlways(newLocker(t, s.Server, quick(func(o *compat.Options) { o.TTL, o.Lease = time.Minute, lease }, inStage(t, s.Server, lockmigrate.StageLegacy))))
 	k := acquire(t, l, "orders")
 	s.Step(step)
 	if err := k.Renew(t.Context()); err != nil {

@@ -17,7 +17,7 @@ import (
 // the stage is by then.
 type lock struct {
 	life   lifetime.Life
-	locker *Locker
+	locker *locker
 	permit permit
 	key    string
 	fence  int64
@@ -31,7 +31,7 @@ type lock struct {
 }
 
 // newLock prepares an attempt.
-func (l *Locker) newLock(ctx context.Context, key string) *lock {
+func (l *locker) newLock(ctx context.Context, key string) *lock {
 	k := &lock{locker: l, key: key}
 	k.life.Init(&l.conns.Lives, (*kept)(k), ctx)
 	return k

@@ -40,7 +40,7 @@ func await(t testing.TB, what string, condition func() bool) {
 
 // takeOver starts an acquisition of a key that a crashed legacy client left, and returns when the key is
 // taken over and settles.
-func takeOver(t *testing.T, s *redistest.Server, l *compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
+func takeOver(t *testing.T, s *redistest.Server, l compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
 	t.Helper()
 	s.Do("SET", key, later(-long))
 	result, locked = make(chan error, 1), make(chan lockmigrate.Lock, 1)
@@ -159,7 +159,7 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 		for range 3 {
 			s.Do("DEL", "orders")
 			deleted := time.Now()
-			for _, l := range []*compat.Locker{other, modern} {
+			for _, l := range []compat.Locker{other, modern} {
 				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 					t.Errorf("another came in after a stale DEL: %v", err)
 				}
@@ -209,7 +209,7 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 // TestReleaseTellsADisplacement that no renewal has seen.
 func TestReleaseTellsADisplacement(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick()).Tune(900*time.Millisecond, 0)
+		l := compat.Tune(newLocker(t, s, quick()), 900*time.Millisecond, 0)
 		k := acquire(t, l, "orders")
 		s.Do("SET", "orders", later(long))
 		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
@@ -232,7 +232,7 @@ func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // Release is back by then
 			}
 		}}
-		k := acquire(t, opened(t, pool, quick()).Tune(900*time.Millisecond, 0), "orders")
+		k := acquire(t, compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0), "orders")
 		theirs := fmt.Sprint(later(long))
 		s.Do("SET", "orders", theirs)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 			}
 			return redistest.Passes
 		}}
-		l := opened(t, pool, quick()).Tune(900*time.Millisecond, 0)
+		l := compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0)
 		if err := acquire(t, l, "orders").Release(t.Context()); err != nil { // the server knows the scripts from here on
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
@@ -48,8 +49,8 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		},
 	})
 	var made *leased.Hold
-	locker.Made(func(h *leased.Hold) { made = h })
-	owner := lockmigrate.WithOwner(t.Context(), "owner")
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
@@ -85,8 +86,8 @@ func TestNobodyReentersPastTheDeadline(t *testing.T) {
 	s := redistest.Real(t)
 	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
 	var made *leased.Hold
-	locker.Made(func(h *leased.Hold) { made = h })
-	owner := lockmigrate.WithOwner(t.Context(), "owner")
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
 	_, err := locker.TryAcquire(owner, key)
 	require.NoError(t, err)
 	hold := made
