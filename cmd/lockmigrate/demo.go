@@ -19,17 +19,6 @@ func newDemoCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo [flags]",
 		Short: "Watch a fleet move from old locks to tokens, and a referee",
-		Long: `demo plays a migration in less than 20 seconds: Java services lock the old
-way, Go joins them, and the stages move under load: legacy, bridge, modern,
-back, and forward. Then Java comes back unchanged, behind a sidecar. It runs on a
-server inside this process unless --redis names another; there it uses keys of
-its own and leaves nothing behind.
-
-A referee that looks at no lock and no server sees members walk in and out.
-The last lines are what it counted, "overlaps: 0", for each stage and in all.
-Exit code 3 if members overlapped where the story promises that they do not.`,
-		Example: `  lockmigrate demo
-  lockmigrate demo --redis redis://localhost:6379/0`,
 		PreRunE: func(*cobra.Command, []string) error {
 			if act < 100*time.Millisecond || act > time.Hour {
 				return usageError("give between 100ms and 1h", "--act %v cannot be played", act)

@@ -28,18 +28,6 @@ func newExploreCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explore [flags]",
 		Short: "Run every interleaving of a few clients: prove a claim or break it",
-		Long: `explore takes claims about two to four lock clients and runs every interleaving of
-their real protocol code. A claim says which delays, crashes, late deletes, lost
-replies and failovers may happen. Either no interleaving has two holders at once, and
-the claim holds within its bounds; or it prints the shortest run that has.
-
-Each claim has the verdict that is known of it. Bare, explore checks all claims and
-sums them up by the kinds of client in them; --all lists them. Exit code 3 if a verdict
-differs, 4 if a search did not end.`,
-		Example: `  lockmigrate explore
-  lockmigrate explore --all
-  lockmigrate explore --claim LLL-clobber
-  lockmigrate explore --claim 'LB-*' --trace`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runExplore(cmd.Context(), env, flags)
 		},

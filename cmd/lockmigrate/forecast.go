@@ -23,30 +23,6 @@ func newForecastCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
-		Long: `forecast reads what observe --profile wrote, and says how many double holds a month
-will have: two clients that hold the same lock at once. It names the causes, the
-clients whose clock or hold time is to blame, and the key families. It says the same
-for each stage of a migration, and how far each clock may still drift.
-
-Each number has an interval in which it lies with a chance of 90 %. A short observation
-makes the interval wide. What the profile does not show is named. Exit code 4 says that
-clients are left out, or that a lease is not known.
-
-The forecast runs the real protocol code in virtual time. It needs no server. The same
-profile, seed and flags give the same numbers.
-
-With --failover-every the numbers have the double holds that failovers bring. These are
-shown apart too, for each stage: how many first holders are told, and how many never
-hear of it.
-
-With --load it says instead what each stage costs each server, and which limit comes
-first. Then --today, --draws, --span, --commands, --html and the flags of failovers have
-no part in it.`,
-		Example: `  lockmigrate forecast fleet.json
-  lockmigrate forecast fleet.json --span 24h
-  lockmigrate forecast fleet.json --html forecast.html
-  lockmigrate forecast fleet.json --failover-every 720h --outage 10s
-  lockmigrate forecast fleet.json --load`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError("make one with: lockmigrate observe --profile FILE", "forecast wants one PROFILE, not %d", len(args))

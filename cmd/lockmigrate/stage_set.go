@@ -18,20 +18,7 @@ func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
 		Short: "Correct its keys, dialect, lease, lag, delay, yield",
-		Long: `set corrects the record of a namespace. What is not given stays. --match gives
-all patterns, not only those that are added. Members take the change over with
-their next report, and the next stage waits until all have. Going to modern
-then needs a certificate of the new epoch.
-
-Another dialect, and patterns that are left out, are refused while there is a
-member: two members that read the record differently could both hold a key.
-Stop the services first. New patterns are refused at stage modern: nobody has
-looked for legacy clients on them. It prints its plan, and writes only with
---execute.`,
-		Example: `  lockmigrate stage set --namespace orders --shortest-lease 20s --execute
-  lockmigrate stage set --namespace orders --match 'lock.order.*' \
-      --match 'lock.bill.*' --execute`,
-		RunE: onStore(env, flags, (*place).set),
+		RunE:  onStore(env, flags, (*place).set),
 	}
 	describeFlags(cmd, flags)
 	epochFlag(cmd.Flags(), flags)
@@ -143,15 +130,7 @@ func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete [flags]",
 		Short: "Remove the record of a namespace that has no members",
-		Long: `delete removes the record of a namespace and frees its keys for another one.
-What stands on the keys stays. It is refused while the namespace has a member:
-stop the services first. Where an init was stopped in the middle it frees the
-keys that were reserved. It prints its plan, and writes only with --execute.
-
-What remains is the number of the last epoch, in the list of namespaces: a
-certificate of this namespace is of no use to a later one of the same name.`,
-		Example: `  lockmigrate stage delete --namespace orders --execute`,
-		RunE:    onStore(env, flags, (*place).delete),
+		RunE:  onStore(env, flags, (*place).delete),
 	}
 	f := cmd.Flags()
 	epochFlag(f, flags)
