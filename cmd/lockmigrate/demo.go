@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,11 +67,7 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 }
 
 func demoStatus(now demo.Situation) string {
-	inside := now.Inside
-	if inside == "" {
-		inside = "nobody"
-	}
-	return fmt.Sprintf("%5.1f s  %-7s  %d members, inside: %-7s  turns %d, overlaps %d", now.At.Seconds(), now.Act, now.Members, inside, now.Turns, now.Overlaps)
+	return fmt.Sprintf("%5.1f s  %-7s  %d members, inside: %-7s  turns %d, overlaps %d", now.At.Seconds(), now.Act, now.Members, cmp.Or(now.Inside, "nobody"), now.Turns, now.Overlaps)
 }
 
 func printEvent(env *environment, e demo.Event) {
@@ -121,12 +118,7 @@ func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
 		members.Row(m.Name, fmt.Sprint(m.Turns), short(time.Duration(m.Longest)), note)
 	}
 	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
-	overlaps := func(n int) string {
-		if n > 0 {
-			return ink.Bad(fmt.Sprint(n))
-		}
-		return ink.Good("0")
-	}
+	overlaps := func(n int) string { return ink.Count(int64(n)) }
 	for _, a := range r.Acts {
 		acts.Row(a.Title, a.Stage, fmt.Sprint(a.Turns), overlaps(a.Overlaps))
 	}

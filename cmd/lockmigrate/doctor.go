@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -64,11 +65,7 @@ func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	if several {
 		fmt.Fprintf(b, " (%s)", s.Addr)
 	}
-	is := terminal.Safe(s.Is)
-	if is == "" {
-		is = "its version is not known"
-	}
-	fmt.Fprintf(b, ": %s\n", is)
+	fmt.Fprintf(b, ": %s\n", cmp.Or(terminal.Safe(s.Is), "its version is not known"))
 	for _, f := range s.Features {
 		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
 		if f.Note != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -96,11 +97,7 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 		name   string
 		values map[string][]string
 	}{{"the environment", environmentSettings(env.getenv)}}
-	file := env.global.config
-	if file == "" {
-		file = env.getenv("LOCKMIGRATE_CONFIG")
-	}
-	if file != "" {
+	if file := cmp.Or(env.global.config, env.getenv("LOCKMIGRATE_CONFIG")); file != "" {
 		s, err := readSettings(file)
 		if err != nil {
 			return err

@@ -61,16 +61,10 @@ func (at *place) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if refused == nil {
-		refused = unlessAlone(blockers)
-	}
+	refused = cmp.Or(refused, unlessAlone(blockers, nil))
 	return at.carryOut(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused}, func() error {
 		to.Note = flags.forced()
-		blockers, err := at.store.Set(ctx, from.Epoch, from, to, true)
-		if err == nil {
-			err = unlessAlone(blockers)
-		}
-		if err != nil {
+		if err := unlessAlone(at.store.Set(ctx, from.Epoch, from, to, true)); err != nil {
 			return err
 		}
 		return at.show(ctx)
@@ -118,10 +112,10 @@ func timesOf(r stages.Record) []namedTime {
 	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}}
 }
 
-// unlessAlone refuses what no member may see.
-func unlessAlone(blockers []stages.Blocker) error {
-	if len(blockers) == 0 {
-		return nil
+// unlessAlone refuses what no member may see, after an attempt that has found who is in the way, or an error.
+func unlessAlone(blockers []stages.Blocker, err error) error {
+	if err != nil || len(blockers) == 0 {
+		return err
 	}
 	return unsafeError("stop the services, wait until the silent ones have run out, and run it again", "members are in the way: %s", blocked(blockers))
 }
@@ -155,7 +149,7 @@ func (at *place) delete(ctx context.Context) error {
 		return err
 	}
 	what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
-	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers)}, func() error { return at.deleted(ctx, r.Epoch) })
+	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers, nil)}, func() error { return at.deleted(ctx, r.Epoch) })
 }
 
 // free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
@@ -174,11 +168,7 @@ func (at *place) free(ctx context.Context, noRecord error) error {
 
 // deleted deletes the record of an epoch, and says so.
 func (at *place) deleted(ctx context.Context, epoch int64) error {
-	blockers, err := at.store.Delete(ctx, epoch, true)
-	if err == nil {
-		err = unlessAlone(blockers)
-	}
-	if err != nil {
+	if err := unlessAlone(at.store.Delete(ctx, epoch, true)); err != nil {
 		return err
 	}
 	return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {

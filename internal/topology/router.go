@@ -112,18 +112,8 @@ func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.
 func AsTold(addr string) string { return addr }
 
 func (o Options) withDefaults() Options {
-	if o.Patience == 0 {
-		o.Patience = 20 * time.Second
-	}
-	if o.FindTimeout == 0 {
-		o.FindTimeout = 3 * time.Second
-	}
-	if o.MaxIdle == 0 {
-		o.MaxIdle = 8
-	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = time.Minute
-	}
+	o.Patience, o.FindTimeout = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.FindTimeout, 3*time.Second)
+	o.MaxIdle, o.IdleTimeout = cmp.Or(o.MaxIdle, 8), cmp.Or(o.IdleTimeout, time.Minute)
 	return o
 }
 

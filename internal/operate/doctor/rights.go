@@ -69,7 +69,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				unknown = append(unknown, what)
 				open = open || r.Without == ""
 			case denied:
-				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{p.pattern()}, nil)[3:]...)
+				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{cmp.Or(p.opts.Match, "*")}, nil)[3:]...)
 				if r.Without == "" {
 					missing = append(missing, what)
 				} else {
@@ -77,10 +77,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				}
 			}
 		}
-		user := p.opts.User
-		if user == "" {
-			user = p.user
-		}
+		user := cmp.Or(p.opts.User, p.user)
 		who, hint := "user "+user, fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
 		if user == "" { // no ACL: what is missing is missing for everybody
 			who, hint = "this server", "undo rename-command for them, or upgrade the server"
@@ -100,14 +97,6 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		}
 		return Pass, fmt.Sprintf("%s has all %d rights that %s needs", who, len(use.Rights), use.Name), ""
 	}
-}
-
-// pattern is the pattern of the locks' keys, for the hints.
-func (p *patient) pattern() string {
-	if p.opts.Match == "" {
-		return "*"
-	}
-	return p.opts.Match
 }
 
 // keyOf is the key of a role beside a lock.
@@ -136,11 +125,7 @@ const (
 // the server checks rights when it queues, and takes everything back by DISCARD: nothing ever runs.
 func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
 	command := p.trial(use, r)
-	user := p.opts.User
-	if user == "" {
-		user = p.user
-	}
-	if user != "" {
+	if user := cmp.Or(p.opts.User, p.user); user != "" {
 		reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
 		if err == nil {
 			if reply == "OK" {
