@@ -163,23 +163,20 @@ func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags 
 
 // plan returns what is to be done on one server. A replica that cannot be asked, or has no such user, has
 // plans that say so.
-func (n *fenceNode) plan(ctx context.Context, opts fence.Options) ([]fence.Plan, error) {
-	err := n.gone
-	if err == nil {
-		var plans []fence.Plan
-		if plans, err = fence.Make(ctx, n.conn, n.Addr, opts); err == nil {
-			for i := range plans {
-				plans[i].Replica = n.Replica
-			}
-			return plans, nil
+func (n *fenceNode) plan(ctx context.Context, opts fence.Options) (plans []fence.Plan, err error) {
+	if err = n.gone; err == nil {
+		plans, err = fence.Make(ctx, n.conn, n.Addr, opts)
+	}
+	if err != nil {
+		if !n.Replica || ctx.Err() != nil {
+			return nil, err
+		}
+		for _, user := range opts.Users {
+			plans = append(plans, fence.Plan{Server: n.Addr, User: user, Error: err.Error()})
 		}
 	}
-	if !n.Replica || ctx.Err() != nil {
-		return nil, err
-	}
-	var plans []fence.Plan
-	for _, user := range opts.Users {
-		plans = append(plans, fence.Plan{Server: n.Addr, Replica: true, User: user, Error: err.Error()})
+	for i := range plans {
+		plans[i].Replica = n.Replica
 	}
 	return plans, nil
 }

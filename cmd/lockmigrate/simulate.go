@@ -107,14 +107,9 @@ func newSimulateCommand(env *environment) *cobra.Command {
 
 // unused refuses flags that were given and have no part in what is asked for.
 func unused(cmd *cobra.Command, why string, used ...string) error {
-	var given []string
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed && !slices.Contains(used, f.Name) {
-			given = append(given, "--"+f.Name)
-		}
-	})
-	if len(given) > 0 {
-		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(given, ", "), why)
+	rest := slices.DeleteFunc(given(cmd), func(flag string) bool { return slices.Contains(used, strings.TrimPrefix(flag, "--")) })
+	if len(rest) > 0 {
+		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(rest, ", "), why)
 	}
 	return nil
 }

@@ -242,41 +242,42 @@ func (p *patient) trial(use rights.Use, r rights.Right) []any {
 	return append(words, arguments(r.Name, key, keyOf(rights.Namespace, ""))...)
 }
 
+// forms are what commands need to be asked about. KEY stands for a lock's key, RECORD for a namespace's record.
+var forms = map[string]string{
+	"KEY":        "get del pttl type exists mget watch persist",
+	"KEY 1":      "set setnx getset pexpire",
+	"KEY 1 m":    "zadd",
+	"KEY m":      "zrem zscore zrank",
+	"KEY 0 0":    "zrange",
+	"RECORD":     "hgetall hlen hkeys",
+	"RECORD f":   "hget hmget hdel hexists",
+	"RECORD f v": "hset",
+	"RECORD f 1": "hincrby",
+	"OFF":        "client|tracking",
+	"0 1":        "wait",
+	"get":        "command|info config|get",
+	"0000000000000000000000000000000000000000 0": "eval evalsha",
+	"lockmigrate:wake:lockmigrate-doctor":        "subscribe unsubscribe",
+	"lockmigrate:wake:lockmigrate-doctor x":      "publish spublish",
+}
+
 // arguments are what a command needs to be asked about.
-func arguments(name, key, record string) []any {
-	switch name {
-	case "get", "del", "pttl", "type", "exists", "mget", "watch", "persist":
-		return []any{key}
-	case "hgetall", "hlen", "hkeys":
-		return []any{record}
-	case "set", "setnx", "getset", "pexpire":
-		return []any{key, "1"}
-	case "zadd":
-		return []any{key, "1", "m"}
-	case "zrange":
-		return []any{key, "0", "0"}
-	case "zrem", "zscore", "zrank":
-		return []any{key, "m"}
-	case "hget", "hmget", "hdel", "hexists":
-		return []any{record, "f"}
-	case "hset":
-		return []any{record, "f", "v"}
-	case "hincrby":
-		return []any{record, "f", "1"}
-	case "eval", "evalsha":
-		return []any{"0000000000000000000000000000000000000000", "0"}
-	case "publish", "spublish":
-		return []any{"lockmigrate:wake:lockmigrate-doctor", "x"}
-	case "subscribe", "unsubscribe":
-		return []any{"lockmigrate:wake:lockmigrate-doctor"}
-	case "client|tracking":
-		return []any{"OFF"}
-	case "wait":
-		return []any{"0", "1"}
-	case "command|info", "config|get":
-		return []any{"get"}
+func arguments(name, key, record string) (words []any) {
+	for form, commands := range forms {
+		if !slices.Contains(strings.Fields(commands), name) {
+			continue
+		}
+		for word := range strings.FieldsSeq(form) {
+			switch word {
+			case "KEY":
+				word = key
+			case "RECORD":
+				word = record
+			}
+			words = append(words, word)
+		}
 	}
-	return nil
+	return words
 }
 
 // tracking tries it on a connection of its own: the state ends with the connection.
