@@ -16,21 +16,21 @@ const (
 
 // Claim is a statement about a small model, and what is known about it.
 type Claim struct {
-	ID          string
-	Clients     string // L legacy, B bridge, M modern
-	Assumptions string
-	Expected    Verdict
+	ID          string  `json:"id"`
+	Clients     string  `json:"clients"` // L legacy, B bridge, M modern
+	Assumptions string  `json:"assumptions"`
+	Expected    Verdict `json:"expected"`
 	// Commands bounds the server commands of the shortest counterexample; 0 does not.
-	Commands int
-	Model    *Model
+	Commands int    `json:"-"`
+	Model    *Model `json:"-"`
 }
 
 // Finding is a claim with what the search found.
 type Finding struct {
 	Claim
 	Outcome
-	Verdict Verdict
-	Took    time.Duration
+	Verdict Verdict       `json:"verdict"`
+	Took    time.Duration `json:"-"`
 }
 
 // AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.
