@@ -42,7 +42,7 @@ type Masters struct {
 // watched is the watch of one server.
 type watched struct {
 	*Watch
-	left bool // it is no master any more; of goAlong alone
+	left bool // it is no master any more; goAlong writes it, with the lock
 }
 
 // Hole says that something that was to be seen was not.
@@ -187,7 +187,9 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 	latest := m.latest()
 	for addr, w := range latest {
 		if !w.left && !slices.Contains(masters, addr) {
+			m.mu.Lock()
 			w.left = true
+			m.mu.Unlock()
 			m.hole("%s is no master any more", addr)
 			w.Stop()
 		}
@@ -286,9 +288,21 @@ func (m *Masters) Profile() profile.Profile {
 	var all []profile.Profile
 	watches := m.all()
 	for _, w := range watches {
-		all = append(all, w.profile(len(watches) > 1))
+		p := w.profile(len(watches) > 1)
+		if m.past(w) { // its successor remembers
+			p.Failovers = nil
+		}
+		all = append(all, p)
 	}
 	return profile.Beside(all...)
+}
+
+// past tells that a watch is of a master that stands no more, or that a later watch is of the same server.
+func (m *Masters) past(w *watched) bool {
+	latest := m.latest()[w.Addr]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return w.left || latest != w
 }
 
 // Cost says what the watches did cost so far; loads are those of the busiest server.

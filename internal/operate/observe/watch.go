@@ -164,7 +164,9 @@ func (w *Watch) profile(several bool) profile.Profile {
 	if several {
 		server = w.Addr
 	}
-	return w.window.profiled(w.obs.profile(server))
+	p := w.window.profiled(w.obs.profile(server))
+	p.Failovers = w.guard.failovers
+	return p
 }
 
 // Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.

@@ -98,6 +98,7 @@ func rounds() []round {
 		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen()},
 		{"drawn", "These come from random numbers, and ran after the last change of the forecast.", drawn()},
 		{"fresh", "These come from other random numbers. They were drawn and run once, after the forecast was made, and nothing was changed after.", fresh()},
+		{"later", "These come from a third seed. They were drawn and run once, by the same forecast, on a machine with a load of 10 to 20.", later()},
 	}
 }
 

@@ -1,0 +1,42 @@
+package profile
+
+import (
+	"fmt"
+	"time"
+)
+
+// Failovers are what masters remember of how they came to be masters. A server knows that it has taken a master's place until it is started
+// again, or has had no replica for an hour. So there were at least so many.
+type Failovers struct {
+	Seen    int64   `json:"seen"`    // masters that have taken another's place
+	Seconds float64 `json:"seconds"` // since they were started, all masters together
+}
+
+// Every is the time between two failovers of one master, as far as the masters remember; 0 where they remember none.
+func (f *Failovers) Every() time.Duration {
+	if f == nil || f.Seen == 0 {
+		return 0
+	}
+	return time.Duration(f.Seconds / float64(f.Seen) * float64(time.Second))
+}
+
+func (f *Failovers) validate() error {
+	if f != nil && (bad(float64(f.Seen), f.Seconds) || f.Seconds > 1e10 || f.Seen > 0 && f.Seconds == 0) {
+		return fmt.Errorf("profile: failovers: %d in %v s", f.Seen, f.Seconds)
+	}
+	return nil
+}
+
+// and takes in what the masters of another profile remember. At another time they may remember the same failovers: at least as many
+// were there as either profile has.
+func (f *Failovers) and(o *Failovers, beside bool) *Failovers {
+	switch {
+	case o == nil:
+		return f
+	case f == nil:
+		return &Failovers{o.Seen, o.Seconds}
+	case beside:
+		return &Failovers{f.Seen + o.Seen, f.Seconds + o.Seconds}
+	}
+	return &Failovers{max(f.Seen, o.Seen), max(f.Seconds, o.Seconds)}
+}
