@@ -31,8 +31,7 @@ for each stage of a migration, and how far each clock may still drift.
 Each number has an interval in which it lies with a chance of 90 %. A short observation
 makes the interval wide. What the profile does not show is named. The self-check compares
 the double holds that the model expects in the recorded time with those that observe saw.
-Exit code 4 says that these do not agree, that clients are left out, or that a lease is
-not known.
+Exit code 4: these do not agree, clients are left out, or a lease is not known.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.

@@ -16,9 +16,6 @@ func drawn() []fleet { return draw("drawn", 20261122, 10) }
 // fresh are fleets of another seed. The round has six, and no more was drawn than these.
 func fresh() []fleet { return draw("fresh", 20261123, 6) }
 
-// later are fleets of a third seed, drawn when the forecast had its self-check.
-func later() []fleet { return draw("later", 20261124, 6) }
-
 func draw(name string, seed uint64, n int) (all []fleet) {
 	for i := range n {
 		all = append(all, drawOne(fmt.Sprintf("%s-%d", name, i), i, rand.New(rand.NewPCG(seed, uint64(i)))))
