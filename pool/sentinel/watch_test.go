@@ -243,13 +243,14 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	pool := newPool(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	newLocker := func() *modern.Locker {
-		l, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute})
+	var mode redistest.Mode
+	newLocker := func(o lockmigrate.Observer) lockmigrate.Locker {
+		l, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, Observer: o})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
-	holder, waiter := newLocker(), newLocker()
+	holder, waiter := newLocker(nil), newLocker(mode.Observe)
 	held, err := holder.Acquire(ctx, "orders")
 	require.NoError(t, err)
 	before := g.Master()
@@ -263,7 +264,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	}()
 	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
 		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
-		return n == 1 && waiter.Waiting() == lockmigrate.ModeTracking
+		return n == 1 && mode.Is() == lockmigrate.ModeTracking
 	})
 	acknowledged, err := redis.Int(before.Conn().Do("WAIT", 1, 30_000))
 	require.NoError(t, err)

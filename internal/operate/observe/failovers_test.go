@@ -22,7 +22,7 @@ func TestFailoversRemembered(t *testing.T) {
 	of := func(s *redistest.Server) *profile.Failovers {
 		end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 		require.NoError(t, err)
-		w, err := observe.StartMasters(context.Background(), end, observe.Options{}, observe.Limits{For: 50 * time.Millisecond, Load: 10}, nil)
+		w, err := observe.StartMasters(context.Background(), end, observe.Options{}, observe.Limits{For: 50 * time.Millisecond, Load: 10})
 		require.NoError(t, err)
 		require.NoError(t, w.Wait())
 		return w.Profile().Failovers

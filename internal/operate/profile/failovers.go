@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -27,16 +28,18 @@ func (f *Failovers) validate() error {
 	return nil
 }
 
-// and takes in what the masters of another profile remember. At another time they may remember the same failovers: at least as many
-// were there as either profile has.
-func (f *Failovers) and(o *Failovers, beside bool) *Failovers {
-	switch {
-	case o == nil:
-		return f
-	case f == nil:
-		return &Failovers{o.Seen, o.Seconds}
-	case beside:
-		return &Failovers{f.Seen + o.Seen, f.Seconds + o.Seconds}
+// Beside adds what masters of other keys remember.
+func (f *Failovers) Beside(o *Failovers) *Failovers {
+	if f == nil || o == nil {
+		return cmp.Or(f, o)
+	}
+	return &Failovers{f.Seen + o.Seen, f.Seconds + o.Seconds}
+}
+
+// and takes in what the same masters remember at another time, which may be the same failovers: there were at least as many as either has.
+func (f *Failovers) and(o *Failovers) *Failovers {
+	if f == nil || o == nil {
+		return cmp.Or(f, o)
 	}
 	return &Failovers{max(f.Seen, o.Seen), max(f.Seconds, o.Seconds)}
 }
