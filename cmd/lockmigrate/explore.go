@@ -276,17 +276,27 @@ func counterexample(f *explore.Finding) string {
 
 // claimJSON is one claim in JSON.
 type claimJSON struct {
-	*explore.Finding
-	Commands        int      `json:"commands"`
-	StatesPerSecond int64    `json:"states_per_second"`
-	Trace           []string `json:"trace"`
+	ID              string          `json:"id"`
+	Clients         string          `json:"clients"`
+	Assumptions     string          `json:"assumptions"`
+	Verdict         explore.Verdict `json:"verdict"`
+	Expected        explore.Verdict `json:"expected"`
+	Complete        bool            `json:"complete"`
+	States          int             `json:"states"`
+	Depth           int             `json:"depth"`
+	Commands        int             `json:"commands"`
+	StatesPerSecond int64           `json:"states_per_second"`
+	Trace           []string        `json:"trace"`
 }
 
 func findingsJSON(found []explore.Finding) any {
 	claims := make([]claimJSON, len(found))
 	for i := range found {
 		f := &found[i]
-		claims[i] = claimJSON{f, explore.Commands(f.Trace), perSecond(int64(f.States), f.Took), []string{}}
+		claims[i] = claimJSON{
+			f.ID, f.Clients, f.Assumptions, f.Verdict, f.Expected, f.Complete, f.States, f.Depth,
+			explore.Commands(f.Trace), perSecond(int64(f.States), f.Took), []string{},
+		}
 		for j := range f.Trace {
 			claims[i].Trace = append(claims[i].Trace, f.Trace[j].Text(f.Model))
 		}

@@ -36,11 +36,8 @@ func newForecastCommand(env *environment) *cobra.Command {
 			if cost.on {
 				return forecastLoad(env, cmd, args[0], &cost, o.Seed)
 			}
-			if err := failovers.check(); err != nil {
-				return err
-			}
-			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind}
-			return runForecast(env, args[0], o, today, html)
+			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind, Remembered: !cmd.Flags().Changed("failover-every")}
+			return runForecast(env, args[0], o, failovers, today, html)
 		},
 	}
 	f := cmd.Flags()
@@ -71,9 +68,12 @@ func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadF
 	return runLoad(env, &s.Fleet, cost, seed, runtime.NumCPU())
 }
 
-func runForecast(env *environment, path string, o forecast.Options, today bool, html string) error {
+func runForecast(env *environment, path string, o forecast.Options, failovers failoverFlags, today bool, html string) error {
 	p, err := openProfile(path)
 	if err != nil {
+		return err
+	}
+	if err := failovers.check(o.Failovers.Remembered && p.Failovers.Every() > 0); err != nil {
 		return err
 	}
 	if o.Span == 0 || o.Draws == 0 || o.Commands == 0 {
@@ -90,10 +90,15 @@ func runForecast(env *environment, path string, o forecast.Options, today bool, 
 		}
 	}
 	err = env.print(made, func(out *strings.Builder) { forecastText(out, env, made) })
-	if err == nil && made.Incomplete {
+	switch c := made.Check; {
+	case err != nil:
+		return err
+	case c != nil && !c.Agrees:
+		return inconclusiveError("give observe the lease of the clients, or observe for longer", "the model does not fit the recording: %s", c.Words())
+	case made.Incomplete:
 		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast, or a lease is not known")
 	}
-	return err
+	return nil
 }
 
 func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
@@ -105,6 +110,9 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
 	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
+	if f.Check != nil {
+		fmt.Fprintf(out, "\nself-check: %s\n", f.Check.Words())
+	}
 	if f.Failovers != nil {
 		failoverText(out, env, f)
 	}
@@ -147,8 +155,8 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 
 // failoverText is the part that failovers have, at each stage.
 func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s, nobody answers for about %s, the replica is up to %s behind\n",
-		short(f.Failovers.Every), short(f.Failovers.Outage), short(f.Failovers.Behind))
+	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind\n",
+		short(f.Failovers.Every), f.Failovers.From, short(f.Failovers.Outage), short(f.Failovers.Behind))
 	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
 		terminal.Column{Head: "FIRST HOLDER IS TOLD", Wrap: true}, terminal.Column{Head: "NEVER HEARS OF IT", Wrap: true})
 	for _, s := range f.Stages {

@@ -16,21 +16,21 @@ const (
 
 // Claim is a statement about a small model, and what is known about it.
 type Claim struct {
-	ID          string  `json:"id"`
-	Clients     string  `json:"clients"` // L legacy, B bridge, M modern
-	Assumptions string  `json:"assumptions"`
-	Expected    Verdict `json:"expected"`
+	ID          string
+	Clients     string // L legacy, B bridge, M modern
+	Assumptions string
+	Expected    Verdict
 	// Commands bounds the server commands of the shortest counterexample; 0 does not.
-	Commands int    `json:"-"`
-	Model    *Model `json:"-"`
+	Commands int
+	Model    *Model
 }
 
 // Finding is a claim with what the search found.
 type Finding struct {
 	Claim
 	Outcome
-	Verdict Verdict       `json:"verdict"`
-	Took    time.Duration `json:"-"`
+	Verdict Verdict
+	Took    time.Duration
 }
 
 // AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.

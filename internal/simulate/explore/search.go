@@ -31,11 +31,11 @@ type origin struct {
 
 // Outcome is what a search found.
 type Outcome struct {
-	States   int    `json:"states"`
-	Depth    int    `json:"depth"`    // of the deepest state, in steps
-	Complete bool   `json:"complete"` // every state within the bounds was seen
-	Violated bool   `json:"-"`
-	Trace    []Step `json:"-"` // a shortest run to the violation
+	States   int
+	Depth    int  // of the deepest state, in steps
+	Complete bool // every state within the bounds was seen
+	Violated bool
+	Trace    []Step // a shortest run to the violation
 }
 
 // Limits bound a search.
