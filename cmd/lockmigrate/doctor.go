@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -20,22 +21,6 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Examine one deployment before a migration",
-		Long: `doctor asks whether a server can keep locks at all, and whether the tools will see
-what they need: version, eviction, persistence, replication, rights, client tracking,
-this host's clock against the server's, dialects that cannot share keys.
-
-It only reads. Rights are asked about by ACL DRYRUN, or tried inside of a MULTI that is
-discarded. What it could not look at is skipped, and says why.
-
-Rights are tried for each --use, by the table that SECURITY.md prints: the lock's keys, the
-keys beside them, commands, channels. --user NAME asks about another user than the one of this
-connection; that needs ACL DRYRUN.
-
-Exit code 3 when a check fails; 4 when a check was skipped that a yes needs; 0 when the
-deployment is fit.`,
-		Example: `  lockmigrate doctor --redis redis://localhost:6379/0
-  lockmigrate doctor --match 'lock:*' --user orders --use 'modern FenceTTL'
-  lockmigrate doctor --match 'lock:*' --json`,
 		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
 				if _, ok := rights.Find(name); !ok {
@@ -80,11 +65,7 @@ func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	if several {
 		fmt.Fprintf(b, " (%s)", s.Addr)
 	}
-	is := terminal.Safe(s.Is)
-	if is == "" {
-		is = "its version is not known"
-	}
-	fmt.Fprintf(b, ": %s\n", is)
+	fmt.Fprintf(b, ": %s\n", cmp.Or(terminal.Safe(s.Is), "its version is not known"))
 	for _, f := range s.Features {
 		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
 		if f.Note != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -158,10 +159,7 @@ func lastColumn(line string, limit int) int {
 // endpoint returns where --redis or a setting leads, fallback if neither is given, and a function
 // that ends what it started. Nothing is connected yet, except that an embedded server runs.
 func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), error) {
-	url := env.global.redis
-	if url == "" {
-		url = fallback
-	}
+	url := cmp.Or(env.global.redis, fallback)
 	if url == "" {
 		return nil, nil, usageError("give --redis redis://host:6379/0, or set LOCKMIGRATE_REDIS", "no server is named")
 	}

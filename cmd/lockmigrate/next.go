@@ -26,14 +26,6 @@ func newNextCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next [flags]",
 		Short: "Say where a migration stands, and the next command",
-		Long: `next looks at the namespace's record, members and keys, and at what observe and
-verify wrote into the working folder. It says where the migration stands, what was
-measured, and what is in the way. It prints the next command, and what that costs. It only reads. Run it again after each step, until it says done.
-
-It expects the files NAME.profile.json and NAME.certificate.json, as its own
-commands write them.`,
-		Example: `  lockmigrate next --namespace orders --match 'lock.order.*'
-  lockmigrate next --namespace orders`,
 		RunE: onStore(env, &flags, func(at *place, ctx context.Context) error {
 			s, err := at.standing(ctx)
 			if err != nil {

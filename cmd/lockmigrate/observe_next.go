@@ -79,22 +79,8 @@ func newObserveMergeCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge FILE... --profile FILE",
 		Short: "Put profiles of several days and hours together",
-		Long: `merge makes one profile of several that observe wrote at different times. It
-reads no server. Counts and windows add up. So rates by the hour become known;
-rare events such as crashes and overruns get a rate; clocks get a drift: the
-further apart the windows, the smaller its error.
-
-A client is known again by its name. Addresses change when a service starts
-again, so observe with --group host or --group name for this. A key is known
-again by a hash of its name: where one client had it in one window and another
-in the next, it is a shared key. Families of more than 2,048 keys have no
-hashes, and their unshared keys count as not known.
-
-Windows that overlap are refused: the same commands would count twice.`,
-		Example: `  lockmigrate observe --group host --for 30m --profile monday.json
-  lockmigrate observe merge monday.json tuesday.json --profile fleet.json`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
 	}
 	cmd.Flags().StringVar(&out, "profile", "", "write the profile of all to `FILE`")
 	return cmd

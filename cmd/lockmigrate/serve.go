@@ -23,19 +23,8 @@ func newServeCommand(env *environment) *cobra.Command {
 	opts := serve.Options{Group: observe.ByAddr}
 	var listen string
 	cmd := &cobra.Command{
-		Use:   "serve [flags]",
-		Short: "Serve a page to watch, its API and metrics",
-		Long: `serve shows one page: stage and members, traffic by kind over time, skew per client,
-hazards as they happen, ghosts. /metrics is for Prometheus, /api/state is the same as JSON.
-It only reads.
-
-It listens on the loopback unless --listen says otherwise. Then everybody needs a token: the
-one in LOCKMIGRATE_TOKEN, or a new one, which is part of the address that is printed.
-
-MONITOR costs the server, so it runs in bursts: --burst of every --every. The same value for
-both is always, 0 is never.`,
-		Example: `  lockmigrate serve --redis redis://localhost:6379/0 --namespace orders
-  lockmigrate serve --listen 0.0.0.0:8787 --burst 0`,
+		Use:     "serve [flags]",
+		Short:   "Serve a page to watch, its API and metrics",
 		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts) },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
 	}

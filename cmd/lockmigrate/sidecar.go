@@ -39,20 +39,7 @@ func newSidecarCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sidecar --namespace NAME [flags]",
 		Short: "Let a service that nobody changes lock with tokens",
-		Long: `sidecar is a proxy beside one service, on the same host. Give the service its
-address in place of the server's. Commands on the namespace's keys become token
-locks; everything else passes byte for byte. The service needs no other change.
-
-It is a member of the namespace: it follows the stage, and "lockmigrate stage"
-lists it. It runs until SIGTERM, and then --drain longer at most. It writes: what
-the service's locks need, and its own report in the namespace.`,
-		Example: `  lockmigrate sidecar --redis redis://redis.internal:6379/0 \
-      --namespace orders --name billing
-  lockmigrate sidecar --namespace orders --name billing \
-      --status 127.0.0.1:9180 --handover /run/lockmigrate/billing.sock
-  lockmigrate sidecar --namespace orders --name nightly \
-      --listen redispy-float=127.0.0.1:6380 --listen none=127.0.0.1:6381`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.listen, "listen", []string{"127.0.0.1:6380"}, "`[DIALECT=]ADDRESS` that the service connects to, host:port or unix:PATH; repeatable")

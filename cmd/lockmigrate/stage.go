@@ -51,25 +51,7 @@ func newStageCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stage [flags]",
 		Short: "Show and change the stage of a namespace: legacy, bridge, modern",
-		Long: `stage shows which stage a namespace is at, and every service that is a member
-of it: which epoch it runs, when it reported last, and how far its clock is
-from the server's. A member that cannot run the namespace says why.
-
-A namespace is a set of key patterns that move together. Its record is kept in
-Redis, and every service that uses package compat with this Namespace follows
-it.
-
-Only neighbouring stages can ever be in use together: legacy and bridge, or
-bridge and modern. "advance" waits until every member runs the present stage
-and every silent one has run out; it may be interrupted and run again at any
-time.`,
-		Example: `  lockmigrate stage init --namespace orders --match 'lock.order.*' \
-      --dialect jedis-ms --shortest-lease 30s --execute
-  lockmigrate stage --namespace orders
-  lockmigrate stage advance --namespace orders --to bridge --execute
-  lockmigrate stage rollback --namespace orders --execute
-  lockmigrate stage list`,
-		RunE: onStore(env, &flags, (*place).show),
+		RunE:  onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
 	cmd.AddCommand(newStageInitCommand(env, &flags),
@@ -80,26 +62,9 @@ time.`,
 }
 
 func newStageMoveCommand(env *environment, flags *stageFlags, name string, step stages.Stage, short string) *cobra.Command {
-	long := `advance moves a namespace one stage on: legacy to bridge, bridge to modern. It waits until every live member runs the present epoch and silent members have run out. It names the members that it waits for.
-
-Name the stage with --to: then running the command twice is running it once.
-The record knows its members only. Before modern, "lockmigrate verify" must have found that no legacy client is left outside of the members. No legacy value may stand on the keys: at modern nobody takes it over.
-
-After the move members change over with their next report. --wait returns when
-all have. Without --execute nothing is written; exit code 3 says that
---execute would be refused.`
-	if step < 0 {
-		long = `rollback moves a namespace one stage back: modern to bridge, bridge to legacy.
-A step that members have not taken yet, or only some of them, is undone at
-once; it waits only for what is two stages away from where it leads.
-
-Back to legacy it is refused while ACL rules deny SETNX or GETSET to a member's user (see "lockmigrate fence"): the Go services could
-acquire nothing. Forward to modern again needs a new certificate.`
-	}
 	cmd := &cobra.Command{
-		Use: name + " [flags]", Short: short, Long: long,
-		Example: "  lockmigrate stage " + name + " --namespace orders --execute",
-		RunE:    onStore(env, flags, func(at *place, ctx context.Context) error { return at.move(ctx, step) }),
+		Use: name + " [flags]", Short: short,
+		RunE: onStore(env, flags, func(at *place, ctx context.Context) error { return at.move(ctx, step) }),
 	}
 	f := cmd.Flags()
 	if step > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -94,12 +95,12 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		return "", nil
 	case strings.TrimSpace(flags.force) != "":
 		return "forced: " + flags.force, nil
-	case flags.evidence == "" && newestCertificate(record.Namespace) != "":
-		flags.evidence = newestCertificate(record.Namespace)
-	case flags.evidence == "":
+	}
+	file := cmp.Or(flags.evidence, newestCertificate(record.Namespace))
+	if file == "" {
 		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
 	}
-	c, err := verify.Load(flags.evidence)
+	c, err := verify.Load(file)
 	if err != nil {
 		return "", failedError(hint, "%w", err)
 	}
@@ -108,7 +109,7 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		Now: now, MaxAge: oldestCertificate,
 	})
 	if err != nil {
-		return "", unsafeError(hint, "%s does not support the step: %w", flags.evidence, err)
+		return "", unsafeError(hint, "%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))
 	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.WindowSeconds, c.Ended.UTC().Format(time.RFC3339), longest), nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
@@ -112,18 +113,8 @@ func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.
 func AsTold(addr string) string { return addr }
 
 func (o Options) withDefaults() Options {
-	if o.Patience == 0 {
-		o.Patience = 20 * time.Second
-	}
-	if o.FindTimeout == 0 {
-		o.FindTimeout = 3 * time.Second
-	}
-	if o.MaxIdle == 0 {
-		o.MaxIdle = 8
-	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = time.Minute
-	}
+	o.Patience, o.FindTimeout = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.FindTimeout, 3*time.Second)
+	o.MaxIdle, o.IdleTimeout = cmp.Or(o.MaxIdle, 8), cmp.Or(o.IdleTimeout, time.Minute)
 	return o
 }
 
@@ -150,6 +141,22 @@ type Router struct {
 // NewRouter returns a router that asks for its table when it is used.
 func NewRouter(opts Options) *Router {
 	return &Router{opts: opts.withDefaults(), wanted: true, pools: make(map[string]*redis.Pool)}
+}
+
+// Routed is what a pool of several servers embeds: the lock packages find its Router by RouterOf, and users see nothing of it.
+type Routed struct{ router *Router }
+
+// NewRouted returns a Routed with a new Router.
+func NewRouted(opts Options) Routed { return Routed{NewRouter(opts)} }
+
+func (r Routed) routes() *Router { return r.router }
+
+// RouterOf returns the Router of a pool that embeds a Routed; nil for any other pool.
+func RouterOf(pool lockmigrate.Pool) *Router {
+	if r, ok := pool.(interface{ routes() *Router }); ok {
+		return r.routes()
+	}
+	return nil
 }
 
 // ErrClosed is what a closed pool answers.

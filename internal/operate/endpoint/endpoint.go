@@ -83,38 +83,24 @@ func (e *Endpoint) TLS() bool { return e.tls != nil }
 
 // String names the endpoint without its passwords.
 func (e *Endpoint) String() string {
-	if e.Kind == Embedded {
-		return "embedded"
-	}
-	var b strings.Builder
-	if e.unix {
-		if e.User != "" {
-			b.WriteString(e.User + "@")
-		}
-		return fmt.Sprintf("unix://%s%s?db=%d", b.String(), e.Addrs[0], e.DB)
-	}
-	b.WriteString("redis")
+	scheme, at := "redis", strings.Join(e.Addrs, ",")
 	if e.tls != nil {
-		b.WriteString("s")
+		scheme = "rediss"
 	}
-	switch e.Kind {
-	case Sentinel:
-		b.WriteString("+sentinel")
-	case Cluster:
-		b.WriteString("+cluster")
-	}
-	b.WriteString("://")
 	if e.User != "" {
-		b.WriteString(e.User + "@")
+		at = e.User + "@" + at
 	}
-	b.WriteString(strings.Join(e.Addrs, ","))
-	switch e.Kind {
-	case Single:
-		fmt.Fprintf(&b, "/%d", e.DB)
-	case Sentinel:
-		fmt.Fprintf(&b, "/%s?db=%d", e.Master, e.DB)
+	switch {
+	case e.Kind == Embedded:
+		return "embedded"
+	case e.unix:
+		return fmt.Sprintf("unix://%s?db=%d", at, e.DB)
+	case e.Kind == Sentinel:
+		return fmt.Sprintf("%s+sentinel://%s/%s?db=%d", scheme, at, e.Master, e.DB)
+	case e.Kind == Cluster:
+		return fmt.Sprintf("%s+cluster://%s", scheme, at)
 	}
-	return b.String()
+	return fmt.Sprintf("%s://%s/%d", scheme, at, e.DB)
 }
 
 const example = "write it like redis://user:password@host:6379/0"

@@ -33,7 +33,8 @@ func Parse(text string) (*Scenario, error) {
 		if strings.HasPrefix(line, "#") && len(s.Fleet.Clients) == 0 {
 			s.Purpose = append(s.Purpose, strings.TrimPrefix(strings.TrimPrefix(line, "#"), " "))
 		}
-		if words := strings.Fields(trimComment(line)); len(words) > 0 {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) > 0 {
 			if err := s.line(i+1, words); err != nil {
 				return nil, err
 			}

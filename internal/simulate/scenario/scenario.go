@@ -66,17 +66,9 @@ func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
 
 // Count finds a count by its name.
 func Count(t *sim.Tally, what string) (int64, bool) {
-	switch what {
-	case "overlaps":
-		return t.Overlaps, true
-	case "acquisitions":
-		return t.Acquisitions, true
-	case "turns":
-		return t.Turns, true
-	case "displaced":
-		return t.Displaced, true
-	case "failovers":
-		return t.Failovers, true
+	counts := map[string]int64{"overlaps": t.Overlaps, "acquisitions": t.Acquisitions, "turns": t.Turns, "displaced": t.Displaced, "failovers": t.Failovers}
+	if n, ok := counts[what]; ok {
+		return n, true
 	}
 	if h, ok := sim.HazardNamed(what); ok {
 		return t.Hazards[h], true
@@ -161,11 +153,6 @@ func (e *Error) Usage() bool { return true }
 
 // Hint says where the language is described.
 func (e *Error) Hint() string { return "docs/simulator.md describes the language" }
-
-func trimComment(line string) string {
-	text, _, _ := strings.Cut(line, "#")
-	return strings.TrimSpace(text)
-}
 
 // Line writes an expectation that a count equals n.
 func Line(what string, n int64) string { return "expect " + Expectation{what, "=", n}.String() }
