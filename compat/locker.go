@@ -70,7 +70,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
-	l.member = newMember(store, l.gate, opts, l.conns.Seen, l.conns.Renewer.Hasten)
+	l.member = newMember(store, l.gate, opts, l.conns.Seen, l.clock, l.conns.Renewer.Hasten)
 	l.conns.Background.Go(func() { l.member.run(ctx) })
 	return l, nil
 }

@@ -79,3 +79,20 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	redistest.Await(t, "the key is free", 5*time.Second, func() bool { return s.Do("EXISTS", key) == int64(0) })
 	assert.ErrorIs(t, context.Cause(first.Context()), lockmigrate.ErrReleased)
 }
+
+// An owner that was stopped past the deadline comes back, and acquires again before anybody has told it of the loss. It must not get
+// what it does not hold any more.
+func TestNobodyReentersPastTheDeadline(t *testing.T) {
+	s := redistest.Real(t)
+	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
+	var made *leased.Hold
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
+	_, err := locker.TryAcquire(owner, key)
+	require.NoError(t, err)
+	hold := made
+	hold.Lease.Begin(hold.Lease.Began, hold.Lease.Began) // the watch looks at it in some seconds
+	_, err = locker.TryAcquire(owner, key)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+	assert.Equal(t, 1, hold.Count())
+}

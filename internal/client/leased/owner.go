@@ -36,7 +36,7 @@ func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, err
 		return nil, nil
 	}
 	h.mu.Lock()
-	if h.count == 0 || h.Over() != nil {
+	if h.count == 0 || h.Over() != nil || l.Clock.Now() >= h.Lease.Until() { // a process that was stopped may come here before its watch
 		h.mu.Unlock()
 		return nil, nil
 	}

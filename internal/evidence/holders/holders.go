@@ -248,11 +248,12 @@ func Root(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(dir, "testdata", "holders")
+		root := filepath.Join(dir, "testdata", "holders")
+		if _, err := os.Stat(root); err == nil {
+			return root
 		}
 	}
-	t.Fatal("the tests run outside the module")
+	t.Fatal("the tests run outside the repository")
 	return ""
 }
 

@@ -1,13 +1,10 @@
 package links
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // floors lists the house from the cellar up. A folder stands for everything below it, except where a longer name has a
@@ -39,18 +36,13 @@ func floorOf(folder string) (floor int, room string) {
 // TestImportsPointDown keeps the floors, and two rules beside them: a lock package needs redigo and the standard library
 // only, and nothing but the commands and tests uses the simulator.
 func TestImportsPointDown(t *testing.T) {
-	const module = "github.com/lockmigrate/lockmigrate"
-	command := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...")
-	command.Dir = filepath.Join("..", "..", "..")
-	list, err := command.Output()
-	require.NoError(t, err)
 	folder := func(path string) (string, bool) {
 		rest, ours := strings.CutPrefix(path, module)
 		return "." + rest, ours
 	}
 	name := func(folder string) string { return strings.TrimPrefix(folder, "./") }
 	seen := 0
-	for line := range strings.Lines(string(list)) {
+	for line := range strings.Lines(list(t, "{{.ImportPath}} {{join .Imports \" \"}}")) {
 		paths := strings.Fields(line)
 		from, _ := folder(paths[0])
 		from = name(from)

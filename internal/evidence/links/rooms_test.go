@@ -1,14 +1,10 @@
 package links
 
 import (
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +15,7 @@ import (
 // room is a folder in the first column of the table of rooms.
 var room = regexp.MustCompile("`([^`]+)`")
 
-// TestEveryPackageHasARoom wants a row of ARCHITECTURE.md for each folder that holds Go code of this module, and a
+// TestEveryPackageHasARoom wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
 // folder for each row.
 func TestEveryPackageHasARoom(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
@@ -46,31 +42,11 @@ func TestEveryPackageHasARoom(t *testing.T) {
 	}
 }
 
-// packagesOf lists the folders of this module that hold Go code, tests included.
+// packagesOf lists the folders of the workspace that hold Go code, tests included.
 func packagesOf(t *testing.T, root string) (folders []string) {
 	t.Helper()
-	require.NoError(t, filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			if file == root {
-				return nil
-			}
-			_, module := os.Stat(filepath.Join(file, "go.mod"))
-			if module == nil || strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		folder, err := filepath.Rel(root, filepath.Dir(file))
-		if err != nil || filepath.Ext(file) != ".go" || slices.Contains(folders, folder) {
-			return err
-		}
-		if _, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.PackageClauseOnly); err == nil {
-			folders = append(folders, filepath.ToSlash(folder))
-		}
-		return nil
-	}))
+	for line := range strings.Lines(list(t, "{{.ImportPath}}")) {
+		folders = append(folders, path.Clean("."+strings.TrimPrefix(strings.TrimSpace(line), module)))
+	}
 	return folders
 }

@@ -5,7 +5,7 @@
 //
 // LOCKMIGRATE_SUITES names, separated by commas, the components that this run is to use: redis, java,
 // python, node, php, gohold, browser, checkers, image, netns, servers, proofs, or all. A test that needs one which is not named is left out and says so; one
-// that is named and missing is a failure. So a plain `go test ./...` passes with nothing but Go, and
+// that is named and missing is a failure. So `go test ./...` passes with nothing but Go, and
 // `make test` cannot pass by leaving something out: it names all of them, but for netns where the machine
 // does not allow it, which scripts/suites then says.
 package redistest
@@ -65,7 +65,7 @@ func Need(t testing.TB, components ...string) {
 }
 
 // Main runs the tests of a package in which every test needs the components. Where the run does not
-// name them, the package reports "no tests to run", which `go test ./...` shows beside its name.
+// name them, the package reports "no tests to run", which `go test` shows beside its name.
 func Main(m interface{ Run() int }, components ...string) {
 	for _, c := range components {
 		if !Wanted(c) {
