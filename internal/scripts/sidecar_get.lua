@@ -13,9 +13,12 @@
 -- WORD not_after for extend: the last millisecond of the server's clock at which it may act, 0 for none
 -- WORD whose      the part of the text that stands for its owner, of extend; '-' for none
 -- WORD written    of extend: the rest
--- Reply    nil: the key is absent. The service's own text while its client takes it for live; extend: the text before. Else far.
+-- Reply    nil: the key is absent; far for lose and extend. The service's own text while its client takes it for live; extend: the text
+--          before. Else far.
 --
 -- Atomic because the key and what the record says of it are true of one moment only.
+-- A GETSET that plants nothing is never told nil. There are clients that take nothing for an expiry long past: they would win, while the
+-- key is free for everybody else. Such a GETSET comes when the text has expired between two commands of the client, and the key with it.
 -- No expired value is ever shown: so the clients send no GETSET to take a lock over. What else stands on the key is of another
 -- kind, or of another clock, than the client can judge.
 -- include effects.lua
@@ -24,7 +27,7 @@
 -- include sidecar_shared.lua
 if old_server then return old_server end
 local seen = redis.call('GET', key)
-if not seen then return false end
+if not seen then return (shape == 'lose' or shape == 'extend') and far end
 local s = read(name)
 if seen ~= held(s) then return shape == 'raw' and seen or far end
 if s.ends ~= '0' and tonumber(s.ends) < tonumber(host) then return far end

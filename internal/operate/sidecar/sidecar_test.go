@@ -199,7 +199,9 @@ func TestGetSet(t *testing.T) {
 	u := b.client(b.sidecar("two", "jedis-uuid"))
 	mine := func(d time.Duration) string { return uuid + ":" + ends(d) }
 	first := mine(2 * time.Second)
-	says(t, u, "nil", "GETSET", "lock:u", first) // nothing is planted
+	reply, err := redis.String(u.Do("GETSET", "lock:u", first)) // nothing is planted
+	require.NoError(t, err)
+	assert.NotContains(t, reply, uuid)
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:u"))
 	says(t, u, "1", "SETNX", "lock:u", first)
 	longer := mine(20 * time.Second)
@@ -207,10 +209,25 @@ func TestGetSet(t *testing.T) {
 	says(t, u, longer, "GET", "lock:u")
 	ttl, _ := redis.Int64(b.redis.Do("PTTL", "lock:u"), nil)
 	assert.InDelta(t, 20_000, ttl, 1000)
-	reply, err := redis.String(u.Do("GETSET", "lock:u", "1"+first[1:]))
+	reply, err = redis.String(u.Do("GETSET", "lock:u", "1"+first[1:]))
 	require.NoError(t, err)
 	assert.Contains(t, reply, ":")
 	assert.NotContains(t, reply, uuid, "another owner loses")
+}
+
+// A client of redis-doc reads its service's text when that is over by its clock, and sends a GETSET. The key has gone meanwhile, and a
+// client of that dialect that is told of nothing has won.
+func TestAGetSetThatPlantsNothingIsNeverWon(t *testing.T) {
+	b := newBed(t, stages.Bridge, "redis-doc")
+	c := b.client(b.sidecar("one", "redis-doc"))
+	end := time.Now().Add(2 * time.Second).Truncate(time.Second)
+	text := strconv.FormatInt(end.Unix(), 10)
+	says(t, c, "1", "SETNX", "lock:a", text)
+	says(t, c, text, "GET", "lock:a")
+	time.Sleep(time.Until(end) + 20*time.Millisecond)
+	redistest.Await(t, "the end of the lock", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:a") == int64(0) })
+	says(t, c, "far", "GETSET", "lock:a", strconv.FormatInt(end.Unix()+10, 10))
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:a"))
 }
 
 // Two clients of one service write the same text: a flag, the name of their host, or the time that stands for no end. One of them has the lock.

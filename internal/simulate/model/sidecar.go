@@ -267,11 +267,14 @@ func (c *call) limit(key string, ms int64) {
 func sidecarGet(c *call) protocol.Reply {
 	cmd, side := c.command, c.command.Sidecar
 	seen := c.read(cmd.Key)
-	if seen.Kind != protocol.Text {
+	far := text(side.Far)
+	switch {
+	case seen.Kind == protocol.Nil && (side.Form == protocol.FormLoses || side.Form == protocol.FormExtend):
+		return far
+	case seen.Kind != protocol.Text:
 		return seen
 	}
 	s := c.remembered()
-	far := text(side.Far)
 	switch {
 	case seen.Text != s.held():
 		if side.Form == protocol.FormRaw {
