@@ -5,7 +5,37 @@ import (
 	"time"
 )
 
-// Lock is a lock that we hold, or held: what the Lockers of all packages return. So code that works under a lock need not know its
+// Locker takes locks on keys. New of each lock package returns one, so a service keeps any kind in one variable: to change the kind it
+// changes one line. It is safe for concurrent use. The package documentation of each kind has its guarantees. What the kinds add:
+//
+//   - legacy: nothing renews a lock but Lock.Renew. Acquire looks again each Options.Poll.
+//   - modern: locks are renewed while they are held. Waiters get a key in the order in which they came. modern.WithOwner makes it reentrant.
+//   - modern/redisson: renewed and reentrant too; waiters have no order.
+//   - modern/quorum: renewed; waiters poll.
+//   - compat: renewed. Each attempt is made in the stage that stands at the time. compat.Locker tells which one that is, and
+//     whether the Locker can acquire.
+type Locker interface {
+	// TryAcquire makes one attempt. ErrNotAcquired means that another client holds the lock.
+	TryAcquire(ctx context.Context, key string) (Lock, error)
+
+	// Acquire waits until the lock is ours, Options.Wait is over or ctx ends; the last two are ErrNotAcquired. With modern and
+	// compat a server that is away for a while does not end a wait. A failure that the first attempt meets is its error.
+	Acquire(ctx context.Context, key string) (Lock, error)
+
+	// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on
+	// every way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost,
+	// the error matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do
+	// returns within 250 ms of the end of work, whatever the server does.
+	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
+
+	// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks
+	// first. Those that are held are lost to their holders at once; those of package legacy when their leases end. On the
+	// server they stay until their leases end. The error says how many they are. Callers who still wait get an error. What
+	// an attempt may have left on the server is told to the observer as ErrUnknownOutcome.
+	Close() error
+}
+
+// Lock is a lock that we hold, or held: what every Locker returns. So code that works under a lock need not know its
 // kind. Its methods may be called by any goroutine.
 type Lock interface {
 	// Key returns the lock's key.

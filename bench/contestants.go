@@ -265,7 +265,10 @@ func (c *lockClient[L]) Close() {
 func openLegacy(addr string) (client, error) {
 	pool := poolFor(addr)
 	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
-	return clientOf(locker.Acquire, locker.Close, pool.Close), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
 }
 
 func openModern(addr string) (client, error) {
@@ -282,11 +285,17 @@ func openUnfair(addr string) (client, error) {
 
 func openModernWith(pool *redis.Pool, opts modern.Options) (client, error) {
 	locker, err := modern.New(pool, opts)
-	return clientOf(locker.Acquire, locker.Close, pool.Close), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
 }
 
 func openCompat(addr string) (client, error) {
 	pool := quietPool(addr)
 	locker, err := compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
-	return clientOf(locker.Acquire, locker.Close, pool.Close), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
 }

@@ -249,7 +249,10 @@ func (h *harness) member(old bool) (member, error) {
 		return nil, err
 	}
 	locker, err := compat.New(pool, compat.Options{Lease: oldLease, ShortestLease: oldLease})
-	return clientOf(locker.Acquire, locker.Close, pool.(io.Closer).Close), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(locker.Acquire, locker.Close, pool.(io.Closer).Close), nil
 }
 
 // play lets a fleet work. Go clients are old ones too, or at stage bridge. It is an error when two were inside.

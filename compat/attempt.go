@@ -16,7 +16,7 @@ import (
 )
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
-func (l *Locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	m, reply := &k.bridge.acquire, protocol.Reply{}
 	settled := false
 	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
@@ -46,7 +46,7 @@ func (l *Locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 }
 
 // prepare makes the machine that takes the lock, with a value that is nobody else's.
-func (l *Locker) prepare(k *lock) {
+func (l *locker) prepare(k *lock) {
 	o := k.permit.opts
 	rules, names := o.rules(), protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
@@ -82,7 +82,7 @@ const (
 )
 
 // concluded turns the verdict of an attempt into a lock or an error.
-func (l *Locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (look, error) {
+func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (look, error) {
 	m, p := &k.bridge.acquire, &k.permit
 	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
 		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
@@ -153,7 +153,7 @@ func failed(key string, cause error) *lockmigrate.Error {
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
 // giveBackLater is giveBack in the background.
-func (l *Locker) giveBackLater(k *lock, began protocol.Instant) *leftover {
+func (l *locker) giveBackLater(k *lock, began protocol.Instant) *leftover {
 	settled := make(chan struct{})
 	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
@@ -166,7 +166,7 @@ func (l *Locker) giveBackLater(k *lock, began protocol.Instant) *leftover {
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
 // replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
 // run out.
-func (l *Locker) giveBack(k *lock, began protocol.Instant) bool {
+func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
 	entry, stood := m.Entries()
 	if !m.Holds() && entry == "" {
@@ -195,7 +195,7 @@ func (l *Locker) giveBack(k *lock, began protocol.Instant) bool {
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
-func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
+func (l *locker) notGivenBack(key string, until time.Time, cause error) {
 	l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
 	}})
@@ -203,7 +203,7 @@ func (l *Locker) notGivenBack(key string, until time.Time, cause error) {
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
 // look again.
-func (l *Locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	key, p, o := k.key, &k.permit, k.permit.opts
 	if err := l.clock.Sync(ctx); err != nil {
 		p.leave()
@@ -265,7 +265,7 @@ func (l *Locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
 // prove whose the value is, the lease has to run out.
-func (l *Locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began protocol.Instant) {
+func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began protocol.Instant) {
 	if v != protocol.Acquired && v != protocol.Unsure {
 		p.leave()
 		return

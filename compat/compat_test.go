@@ -56,12 +56,12 @@ func inStage(t testing.TB, s *redistest.Server, stage lockmigrate.Stage) func(*c
 	}
 }
 
-func newLocker(t testing.TB, s *redistest.Server, o compat.Options) *compat.Locker {
+func newLocker(t testing.TB, s *redistest.Server, o compat.Options) compat.Locker {
 	t.Helper()
 	return opened(t, s.Pool(), o)
 }
 
-func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) *compat.Locker {
+func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) compat.Locker {
 	t.Helper()
 	l, err := compat.New(pool, o)
 	if err != nil {
@@ -71,7 +71,7 @@ func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) *compat.Locke
 	return l
 }
 
-func acquire(t testing.TB, l *compat.Locker, key string) lockmigrate.Lock {
+func acquire(t testing.TB, l compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -195,7 +195,7 @@ func TestForeignValuesAreHeld(t *testing.T) {
 		l := newLocker(t, s, quick())
 		modern := newLocker(t, s, quick(inStage(t, s, lockmigrate.StageModern)))
 		cases := map[string]struct {
-			locker *compat.Locker
+			locker compat.Locker
 			note   string
 		}{
 			"token":               {l, "never taken over"},

@@ -3,19 +3,20 @@ package compat
 import "time"
 
 // Tune changes what a Locker without a Namespace derives from its options. Call it before the first attempt.
-func (l *Locker) Tune(renewEvery, poll time.Duration) *Locker {
+func Tune(l Locker, renewEvery, poll time.Duration) Locker {
+	opts := l.(*locker).gate.opts
 	if renewEvery > 0 {
-		l.gate.opts.renewEvery = renewEvery
+		opts.renewEvery = renewEvery
 	}
 	if poll > 0 {
-		l.gate.opts.poll = poll
+		opts.poll = poll
 	}
 	return l
 }
 
 // MeasureAlways has the server's clock read before each use. Call it before the first attempt.
-func (l *Locker) MeasureAlways() *Locker {
-	l.clock.Refresh = time.Nanosecond
+func MeasureAlways(l Locker) Locker {
+	l.(*locker).clock.Refresh = time.Nanosecond
 	return l
 }
 

@@ -17,11 +17,11 @@ import (
 // the stage is by then.
 type lock struct {
 	life   lifetime.Life
-	locker *Locker
+	locker *locker
 	permit permit
 	key    string
 	fence  int64
-	heard  atomic.Pointer[word] // the last answer to a renewal or release; nil: extended
+	heard  atomic.Pointer[word] // the last answer to a renewal; nil: extended
 	bridge bridgeHold           // how it was taken in the stages Bridge and Modern: one allocation for both
 	legacy *legacyHold          // in stage Legacy; else nil
 
@@ -31,7 +31,7 @@ type lock struct {
 }
 
 // newLock prepares an attempt.
-func (l *Locker) newLock(ctx context.Context, key string) *lock {
+func (l *locker) newLock(ctx context.Context, key string) *lock {
 	k := &lock{locker: l, key: key}
 	k.life.Init(&l.conns.Lives, (*kept)(k), ctx)
 	return k
@@ -123,11 +123,7 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
-	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
-	if err == nil && outcome.Step.Verdict == protocol.Displaced {
-		k.hear(protocol.Displaced, m)
-	}
-	return outcome, err
+	return l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 }
 
 // word is an answer that is worth remembering.
@@ -148,7 +144,9 @@ func (k *kept) hear(v protocol.Verdict, m protocol.Machine) {
 func (k *kept) Explain(e *lockmigrate.Error) {
 	switch {
 	case e.Reason == lockmigrate.ReasonDisplaced:
-		if heard := k.heard.Load(); heard != nil {
+		if heard := k.heard.Load(); e.Op == "release" { // perhaps one whose caller has left
+			e.Value = k.bridge.giving.Seen()
+		} else if heard != nil {
 			e.Value = heard.seen
 		}
 		// Nobody sees which: a client that came in after a stale DEL, or one that sets a key without a condition.

@@ -18,8 +18,23 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// Locker takes locks in the stage that stands, whatever it is at the moment.
-type Locker struct {
+// Locker takes locks in the stage that stands, whatever it is at the moment. Close leaves the namespace too. Locks that are still
+// held then stay on the server until their TTL or lease is over. A stage change has to wait for that.
+type Locker interface {
+	lockmigrate.Locker
+
+	// Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It returns
+	// ErrStage at once, with the reason, when it never will as things are: no namespace has this name; its dialect is another;
+	// its record and the Options do not go together; the user may not read or write it. Call it when the service starts. When
+	// ctx ends first the error matches ErrStage and the context's cause.
+	Ready(ctx context.Context) error
+
+	// Stage returns the stage that an Acquire would run now, and its epoch, 0 without a Namespace. ErrStage says why none would.
+	Stage() (lockmigrate.Stage, int64, error)
+}
+
+// locker is the one implementation of Locker.
+type locker struct {
 	opts    Options // as given, with defaults; what a record changes is in the gate
 	gate    *gate
 	member  *member // nil without a Namespace
@@ -34,11 +49,13 @@ type Locker struct {
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
 // Acquire waits and TryAcquire waits for ReplyTimeout. What can only be judged with the namespace's record is
 // judged then: Ready tells, and so does the first Acquire.
-func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
+//
+// TryAcquire is one command in the stages Bridge and Modern; after a takeover it takes the time to settle too.
+func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &Locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + random.UUID()}
+	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + random.UUID()}
 	l.conns = connect.New(connect.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll,
@@ -53,16 +70,13 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
-	l.member = newMember(store, l.gate, opts, l.conns.Seen, l.conns.Renewer.Hasten)
+	l.member = newMember(store, l.gate, opts, l.conns.Seen, l.clock, l.conns.Renewer.Hasten)
 	l.conns.Background.Go(func() { l.member.run(ctx) })
 	return l, nil
 }
 
-// Close leaves the namespace, ends the Locker's own connections and returns when nothing of it runs any more. Release locks first:
-// those that are held are lost to their holders. They stay on the server until their TTL or lease is over. A stage change has to
-// wait for that. The error says how many they are. An attempt that is under way is finished, or undone, and every other one is an
-// error. A caller who waits gets it at once.
-func (l *Locker) Close() error {
+// Close implements Locker. An attempt that is under way is finished, or undone.
+func (l *locker) Close() error {
 	l.stop()
 	l.gate.close()
 	err := l.conns.Close()
@@ -72,11 +86,8 @@ func (l *Locker) Close() error {
 	return err
 }
 
-// Ready returns nil when the Locker can acquire: at once without a Namespace, else as soon as it has joined. It returns ErrStage
-// at once, with the reason, when it never will as things are: no namespace has this name; its dialect is another; its record and
-// the Options do not go together; the user may not read or write it. Call it when the service starts. When ctx ends first the
-// error matches ErrStage and the context's cause.
-func (l *Locker) Ready(ctx context.Context) error {
+// Ready implements Locker.
+func (l *locker) Ready(ctx context.Context) error {
 	refused := func(err error) error {
 		return &lockmigrate.Error{Op: "join", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
 	}
@@ -97,9 +108,8 @@ func (l *Locker) Ready(ctx context.Context) error {
 	}
 }
 
-// Stage returns the stage that an Acquire would run now, and its epoch, 0 without a Namespace. ErrStage
-// says why none would.
-func (l *Locker) Stage() (lockmigrate.Stage, int64, error) {
+// Stage implements Locker.
+func (l *locker) Stage() (lockmigrate.Stage, int64, error) {
 	stage, epoch, err := l.gate.stage()
 	if err != nil {
 		err = &lockmigrate.Error{Op: "stage", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
@@ -107,18 +117,14 @@ func (l *Locker) Stage() (lockmigrate.Stage, int64, error) {
 	return stage, epoch, err
 }
 
-// Waiting returns what wakes this process's waiters at present.
-func (l *Locker) Waiting() lockmigrate.Mode { return l.conns.Hub.Mode() }
-
-// TryAcquire makes one attempt. On a free key, and on a held one, that is one command in the stages
-// Bridge and Modern; after a takeover it includes the time to settle.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// TryAcquire implements Locker.
+func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	began := l.conns.Clock.Now()
 	lock, err := l.tryAcquire(ctx, key)
 	return l.acquired(key, lock, began, false, err)
 }
 
-func (l *Locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
+func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	if key == "" {
 		return nil, failed(key, lifetime.ErrEmptyKey)
 	}
@@ -132,16 +138,14 @@ func (l *Locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	return k, nil
 }
 
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. Each attempt is made in the stage that stands at the
-// time. A connection that breaks, or a server that is away for a while, does not end a wait; one that the first attempt meets is
-// its error.
-func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// Acquire implements Locker.
+func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	began := l.conns.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
 	return l.acquired(key, lock, began, queued, err)
 }
 
-func (l *Locker) acquire(ctx context.Context, key string) (lock *lock, queued bool, err error) {
+func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bool, err error) {
 	if key == "" {
 		return nil, false, failed(key, lifetime.ErrEmptyKey)
 	}
@@ -201,7 +205,7 @@ type wait struct {
 
 // leaveQueue gives the place in the queue up, in the background, and whatever was handed to it meanwhile. A place that
 // cannot be given up is passed over by the others.
-func (l *Locker) leaveQueue(w *wait) {
+func (l *locker) leaveQueue(w *wait) {
 	if k := w.lock; k != nil {
 		w.lock = nil
 		l.conns.Background.Fork(func() { l.giveBack(k, l.conns.Clock.Now()) })
@@ -209,7 +213,7 @@ func (l *Locker) leaveQueue(w *wait) {
 }
 
 // acquired tells the observer how an acquisition ended.
-func (l *Locker) acquired(key string, lock *lock, began protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
+func (l *locker) acquired(key string, lock *lock, began protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key, Queued: queued, Err: err}
 	if err == nil {
 		e.Fence = lock.fence
@@ -225,11 +229,8 @@ func (l *Locker) acquired(key string, lock *lock, began protocol.Instant, queued
 	return lock, nil
 }
 
-// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
-// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
-// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
-// ms of the end of work, whatever the server does.
-func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+// Do implements Locker.
+func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	return lifetime.Do(ctx, key, l.Acquire, 2*l.opts.ReplyTimeout, work)
 }
 
@@ -240,7 +241,7 @@ const longestWait = 5 * time.Second
 
 // tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
 // one of those, which goes over the hub's line when the key is to be watched.
-func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look, error) {
+func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look, error) {
 	var k *lock
 	if w != nil && w.lock != nil {
 		if k = w.lock; l.gate.stay(&k.permit) != nil { // nothing that is handed to the place counts any more
@@ -268,7 +269,7 @@ func (l *Locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look,
 
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
 // for ReplyTimeout and only as long as the member has not joined yet.
-func (l *Locker) enter(ctx context.Context, k *lock, patient bool) error {
+func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
 	err := l.gate.enter(k.key, &k.permit)
 	if err == nil {
 		return nil
@@ -309,7 +310,7 @@ type look struct {
 }
 
 // sleep sleeps until it is worth to look at the key again.
-func (l *Locker) sleep(ctx, changed context.Context, w *wait, key string, next look) error {
+func (l *locker) sleep(ctx, changed context.Context, w *wait, key string, next look) error {
 	d := next.after
 	if d < 0 || d > longestWait {
 		d = longestWait
@@ -346,7 +347,7 @@ var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
-func (l *Locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
 	if !l.conns.Background.Begin() {
 		k.permit.leave()
 		return look{}, failed(k.key, errClosed)
@@ -367,7 +368,7 @@ func again(ctx context.Context, err error) bool {
 }
 
 // refused is the error of an attempt that did not pass the gate.
-func (l *Locker) refused(ctx context.Context, key string, err error) error {
+func (l *locker) refused(ctx context.Context, key string, err error) error {
 	if errors.Is(err, errClosed) {
 		return failed(key, errClosed)
 	}
@@ -396,7 +397,7 @@ func withCause(err, cause error) error {
 }
 
 // runner is the pipelined connection, or the pool where there is none or the dialect needs a connection to itself.
-func (l *Locker) runner(d *protocol.Dialect) waiting.Runner {
+func (l *locker) runner(d *protocol.Dialect) waiting.Runner {
 	if d.Transaction {
 		return l.conns.Servers[0].Driver
 	}
@@ -405,7 +406,7 @@ func (l *Locker) runner(d *protocol.Dialect) waiting.Runner {
 
 // timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
 // deadlines.
-func (l *Locker) timed(m protocol.Machine) protocol.Machine {
+func (l *locker) timed(m protocol.Machine) protocol.Machine {
 	switch m.(type) {
 	case *protocol.BridgeAcquire, *protocol.BridgeRenew, *protocol.BridgeRelease:
 		return m
@@ -426,7 +427,7 @@ func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.St
 // advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
 // once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
-func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (l *locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l.conns.Background.Extend()
 	out, err := over.Advance(ctx, m, reply, abandoned)
 	switch {
@@ -440,7 +441,7 @@ func (l *Locker) advance(ctx context.Context, over waiting.Runner, m protocol.Ma
 }
 
 // finish runs a machine whatever becomes of the caller; every wait in it is bounded.
-func (l *Locker) finish(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply) driver.Outcome {
+func (l *locker) finish(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply) driver.Outcome {
 	// The longest run of a machine is four commands, each perhaps on a connection of its own.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 8*l.opts.ReplyTimeout)
 	defer cancel()

@@ -7,15 +7,17 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/clock"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // member keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
 type member struct {
 	*stages.Membership
-	gate *gate
-	opts Options // as the caller gave them
-	seen lockmigrate.Observer
+	gate   *gate
+	opts   Options // as the caller gave them
+	seen   lockmigrate.Observer
+	server *clock.Server // of stage Legacy: each answer tells the server's time
 	// hasten renews the locks that are held at least so often from now on.
 	hasten func(every time.Duration)
 	why    string // why the record cannot be run, as the last answer says; empty when it can
@@ -25,8 +27,8 @@ type member struct {
 	longest time.Duration
 }
 
-func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer, hasten func(time.Duration)) *member {
-	return &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen, hasten: hasten}
+func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer, server *clock.Server, hasten func(time.Duration)) *member {
+	return &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen, server: server, hasten: hasten}
 }
 
 // run reports until ctx ends: three times in each lease, at once after a change, and soon after a
@@ -86,7 +88,11 @@ func (m *member) report(ctx context.Context) (news bool, err error) {
 	}
 	report := stages.Report{Lease: lease, Longest: m.longest, Misfit: m.why}
 	m.gate.report(&report)
+	sent := time.Now()
 	order, until, err := m.Report(bounded, report)
+	if !order.Now.IsZero() {
+		m.server.Heard(order.Now, sent)
+	}
 	if err != nil {
 		return errors.Is(err, stages.ErrLate), m.failed(ctx, err)
 	}

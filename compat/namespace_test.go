@@ -391,7 +391,7 @@ func TestAClockOfTheLastCentury(t *testing.T) {
 	s := redistest.Mini(t)
 	s.Mini.SetTime(time.Date(2001, 9, 1, 0, 0, 0, 0, time.UTC))
 	namespace(t, s)
-	for name, l := range map[string]*compat.Locker{
+	for name, l := range map[string]compat.Locker{
 		"namespace": newLocker(t, s, quick(ofOrders)),
 	} {
 		_, err := l.Acquire(within(t, 10*time.Second), "orders:1")

@@ -17,7 +17,7 @@ import (
 )
 
 // wait starts an acquisition that has to wait, and returns when it does.
-func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-chan lockmigrate.Lock, <-chan error) {
+func wait(t *testing.T, ctx context.Context, l compat.Locker, mode *redistest.Mode, key string) (<-chan lockmigrate.Lock, <-chan error) {
 	t.Helper()
 	locks, errs := make(chan lockmigrate.Lock, 1), make(chan error, 1)
 	go func() {
@@ -28,8 +28,13 @@ func wait(t *testing.T, ctx context.Context, l *compat.Locker, key string) (<-ch
 		}
 		locks <- k
 	}()
-	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return l.Waiting() != lockmigrate.ModeIdle })
+	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return mode.Is() != lockmigrate.ModeIdle })
 	return locks, errs
+}
+
+// watchedBy has a mode follow a Locker.
+func watchedBy(mode *redistest.Mode) func(*compat.Options) {
+	return func(o *compat.Options) { o.Observer = mode.Observe }
 }
 
 func patiently(t *testing.T) context.Context {
@@ -54,13 +59,14 @@ func TestWaitersOutliveARestart(t *testing.T) {
 				return conn, err
 			}}
 			t.Cleanup(func() { _ = pool.Close() })
-			l, err := compat.New(pool, quick(inStage(t, s, stage)))
+			var mode redistest.Mode
+			l, err := compat.New(pool, quick(inStage(t, s, stage), watchedBy(&mode)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = l.Close() })
 			acquire(t, holder, "orders")
-			locks, errs := wait(t, patiently(t), l, "orders")
+			locks, errs := wait(t, patiently(t), l, &mode, "orders")
 			s.Kill()
 			redistest.Await(t, "attempts in vain", 30*time.Second, func() bool { return refused.Load() >= 4 || len(errs) > 0 })
 			s.Start()
@@ -89,12 +95,13 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		}
 		return redistest.Passes
 	}}
-	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }))
+	var mode redistest.Mode
+	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	locks, errs := wait(t, patiently(t), l, "orders")
+	locks, errs := wait(t, patiently(t), l, &mode, "orders")
 	// Armed while it waits: whichever of its attempts finds the key free loses every reply.
 	armed.Store(true)
 	release(t, held)
@@ -128,7 +135,8 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 		}
 		return redistest.Passes
 	}}
-	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }))
+	var mode redistest.Mode
+	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +144,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	_, errs := wait(t, ctx, l, "orders")
+	_, errs := wait(t, ctx, l, &mode, "orders")
 	before := strings.Count(pool.Commands(), "EVAL")
 	armed.Store(true)
 	release(t, held)
@@ -157,8 +165,9 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 func TestARefusalEndsAWait(t *testing.T) {
 	s := redistest.Real(t)
 	acquire(t, newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute })), "orders")
-	l := newLocker(t, s, quick())
-	_, errs := wait(t, patiently(t), l, "orders")
+	var mode redistest.Mode
+	l := newLocker(t, s, quick(watchedBy(&mode)))
+	_, errs := wait(t, patiently(t), l, &mode, "orders")
 	s.Do("ACL", "SETUSER", "default", "-eval", "-evalsha")
 	s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	select {

@@ -41,7 +41,7 @@ func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
 	}
 }
 
-func runs(t testing.TB, l *compat.Locker, want lockmigrate.Stage) {
+func runs(t testing.TB, l compat.Locker, want lockmigrate.Stage) {
 	t.Helper()
 	await(t, fmt.Sprint("stage ", want), func() bool {
 		stage, _, err := l.Stage()

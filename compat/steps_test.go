@@ -3,7 +3,9 @@ package compat_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +40,7 @@ func await(t testing.TB, what string, condition func() bool) {
 
 // takeOver starts an acquisition of a key that a crashed legacy client left, and returns when the key is
 // taken over and settles.
-func takeOver(t *testing.T, s *redistest.Server, l *compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
+func takeOver(t *testing.T, s *redistest.Server, l compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
 	t.Helper()
 	s.Do("SET", key, later(-long))
 	result, locked = make(chan error, 1), make(chan lockmigrate.Lock, 1)
@@ -157,7 +159,7 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 		for range 3 {
 			s.Do("DEL", "orders")
 			deleted := time.Now()
-			for _, l := range []*compat.Locker{other, modern} {
+			for _, l := range []compat.Locker{other, modern} {
 				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
 					t.Errorf("another came in after a stale DEL: %v", err)
 				}
@@ -207,7 +209,7 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 // TestReleaseTellsADisplacement that no renewal has seen.
 func TestReleaseTellsADisplacement(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick()).Tune(900*time.Millisecond, 0)
+		l := compat.Tune(newLocker(t, s, quick()), 900*time.Millisecond, 0)
 		k := acquire(t, l, "orders")
 		s.Do("SET", "orders", later(long))
 		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
@@ -215,6 +217,66 @@ func TestReleaseTellsADisplacement(t *testing.T) {
 		}
 		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) { // the same loss
 			t.Errorf("second release: %v", err)
+		}
+	})
+}
+
+// TestADisplacementBehindItsCallerIsToldInFull: the caller of Release leaves while the server has the command. The holder is
+// told, and also whose value stands there.
+func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var leave atomic.Pointer[context.CancelFunc]
+		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(int, string) {
+			if cancel := leave.Swap(nil); cancel != nil {
+				(*cancel)()
+				time.Sleep(50 * time.Millisecond) // Release is back by then
+			}
+		}}
+		k := acquire(t, compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0), "orders")
+		theirs := fmt.Sprint(later(long))
+		s.Do("SET", "orders", theirs)
+		ctx, cancel := context.WithCancel(t.Context())
+		leave.Store(&cancel)
+		if err := k.Release(ctx); !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
+			t.Fatalf("release: %v", err)
+		}
+		lost(t, k, 5*time.Second)
+		var e *lockmigrate.Error
+		if err := context.Cause(k.Context()); !errors.As(err, &e) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
+			t.Errorf("the holder is told %v", err)
+		}
+	})
+}
+
+// TestADisplacementIsToldThoughItsReplyIsLost: the first release runs, and nobody hears its answer. The second one still tells, and
+// then nothing of the holder is left.
+func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var lose atomic.Bool
+		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {
+			if lose.CompareAndSwap(true, false) {
+				return redistest.LosesReply
+			}
+			return redistest.Passes
+		}}
+		l := compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0)
+		if err := acquire(t, l, "orders").Release(t.Context()); err != nil { // the server knows the scripts from here on
+			t.Fatal(err)
+		}
+		k := acquire(t, l, "orders")
+		theirs := fmt.Sprint(later(long))
+		s.Do("SET", "orders", theirs)
+		lose.Store(true)
+		err := k.Release(t.Context())
+		var e *lockmigrate.Error
+		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
+			t.Errorf("release: %v", err)
+		}
+		if lose.Load() {
+			t.Error("no reply was lost")
+		}
+		if s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "" {
+			t.Error("the release took the legacy client's value, or left its own guard")
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 		referee := redistest.NewReferee(t)
 		counts := make([]atomic.Int64, lockers*workers)
 		start := make(chan struct{})
-		var l *compat.Locker
+		var l compat.Locker
 		for n := range lockers * workers {
 			if n%workers == 0 {
 				l = newLocker(t, s, eager())
@@ -157,7 +157,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		for n := range waiters {
-			l := newLocker(t, s, eager()).Tune(0, 2*time.Second) // nobody is passed over on a busy machine
+			l := compat.Tune(newLocker(t, s, eager()), 0, 2*time.Second) // nobody is passed over on a busy machine
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -244,7 +244,7 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	release(t, k)
 }
 
-func acquireFor(t testing.TB, l *compat.Locker, key string, within time.Duration) lockmigrate.Lock {
+func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration) lockmigrate.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -261,14 +261,14 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 	const locks = 300
 	s := redistest.Real(t)
 	var renewed atomic.Int64
-	l := newLocker(t, s, quick(func(o *compat.Options) {
+	l := compat.Tune(newLocker(t, s, quick(func(o *compat.Options) {
 		o.TTL, o.ShortestLease, o.Lease = time.Minute, time.Minute, time.Minute
 		o.Observer = func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventRenewed {
 				renewed.Add(1)
 			}
 		}
-	})).Tune(time.Second, 0)
+	})), time.Second, 0)
 	goroutines := runtime.NumGoroutine()
 	var held []lockmigrate.Lock
 	for n := range locks {
@@ -317,7 +317,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		moveTo(t, store, stages.Bridge)
-		var lockers []*compat.Locker
+		var lockers []compat.Locker
 		for range 2 {
 			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
 			runs(t, l, lockmigrate.StageBridge)

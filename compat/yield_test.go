@@ -198,7 +198,7 @@ func TestNothingIsLeftAfterAMinute(t *testing.T) {
 
 	fenced := newLocker(t, s, compat.Options{FenceTTL: time.Minute})
 	var all sync.WaitGroup
-	for _, l := range []*compat.Locker{l, fenced, newLocker(t, s, compat.Options{})} {
+	for _, l := range []compat.Locker{l, fenced, newLocker(t, s, compat.Options{})} {
 		for range 2 {
 			all.Go(func() {
 				for range 5 {

@@ -16,7 +16,7 @@ import (
 // lock is a lock that we hold, or held.
 type lock struct {
 	life   lifetime.Life
-	locker *Locker
+	locker *locker
 	key    string
 	owner  string
 
@@ -28,7 +28,7 @@ type lock struct {
 
 // newLock prepares the lease. began is a monotonic reading from before the clock was read for the value,
 // so the local deadline is never later than the lease.
-func newLock(ctx context.Context, l *Locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
+func newLock(ctx context.Context, l *locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
 	k := &lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
 	k.life.Init(&l.lives, (*kept)(k), ctx)
 	s := &k.life.Lease

@@ -22,8 +22,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
-// Locker takes locks on the keys of one fleet.
-type Locker struct {
+// locker is the lockmigrate.Locker of one fleet's keys.
+type locker struct {
 	opts   Options
 	rules  *protocol.Dialect
 	now    func() time.Time                // of every value written and judged
@@ -37,13 +37,14 @@ type Locker struct {
 	closed     atomic.Bool
 }
 
-// New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet.
-func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+// New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet. TryAcquire sends at most SETNX, GET
+// and GETSET.
+func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
+	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &Locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: renewal.NewClock()}
+	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: renewal.NewClock()}
 	l.rules, _ = protocol.Rules(opts.Dialect)
 	l.opts.Observer = connect.Observer(opts.Observer)
 	pool = topology.Leaving(pool)
@@ -60,10 +61,8 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close returns when nothing of this Locker runs in the background any more: commands whose callers left before the reply. Nothing
-// is sent after that. Release locks first: those that are held stay on the server until their leases end, and so do their
-// contexts. The error says how many they are.
-func (l *Locker) Close() error {
+// Close implements lockmigrate.Locker. Nothing is sent after it.
+func (l *locker) Close() error {
 	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
 	l.closed.Store(true)
 	l.background.Close()
@@ -71,13 +70,13 @@ func (l *Locker) Close() error {
 	return connect.StillHeld("legacy", l.watch.Len())
 }
 
-// TryAcquire makes one attempt: at most SETNX, GET and GETSET.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// TryAcquire implements lockmigrate.Locker.
+func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	return l.observed(ctx, key, 0)
 }
 
-// Acquire tries until the lock is ours, Options.Wait is over or ctx ends.
-func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// Acquire implements lockmigrate.Locker.
+func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	patience := l.opts.Wait
 	if patience == 0 {
 		return l.observed(ctx, key, math.MaxInt64)
@@ -88,16 +87,13 @@ func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 	return l.observed(bounded, key, patience)
 }
 
-// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
-// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
-// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
-// ms of the end of work, whatever the server does.
-func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+// Do implements lockmigrate.Locker.
+func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	return lifetime.Do(ctx, key, l.Acquire, l.opts.ReplyTimeout, work)
 }
 
 // observed acquires and tells the observer what came of it.
-func (l *Locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
+func (l *locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
 	l.opts.Observer(lockmigrate.Event{Kind: connect.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
@@ -108,7 +104,7 @@ func (l *Locker) observed(ctx context.Context, key string, patience time.Duratio
 	return lock, nil
 }
 
-func (l *Locker) acquire(ctx context.Context, key string, patience time.Duration) (*lock, error) {
+func (l *locker) acquire(ctx context.Context, key string, patience time.Duration) (*lock, error) {
 	if key == "" {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
@@ -151,7 +147,7 @@ type obstacle struct {
 }
 
 // concluded turns a machine's verdict into a lock or an error.
-func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*lock, error) {
+func (l *locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*lock, error) {
 	switch o.Step.Verdict {
 	case protocol.Acquired:
 		if took := l.mono.Now().Sub(attempt); took >= l.opts.Lease {
@@ -181,7 +177,7 @@ func (l *Locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o dri
 
 // notAcquired says that another holds the key, or that what is on it is not of our dialect; cause is
 // set when the wait was cancelled.
-func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
+func (l *locker) notAcquired(key string, seen obstacle, cause error) error {
 	if errors.Is(cause, lifetime.ErrWaitOver) { // as when the sleeps end it
 		cause = nil
 	}
@@ -199,7 +195,7 @@ func (l *Locker) notAcquired(key string, seen obstacle, cause error) error {
 }
 
 // cancelled is lockmigrate.ErrNotAcquired when a failure comes from the caller's own context.
-func (l *Locker) cancelled(ctx context.Context) error {
+func (l *locker) cancelled(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return lockmigrate.ErrNotAcquired
 	}
@@ -208,7 +204,7 @@ func (l *Locker) cancelled(ctx context.Context) error {
 
 // giveBack undoes an acquisition that arrived after its caller had left. Where the key cannot prove
 // whose the value is, the lease has to run out.
-func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
+func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	if o.Step.Kind != protocol.Done {
 		return
 	}
@@ -232,14 +228,14 @@ func (l *Locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 }
 
 // notGivenBack tells the observer that the key may stay taken, as nobody else is there to be told.
-func (l *Locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
+func (l *locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
 	l.opts.Observer(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
 		Note: "its caller had left; the value on the key may be ours",
 	}})
 }
 
-func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
+func (l *locker) sleep(ctx context.Context, d time.Duration) error {
 	if l.opts.Jitter > 0 {
 		d += rand.N(l.opts.Jitter)
 	}

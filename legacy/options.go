@@ -82,8 +82,8 @@ func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
 	}
 }
 
-// Validate tells what is wrong with the options, without changing them.
-func (o Options) Validate() error {
+// validate tells what is wrong with the options, without changing them.
+func (o Options) validate() error {
 	d, known := protocol.Rules(o.Dialect)
 	wrong := []error{
 		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),

@@ -81,7 +81,8 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 		return redis.DialContext(ctx, "tcp", link.Addr)
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
-	locker := newLocker(t, pool, modern.Options{Unfair: true, TTL: time.Minute, ReplyTimeout: 10 * time.Second})
+	var mode redistest.Mode
+	locker := newLocker(t, pool, modern.Options{Unfair: true, TTL: time.Minute, ReplyTimeout: 10 * time.Second, Observer: mode.Observe})
 	s.Do("SET", key, "another's", "PX", 60_000)
 	for range redistest.Rounds(4, 15) {
 		link.Heal()
@@ -91,7 +92,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return locker.Waiting() == lockmigrate.ModeTracking })
+		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return mode.Is() == lockmigrate.ModeTracking })
 		link.Slow(delay, 0)
 		s.Do("PEXPIRE", key, 60_000)  // wakes the waiter: it asks again, and has its reply after two delays
 		time.Sleep(rand.N(3 * delay)) // the subject
@@ -115,7 +116,8 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 			}
 			return redistest.Passes
 		}}
-		locker := newLocker(t, pool, modern.Options{Unfair: true, Poll: 5 * time.Millisecond})
+		var mode redistest.Mode
+		locker := newLocker(t, pool, modern.Options{Unfair: true, Poll: 5 * time.Millisecond, Observer: mode.Observe})
 		lock, err := locker.Acquire(t.Context(), "other") // the server knows the scripts from now on
 		require.NoError(t, err)
 		require.NoError(t, lock.Release(t.Context()))
@@ -126,7 +128,7 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return locker.Waiting() == lockmigrate.ModePolling })
+		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return mode.Is() == lockmigrate.ModePolling })
 		losing.Store(true)
 		redistest.Await(t, "a lost answer", time.Minute, func() bool { return lost.Load() > 0 })
 		s.Do("DEL", key)

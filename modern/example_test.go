@@ -138,7 +138,7 @@ func Example_owner() {
 	}
 	defer locker.Close()
 
-	ctx := lockmigrate.WithOwner(context.Background(), "request 42")
+	ctx := modern.WithOwner(context.Background(), "request 42")
 	err = locker.Do(ctx, "orders", func(ctx context.Context) error {
 		again, err := locker.Acquire(ctx, "orders")
 		if err != nil {

@@ -1,6 +1,10 @@
 package modern
 
-import "time"
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+)
 
 // SetClaim sets how long a hand-over lasts that the waiter does not confirm.
-func (l *Locker) SetClaim(d time.Duration) { l.opts.claim = d }
+func SetClaim(l lockmigrate.Locker, d time.Duration) { l.(*locker).opts.claim = d }

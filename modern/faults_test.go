@@ -52,12 +52,15 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			monitor := s.Monitor()
-			a, b := open(t, s, opts), open(t, s, opts)
+			var mode redistest.Mode
+			a := open(t, s, opts)
+			opts.Observer = mode.Observe
+			b := open(t, s, opts)
 			lock, err := a.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			second := make(chan error, 1)
 			go func() { second <- b.Do(t.Context(), key, func(context.Context) error { return nil }) }()
-			require.Eventually(t, func() bool { return b.Waiting() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return mode.Is() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
 			require.NoError(t, lock.Renew(t.Context()))
 			require.NoError(t, lock.Release(t.Context()))
 			require.NoError(t, <-second)
@@ -170,7 +173,8 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 	holder := newLocker(t, s.Pool(), modern.Options{})
 	lock, err := holder.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
-	waiter := newLocker(t, s.Pool(), modern.Options{})
+	var mode redistest.Mode
+	waiter := newLocker(t, s.Pool(), modern.Options{Observer: mode.Observe})
 	const n = 1000
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -188,7 +192,7 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
 	clients := strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
 	assert.LessOrEqual(t, clients, 10, "connections")
-	require.Eventually(t, func() bool { return waiter.Waiting() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return mode.Is() == lockmigrate.ModeTracking }, 10*time.Second, time.Millisecond)
 	time.Sleep(100 * time.Millisecond) // until the watch is set
 	monitor := s.Monitor()
 	time.Sleep(300 * time.Millisecond) // the subject is that nothing happens

@@ -56,6 +56,8 @@ func TestWaitersOutliveARestart(t *testing.T) {
 			holder := open(t, s, opts)
 			_, err := holder.Acquire(t.Context(), key)
 			require.NoError(t, err)
+			var mode redistest.Mode
+			opts.Observer = mode.Observe
 			waiter := open(t, s, opts)
 			const n = 3
 			done := make(chan error, n)
@@ -70,7 +72,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 					done <- err
 				}()
 			}
-			redistest.Await(t, "they wait", 10*time.Second, func() bool { return waiter.Waiting() != lockmigrate.ModeIdle })
+			redistest.Await(t, "they wait", 10*time.Second, func() bool { return mode.Is() != lockmigrate.ModeIdle })
 			time.Sleep(500 * time.Millisecond) // a first attempt that is under way may end in an error
 			s.Kill()
 			time.Sleep(500 * time.Millisecond) // it is away for so long

@@ -11,7 +11,7 @@ import (
 // hold is what is on the server.
 type hold struct {
 	leased.Hold
-	locker   *Locker
+	locker   *locker
 	fenceKey string      // empty without fencing
 	stands   atomic.Bool // our entry may still be in the server's queue
 	polls    bool        // that entry is one of a waiter that does not listen
@@ -29,7 +29,7 @@ func (h *hold) Renewing() protocol.ModernRenew {
 func (h *hold) Releasing() protocol.Machine {
 	l := h.locker
 	h.giving = l.releaseOf(h)
-	h.giving.Wanted = h.Handed || l.base.Hot.Hot(h.Key(), l.base.Clock.Now)
+	h.giving.Wanted = h.Handed || l.Hot.Hot(h.Key(), l.Clock.Now)
 	return &h.giving
 }
 
@@ -49,7 +49,7 @@ func (h *hold) More(context.Context) error { return nil }
 func (h *hold) Fewer(context.Context) error { return nil }
 
 // releaseOf returns the machine that gives a hold's key back.
-func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
+func (l *locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
 		Key: h.Key(), Token: h.Token, Channel: l.channelOf(h), Claim: l.opts.claim, Share: l.opts.Yield,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
@@ -62,7 +62,7 @@ func (l *Locker) releaseOf(h *hold) protocol.ModernRelease {
 }
 
 // channelOf returns the channel that a hold's entry in the queue names.
-func (l *Locker) channelOf(h *hold) string {
+func (l *locker) channelOf(h *hold) string {
 	if h.polls {
 		return protocol.Polls
 	}

@@ -1,7 +1,6 @@
 package modern_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -25,17 +24,8 @@ type kind struct {
 	Untracked bool // without the right to client tracking
 }
 
-// locker is what the Lockers of both packages can do.
-type locker interface {
-	TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error)
-	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
-	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-	Waiting() lockmigrate.Mode
-	Close() error
-}
-
 // open returns a Locker of a kind over a server.
-func open(t testing.TB, s *redistest.Server, k kind) locker {
+func open(t testing.TB, s *redistest.Server, k kind) lockmigrate.Locker {
 	t.Helper()
 	if k.Untracked {
 		return openOver(t, s.Untracked(), k)
@@ -43,7 +33,7 @@ func open(t testing.TB, s *redistest.Server, k kind) locker {
 	return openOver(t, s.Pool(), k)
 }
 
-func openOver(t testing.TB, pool lockmigrate.Pool, k kind) locker {
+func openOver(t testing.TB, pool lockmigrate.Pool, k kind) lockmigrate.Locker {
 	t.Helper()
 	if k.Pooled {
 		pool = struct{ lockmigrate.Pool }{pool}

@@ -17,23 +17,25 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Locker takes locks on one server. A process needs one for each server and set of Options.
-type Locker struct {
-	base    leased.Locker
+// locker is a lockmigrate.Locker over one server.
+type locker struct {
+	leased.Locker
 	opts    Options
 	tokens  random.Source
 	channel string      // where this Locker is told of grants
 	proven  atomic.Bool // the server runs the scripts of the queue
 }
 
-// New returns a Locker over a server. It sends nothing and starts nothing yet.
-func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+// New returns a Locker over a server. A process needs one for each server and set of Options. It sends nothing and starts nothing
+// yet. A TryAcquire that finds the lock held is one command. A key of another type, such as a lock of another format, is
+// ErrForeignFormat: its holder will not hand it to us.
+func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
+	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("modern: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &Locker{opts: opts, channel: "lockmigrate:wake:" + random.UUID()}
-	l.base = leased.Locker{
+	l := &locker{opts: opts, channel: "lockmigrate:wake:" + random.UUID()}
+	l.Locker = leased.Locker{
 		Client: connect.New(connect.Options{
 			Package: "modern", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer,
 			Waits: true, Channel: l.channel, Poll: opts.Poll,
@@ -43,39 +45,18 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks first:
-// those that are still held end with ErrLost and stay on the server until their TTL is over. The error says how many they are.
-// Callers who still wait get an error at once and give up their places in the queue. What an attempt may have left on the server
-// is told to the observer as ErrUnknownOutcome.
-func (l *Locker) Close() error { return l.base.Close() }
-
-// Waiting returns what wakes this process's waiters at present.
-func (l *Locker) Waiting() lockmigrate.Mode { return l.base.Hub.Mode() }
-
-// TryAcquire makes one attempt. When another holds the lock, that is one command.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	return l.base.TryAcquire(ctx, key)
-}
-
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. A connection that breaks, or a server that is away for a
-// while, does not end a wait; one that the first attempt meets is its error. A key of another type, such as a lock of another
-// format, is ErrForeignFormat: its holder will not hand it to us.
-func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	return l.base.Acquire(ctx, key)
-}
-
-// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on every
-// way out, panics included. The error is work's own; without one, it is that of the release. If the lock was lost, the error
-// matches ErrLost whatever work returned: the work may have overlapped another holder's. When ctx is over, Do returns within 250
-// ms of the end of work, whatever the server does.
-func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return l.base.Do(ctx, key, work)
-}
+// WithOwner makes acquisitions with the context reentrant, here and in package modern/redisson: what an owner holds on a Locker, it
+// acquires again at once, as another Lock of the same hold. The key is given back with the last of them. Without an owner every
+// acquisition stands for itself, and acquiring twice waits for oneself.
+//
+// The empty id is no owner. Carry an owner no further than the work that may share its locks: two goroutines with one owner do
+// not exclude each other.
+func WithOwner(ctx context.Context, id string) context.Context { return leased.WithOwner(ctx, id) }
 
 // newHold prepares an acquisition.
-func (l *Locker) newHold(ctx context.Context, key string) *leased.Hold {
+func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
 	h := &hold{locker: l}
-	h.Init(&l.base, h, ctx, key, strconv.FormatInt(l.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10))
+	h.Init(&l.Locker, h, ctx, key, strconv.FormatInt(l.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10))
 	if l.opts.FenceTTL > 0 {
 		h.fenceKey = protocol.FenceKey(key)
 	}

@@ -20,7 +20,7 @@ import (
 
 const key = "orders"
 
-func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) *modern.Locker {
+func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) lockmigrate.Locker {
 	t.Helper()
 	locker, err := modern.New(pool, opts)
 	require.NoError(t, err)
@@ -179,7 +179,8 @@ func TestPoolWithoutDial(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		pool := &redistest.Faulty{Pool: s.Pool()}
 		a := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
-		b := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
+		var mode redistest.Mode
+		b := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond, Observer: mode.Observe})
 		lock, err := a.Acquire(t.Context(), key)
 		require.NoError(t, err)
 		second := make(chan error, 1)
@@ -190,7 +191,7 @@ func TestPoolWithoutDial(t *testing.T) {
 			}
 			second <- err
 		}()
-		require.Eventually(t, func() bool { return b.Waiting() == lockmigrate.ModePolling }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return mode.Is() == lockmigrate.ModePolling }, 10*time.Second, time.Millisecond)
 		require.NoError(t, lock.Release(t.Context()))
 		assert.NoError(t, <-second)
 	})

@@ -25,7 +25,7 @@ func oldHolder(t *testing.T, s *redistest.Server) {
 
 // waits begins an acquisition, and returns when so many stand in the server's queue. With watching it
 // returns only when the acquisition watches the key.
-func waits(t *testing.T, s *redistest.Server, locker *modern.Locker, inLine int, watching bool) <-chan lockmigrate.Lock {
+func waits(t *testing.T, s *redistest.Server, locker lockmigrate.Locker, inLine int, watching bool) <-chan lockmigrate.Lock {
 	t.Helper()
 	monitor := s.Monitor()
 	got := make(chan lockmigrate.Lock, 1)

@@ -75,8 +75,8 @@ type Options struct {
 	replicaTimeout time.Duration
 }
 
-// Validate tells what is wrong with the options, without changing them.
-func (o Options) Validate() error {
+// validate tells what is wrong with the options, without changing them.
+func (o Options) validate() error {
 	d := o.withDefaults()
 	wrong := []error{
 		limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "Yield", Value: o.Yield}),

@@ -21,8 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
-	assert.NoError(t, modern.Options{}.Validate())
+func TestNewRefusesWhatIsUnsafe(t *testing.T) {
 	for want, o := range map[string]modern.Options{
 		"TTL -1s: must not":          {TTL: -time.Second},
 		"TTL 1ms: whole":             {TTL: time.Millisecond},
@@ -43,9 +42,9 @@ func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
 		"TTL 1752000h0m0s: at most":  {TTL: 200 * 365 * 24 * time.Hour},
 		"Wait 2562047h47m16.8":       {Wait: math.MaxInt64},
 	} {
-		assert.ErrorContains(t, o.Validate(), want)
 		_, err := modern.New(redistest.Mini(t).Pool(), o)
 		assert.ErrorContains(t, err, "modern: ")
+		assert.ErrorContains(t, err, want)
 	}
 	_, err := modern.New(nil, modern.Options{})
 	assert.ErrorContains(t, err, "needs a pool")
@@ -56,7 +55,7 @@ func TestValidateRefusesWhatIsUnsafe(t *testing.T) {
 	for _, o := range []modern.Options{ // defaults fit what they stand beside
 		{Replicas: 1, ReplyTimeout: 10 * time.Millisecond}, {Replicas: 1, TTL: 10 * time.Millisecond}, {TTL: 9 * 365 * 24 * time.Hour},
 	} {
-		assert.NoError(t, o.Validate())
+		newLocker(t, redistest.Mini(t).Pool(), o)
 	}
 }
 
@@ -80,7 +79,7 @@ func TestTokens(t *testing.T) {
 // expired.
 func TestFencingTokensRise(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		lockers := []*modern.Locker{newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute}), newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})}
+		lockers := []lockmigrate.Locker{newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute}), newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})}
 		var last int64
 		var all sync.WaitGroup
 		for i := range 8 {
@@ -150,14 +149,14 @@ func TestOwnerReenters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				locker := open(t, s, opts)
-				mine := lockmigrate.WithOwner(t.Context(), "me")
+				mine := modern.WithOwner(t.Context(), "me")
 				first, err := locker.Acquire(mine, key)
 				require.NoError(t, err)
 				second, err := locker.TryAcquire(mine, key)
 				require.NoError(t, err)
 				assert.Equal(t, first.Token(), second.Token())
 
-				_, err = locker.TryAcquire(lockmigrate.WithOwner(t.Context(), "another"), key)
+				_, err = locker.TryAcquire(modern.WithOwner(t.Context(), "another"), key)
 				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				_, err = locker.TryAcquire(t.Context(), key)
 				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
@@ -185,9 +184,7 @@ func TestOwnerReenters(t *testing.T) {
 // TestTheEmptyIDIsNoOwner: a caller who has no id would share it with all others who have none.
 func TestTheEmptyIDIsNoOwner(t *testing.T) {
 	locker := newLocker(t, redistest.Mini(t).Pool(), modern.Options{})
-	ctx := lockmigrate.WithOwner(t.Context(), "")
-	_, ok := lockmigrate.Owner(ctx)
-	assert.False(t, ok)
+	ctx := modern.WithOwner(t.Context(), "")
 	_, err := locker.TryAcquire(ctx, key)
 	require.NoError(t, err)
 	_, err = locker.TryAcquire(ctx, key)

@@ -31,7 +31,7 @@ func TestGrantIsNotOverheard(t *testing.T) {
 	holder, err := newLocker(t, first.Pool(), modern.Options{}).TryAcquire(t.Context(), key)
 	require.NoError(t, err)
 	waiter := newLocker(t, first.Pool(), modern.Options{})
-	waiter.SetClaim(30 * time.Second) // it relies on what it hears in half of that
+	modern.SetClaim(waiter, 30*time.Second) // it relies on what it hears in half of that
 	ctx, leave := context.WithCancel(t.Context())
 	waited := make(chan error, 1)
 	go func() {

@@ -25,7 +25,7 @@ func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 }
 
 // queue waits in the key's queue on the server.
-func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
+func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	turn.Expect(h.Token)
 	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
 	// of this wait, because its place is bound to what it has said.
@@ -48,7 +48,7 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	var watch waiting.Watch
 	for {
 		turn.Forget()
-		outcome, err := l.base.Ask(ctx, watch.Over(h.Commands(), turn), m, reply, func(driver.Outcome) { _ = h.GiveBack(true) })
+		outcome, err := l.Ask(ctx, watch.Over(h.Commands(), turn), m, reply, func(driver.Outcome) { _ = h.GiveBack(true) })
 		if err != nil {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
 				h.Leave(true)
@@ -91,9 +91,9 @@ func (l *Locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 
 // unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
 // does not wait for that: until it is confirmed, a release does the same.
-func (l *Locker) unqueue(h *hold) {
+func (l *locker) unqueue(h *hold) {
 	h.stands.Store(true)
-	l.base.Background.Fork(func() {
+	l.Background.Fork(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		m := &protocol.ModernLeave{
@@ -114,7 +114,7 @@ func (h *hold) Confirm(ctx context.Context) error {
 		return nil
 	}
 	m := &protocol.ModernConfirm{Renew: h.Renewing(), Replicas: l.opts.Replicas, Timeout: l.opts.replicaTimeout}
-	outcome, err := l.base.Servers[0].Driver.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = h.GiveBack(false) })
+	outcome, err := l.Servers[0].Driver.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = h.GiveBack(false) })
 	switch {
 	case err != nil:
 		if outcome.Step.Verdict == protocol.Failed {

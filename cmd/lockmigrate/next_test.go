@@ -50,7 +50,7 @@ func TestNextLeadsThrough(t *testing.T) {
 	defer func() { stopOld(); clients.Wait() }()
 	s.Do("SET", "lock.order.9", "1700000000123") // a client died long ago
 
-	var lockers []*compat.Locker
+	var lockers []compat.Locker
 	var ran []string
 	for range 20 {
 		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders", "--match", "lock.order.*", "--json")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -168,31 +167,20 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	}
 	defer stop()
 	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, limits.For)
-	masters, err := observe.StartMasters(ctx, end, opts, limits, newFollower(env, flags.follow).event)
+	opts.Emit = follow(env, flags.follow)
+	masters, err := observe.StartMasters(ctx, end, opts, limits)
 	if err != nil {
-		return explainStop(err)
+		return findings{}.verdict(err)
 	}
 	out := newObserveOutput(env, flags)
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, limits.For)
-	if printErr := out.final(findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), nil}, err); printErr != nil {
+	found := findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), nil}
+	if printErr := out.final(found, err); printErr != nil {
 		return printErr
 	}
-	return explainStop(err)
-}
-
-// explainStop makes an early end, and a window with a hole, a failure with a hint.
-func explainStop(err error) error {
-	var stopped *observe.Stopped
-	var hole *observe.Hole
-	switch {
-	case errors.As(err, &hole):
-		return inconclusiveError("what is printed is what was seen; look again when no server fails over", "not all was seen: %w", err)
-	case errors.As(err, &stopped):
-		return inconclusiveError("what is printed is what was seen until then; see --max-load, --max-buffer, --max-commands", "stopped: %w", err)
-	}
-	return err
+	return found.verdict(err)
 }
 
 func observeFile(ctx context.Context, env *environment, flags observeFlags, opts observe.Options) error {
@@ -205,10 +193,8 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		defer file.Close()
 		in = file
 	}
-	follow := newFollower(env, flags.follow)
-	var o *observe.Observer
-	opts.Emit = func(e observe.Event) { follow.event(o.Show(e)) }
-	o = observe.New(opts)
+	opts.Emit = follow(env, flags.follow)
+	o := observe.New(opts)
 	var err error
 	var holes []string
 	var held *overlaps.Seen
@@ -228,37 +214,26 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	} else if err = observe.ReadFile(ctx, in, o); o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
-	out := newObserveOutput(env, flags)
-	if printErr := out.final(findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, held}, err); printErr != nil {
+	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, held}
+	if printErr := newObserveOutput(env, flags).final(found, err); printErr != nil {
 		return printErr
 	}
-	if err == nil && len(holes) > 0 {
-		return inconclusiveError("what is printed is what the capture has", "not all was seen: %s", strings.Join(holes, "; "))
-	}
-	if err == nil {
-		err = missingHolds(held)
-	}
-	return err
+	return found.verdict(err)
 }
 
-// follower prints events as they happen, if that is wanted. It is safe for concurrent use.
-type follower struct {
-	env    *environment
-	wanted bool
-	mu     sync.Mutex
-}
-
-func newFollower(env *environment, wanted bool) *follower { return &follower{env: env, wanted: wanted} }
-
-func (f *follower) event(e observe.EventRow) {
-	if !f.wanted {
-		return
+// follow prints events as they happen, if that is wanted. It is safe for concurrent use.
+func follow(env *environment, wanted bool) func(observe.EventRow) {
+	if !wanted {
+		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.env.global.json {
-		_ = json.NewEncoder(f.env.stdout).Encode(map[string]any{"event": e})
-		return
+	var mu sync.Mutex
+	return func(e observe.EventRow) {
+		mu.Lock()
+		defer mu.Unlock()
+		if env.global.json {
+			_ = json.NewEncoder(env.stdout).Encode(map[string]any{"event": e})
+			return
+		}
+		fmt.Fprintln(env.stdout, eventLine(e))
 	}
-	fmt.Fprintln(f.env.stdout, eventLine(e))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -90,17 +91,20 @@ Windows that overlap are refused: the same commands would count twice.`,
 
 // openProfile reads a profile from a file.
 func openProfile(path string) (profile.Profile, error) {
-	const how = `"lockmigrate observe --profile FILE" writes one`
+	return readFile(path, `"lockmigrate observe --profile FILE" writes one`, profile.Read)
+}
+
+// readFile reads a file that another command wrote.
+func readFile[T any](path, how string, read func(io.Reader) (T, error)) (doc T, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return profile.Profile{}, usageError(how, "%w", err)
+		return doc, usageError(how, "%w", err)
 	}
 	defer file.Close()
-	p, err := profile.Read(file)
-	if err != nil {
+	if doc, err = read(file); err != nil {
 		err = usageError(how, "%s: %w", path, err)
 	}
-	return p, err
+	return doc, err
 }
 
 func mergeProfiles(env *environment, files []string, out string) error {

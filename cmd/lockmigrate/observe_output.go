@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +88,21 @@ type findings struct {
 	held    *overlaps.Seen // nil where nobody asked for it
 }
 
+// verdict makes a failure of an early end, and of what was not seen.
+func (f findings) verdict(err error) error {
+	var stopped *observe.Stopped
+	var hole *observe.Hole
+	switch {
+	case errors.As(err, &stopped):
+		return inconclusiveError("what is printed is what was seen until then; see --max-load, --max-buffer, --max-commands", "stopped: %w", err)
+	case errors.As(err, &hole) || err == nil && len(f.holes) > 0:
+		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.holes, "; "))
+	case err != nil:
+		return err
+	}
+	return missingHolds(f.held)
+}
+
 // final prints the report, and writes the profile and the holds.
 func (o *observeOutput) final(f findings, err error) error {
 	r, measured, cost, holes := f.report, f.profile, f.cost, f.holes
@@ -130,22 +146,14 @@ func (o *observeOutput) final(f findings, err error) error {
 			load = "its load is not known"
 		}
 		fmt.Fprintf(&b, "cost: the server sent %.1f MiB, %s; %s; %s reads of ours\n", float64(cost.Bytes)/(1<<20), held, load, thousands(cost.ReadsOfOurs))
-		if cost.LoadUnknown != "" {
-			fmt.Fprintf(&b, "NO LIMIT ON THE SERVER'S LOAD WAS KEPT: %s\n", terminal.Safe(cost.LoadUnknown))
-		}
-		if cost.BufferUnknown != "" {
-			fmt.Fprintf(&b, "NO LIMIT ON THE SERVER'S OUTPUT BUFFER WAS KEPT: %s\n", terminal.Safe(cost.BufferUnknown))
-		}
+		each(&b, "NO LIMIT ON THE SERVER'S LOAD WAS KEPT", []string{cost.LoadUnknown})
+		each(&b, "NO LIMIT ON THE SERVER'S OUTPUT BUFFER WAS KEPT", []string{cost.BufferUnknown})
 	}
 	if !r.Complete {
 		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")
 	}
-	for _, why := range r.Refused {
-		fmt.Fprintf(&b, "NOT ALL WAS READ: %s\n", terminal.Safe(why))
-	}
-	for _, h := range holes {
-		fmt.Fprintf(&b, "NOT ALL WAS SEEN: %s\n", terminal.Safe(h))
-	}
+	each(&b, "NOT ALL WAS READ", r.Refused)
+	each(&b, "NOT ALL WAS SEEN", holes)
 	if r.Garbled > 0 {
 		fmt.Fprintf(&b, "%s lines could not be read\n", thousands(r.Garbled))
 	}
@@ -163,6 +171,15 @@ func (o *observeOutput) final(f findings, err error) error {
 	held.print(&b)
 	next.print(&b)
 	return o.env.show(b.String())
+}
+
+// each writes a line for each text of a list that is not empty. A server may have written them.
+func each(b *strings.Builder, head string, texts []string) {
+	for _, text := range texts {
+		if text != "" {
+			fmt.Fprintf(b, "%s: %s\n", head, terminal.Safe(text))
+		}
+	}
 }
 
 // notSeen says why traffic may be missing from a report.
@@ -294,11 +311,7 @@ func more(b *strings.Builder, n int, what string) {
 }
 
 func eventLine(e observe.EventRow) string {
-	what := e.Hazard
-	if what == "" {
-		what = e.What
-	}
-	line := fmt.Sprintf("%s %-14s %s by %s", clock(e.At), what, terminal.Quoted(e.Key), whoText(e.By))
+	line := fmt.Sprintf("%s %-14s %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), terminal.Quoted(e.Key), whoText(e.By))
 	if e.Victim != nil {
 		line += " against " + whoText(e.Victim)
 	}

@@ -3,12 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -43,9 +43,7 @@ func (h *heldSummary) print(b *strings.Builder) {
 	if h == nil {
 		return
 	}
-	for _, why := range h.NotSeen {
-		fmt.Fprintf(b, "NOT ALL HOLDS ARE KNOWN: %s\n", terminal.Safe(why))
-	}
+	each(b, "NOT ALL HOLDS ARE KNOWN", h.NotSeen)
 	file := terminal.Quoted(h.File)
 	fmt.Fprintf(b, "wrote %s of %s to %s, on the server's clock within %s: lockmigrate observe overlaps %s OTHER-FILE\n",
 		counted(int64(h.Holds), "hold"), short(h.To.Sub(h.From)), file, span(h.ClockErrorMS), file)
@@ -82,20 +80,14 @@ a pair is undecided. It is 4 too where the files have no time in common.`,
 }
 
 func findOverlaps(env *environment, files []string) error {
-	const how = `"lockmigrate observe --pcap FILE --holds FILE" writes one`
 	if len(files) < 2 {
 		return usageError("name two files of holds or more", "one file has nothing to be compared with")
 	}
 	var all []overlaps.Seen
 	for _, path := range files {
-		file, err := os.Open(path)
+		seen, err := readFile(path, `"lockmigrate observe --pcap FILE --holds FILE" writes one`, overlaps.Read)
 		if err != nil {
-			return usageError(how, "%w", err)
-		}
-		seen, err := overlaps.Read(file)
-		_ = file.Close()
-		if err != nil {
-			return usageError(how, "%s: %w", path, err)
+			return err
 		}
 		all = append(all, seen)
 	}
@@ -132,29 +124,21 @@ func overlapsText(env *environment, files int, r overlaps.Result) string {
 	for _, v := range r.Overlaps[:min(mostOverlaps, len(r.Overlaps))] {
 		fmt.Fprintf(&b, "\nOVERLAP on %s for %s to %s\n", terminal.Quoted(v.Name), span(v.Least), span(v.Most))
 		for _, h := range []overlaps.Holder{v.First, v.Second} {
-			id := h.Addr
-			if h.Name != "" {
-				id += " " + terminal.Quoted(h.Name)
-			}
-			fmt.Fprintf(&b, "  %s %s in %s acquired %s\n", id, h.Dialect, terminal.Quoted(h.Source), clock(h.Acquired))
+			fmt.Fprintf(&b, "  %s %s in %s acquired %s\n", whoText(&observe.Who{Addr: h.Addr, Name: h.Name}), h.Dialect, terminal.Quoted(h.Source), clock(h.Acquired))
 		}
 	}
 	more(&b, int(r.Count)-mostOverlaps, "overlaps")
 	if r.Undecided > 0 {
 		fmt.Fprintf(&b, "undecided: %s, none of them longer than %s\n", counted(r.Undecided, "pair"), span(r.UndecidedMS))
 	}
-	for _, why := range r.NotClear {
-		fmt.Fprintf(&b, "undecided: %s\n", terminal.Safe(why))
-	}
+	each(&b, "undecided", r.NotClear)
 	if r.Twice > 0 {
 		fmt.Fprintf(&b, "in two files: %s, counted once\n", counted(r.Twice, "hold"))
 	}
 	if r.Unended > 0 {
 		fmt.Fprintf(&b, "no end was seen: %s before another file's client acquired the key; it crashed, or still believed to hold\n", counted(r.Unended, "hold"))
 	}
-	for _, why := range r.NotSeen {
-		fmt.Fprintf(&b, "NOT LOOKED AT: %s\n", terminal.Safe(why))
-	}
+	each(&b, "NOT LOOKED AT", r.NotSeen)
 	if r.To.After(r.From) {
 		fmt.Fprintf(&b, "not looked at: what was acquired before %s or after %s (UTC), and clients that no file has\n", clock(r.From), clock(r.To))
 	} else {

@@ -32,7 +32,7 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	s.Do("ACL", "SETUSER", "legacy", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("ACL", "SETUSER", "orders-service", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
-	var lockers []*compat.Locker
+	var lockers []compat.Locker
 	lines := commandLine.FindAllStringSubmatch(string(text), -1)
 	assert.Greater(t, len(lines), 20)
 	stages := map[string]string{}

@@ -319,9 +319,7 @@ func (t *scanTable) summary(sum census.Summary) error {
 	if sum.Unread > 0 {
 		fmt.Fprintf(&b, "not read: %s that this user has no right to, or that moved between nodes\n", counted(sum.Unread, "key"))
 	}
-	for _, why := range sum.Lacks {
-		fmt.Fprintf(&b, "not read: %s\n", terminal.Safe(why))
-	}
+	each(&b, "not read", sum.Lacks)
 	if sum.Skipped > 0 {
 		fmt.Fprintf(&b, "not read: %s with a name longer than 64 KiB\n", counted(sum.Skipped, "key"))
 	}

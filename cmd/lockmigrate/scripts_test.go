@@ -41,6 +41,17 @@ first = lock.acquire("lock.order.3", 1000)
 import threading
 threading.Timer(0.2, lock.release, [first]).start()
 assert lock.acquire("lock.order.3", 10000), "did not wait"
+says = client.hget("lockmigrate:{orders}:stage", "clients")
+client.hset("lockmigrate:{orders}:stage", "clients", "others")
+assert lock.release(lock.try_acquire("lock.order.4")), "looked at the record again at once"
+lock._next_look = 0                     # as after some seconds
+try:
+    lock.try_acquire("lock.order.4")
+    print("does not follow the record")
+except ValueError:
+    pass
+assert client.get("lock.order.4") is None
+client.hset("lockmigrate:{orders}:stage", "clients", says)
 print("ok", lock.renew_every, lock.settle, lock.values["rules"], lock.values["breath"])
 `
 
@@ -57,8 +68,15 @@ public class Story {
             return script.contains("HGET") ? args[0].getBytes() : (Object) List.of(1L, 7L, 0L);
         };
         try {
-            BridgeLock.Held held = BridgeLock.ofNamespace(eval).tryAcquire("lock.order.1");
+            BridgeLock lock = BridgeLock.ofNamespace(eval);
+            BridgeLock.Held held = lock.tryAcquire("lock.order.1");
             System.out.println("fence " + held.fence + " " + asked.get(1).startsWith("-- bridge_acquire.lua"));
+            var next = BridgeLock.class.getDeclaredField("nextLook");
+            next.setAccessible(true);
+            next.setLong(lock, System.nanoTime()); // as after some seconds
+            args[0] = "others";
+            lock.tryAcquire("lock.order.1");
+            System.out.println("does not follow the record");
         } catch (IllegalStateException e) {
             System.out.println(e.getMessage());
         }
@@ -98,10 +116,11 @@ func TestScriptsOfNamespace(t *testing.T) {
 
 	run("javac", "-d", ".", "BridgeLock.java", "Story.java")
 	clients := `{"dialect":"redispy-float","shortest_ms":6000,"lag_ms":2000,"delay_ms":300,"yield_ms":200}`
-	assert.Equal(t, "fence 7 true", run("java", "-cp", ".", "Story", clients))
+	assert.Regexp(t, "(?s)^fence 7 true\n.*the record says others", run("java", "-cp", ".", "Story", clients))
 	assert.Contains(t, run("java", "-cp", ".", "Story", strings.Replace(clients, "2000", "5000", 1)), "lockmigrate scripts --namespace orders")
 
-	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--clock-lag", "4s", "--execute")
+	_, stderr := o.runs(exitDone, "stage", "set", "--namespace", "orders", "--clock-lag", "4s", "--execute")
+	assert.Contains(t, stderr, "Print the reference again")
 	assert.Contains(t, run(python, "story.py", port, "changed"), `"lag_ms":4000`)
 	o.runs(exitDone, "scripts", "--namespace", "orders", "--lang", "python", "--out", dir)
 	assert.Equal(t, "accepted", run(python, "story.py", port, "changed"))
@@ -109,6 +128,6 @@ func TestScriptsOfNamespace(t *testing.T) {
 	o.runs(exitUsage, "scripts", "--namespace", "orders", "--lang", "lua")
 	o.runs(exitFailed, "scripts", "--namespace", "nobody")
 	o.runs(exitDone, "stage", "init", "--namespace", "uuids", "--match", "uuid.*", "--dialect", "jedis-uuid", "--shortest-lease", "30s", "--execute")
-	_, stderr := o.runs(exitUnsafe, "scripts", "--namespace", "uuids")
+	_, stderr = o.runs(exitUnsafe, "scripts", "--namespace", "uuids")
 	assert.Contains(t, stderr, "put a sidecar beside the service")
 }

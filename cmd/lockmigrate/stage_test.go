@@ -49,7 +49,7 @@ func (o operator) creates(namespace string, match ...string) {
 }
 
 // service is a Go member of a namespace.
-func service(t *testing.T, pool lockmigrate.Pool, change ...func(*compat.Options)) *compat.Locker {
+func service(t *testing.T, pool lockmigrate.Pool, change ...func(*compat.Options)) compat.Locker {
 	t.Helper()
 	opts := compat.Options{
 		Namespace: "orders", TTL: time.Second, Lease: 2 * time.Second, ClockLag: 50 * time.Millisecond, CommandDelay: 100 * time.Millisecond,
@@ -248,7 +248,7 @@ func TestForwardBackForwardComplete(t *testing.T) {
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock.order.*")
-	lockers := []*compat.Locker{service(t, s.Pool()), service(t, s.Pool()), service(t, s.Pool())}
+	lockers := []compat.Locker{service(t, s.Pool()), service(t, s.Pool()), service(t, s.Pool())}
 	var inside, turns [3]int64
 	var mu sync.Mutex
 	held := false

@@ -11,7 +11,8 @@ import "time"
 //
 // The value of another is deleted too if it is Leftover: see Dialect.Leftover.
 //
-// A reply that does not come is asked for once more; "nothing was ours" is then our own doing. A refusal is
+// A reply that does not come is asked for once more; "nothing was ours" is then our own doing. A displacement is told as often as it
+// is asked for: with Hand the first release leaves the guard, and a second one deletes it. A refusal is
 // followed by a release that names no key but these two: where a key beside them is denied, it frees the lock.
 type BridgeRelease struct {
 	Key      string
@@ -32,6 +33,7 @@ type BridgeRelease struct {
 	asked  bool
 	again  bool
 	bare   bool // the keys beside the lock's own were refused
+	told   bool // the displacement is known: the guard is being deleted
 	clears bool // Leftover is being deleted
 	held   time.Duration
 	seen   string
@@ -51,6 +53,8 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 		return r.ask()
 	case r.clears:
 		return done(Displaced)
+	case r.told:
+		return r.clear()
 	case reply.Kind == Silence && !r.again:
 		r.again = true
 		return r.ask()
@@ -65,16 +69,26 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case reply.Int == DropTheirs:
 		r.seen = reply.Text
-		if r.Leftover != "" && r.seen == r.Leftover {
-			r.clears = true
-			return send(Command{Op: CompareDel, Key: r.Key, Value: r.Leftover})
+		if r.Hand && !r.bare {
+			r.told, r.Hand = true, false
+			return r.ask()
 		}
-		return done(Displaced)
+		return r.clear()
 	case reply.Int == DropNothing && !r.again:
 		return done(NotOurs)
 	default:
 		return done(Released)
 	}
+}
+
+// clear deletes the value in our place if it is Leftover.
+func (r *BridgeRelease) clear() Step {
+	r.told = false
+	if r.Leftover == "" || r.seen != r.Leftover {
+		return done(Displaced)
+	}
+	r.clears = true
+	return send(Command{Op: CompareDel, Key: r.Key, Value: r.Leftover})
 }
 
 func (r *BridgeRelease) ask() Step {

@@ -250,6 +250,28 @@ func TestBridgeReleaseClearsLeftovers(t *testing.T) {
 	}
 }
 
+// TestADisplacementIsToldAgain: a holder whose first reply was lost hears of it from the second, and its guard goes after that.
+func TestADisplacementIsToldAgain(t *testing.T) {
+	theirs, silence := Reply{Int: DropTheirs, Text: "2147483649.0"}, Reply{Kind: Silence}
+	for _, c := range []struct {
+		leftover string
+		replies  []Reply
+		want     string
+	}{
+		{"", []Reply{theirs, theirs}, "drop drop DISPLACED"},
+		{"", []Reply{silence, theirs, theirs}, "drop drop drop DISPLACED"},
+		{"", []Reply{theirs, code(DropNothing)}, "drop drop DISPLACED"},
+		{"", []Reply{theirs, silence}, "drop drop DISPLACED"},
+		{theirs.Text, []Reply{theirs, silence, code(1)}, "drop drop clear DISPLACED"},
+		{"", []Reply{{Kind: Fault}, theirs}, "drop drop DISPLACED"}, // the second one names the lock's own keys only, and deletes the guard
+	} {
+		r := &BridgeRelease{Hand: true, Leftover: c.leftover}
+		if got := playBridge(r, c.replies...); got != c.want || r.Seen() != theirs.Text {
+			t.Errorf("%v: got %s, seen %q, want %s", c.replies, got, r.Seen(), c.want)
+		}
+	}
+}
+
 // TestBridgeValuesAreLiveToEveryReader: a legacy client whose clock is centuries off still waits.
 func TestBridgeValuesAreLiveToEveryReader(t *testing.T) {
 	for _, d := range Dialects() {

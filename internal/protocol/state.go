@@ -76,7 +76,7 @@ func (r *BridgeRenew) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *BridgeRelease) AppendState(b []byte) []byte {
-	b = append(b, flags(r.asked, r.again, r.bare, r.clears))
+	b = append(b, flags(r.asked, r.again, r.bare, r.told, r.clears))
 	b = appendTimes(b, time.Duration(r.Taken), r.held)
 	return appendTexts(b, r.Value, r.seen, r.Entry, r.Stood)
 }

@@ -18,13 +18,15 @@
 -- Reply    1                   released: the key was ours to the end
 --          3                   the same, and the lock is that of the first in the queue now
 --          2                   released: the key was absent (a stale DEL), the guard was ours
---          {-1, 0, 0, value}   displaced: the guard was ours and is deleted, the key holds that value
+--          {-1, 0, 0, value}   displaced: the guard was ours, the key holds that value. With hand the guard stays, else it is deleted
 --          0                   nothing was ours
 --
 -- Atomic for three reasons. Between a GET and a DEL the TTL can end and a successor take the key. Nobody may find the key free
 -- and the guard still there. A lock that is handed to the first in the queue is never free. It has no bound: giving back is
 -- always allowed. A lock is handed on only while it is ours on both keys, and no gap for old clients begins. Else the first in
 -- the queue is told that the key is free. If nobody hears that, the next one is told.
+-- A displaced holder must be told. If this reply is lost, the next release finds the guard and tells it. So the guard stays until
+-- that holder sends a release without hand.
 -- Where GET is not allowed, nobody knows whose the keys are: the refusal is the script's error, and
 -- nothing is deleted. Any other question or write may be refused: the lock is still given back. Where old clients take a key
 -- that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came before this release, and
@@ -56,7 +58,7 @@ local function free()
     redis.call('DEL', key)
     if whose and redis.pcall('SET', guard, 'breath', 'PX', breath).err then redis.call('DEL', guard) end
   elseif whose then
-    redis.call('DEL', guard)
+    if not seen or hand ~= '1' then redis.call('DEL', guard) end
     if seen then return {-1, 0, 0, seen} end
   end
   return mine and 1 or whose and 2 or 0

@@ -43,8 +43,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Locker takes locks on a majority of servers. It is safe for concurrent use.
-type Locker struct {
+// locker is a lockmigrate.Locker over a majority of servers.
+type locker struct {
 	conns  *connect.Client
 	opts   Options
 	tokens random.Source
@@ -75,8 +75,8 @@ func (o Options) terms() limits.Terms {
 	return t
 }
 
-// Validate tells what is wrong with the options, without changing them.
-func (o Options) Validate() error {
+// validate tells what is wrong with the options, without changing them.
+func (o Options) validate() error {
 	err := errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
 	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
@@ -85,12 +85,12 @@ func (o Options) Validate() error {
 }
 
 // New returns a Locker over servers that must be independent of each other: no replicas. Three or
-// five are usual; an even number tolerates no more failures than one less. It sends nothing yet.
-func New(pools []lockmigrate.Pool, opts Options) (*Locker, error) {
+// five are usual; an even number tolerates no more failures than one less. It sends nothing yet. An attempt asks all servers at once.
+func New(pools []lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	if len(pools) == 0 {
 		return nil, errors.New("quorum: a Locker needs pools")
 	}
-	if err := opts.Validate(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("quorum: %w", err)
 	}
 	for i, pool := range pools {
@@ -109,32 +109,31 @@ func New(pools []lockmigrate.Pool, opts Options) (*Locker, error) {
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
-	q := &Locker{opts: opts}
+	q := &locker{opts: opts}
 	q.conns = connect.New(connect.Options{
 		Package: "quorum", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
 	}, pools...)
 	return q, nil
 }
 
-func (q *Locker) majority() int { return len(q.conns.Servers)/2 + 1 }
+func (q *locker) majority() int { return len(q.conns.Servers)/2 + 1 }
 
-func (q *Locker) drift() time.Duration {
+func (q *locker) drift() time.Duration {
 	return time.Duration(float64(q.opts.TTL)*q.opts.DriftFactor) + 2*time.Millisecond
 }
 
-// Close ends the renewals, closes the Locker's own connections, and returns when nothing of it runs any more. Release locks
-// first: those that are still held end with ErrLost and stay on the servers until their TTL is over. The error says how many they are.
-func (q *Locker) Close() error { return q.conns.Close() }
+// Close implements lockmigrate.Locker.
+func (q *locker) Close() error { return q.conns.Close() }
 
-// TryAcquire makes one attempt on all servers at once.
-func (q *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// TryAcquire implements lockmigrate.Locker.
+func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
 	return q.concluded(key, k, err, start)
 }
 
-// Acquire tries until a majority is ours, Options.Wait is over or ctx ends.
-func (q *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+// Acquire implements lockmigrate.Locker.
+func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	if q.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, lifetime.ErrWaitOver)
@@ -158,7 +157,7 @@ func (q *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 
 // worthAnother tells whether a wait goes on after an attempt: while another has the lock, and while too few servers answer.
 // What the servers refuse, they will refuse again.
-func (q *Locker) worthAnother(err error) bool {
+func (q *locker) worthAnother(err error) bool {
 	return !q.conns.Closed() && !errors.Is(err, lifetime.ErrEmptyKey) && !errors.Is(err, errRefused)
 }
 
@@ -178,13 +177,13 @@ func notInTime(key string, last, cause error) error {
 	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
-// Do holds the lock while it runs work, as modern.Locker does.
-func (q *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+// Do implements lockmigrate.Locker.
+func (q *locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	return lifetime.Do(ctx, key, q.Acquire, 2*q.opts.ReplyTimeout, work)
 }
 
 // concluded is the last step of every acquisition.
-func (q *Locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
+func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
 	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
 	if err != nil {
 		return nil, err
@@ -200,7 +199,7 @@ type ballot struct {
 }
 
 // attempt asks every server, counts, and undoes what is not a majority.
-func (q *Locker) attempt(ctx context.Context, key string) (*lock, error) {
+func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 	if key == "" {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
@@ -278,7 +277,7 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
 // set, is told the count in the background. On each server the machine waits for its turn. The caller is counted in background.
-func (q *Locker) poll(
+func (q *locker) poll(
 	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn func(server int) (<-chan struct{}, func()), behind func(votes),
 ) (votes, error) {
 	ballots := make(chan ballot, len(q.conns.Servers))
@@ -322,7 +321,7 @@ func (q *Locker) poll(
 
 // undo removes the token from every server, also from those that seemed not to have it. Where it cannot confirm that on so
 // many that they may keep others out, the observer is told.
-func (q *Locker) undo(k *lock) {
+func (q *locker) undo(k *lock) {
 	var all sync.WaitGroup
 	outcomes := make([]driver.Outcome, len(q.conns.Servers))
 	for i, m := range q.conns.Servers {
@@ -354,7 +353,7 @@ func (q *Locker) undo(k *lock) {
 // lock is a lock that a majority of the servers gave us.
 type lock struct {
 	life   lifetime.Life
-	quorum *Locker
+	quorum *locker
 	key    string
 	token  string
 

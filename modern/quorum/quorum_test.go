@@ -2,7 +2,6 @@ package quorum_test
 
 import (
 	"context"
-	"errors"
 	"math"
 	"sync"
 	"testing"
@@ -31,7 +30,7 @@ func servers(t *testing.T, n int, start func(testing.TB) *redistest.Server) (all
 func mini(t testing.TB) *redistest.Server { return redistest.Mini(t) }
 func real(t testing.TB) *redistest.Server { return redistest.Real(t) }
 
-func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts quorum.Options) *quorum.Locker {
+func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts quorum.Options) lockmigrate.Locker {
 	t.Helper()
 	q, err := quorum.New(pools, opts)
 	require.NoError(t, err)
@@ -169,12 +168,15 @@ func TestQuorumHonoursItsContext(t *testing.T) {
 func TestQuorumValidates(t *testing.T) {
 	_, err := quorum.New(nil, quorum.Options{})
 	assert.Error(t, err)
-	assert.Error(t, quorum.Options{DriftFactor: 1}.Validate())
-	assert.Error(t, quorum.Options{DriftFactor: math.NaN()}.Validate())
 	pool := redistest.Mini(t).Pool()
+	for want, o := range map[string]quorum.Options{
+		"DriftFactor 1:": {DriftFactor: 1}, "DriftFactor NaN:": {DriftFactor: math.NaN()}, "TTL 1µs:": {TTL: time.Microsecond},
+	} {
+		_, err := quorum.New([]lockmigrate.Pool{pool}, o)
+		assert.ErrorContains(t, err, want)
+	}
 	_, err = quorum.New([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, quorum.Options{})
 	assert.ErrorContains(t, err, "pool 1: a Locker needs a pool: the *redis.Pool is nil")
 	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, quorum.Options{})
 	assert.ErrorContains(t, err, "pools 0 and 2 are one and the same")
-	assert.Error(t, errors.Join(quorum.Options{TTL: time.Microsecond}.Validate()))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/leased"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
@@ -48,8 +49,8 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 		},
 	})
 	var made *leased.Hold
-	locker.Made(func(h *leased.Hold) { made = h })
-	owner := lockmigrate.WithOwner(t.Context(), "owner")
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
 	ctx, giveUp := context.WithCancel(owner)
@@ -77,4 +78,21 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	}
 	redistest.Await(t, "the key is free", 5*time.Second, func() bool { return s.Do("EXISTS", key) == int64(0) })
 	assert.ErrorIs(t, context.Cause(first.Context()), lockmigrate.ErrReleased)
+}
+
+// An owner that was stopped past the deadline comes back, and acquires again before anybody has told it of the loss. It must not get
+// what it does not hold any more.
+func TestNobodyReentersPastTheDeadline(t *testing.T) {
+	s := redistest.Real(t)
+	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
+	var made *leased.Hold
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
+	_, err := locker.TryAcquire(owner, key)
+	require.NoError(t, err)
+	hold := made
+	hold.Lease.Begin(hold.Lease.Began, hold.Lease.Began) // the watch looks at it in some seconds
+	_, err = locker.TryAcquire(owner, key)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+	assert.Equal(t, 1, hold.Count())
 }

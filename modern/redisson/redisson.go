@@ -28,7 +28,7 @@
 //   - key: a hash with one field, "<client uuid>:<number>", that holds the hold count, and a TTL.
 //   - redisson_lock__channel:{key}: a release is announced there.
 //
-// The lock is reentrant for an owner in the context, see lockmigrate.WithOwner; the server counts the holds, as Redisson does.
+// The lock is reentrant for an owner in the context, see modern.WithOwner; the server counts the holds, as Redisson does.
 package redisson
 
 import (
@@ -60,8 +60,8 @@ type Options struct {
 	Observer     lockmigrate.Observer // is told what happens. Nil: nobody is
 }
 
-// Validate tells what is wrong with the options, without changing them.
-func (o Options) Validate() error {
+// validate tells what is wrong with the options, without changing them.
+func (o Options) validate() error {
 	return errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
 }
 
@@ -69,22 +69,22 @@ func (o Options) terms() limits.Terms {
 	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
 }
 
-// Locker takes locks on one server. It is safe for concurrent use.
-type Locker struct {
-	base    leased.Locker
+// locker is a lockmigrate.Locker over one server.
+type locker struct {
+	leased.Locker
 	id      string        // of this client
 	threads atomic.Uint64 // the numbers that stand for threads
 }
 
-// New returns a Locker over a server. It sends nothing and starts nothing yet.
-func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+// New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat.
+func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
+	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("redisson: %w", err)
 	}
 	limits.Default(&opts.Poll, 100*time.Millisecond)
 	terms := opts.terms().WithDefaults()
-	l := &Locker{id: random.UUID()}
-	l.base = leased.Locker{
+	l := &locker{id: random.UUID()}
+	l.Locker = leased.Locker{
 		Client: connect.New(connect.Options{
 			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
 		}, pool),
@@ -93,46 +93,24 @@ func New(pool lockmigrate.Pool, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Close is as modern.Locker's.
-func (l *Locker) Close() error { return l.base.Close() }
-
-// Waiting returns what wakes this process's waiters at present.
-func (l *Locker) Waiting() lockmigrate.Mode { return l.base.Hub.Mode() }
-
-// TryAcquire makes one attempt. A key of another type is ErrForeignFormat.
-func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	return l.base.TryAcquire(ctx, key)
-}
-
-// Acquire waits until the lock is ours, Options.Wait is over or ctx ends. It is as modern.Locker's, but for the order of those
-// who wait.
-func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	return l.base.Acquire(ctx, key)
-}
-
-// Do holds the lock while it runs work, and is as modern.Locker's.
-func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return l.base.Do(ctx, key, work)
-}
-
 // hold is what is on the server.
 type hold struct {
 	leased.Hold
-	locker *Locker
+	locker *locker
 }
 
-func (l *Locker) newHold(ctx context.Context, key string) *leased.Hold {
+func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
 	h := &hold{locker: l}
-	h.Init(&l.base, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
+	h.Init(&l.Locker, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
 	return &h.Hold
 }
 
 func (h *hold) taking(holds int) *protocol.AcquireRedisson {
-	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.base.TTL, Holds: holds}
+	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.TTL, Holds: holds}
 }
 
 func (h *hold) releasing() *protocol.ReleaseRedisson {
-	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.base.TTL}
+	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.TTL}
 }
 
 // Attempt implements leased.Kind.
@@ -154,7 +132,7 @@ func (h *hold) Confirm(context.Context) error { return nil }
 
 // Renewing implements leased.Kind.
 func (h *hold) Renewing() protocol.ModernRenew {
-	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: h.locker.base.TTL, Redisson: true}
+	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: h.locker.TTL, Redisson: true}
 }
 
 // Releasing implements leased.Kind.

@@ -32,13 +32,7 @@ func newPool(t *testing.T, c *redistest.Cluster) *Pool {
 	return pool
 }
 
-// locker is what all Lockers have in common.
-type locker interface {
-	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
-	Close() error
-}
-
-func lockers(t *testing.T, pool *Pool) map[string]locker {
+func lockers(t *testing.T, pool *Pool) map[string]lockmigrate.Locker {
 	t.Helper()
 	old, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond})
 	require.NoError(t, err)
@@ -50,7 +44,7 @@ func lockers(t *testing.T, pool *Pool) map[string]locker {
 	require.NoError(t, err)
 	bridge, err := compat.New(pool, compat.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
-	all := map[string]locker{
+	all := map[string]lockmigrate.Locker{
 		"legacy": old, "legacy by transaction": byRelease,
 		"modern": queued, "bridge": bridge, "modern unfair": unfair,
 	}
@@ -279,13 +273,13 @@ func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
 			}
 		}
 	}
-	for name, open := range map[string]func() locker{
-		"modern": func() locker {
+	for name, open := range map[string]func() lockmigrate.Locker{
+		"modern": func() lockmigrate.Locker {
 			l, err := modern.New(pool, modern.Options{})
 			require.NoError(t, err)
 			return l
 		},
-		"bridge": func() locker {
+		"bridge": func() lockmigrate.Locker {
 			l, err := compat.New(pool, compat.Options{})
 			require.NoError(t, err)
 			return l

@@ -39,7 +39,8 @@ func TestFailover(t *testing.T) {
 	pool := newPool(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a sentinel in tilt takes its time
 	defer cancel()
-	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Hour})
+	var mode redistest.Mode
+	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Hour, Observer: mode.Observe})
 	require.NoError(t, err)
 	defer m.Close()
 	l, err := legacy.New(pool, legacy.Options{Lease: 5 * time.Minute, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
@@ -66,7 +67,7 @@ func TestFailover(t *testing.T) {
 		waiting <- err
 	}()
 	before := g.Master()
-	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return m.Waiting() == lockmigrate.ModeTracking })
+	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return mode.Is() == lockmigrate.ModeTracking })
 	conn := before.Conn()
 	_, err = conn.Do("SET", "marker", 1)
 	require.NoError(t, err)

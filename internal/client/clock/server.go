@@ -31,6 +31,7 @@ type Server struct {
 	server   time.Time     // the server's time at base
 	bound    time.Duration // the measurement's greatest error
 	measured bool
+	stepped  bool // the server has told a time since that the measurement does not explain
 
 	measuring atomic.Bool
 }
@@ -64,11 +65,23 @@ func (c *Server) Offset() (ahead, bound time.Duration, ok bool) {
 	return c.server.Add(now.Sub(c.base)).Sub(now.Round(0)), c.bound, true
 }
 
+// drift is more than a quartz drifts within Refresh, and the rounding of a time in milliseconds.
+const drift = 10 * time.Millisecond
+
+// Heard takes a time that the server told after the local time sent. If the measurement says another one, the server's clock was
+// set, or another server has its place: the next Sync measures again, and fails where it cannot. It costs no command.
+func (c *Server) Heard(server, sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	early, late := c.server.Add(sent.Sub(c.base)-c.bound-drift), c.server.Add(time.Since(c.base)+c.bound+drift)
+	c.stepped = c.stepped || c.measured && (server.Before(early) || server.After(late))
+}
+
 // Sync measures again if the last measurement is older than Refresh. While the server does not answer,
 // a measurement is good until MaxAge. Until then one caller at a time measures for all.
 func (c *Server) Sync(ctx context.Context) error {
 	c.mu.Lock()
-	age, good := time.Since(c.base), c.measured && time.Since(c.base) < c.MaxAge
+	age, good := time.Since(c.base), c.measured && !c.stepped && time.Since(c.base) < c.MaxAge
 	c.mu.Unlock()
 	switch {
 	case !good:
@@ -106,7 +119,7 @@ func (c *Server) measure(ctx context.Context) error {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.base, c.server, c.bound, c.measured = base, server, best/2, true
+	c.base, c.server, c.bound, c.measured, c.stepped = base, server, best/2, true, false
 	return nil
 }
 

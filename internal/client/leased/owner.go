@@ -8,12 +8,25 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
+type ownerKey struct{}
+
+// WithOwner returns a context with an owner: modern.WithOwner has the promise.
+func WithOwner(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, ownerKey{}, id)
+}
+
+// ownerOf returns the owner of a context, empty for none.
+func ownerOf(ctx context.Context) string {
+	id, _ := ctx.Value(ownerKey{}).(string)
+	return id
+}
+
 type ownership struct{ key, owner string }
 
 // reenter takes another Lock of a hold that the context's owner has; nil where it has none.
 func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	owner, ok := lockmigrate.Owner(ctx)
-	if !ok {
+	owner := ownerOf(ctx)
+	if owner == "" {
 		return nil, nil
 	}
 	l.mu.Lock()
@@ -23,7 +36,7 @@ func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, err
 		return nil, nil
 	}
 	h.mu.Lock()
-	if h.count == 0 || h.Over() != nil {
+	if h.count == 0 || h.Over() != nil || l.Clock.Now() >= h.Lease.Until() { // a process that was stopped may come here before its watch
 		h.mu.Unlock()
 		return nil, nil
 	}
@@ -37,8 +50,8 @@ func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, err
 
 // own notes what the context's owner holds.
 func (l *Locker) own(ctx context.Context, h *Hold) {
-	owner, ok := lockmigrate.Owner(ctx)
-	if !ok {
+	owner := ownerOf(ctx)
+	if owner == "" {
 		return
 	}
 	l.mu.Lock()

@@ -101,14 +101,6 @@ func New(opts Options) *Hub {
 	return h
 }
 
-// Mode returns what wakes the waiters at present; of several servers that somebody waits on, the one that offers
-// least counts.
-func (h *Hub) Mode() Mode {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.mode
-}
-
 // Waiting returns how many goroutines of this process stand in the key's queue.
 func (h *Hub) Waiting(key string) int {
 	h.mu.Lock()

@@ -20,6 +20,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
+// modeOf returns what wakes the waiters at present.
+func modeOf(h *Hub) Mode {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mode
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func now() protocol.Instant { return protocol.InstantOf(time.Now()) }
@@ -130,19 +137,19 @@ func TestCancelledWaiterLeavesAtOnceAndWakesNobody(t *testing.T) {
 func TestModes(t *testing.T) {
 	s := redistest.Mini(t)
 	h := newHub(t, s, nil)
-	assert.Equal(t, Idle, h.Mode())
+	assert.Equal(t, Idle, modeOf(h))
 	turn := enter(t, h, "k")
-	assert.Equal(t, Messages, h.Mode(), "the embedded server has no tracking")
+	assert.Equal(t, Messages, modeOf(h), "the embedded server has no tracking")
 	turn.Leave()
 
 	h = newHub(t, s, func(o *Options) { o.Dial = nil; o.Poll = time.Millisecond })
 	turn = enter(t, h, "k")
-	assert.Equal(t, Polling, h.Mode())
+	assert.Equal(t, Polling, modeOf(h))
 	assert.Equal(t, Timer, wait(t, turn).Kind)
 
 	h = newHub(t, redistest.Real(t), nil)
 	enter(t, h, "k")
-	assert.Equal(t, Tracking, h.Mode())
+	assert.Equal(t, Tracking, modeOf(h))
 }
 
 func TestGrantComesOverTheChannel(t *testing.T) {
@@ -205,7 +212,7 @@ func TestBrokenConnectionsAreReplaced(t *testing.T) {
 		s.Do("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 		for wait(t, turn).Kind != Reset { // told that it broke; a change from the turn before may be told late
 		}
-		require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return modeOf(h) == Tracking }, 10*time.Second, time.Millisecond)
 		for read(t, h, "k"); ; read(t, h, "k") {
 			s.Do("SET", "k", "v")
 			if e := wait(t, turn); e.Kind == Changed {
@@ -229,7 +236,7 @@ func TestSilentListenerIsGivenUp(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	s.Do("CLIENT", "PAUSE", 400)
 	assert.Equal(t, Reset, wait(t, turn).Kind)
-	require.Eventually(t, func() bool { return h.Mode() == Tracking }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return modeOf(h) == Tracking }, 10*time.Second, time.Millisecond)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	assert.NotSame(t, first, h.places[""].listener)
@@ -240,9 +247,9 @@ func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
 	h := newHub(t, s, func(o *Options) { o.Linger = 10 * time.Millisecond })
 	before := s.Mini.CurrentConnectionCount()
 	enter(t, h, "k").Leave()
-	require.Eventually(t, func() bool { return h.Mode() == Idle && s.Mini.CurrentConnectionCount() == before }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return modeOf(h) == Idle && s.Mini.CurrentConnectionCount() == before }, 10*time.Second, time.Millisecond)
 	enter(t, h, "k")
-	assert.Equal(t, Messages, h.Mode())
+	assert.Equal(t, Messages, modeOf(h))
 }
 
 // FuzzParseGrant: whatever is published on our channel, nothing but a well-formed grant is one.
@@ -304,7 +311,7 @@ func TestAFailureWhileNobodyWaitsIsNotTheLastAttempt(t *testing.T) {
 	<-failed
 	require.Eventually(t, func() bool {
 		enter(t, h, "k").Leave()
-		return h.Mode() == Messages
+		return modeOf(h) == Messages
 	}, 10*time.Second, time.Millisecond)
 }
 

@@ -3,6 +3,7 @@ package redistest
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lockmigrate/lockmigrate"
 )
@@ -37,3 +38,16 @@ func (r *Told) Observe(e lockmigrate.Event) {
 		r.Note(e.Key)
 	}
 }
+
+// Mode is what an observer was last told to wake the waiters of its Locker. The zero value is idle; it is safe for concurrent use.
+type Mode struct{ last atomic.Uint32 }
+
+// Observe implements lockmigrate.Observer.
+func (m *Mode) Observe(e lockmigrate.Event) {
+	if e.Kind == lockmigrate.EventMode {
+		m.last.Store(uint32(e.Mode))
+	}
+}
+
+// Is returns the mode.
+func (m *Mode) Is() lockmigrate.Mode { return lockmigrate.Mode(m.last.Load()) }

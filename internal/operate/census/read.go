@@ -73,7 +73,7 @@ func (s *scanner) readSize(l *look) error {
 		if err != nil {
 			s.lacks("TYPE", err)
 		}
-		l.kind = typeName(kind)
+		l.kind = string(kind)
 	}
 	fields, err := s.reply.integer()
 	switch {
@@ -165,16 +165,6 @@ func (s *scanner) report(k *Look) error {
 	err := s.census.record(&s.row)
 	s.emitted += time.Since(began)
 	return err
-}
-
-// typeName avoids an allocation for the types that Redis has by itself.
-func typeName(kind []byte) string {
-	for _, name := range [...]string{"hash", "list", "set", "zset", "stream", "string", "none"} {
-		if string(kind) == name {
-			return name
-		}
-	}
-	return string(kind)
 }
 
 func isWrongType(err error) bool {

@@ -38,35 +38,26 @@ func (p *replyReader) header() (kind byte, line []byte, err error) {
 	return line[0], line[1 : len(line)-2], nil
 }
 
-// integer reads an integer reply; an error reply comes back as a redis.Error.
-func (p *replyReader) integer() (int64, error) {
+// number reads a reply of one number, of a kind; an error reply comes back as a redis.Error.
+func (p *replyReader) number(want byte) (int64, error) {
 	kind, line, err := p.header()
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	switch kind {
-	case ':':
+	case kind == want:
 		return parseInt(line)
-	case '-':
+	case kind == '-':
 		return 0, redis.Error(line)
 	}
 	return 0, unexpected(kind, line)
 }
 
+func (p *replyReader) integer() (int64, error) { return p.number(':') }
+
 // array reads the head of an array: how many replies follow.
 func (p *replyReader) array() (int, error) {
-	kind, line, err := p.header()
-	if err != nil {
-		return 0, err
-	}
-	switch kind {
-	case '*':
-		n, err := parseInt(line)
-		return int(max(n, 0)), err
-	case '-':
-		return 0, redis.Error(line)
-	}
-	return 0, unexpected(kind, line)
+	n, err := p.number('*')
+	return int(max(n, 0)), err
 }
 
 // bulk reads a bulk or status reply and appends at most keep bytes of it to buf; the rest is skipped.
@@ -102,28 +93,6 @@ func (p *replyReader) bulk(buf []byte, keep int) (_ []byte, length int, err erro
 		return buf, 0, truncated(err)
 	}
 	return buf, int(size), nil
-}
-
-// skip reads any one reply and forgets it. An error reply is returned as a redis.Error.
-func (p *replyReader) skip() error {
-	kind, line, err := p.header()
-	if err != nil {
-		return err
-	}
-	switch kind {
-	case '+', ':':
-		return nil
-	case '-':
-		return redis.Error(line)
-	case '$':
-		if n, err := parseInt(line); err != nil || n < 0 {
-			return err
-		} else if _, err := p.r.Discard(int(n) + 2); err != nil {
-			return truncated(err)
-		}
-		return nil
-	}
-	return unexpected(kind, line)
 }
 
 func parseInt(line []byte) (int64, error) {

@@ -28,7 +28,7 @@ func FuzzReplies(f *testing.F) {
 				}
 				return err
 			},
-			func(p *replyReader) error { return p.skip() },
+			func(p *replyReader) error { _, _, err := p.bulk(nil, 0); return err },
 		} {
 			p := newReplyReader(io.LimitReader(bytes.NewReader(data), 1<<20))
 			for range len(data) + 1 {

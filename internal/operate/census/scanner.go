@@ -158,7 +158,7 @@ func (s *scanner) begin(ctx context.Context) error {
 		// Reading a key counts as using it, and would upset the order of eviction; servers from 7.2 can do without.
 		return appendCommand(appendCommand(buf, "CLIENT", "NO-TOUCH", "ON"), "INFO", "cluster")
 	})
-	if err := s.reply.skip(); fatal(err) {
+	if _, _, err := s.reply.bulk(nil, 0); fatal(err) {
 		return err
 	}
 	info, _, err := s.reply.bulk(nil, 1024)

@@ -25,7 +25,8 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	defer pool.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	m, err := modern.New(pool, modern.Options{FenceTTL: time.Minute})
+	var mode redistest.Mode
+	m, err := modern.New(pool, modern.Options{FenceTTL: time.Minute, Observer: mode.Observe})
 	require.NoError(t, err)
 	defer m.Close()
 	l, err := legacy.New(pool, legacy.Options{})
@@ -40,7 +41,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	require.NoError(t, err)
 	waiting := make(chan error, 1)
 	go func() { waiting <- m.Do(ctx, "modern:a", func(context.Context) error { return nil }) }()
-	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return m.Waiting() == lockmigrate.ModeTracking })
+	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return mode.Is() == lockmigrate.ModeTracking })
 	require.NoError(t, k.Release(ctx))
 	require.NoError(t, <-waiting)
 }

@@ -24,8 +24,8 @@ func (o *Observer) blind(c *client, l *Line, e Effect) bool {
 func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
-	o.legacySets++
-	c.sends(l.Words[0])
+	o.counts.LegacySets++
+	increment(&c.sent, l.Words[0])
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)
 	c.pause.add(l.At.Sub(c.got.at))
@@ -43,7 +43,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 		how = "takeover"
 		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
 			how = blindSet
-			o.hazard(Event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
 		}
 	}
 	a.failed = false

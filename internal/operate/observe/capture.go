@@ -121,14 +121,15 @@ func packets(in io.Reader) (gopacket.ZeroCopyPacketDataSource, layers.LinkType, 
 	if err != nil {
 		return nil, 0, errors.New("it is no capture: shorter than four bytes")
 	}
-	if binary.LittleEndian.Uint32(magic) == 0x0a0d0d0a {
-		r, err := pcapgo.NewNgReader(buffered, pcapgo.DefaultNgReaderOptions)
-		if err != nil {
-			return nil, 0, fmt.Errorf("it is no capture that can be read: %w", err)
-		}
-		return r, r.LinkType(), nil
+	var r interface {
+		gopacket.ZeroCopyPacketDataSource
+		LinkType() layers.LinkType
 	}
-	r, err := pcapgo.NewReader(buffered)
+	if binary.LittleEndian.Uint32(magic) == 0x0a0d0d0a {
+		r, err = pcapgo.NewNgReader(buffered, pcapgo.DefaultNgReaderOptions)
+	} else {
+		r, err = pcapgo.NewReader(buffered)
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("it is no capture that can be read: %w", err)
 	}

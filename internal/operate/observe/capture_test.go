@@ -210,9 +210,7 @@ func pcap(t testing.TB, r *rand.Rand, ng bool, all ...conversation) []byte {
 
 // events returns what an observer makes of a capture.
 func events(t *testing.T, data []byte) (all []string, report observe.Report, seen *observe.Captured) {
-	var o *observe.Observer
-	o = observe.New(observe.Options{Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }, Lease: 30 * time.Second, Emit: func(e observe.Event) {
-		row := o.Show(e)
+	o := observe.New(observe.Options{Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }, Lease: 30 * time.Second, Emit: func(row observe.EventRow) {
 		all = append(all, strings.TrimSpace(row.What+row.Hazard+" "+row.Key+" "+row.By.Addr))
 	}})
 	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})

@@ -66,14 +66,12 @@ func (s *sums) join(other *sums) {
 		s.trip = other.trip
 	}
 	n := s.n + other.n
+	samples := other.top[:min(other.n, topSums)]
 	if len(other.seen) > 0 {
-		for _, x := range other.seen {
-			s.add(x, other.quantum)
-		}
-	} else {
-		for _, x := range other.top[:min(other.n, topSums)] {
-			s.add(x, other.quantum)
-		}
+		samples = other.seen
+	}
+	for _, x := range samples {
+		s.add(x, other.quantum)
 	}
 	s.n = n
 }
@@ -230,51 +228,50 @@ func solve(all map[pair]*sums, families map[string]*family, given time.Duration)
 		byFamily[p.family] = append(byFamily[p.family], p)
 	}
 	for name, fleet := range byFamily {
-		var indirect []*party
+		var direct, indirect []*party
 		for _, p := range fleet {
-			if !p.direct {
+			if p.direct {
+				direct = append(direct, p)
+			} else {
 				indirect = append(indirect, p)
 			}
 		}
-		var lease time.Duration
+		c.offsets(direct, 0)
 		if len(indirect) > 0 {
+			var lease time.Duration
 			switch ttl, ok := families[name].ttl(); {
 			case given > 0:
 				lease, c.source[name] = given, "given"
 			case ok && explains(indirect, ttl):
 				lease, c.source[name] = ttl, "expire"
 			default:
-				lease, _ = roundLease(indirect)
+				lease = roundLease(indirect)
 				c.source[name] = "fleet"
 				if len(indirect) == 1 || agreesOnOther(indirect, lease) {
 					c.source[name] = "round"
 				}
 			}
 			c.lease[name] = lease
-		}
-		for _, direct := range []bool{false, true} {
-			c.offsets(fleet, direct, lease)
+			c.offsets(indirect, lease)
 		}
 	}
 	return c
 }
 
+// offset is what a lease leaves of the sum. Shift is what clients that count in coarse steps round up by.
+func (p *party) offset(lease, shift time.Duration) time.Duration {
+	if p.sums.quantum < coarse {
+		shift = 0
+	}
+	return p.sum - lease - shift
+}
+
 // offsets takes the lease off the sums of a family.
-func (c *Clocks) offsets(fleet []*party, direct bool, lease time.Duration) {
-	var some []*party
+func (c *Clocks) offsets(fleet []*party, lease time.Duration) {
+	shift := rounded(fleet, lease)
 	for _, p := range fleet {
-		if p.direct == direct {
-			some = append(some, p)
-		}
-	}
-	if direct {
-		lease = 0
-	}
-	shift := rounded(some, lease)
-	for _, p := range some {
-		offset, off := p.sum-lease, p.off
+		offset, off := p.offset(lease, shift), p.off
 		if p.sums.quantum >= coarse {
-			offset -= shift
 			off += p.sums.quantum / 2
 		}
 		for _, m := range p.members {
@@ -321,11 +318,7 @@ func explains(fleet []*party, lease time.Duration) bool { return 2*right(fleet, 
 func right(fleet []*party, lease time.Duration) (right int) {
 	shift := rounded(fleet, lease)
 	for _, p := range fleet {
-		off := p.sum - lease
-		if p.sums.quantum >= coarse {
-			off -= shift
-		}
-		if off.Abs() <= p.off+50*time.Millisecond {
+		if p.offset(lease, shift).Abs() <= p.off+50*time.Millisecond {
 			right++
 		}
 	}
@@ -343,11 +336,7 @@ func agreesOnOther(fleet []*party, lease time.Duration) bool {
 func cost(fleet []*party, lease, shift time.Duration) float64 {
 	total := 0.0
 	for _, p := range fleet {
-		off := p.sum - lease
-		if p.sums.quantum >= coarse {
-			off -= shift
-		}
-		total += math.Log1p(math.Abs(float64(off)) / float64(20*time.Millisecond+p.off))
+		total += math.Log1p(float64(p.offset(lease, shift).Abs()) / float64(20*time.Millisecond+p.off))
 	}
 	return total
 }
@@ -371,10 +360,7 @@ var written = func() []time.Duration {
 
 // roundLease finds the lease that explains the sums best. Among equals the lease in the middle of the sums
 // wins, then the shorter. Clients that write whole seconds take leases of whole seconds.
-func roundLease(fleet []*party) (time.Duration, bool) {
-	if len(fleet) == 0 {
-		return 0, false
-	}
+func roundLease(fleet []*party) time.Duration {
 	middle := fleet[len(fleet)/2] // they are in order
 	best, bestCost := time.Duration(0), math.Inf(1)
 	for _, lease := range written {
@@ -391,7 +377,7 @@ func roundLease(fleet []*party) (time.Duration, bool) {
 			}
 		}
 	}
-	return best, true
+	return best
 }
 
 // samples keeps a bounded, evenly thinned choice of durations.
@@ -406,9 +392,7 @@ type samples struct {
 const maxSamples = 256
 
 func (s *samples) add(d time.Duration) {
-	if s.stride == 0 {
-		s.stride = 1
-	}
+	s.stride = max(s.stride, 1)
 	s.most = max(s.most, d)
 	s.sum += d
 	if s.n%s.stride == 0 {
@@ -429,6 +413,6 @@ func (s *samples) at(share float64) time.Duration {
 	if len(s.kept) == 0 {
 		return 0
 	}
-	sorted := slices.SortedFunc(slices.Values(s.kept), cmp.Compare[time.Duration])
+	sorted := slices.Sorted(slices.Values(s.kept))
 	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
 }

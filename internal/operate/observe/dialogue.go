@@ -137,11 +137,8 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		words = words[:1]
 	}
 	switch word := words[0]; {
-	case word == "MONITOR" || word == "PSYNC" || word == "SYNC":
+	case word == "MONITOR" || word == "PSYNC" || word == "SYNC" || strings.HasSuffix(word, "SUBSCRIBE"):
 		c.stop(d, "") // what follows are no replies, and no lock's
-		return
-	case strings.HasSuffix(word, "SUBSCRIBE"):
-		c.stop(d, "")
 		return
 	case word == "CLIENT" && len(words) > 2 && strings.EqualFold(words[1], "REPLY"):
 		c.stop(d, "they switch replies off")

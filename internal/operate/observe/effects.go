@@ -40,7 +40,7 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 		o.family(Family(id.name)).beyond++
 		return
 	}
-	o.lockOps++
+	o.counts.LockCommands++
 	o.vanished(lk, e, l.At)
 	if e.Done == Unsettled && (e.Op == OpSetNX || e.Op == OpTake || e.Op == OpGetSet) && o.opts.Wonder != nil {
 		o.opts.Wonder(e.DB, e.Key)
@@ -98,7 +98,7 @@ func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
 		h.c.expired++
 		f.expired++
 		if h.shape.timed() && len(f.ttls) < 64 {
-			f.ttls[e.TTL]++
+			increment(&f.ttls, e.TTL)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 			lk.odd = map[string]bool{}
 		}
 		lk.odd[s.dialect] = true
-		o.hazard(Event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
+		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
 	}
 	if lk.unit == "" {
 		lk.unit = s.dialect
@@ -267,17 +267,14 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 	if a.pending && !o.settle(c, lk, a, e) {
 		return
 	}
-	if a.failed && !a.looked {
-		o.trip(c, lk, at.Sub(a.last))
+	if a.failed {
+		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
+		if !a.looked { // the first GET of an attempt
+			o.trip(c, lk, at.Sub(a.last))
+			c.readAfter++
+			o.misread(c, lk, at, e)
+		}
 		a.looked, a.lookedAt = true, at
-		c.readAfter++
-		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
-		o.misread(c, lk, at, e)
-		return
-	}
-	if a.failed { // a second GET of one attempt
-		a.lookedAt = at
-		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {
@@ -329,7 +326,7 @@ func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e Effect) {
 	}
 	if len(lk.odd) < 64 {
 		lk.odd[strings.Clone(e.Old)] = true
-		o.hazard(Event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
 	}
 }
 
@@ -420,7 +417,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	case h == nil:
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
-		o.hazard(Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
+		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
 	}
 }
 

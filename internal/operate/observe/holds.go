@@ -47,19 +47,18 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	}
 	switch o.wins(at, lk, s, e) {
 	case Yes:
-		how := "takeover"
 		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
-			o.hazard(Event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
+			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
-		o.acquire(c, lk, s, e.Value, l.At, how)
+		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case No:
 		at.failed = true
-		event := Event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
+		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
 		if old := shapeOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
-			event.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
+			clobber.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
 		}
-		o.hazard(event)
+		o.hazard(clobber)
 	default:
 		at.failed = true
 	}
@@ -68,39 +67,27 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 // wins says whether a GETSET wins, by the rule of its dialect.
 func (o *Observer) wins(at *attempt, lk *lock, s shape, e Effect) Answer {
 	rule := protocol.OldIsRead
-	missing := No
 	if s.of != nil {
 		rule = s.of.Win
-		if s.of.Win == protocol.OldIsExpired {
-			missing = Yes
-		}
 	}
 	switch {
 	case !e.OldKnown:
 		return Unsettled
+	case !e.There && (rule == protocol.OldIsExpired || rule == protocol.OldIsRead && at.readKnown && !at.readThere):
+		return Yes // an absent value is over, and equals one that was absent
 	case !e.There:
-		if rule == protocol.OldIsReadText {
-			return No
-		}
-		if rule == protocol.OldIsRead && at.readKnown && !at.readThere {
-			return Yes // nothing equals nothing
-		}
-		return missing
+		return No
 	case at.readKnown && at.readThere && e.Old == at.read:
 		return Yes
+	case rule != protocol.OldIsExpired && !at.readKnown && !at.looked:
+		return Unsettled // its GET was not seen: another connection, or before the window
 	case rule != protocol.OldIsExpired:
-		if !at.readKnown && !at.looked {
-			return Unsettled // its GET was not seen: another connection, or before the window
-		}
 		return No
 	}
 	// The old value is expired by the writer's own clock, which reads its own expiry less the lease.
 	old := shapeOf(e.Old, s.expires)
 	lease, ok := o.lease(lk.family)
-	if old.of == nil || old.expires == 0 || !ok {
-		return Unsettled
-	}
-	if s.of == nil || s.expires == 0 {
+	if !old.timed() || !s.timed() || !ok {
 		return Unsettled
 	}
 	if old.expires < s.expires.Add(-extraOf(s.of)-lease) {
@@ -142,7 +129,7 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 	}
 	lk.holder = h
 	o.keeps(lk, h, o.ran(try, at))
-	o.emit(Event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
+	o.emit(event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
 }
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
@@ -164,10 +151,10 @@ func (o *Observer) superseded(lk *lock, before, after *hold) {
 		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
 		switch {
 		case over < -slack:
-			o.hazard(Event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v before the lease was over", (-over).Round(time.Millisecond))})
 		case over > 2*poll+500*time.Millisecond+slack && first != 0 && first < before.at.Add(lease):
-			o.hazard(Event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
 		}
 	}
@@ -193,11 +180,11 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 			o.settled(c, lk, at)
 		}
 	}
-	h := lk.holder
 	if l.Lua() {
 		o.scriptDelete(c, lk, l, e)
 		return
 	}
+	h := lk.holder
 	var mine []*hold
 	if at := c.attempts[lk.id]; at == nil || !at.left { // else it is the end of a hold that its GET has ended
 		mine = o.holdsOf(lk, c)
@@ -238,7 +225,7 @@ func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold,
 	if hostOf(c.addr) == hostOf(victim.c.addr) {
 		note += "; " + OnePool
 	}
-	o.hazard(Event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
+	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
 	o.loses(lk, victim, "stale-delete", at)
 }
 
@@ -261,12 +248,12 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.actsAs(lk, h, at)
 	o.finished(lk, h, at)
 	o.ended(lk, h, at)
-	o.emit(Event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	o.emit(event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
 	if h.shape.kind == Legacy && !h.shape.forever {
 		since := h.at
 		o.later(func() {
 			if lease, ok := o.lease(lk.family); ok && at.Sub(since) > lease+h.shape.quantum {
-				o.hazard(Event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
 			}
 		})
 	}
@@ -307,26 +294,23 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			to = s.ended
 		}
 		o.overlapN++
-		ov := Overlap{Key: lk.id.name, DB: lk.id.db, First: h.c, Second: s.c, FirstAt: h.began, SecondAt: s.began, From: s.began, To: to, Cause: causeOf(h, s)}
+		ov := overlap{lk, h, s, to, causeOf(h, s)}
 		if len(o.overlaps) < o.opts.MaxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
-		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
-		o.emit(Event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.Cause)})
+		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
+		o.emit(event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }
 
 // causeOf names why two held at once.
 func causeOf(first, second *hold) string {
-	switch {
-	case first.lost == "stale-delete", first.lost == "lost-update":
+	switch first.lost {
+	case "stale-delete", "lost-update":
 		return first.lost
-	case first.lost == "expired":
+	case "expired":
 		return "overrun"
-	case second.how == "takeover":
-		return "takeover"
-	default:
-		return second.how
 	}
+	return second.how
 }

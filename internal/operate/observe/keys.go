@@ -104,14 +104,14 @@ func (k *Keys) whole(id keyID) bool { return k.complete && id.db == k.db }
 
 // Learn takes in a string that a read of ours found at this point of the stream. Its TTL follows by LearnTTL.
 func (k *Keys) Learn(db int, name, value string) {
-	old := k.m[keyID{db, name}]
-	k.put(keyID{db, name}, entry{kind: text, value: value, expires: old.expires}, true)
+	id := keyID{db, name}
+	k.put(id, entry{kind: text, value: value, expires: k.m[id].expires}, true)
 }
 
 // LearnHash takes in a hash.
 func (k *Keys) LearnHash(db int, name string, fields map[string]string) {
-	old := k.m[keyID{db, name}]
-	k.put(keyID{db, name}, entry{kind: hash, fields: fields, expires: old.expires}, true)
+	id := keyID{db, name}
+	k.put(id, entry{kind: hash, fields: fields, expires: k.m[id].expires}, true)
 }
 
 // LearnAbsent takes in that there is no such key.

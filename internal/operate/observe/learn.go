@@ -13,8 +13,8 @@ func (c *dialogues) learn(l *Line, v respValue) {
 	switch l.Words[0] {
 	case "GET", "GETSET", "GETDEL", "GETEX":
 		value()
-	case "SETNX", "HSETNX":
-		if number && l.Words[0] == "SETNX" {
+	case "SETNX":
+		if number {
 			there(n == 0)
 		}
 	case "SET":
@@ -30,8 +30,8 @@ func (c *dialogues) learn(l *Line, v respValue) {
 		if number && len(l.Words) == 2 {
 			there(n == 1)
 		}
-	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PERSIST":
-		if number && len(l.Words) == 3 && l.Words[0] != "PERSIST" {
+	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT":
+		if number && len(l.Words) == 3 {
 			there(n == 1)
 		}
 	}
@@ -68,7 +68,11 @@ func (c *dialogues) script(l *Line, v respValue) {
 	as := func(words ...string) {
 		c.o.Take(&Line{At: l.At, Asked: l.Asked, DB: l.DB, Addr: "lua", Words: words})
 	}
-	found := func(yes bool) { c.learnThere(l, key, yes) }
+	sets := func(value string) { as("SET", key, value, "PX", named["ttl"]) }
+	takes := func(value string) {
+		c.o.Keys.LearnAbsent(l.DB, key)
+		sets(value)
+	}
 	stands := func() { // the fourth element is what stands on the key
 		if len(v.elems) > 3 && v.elems[3].kind == '$' {
 			c.o.Keys.Learn(l.DB, key, v.elems[3].text)
@@ -77,28 +81,25 @@ func (c *dialogues) script(l *Line, v respValue) {
 	switch s {
 	case scripts.BridgeAcquire, scripts.ModernTake, scripts.ModernQueue:
 		if code >= 1 {
-			c.o.Keys.LearnAbsent(l.DB, key)
-			as("SET", key, value, "PX", named["ttl"])
+			takes(value)
 		}
 	case scripts.BridgeSettle:
-		switch {
-		case code > 1:
-			as("SET", key, value, "PX", named["ttl"])
-		case code < 0:
+		if code > 1 {
+			sets(value)
+		} else if code < 0 {
 			stands()
 		}
 	case scripts.BridgeRelease, scripts.ModernRelease, scripts.CompareDel:
-		switch {
-		case code >= 1:
+		if code >= 1 {
 			c.o.Keys.Learn(l.DB, key, value)
 			as("DEL", key)
-		case code < 0:
+		} else if code < 0 {
 			stands()
 		}
 	case scripts.GatedWrite: // the command itself
 		switch named["command"] {
 		case "SETNX":
-			found(code == 0)
+			c.learnThere(l, key, code == 0)
 			as("SETNX", key, value)
 		case "GETSET":
 			c.learnValue(l, key, v)
@@ -118,32 +119,25 @@ func (c *dialogues) script(l *Line, v respValue) {
 			}
 			as("HINCRBY", key, named["holder"], "1")
 		}
-	case scripts.RedissonRelease:
+	case scripts.RedissonRelease, scripts.SidecarDel:
 		if code == 1 {
-			found(true)
+			c.learnThere(l, key, true)
 			as("DEL", key)
 		}
 	case scripts.SidecarTake:
 		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || shape == "getset" && v.null {
-			c.o.Keys.LearnAbsent(l.DB, key)
-			as("SET", key, heldBy(named), "PX", named["ttl"])
-		}
-	case scripts.SidecarDel:
-		if code == 1 {
-			found(true)
-			as("DEL", key)
+			takes(heldBy(named))
 		}
 	case scripts.SidecarOld: // at stage legacy: the command itself
 		switch shape := named["shape"]; {
 		case shape == "nx" && code == 1 || shape == "setnx" && !v.null:
 			c.o.Keys.LearnAbsent(l.DB, key)
-			as("SET", key, named["written"])
 		case shape == "getset" && (v.null || v.text != named["far"]):
 			c.learnValue(l, key, v)
-			as("SET", key, named["written"])
-		case shape == "set" && v.text == "OK":
-			as("SET", key, named["written"])
+		case shape != "set" || v.text != "OK":
+			return
 		}
+		as("SET", key, named["written"])
 	}
 }
 

@@ -52,85 +52,36 @@ func (l *Line) Parse(text string) error {
 	return l.words(rest[end+2:])
 }
 
-// words reads quoted strings, each as the server's sdscatrepr writes it.
+// words reads quoted strings. The server writes them by sdscatrepr: as Go does, with \x for each byte that is no ASCII. A word without an
+// escape shares the line's memory.
 func (l *Line) words(text string) error {
 	l.Words = l.Words[:0]
 	for text != "" {
-		if text[0] != '"' {
+		word, rest, ok := strings.Cut(text[1:], `"`)
+		if text[0] != '"' || !ok {
 			return errLine
 		}
-		word, rest, ok := unquote(text[1:])
-		if !ok {
-			return errLine
+		if strings.Contains(word, `\`) {
+			quoted, err1 := strconv.QuotedPrefix(text)
+			unquoted, err2 := strconv.Unquote(quoted)
+			if err1 != nil || err2 != nil {
+				return errLine
+			}
+			word, rest = unquoted, text[len(quoted):]
 		}
 		if len(l.Words) < MaxWords {
 			l.Words = append(l.Words, word)
 		}
-		if rest == "" {
-			break
-		}
-		if rest[0] != ' ' || len(rest) < 2 {
+		if rest != "" && (rest[0] != ' ' || len(rest) < 2) {
 			return errLine
 		}
-		text = rest[1:]
+		text = strings.TrimPrefix(rest, " ")
 	}
 	if len(l.Words) == 0 || l.Words[0] == "" {
 		return errLine
 	}
 	l.Words[0] = strings.ToUpper(l.Words[0])
 	return nil
-}
-
-// unquote reads up to the closing quote and returns what follows it.
-func unquote(text string) (word, rest string, ok bool) {
-	end := strings.IndexAny(text, `"\`)
-	if end < 0 {
-		return "", "", false
-	}
-	if text[end] == '"' { // nothing escaped: share the line's memory
-		return text[:end], text[end+1:], true
-	}
-	out := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c == '"' {
-			return string(out), text[i+1:], true
-		}
-		if c != '\\' {
-			out = append(out, c)
-			continue
-		}
-		i++
-		if i >= len(text) {
-			return "", "", false
-		}
-		switch text[i] {
-		case 'n':
-			c = '\n'
-		case 'r':
-			c = '\r'
-		case 't':
-			c = '\t'
-		case 'a':
-			c = '\a'
-		case 'b':
-			c = '\b'
-		case 'x':
-			if i+2 >= len(text) {
-				return "", "", false
-			}
-			b, err := strconv.ParseUint(text[i+1:i+3], 16, 8)
-			if err != nil {
-				return "", "", false
-			}
-			c = byte(b)
-			i += 2
-		default:
-			c = text[i]
-		}
-		out = append(out, c)
-	}
-	return "", "", false
 }
 
 // hostOf returns the host of an address: what is the same for all connections of one machine.

@@ -166,6 +166,3 @@ func (l *Listening) Seen() (commands int64, missing []string) {
 	defer l.mu.Unlock()
 	return l.talk.out.Commands, l.talk.out.NotSeen()
 }
-
-// Show makes an event a row; it is for Options.Emit, which runs while the Listening is locked.
-func (l *Listening) Show(e Event) EventRow { return l.talk.o.Show(e) }

@@ -22,7 +22,6 @@ type Masters struct {
 	end    *endpoint.Endpoint
 	opts   Options
 	limits Limits
-	follow func(EventRow)
 
 	ctx    context.Context // of the window
 	cancel context.CancelFunc
@@ -32,17 +31,11 @@ type Masters struct {
 	peers atomic.Pointer[map[string]bool]
 
 	mu      sync.Mutex
-	watches []*watched // in the order in which they began
+	watches []*Watch // in the order in which they began
 	holes   []string
 	window  window
 
 	restarts int // of goAlong alone
-}
-
-// watched is the watch of one server.
-type watched struct {
-	*Watch
-	left bool // it is no master any more; of goAlong alone
 }
 
 // Hole says that something that was to be seen was not.
@@ -57,14 +50,12 @@ const (
 )
 
 // StartMasters watches every master until a limit is reached or ctx ends; limits are for each of them.
-// Follow, unless it is nil, is told of every event as it happens; calls for different servers are
-// concurrent.
-func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, limits Limits, follow func(EventRow)) (*Masters, error) {
+func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, limits Limits) (*Masters, error) {
 	nodes, err := end.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := &Masters{end: end, opts: opts, limits: limits, follow: follow}
+	m := &Masters{end: end, opts: opts, limits: limits}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
@@ -115,19 +106,11 @@ func (m *Masters) know(nodes []endpoint.Node) {
 }
 
 // start begins to watch one master.
-func (m *Masters) start(addr string, limits Limits) (w *Watch, err error) {
+func (m *Masters) start(addr string, limits Limits) (*Watch, error) {
 	opts := m.opts
 	if m.several() {
 		opts.Ignore = func(client string) bool { return (*m.peers.Load())[client] }
 	}
-	ready := make(chan struct{})
-	if m.follow != nil {
-		opts.Emit = func(e Event) {
-			<-ready
-			m.follow(w.Show(e))
-		}
-	}
-	defer close(ready)
 	return Start(m.ctx, m.end, addr, opts, limits)
 }
 
@@ -172,10 +155,10 @@ func (m *Masters) limited() bool {
 }
 
 // latest returns the last watch of each server.
-func (m *Masters) latest() map[string]*watched {
+func (m *Masters) latest() map[string]*Watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[string]*watched{}
+	all := map[string]*Watch{}
 	for _, w := range m.watches {
 		all[w.Addr] = w
 	}
@@ -213,7 +196,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 func (m *Masters) add(w *Watch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watches = append(m.watches, &watched{Watch: w})
+	m.watches = append(m.watches, w)
 }
 
 // hole notes what is missing.
@@ -225,7 +208,7 @@ func (m *Masters) hole(format string, args ...any) {
 	}
 }
 
-func (m *Masters) all() []*watched {
+func (m *Masters) all() []*Watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.watches)
@@ -266,29 +249,38 @@ func (m *Masters) several() bool {
 	return m.end.Kind == endpoint.Cluster || m.end.Kind == endpoint.Sentinel
 }
 
-// Report says what is known so far, of all servers.
-func (m *Masters) Report() Report {
-	var all []Report
+// observed calls use with the observers of all watches, while none of them takes anything in.
+func (m *Masters) observed(use func(observers)) {
+	var all observers
 	for _, w := range m.all() {
-		all = append(all, w.Report())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		all = append(all, w.obs)
 	}
-	r := Merge(m.opts.Group, all)
-	if len(all) > 1 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		r.WindowSeconds = m.window.seconds()
+	use(all)
+}
+
+// Report says what is known so far, of all servers.
+func (m *Masters) Report() (r Report) {
+	m.observed(func(all observers) { r = all.report() })
+	for _, w := range m.all() {
+		for _, why := range w.probe.refusals() {
+			if !slices.Contains(r.Refused, why) {
+				r.Refused = append(r.Refused, why)
+			}
+		}
 	}
-	return r
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.window.of(r)
 }
 
 // Profile writes down the fleet of all servers as it was measured so far.
-func (m *Masters) Profile() profile.Profile {
-	var all []profile.Profile
-	watches := m.all()
-	for _, w := range watches {
-		all = append(all, w.profile(len(watches) > 1))
-	}
-	return profile.Beside(all...)
+func (m *Masters) Profile() (p profile.Profile) {
+	m.observed(func(all observers) { p = all.profile() })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.window.profiled(p)
 }
 
 // Cost says what the watches did cost so far; loads are those of the busiest server.

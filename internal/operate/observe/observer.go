@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +26,8 @@ type Options struct {
 	Group Group
 	Lease time.Duration // of every legacy client, where it is known; 0: found out
 	Match func(key string) bool
-	// Emit, if set, is told of every event as it happens.
-	Emit func(Event)
+	// Emit, if set, is told of every event as it happens. It holds up the observation. Calls for different servers are concurrent.
+	Emit func(EventRow)
 	// Ignore are addresses of our own.
 	Ignore func(addr string) bool
 	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
@@ -37,17 +38,8 @@ type Options struct {
 }
 
 func (o *Options) defaults() {
-	if o.Group == "" {
-		o.Group = ByAddr
-	}
-	for _, d := range []struct {
-		field *int
-		value int
-	}{{&o.MaxKeys, 200_000}, {&o.MaxClients, 20_000}, {&o.MaxEvents, 500}} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	o.Group = cmp.Or(o.Group, ByAddr)
+	o.MaxKeys, o.MaxClients, o.MaxEvents = cmp.Or(o.MaxKeys, 200_000), cmp.Or(o.MaxClients, 20_000), cmp.Or(o.MaxEvents, 500)
 }
 
 // Observer makes a report of a stream of commands of one server. It is not safe for concurrent use.
@@ -55,6 +47,7 @@ type Observer struct {
 	Keys *Keys
 
 	opts     Options
+	server   string // that is watched, empty for a file
 	clients  map[string]*client
 	locks    map[keyID]*lock
 	sums     map[pair]*sums
@@ -69,17 +62,10 @@ type Observer struct {
 	line        bounds // of the command at hand
 	kept        []keptHold
 	keptUntil   protocol.Instant // of the first hold beyond the most that are kept; 0: all are
-	commands    int64
-	lockOps     int64
-	legacyOps   int64 // SETNX and GETSET of locks
-	otherOps    int64 // SETNX and GETSET of what is no lock, or not of the keys that were asked for
-	legacySets  int64 // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
-	otherSets   int64 // ... and of anything else
-	garbled     int64
-	crowded     int64 // commands of clients beyond MaxClients
+	counts      Counts
 	hazards     map[string]int64
-	events      []Event
-	overlaps    []Overlap
+	events      []event
+	overlaps    []overlap
 	overlapN    int64
 	deferred    []func() // judgements that wait for a lease
 	families    map[string]*family
@@ -99,7 +85,7 @@ type family struct {
 func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
-		f = &family{ttls: map[time.Duration]int64{}, overlaps: map[string]int64{}}
+		f = &family{}
 		if len(o.families) < o.opts.MaxKeys {
 			o.families[name] = f
 		}
@@ -164,11 +150,12 @@ func (c *client) reads(id keyID, at protocol.Instant) bool {
 	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.db && string(c.got.key) == id.name
 }
 
-func (c *client) sends(word string) {
-	if c.sent == nil {
-		c.sent = map[string]int64{}
+// increment counts one more, also in a map that is not made yet.
+func increment[K comparable](counts *map[K]int64, of K) {
+	if *counts == nil {
+		*counts = map[K]int64{}
 	}
-	c.sent[word]++
+	(*counts)[of]++
 }
 
 // vote is what one command makes a client look like.
@@ -246,10 +233,10 @@ func (o *Observer) Name(addr string, p Peer) {
 }
 
 // Garbled counts a line that cannot be read.
-func (o *Observer) Garbled() { o.garbled++ }
+func (o *Observer) Garbled() { o.counts.Garbled++ }
 
 // Commands returns how many commands were taken in.
-func (o *Observer) Commands() int64 { return o.commands }
+func (o *Observer) Commands() int64 { return o.counts.Commands }
 
 // Take takes in the next command.
 func (o *Observer) Take(l *Line) {
@@ -264,7 +251,7 @@ func (o *Observer) Take(l *Line) {
 	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return
 	}
-	o.commands++
+	o.counts.Commands++
 	c := o.script.caller
 	if !l.Lua() {
 		c = o.client(l)
@@ -303,7 +290,7 @@ func (o *Observer) Take(l *Line) {
 		if e.Op == OpOther || e.Op == OpGet && o.opts.Match == nil && o.locks[keyID{e.DB, e.Key}] == nil && !o.named(e.Key) {
 			continue
 		}
-		lock := o.counts(c, l, e)
+		lock := o.takes(c, l, e)
 		if o.opts.Match != nil && !o.opts.Match(e.Key) {
 			continue
 		}
@@ -322,9 +309,9 @@ func (o *Observer) named(key string) bool {
 	return recognise.LockName(key) || recognise.BlindSetName(key)
 }
 
-// counts counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
+// takes counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
 // on keys that were asked for every value counts, on others those that a lock is known to write.
-func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
+func (o *Observer) takes(c *client, l *Line, e Effect) (lock bool) {
 	word := sentAs(l, e)
 	if word == "" {
 		return false
@@ -343,17 +330,17 @@ func (o *Observer) counts(c *client, l *Line, e Effect) (lock bool) {
 	}
 	switch {
 	case old && lock:
-		o.legacyOps++
+		o.counts.LegacyOps++
 	case old:
-		o.otherOps++
+		o.counts.OtherOps++
 	case ours:
 	case lock:
-		o.legacySets++
+		o.counts.LegacySets++
 	default:
-		o.otherSets++
+		o.counts.OtherSets++
 	}
 	if lock && (old || !(l.Lua() && o.script.name != "")) {
-		c.sends(word)
+		increment(&c.sent, word)
 	}
 	return lock
 }
@@ -376,11 +363,11 @@ func sentAs(l *Line, e Effect) string {
 // client finds the client of a line; nil when there are too many.
 func (o *Observer) client(l *Line) *client {
 	c := o.clients[l.Addr]
-	if c == nil && len(o.clients) >= o.opts.MaxClients && o.crowded%1000 == 0 {
+	if c == nil && len(o.clients) >= o.opts.MaxClients && o.counts.Crowded%1000 == 0 {
 		o.forgetIdle()
 	}
 	if c == nil && len(o.clients) >= o.opts.MaxClients {
-		o.crowded++
+		o.counts.Crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
 		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, uses: map[string]*use{}}
@@ -437,17 +424,7 @@ func (o *Observer) rowName(c *client) string {
 
 // same tells whether two connections are one party under the grouping.
 func (o *Observer) same(a, b *client) bool {
-	switch {
-	case a == b:
-		return true
-	case o.opts.Group == ByHost:
-		return hostOf(a.addr) == hostOf(b.addr)
-	case o.opts.Group == ByName:
-		name := o.names[a.addr].Name
-		return name != "" && name == o.names[b.addr].Name
-	default:
-		return false
-	}
+	return a == b || o.opts.Group != ByAddr && o.rowName(a) == o.rowName(b)
 }
 
 // lock returns what is known of a lock's key, and begins to know it.
@@ -481,12 +458,11 @@ func (o *Observer) lease(family string) (time.Duration, bool) {
 		return o.opts.Lease, true
 	}
 	o.solve(false)
-	l, ok := o.clocks.lease[family]
-	if !ok {
+	if _, known := o.clocks.lease[family]; !known {
 		o.solve(true)
-		l, ok = o.clocks.lease[family]
 	}
-	return l, ok
+	lease, known := o.clocks.lease[family]
+	return lease, known
 }
 
 // solve brings the clocks up to date, at most once in a second of the stream unless forced.

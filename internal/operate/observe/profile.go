@@ -13,64 +13,62 @@ import (
 )
 
 // Profile writes down the fleet as it was measured so far.
-func (o *Observer) Profile() profile.Profile { return o.profile("") }
+func (o *Observer) Profile() profile.Profile { return observers{o}.profile() }
 
-// profile names connections with the server that they lead to, unless it is empty; a host or a name is one client on all.
-func (o *Observer) profile(server string) profile.Profile {
-	o.solve(true)
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{
-		Start: o.first.Time(), Seconds: o.last.Sub(o.first).Seconds(), Masters: 1, Commands: o.commands, LockCommands: o.lockOps,
-	}}}
-	if o.unused > 0 {
-		p.NotSeen = append(p.NotSeen, fmt.Sprintf("%d commands on kinds of keys beyond the %d that are remembered of a client", o.unused, mostUses))
+// profile names connections with the server that they lead to, where there are several; a host or a name is one client on all.
+func (all observers) profile() profile.Profile {
+	first, last := all.times()
+	window := profile.Window{Start: first.Time(), Seconds: last.Sub(first).Seconds(), Masters: len(all)}
+	var unused int64
+	for _, o := range all {
+		window.Commands += o.counts.Commands
+		window.LockCommands += o.counts.LockCommands
+		unused += o.unused
 	}
-	type one struct {
-		Row
-		members []*client
+	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{window}}
+	if unused > 0 {
+		p.NotSeen = append(p.NotSeen, fmt.Sprintf("%d commands on kinds of keys beyond the %d that are remembered of a client", unused, mostUses))
 	}
-	var all []one
-	rows := map[string]int{}
-	for id, members := range o.groups() {
-		row := one{o.row(id, members), members}
-		if row.Tries > 0 || row.Acquired > 0 {
-			all = append(all, row)
-			rows[row.Addr]++
-		}
+	rows := slices.DeleteFunc(all.rows(), func(r clientRow) bool { return r.Tries == 0 && r.Acquired == 0 })
+	alike := map[[2]string]int{}
+	for _, row := range rows {
+		alike[[2]string{row.Addr, row.Server}]++
 	}
-	slices.SortFunc(all, func(a, b one) int { return byKind(a.Row, b.Row) })
 	index := map[*client]int{}
-	for i, row := range all {
-		c := o.profiled(row.Row, row.members)
-		if rows[row.Addr] > 1 { // a host whose clients do different things
+	for i, row := range rows {
+		c := row.profiled()
+		if alike[[2]string{row.Addr, row.Server}] > 1 { // a host whose clients do different things
 			c.Name += "/" + row.Dialect
 		}
-		if server != "" && o.opts.Group != ByHost && !(o.opts.Group == ByName && row.Addr == row.Name) {
-			c.Name += " at " + server
+		if row.Server != "" {
+			c.Name += " at " + row.Server
 		}
 		p.Clients = append(p.Clients, c)
 		for _, m := range row.members {
 			index[m] = i
 		}
 	}
-	o.shares(&p, index)
+	for _, o := range all {
+		o.unended(&p, index)
+	}
+	all.shares(&p, index)
 	return p
 }
 
 // profiled is one row of the report for a profile.
-func (o *Observer) profiled(row Row, members []*client) profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(members)}
+func (row *clientRow) profiled() profile.Client {
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(row.members)}
 	if row.PollMS != nil {
 		c.PollMS = *row.PollMS
 	}
 	if row.SkewMS != nil {
-		c.SkewKnown, c.SkewMS, c.SkewErrorMS = true, *row.SkewMS, *row.SkewErrorMS
-		c.Clock = o.readings(*row.SkewMS, members)
+		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, *row.SkewMS, *row.SkewErrorMS, row.readings()
 	}
 	var poll, pause []*samples
 	uses := map[string][]*use{}
 	ttl := time.Duration(0)
 	gaveUp := map[string]*samples{}
-	for _, m := range members {
+	for _, m := range row.members {
 		poll, pause = append(poll, &m.poll), append(pause, &m.pause)
 		for family, u := range m.uses {
 			uses[family] = append(uses[family], u)
@@ -79,7 +77,7 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 			ttl = m.ttl
 		}
 		for id, a := range m.attempts { // it may have gone to other keys since
-			if a.failed && a.last != 0 && m.gone(o.last.Sub(a.last)) {
+			if a.failed && a.last != 0 && m.gone(m.o.last.Sub(a.last)) {
 				family := Family(id.name)
 				if gaveUp[family] == nil {
 					gaveUp[family] = &samples{}
@@ -90,55 +88,42 @@ func (o *Observer) profiled(row Row, members []*client) profile.Client {
 	}
 	c.Poll, c.Pause = spread(poll), spread(pause)
 	for _, family := range slices.Sorted(maps.Keys(uses)) {
-		all := uses[family]
-		u := profile.Use{Family: family}
-		if lease, ok := o.clocks.lease[family]; ok && row.Kind == Legacy {
-			u.LeaseMS, u.LeaseFrom = ms(lease), o.clocks.source[family]
-		} else if ttl > 0 {
-			u.LeaseMS, u.LeaseFrom = ms(ttl), "ttl"
-		}
-		for _, x := range all {
-			u.Tries += x.tries
-			u.Acquired += x.acquired
-			u.Takeovers += x.takeovers
-			u.Renewals += x.renewals
-			u.Left += x.left
-			u.Crashed += x.crashed
-			for name, n := range x.hazards {
-				if u.Hazards == nil {
-					u.Hazards = map[string]int64{}
-				}
-				u.Hazards[name] += n
-			}
-			for hour, n := range x.hours {
-				if n == 0 {
-					continue
-				}
-				if u.ByHour == nil {
-					u.ByHour = map[int]int64{}
-				}
-				u.ByHour[hour] += n
+		u := joined(uses[family])
+		u.Family = family
+		lease, from := ttl, "ttl"
+		if row.Kind == Legacy {
+			if l, f := leaseOf(row.members, family); l > 0 {
+				lease, from = l, f
 			}
 		}
-		of := func(field func(*use) *samples) profile.Spread {
-			var each []*samples
-			for _, x := range all {
-				each = append(each, field(x))
-			}
-			return spread(each)
+		if lease > 0 {
+			u.LeaseMS, u.LeaseFrom = ms(lease), from
 		}
-		u.Hold = of(func(x *use) *samples { return &x.hold })
-		u.Wait = of(func(x *use) *samples { return &x.wait })
-		u.Think = of(func(x *use) *samples { return &x.think })
-		u.Overrun = of(func(x *use) *samples { return &x.overrun })
-		u.GaveUp = of(func(x *use) *samples { return &x.gaveUp })
 		if late := gaveUp[family]; late != nil {
 			u.GaveUp = u.GaveUp.And(spread([]*samples{late}))
 		}
 		c.Uses = append(c.Uses, u)
 	}
-	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return int(b.Tries - a.Tries) })
+	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return cmp.Compare(b.Tries, a.Tries) })
 	return c
+}
+
+// joined is what several connections did on one family.
+func joined(all []*use) (u profile.Use) {
+	var hold, wait, think, overrun, gaveUp []*samples
+	for _, x := range all {
+		u.Tries += x.tries
+		u.Acquired += x.acquired
+		u.Takeovers += x.takeovers
+		u.Renewals += x.renewals
+		u.Left += x.left
+		u.Crashed += x.crashed
+		u.Hazards, u.ByHour = profile.Sum(u.Hazards, x.hazards), profile.Sum(u.ByHour, x.hours)
+		hold, wait, think = append(hold, &x.hold), append(wait, &x.wait), append(think, &x.think)
+		overrun, gaveUp = append(overrun, &x.overrun), append(gaveUp, &x.gaveUp)
+	}
+	u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp = spread(hold), spread(wait), spread(think), spread(overrun), spread(gaveUp)
+	return u
 }
 
 // atOnce is how many connections worked at the same time, each from its first use of a lock to its last command.
@@ -178,24 +163,12 @@ func spread(all []*samples) profile.Spread {
 	return out.And(profile.SpreadOf(kept, n, most))
 }
 
-// shares writes down who uses which keys, what became of the holds that nobody has ended, and the overlaps.
-func (o *Observer) shares(p *profile.Profile, index map[*client]int) {
-	keys := map[string][]profile.KeyUse{}
-	more := map[string]int64{}
-	for id, lk := range o.locks {
-		by := map[int]int64{}
-		for _, u := range lk.users {
-			if i, shown := index[u.c]; shown {
-				by[i] += u.acquired
-			}
-		}
-		if len(by) > 0 {
-			keys[lk.family] = append(keys[lk.family], profile.KeyUse{ID: profile.KeyID(id.db, id.name), By: by})
-		}
-		more[lk.family] += lk.more
-		holds := slices.Clone(lk.past)
+// unended writes down what became of the holds that nobody has ended.
+func (o *Observer) unended(p *profile.Profile, index map[*client]int) {
+	for _, lk := range o.locks {
+		holds := lk.past
 		if lk.holder != nil {
-			holds = append(holds, lk.holder)
+			holds = append(slices.Clip(holds), lk.holder)
 		}
 		for _, h := range holds {
 			if i, shown := index[h.c]; shown {
@@ -203,18 +176,40 @@ func (o *Observer) shares(p *profile.Profile, index map[*client]int) {
 			}
 		}
 	}
+}
+
+// shares writes down who uses which keys, and the overlaps. A server that takes another's place has the same keys.
+func (all observers) shares(p *profile.Profile, index map[*client]int) {
+	keys := map[string]map[string]map[int]int64{} // by family and id: who acquired it how often
+	beyond, overlaps := map[string]int64{}, map[string]map[string]int64{}
+	for _, o := range all {
+		for id, lk := range o.locks {
+			by := map[int]int64{}
+			for _, u := range lk.users {
+				if i, shown := index[u.c]; shown {
+					by[i] += u.acquired
+				}
+			}
+			if len(by) > 0 {
+				if keys[lk.family] == nil {
+					keys[lk.family] = map[string]map[int]int64{}
+				}
+				key := profile.KeyID(id.db, id.name)
+				keys[lk.family][key] = profile.Sum(keys[lk.family][key], by)
+			}
+			beyond[lk.family] += lk.more
+		}
+		for name, f := range o.families {
+			beyond[name] += f.beyond
+			overlaps[name] = profile.Sum(overlaps[name], f.overlaps)
+		}
+	}
 	for name, all := range keys {
 		p.Share(name, all)
 	}
 	for i := range p.Families {
 		f := &p.Families[i]
-		f.Beyond = more[f.Name]
-		if seen := o.families[f.Name]; seen != nil {
-			f.Beyond += seen.beyond
-			if len(seen.overlaps) > 0 {
-				f.Overlaps = maps.Clone(seen.overlaps)
-			}
-		}
+		f.Beyond, f.Overlaps = beyond[f.Name], overlaps[f.Name]
 	}
 }
 
@@ -223,14 +218,14 @@ const mostClock = 4
 
 // readings are the clock of a row over time. What the row's skew rests on is the largest sample of all; each stretch of time
 // has a largest sample of its own, and the difference is the difference of the clock, but for delays.
-func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
+func (row *clientRow) readings() []profile.Reading {
 	type kind struct {
 		family string
 		direct bool
 	}
 	sums, n := map[kind][]*sums{}, map[kind]int64{}
-	for p, s := range o.sums {
-		if slices.Contains(members, p.client) {
+	for p, s := range row.clock.o.sums { // of one server: others have other clocks
+		if slices.Contains(row.members, p.client) {
 			k := kind{p.family, p.direct}
 			sums[k], n[k] = append(sums[k], s), n[k]+s.n
 		}
@@ -269,7 +264,7 @@ func (o *Observer) readings(skew float64, members []*client) []profile.Reading {
 		if r.n < enough {
 			continue
 		}
-		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(skew + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
+		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(*row.SkewMS + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
 	}
 	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // stretches of several connections overlap
 	return out

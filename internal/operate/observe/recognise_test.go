@@ -300,7 +300,7 @@ func TestGroupsDoNotMixKinds(t *testing.T) {
 	}
 	want := []string{"10.0.0.1 legacy jedis-ms 3", "10.0.0.1 legacy redis-doc 3", "10.0.0.1 modern set-nx-px 3"}
 	assert.ElementsMatch(t, want, kinds(r))
-	merged := Merge(ByHost, []Report{r, r})
+	merged := observers{tp.o, tp.o}.report()
 	assert.ElementsMatch(t, []string{"10.0.0.1 legacy jedis-ms 6", "10.0.0.1 legacy redis-doc 6", "10.0.0.1 modern set-nx-px 6"}, kinds(merged))
 }
 

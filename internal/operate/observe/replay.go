@@ -26,7 +26,7 @@ func (k *Keys) Apply(l *Line) []Effect {
 	case "SET":
 		k.set(l, id)
 	case "GETSET":
-		k.getSet(l, id, OpGetSet)
+		k.getSet(l, id)
 	case "DEL", "UNLINK":
 		for _, name := range w[1:] {
 			k.del(l, keyID{l.DB, name})
@@ -168,29 +168,22 @@ func (k *Keys) set(l *Line, id keyID) {
 	if len(w) < 3 {
 		return
 	}
-	options := l.SetOptions()
-	ttl, xx, keep, get := options.TTL, options.XX, options.Keep, options.Get
-	switch {
-	case options.NX:
-		k.take(l, id, OpTake, w[2], ttl)
-	case get && !xx:
-		k.getSet(l, id, OpGetSet)
-		if e, ok := k.m[id]; ok && ttl > 0 && e.kind == text {
-			e.expires = until(l.At, ttl)
+	switch o := l.SetOptions(); {
+	case o.NX:
+		k.take(l, id, OpTake, w[2], o.TTL)
+	case o.Get && !o.XX:
+		k.getSet(l, id)
+		if e, ok := k.m[id]; ok && o.TTL > 0 && e.kind == text {
+			e.expires = until(l.At, o.TTL)
 			k.m[id] = e
-			k.effects[len(k.effects)-1].TTL = ttl
+			k.effects[len(k.effects)-1].TTL = o.TTL
 		}
-	case xx:
-		switch k.look(id, l.At).kind {
-		case absent:
-			k.emit(Effect{Op: OpSet, DB: id.db, Key: id.name, Value: w[2], OldKnown: true, Done: No})
-		case unknown:
-			k.forget(id)
-		default:
-			k.write(l, id, w[2], ttl, keep)
-		}
+	case o.XX && k.look(id, l.At).kind == absent:
+		k.emit(Effect{Op: OpSet, DB: id.db, Key: id.name, Value: w[2], OldKnown: true, Done: No})
+	case o.XX && k.look(id, l.At).kind == unknown:
+		k.forget(id)
 	default:
-		k.write(l, id, w[2], ttl, keep)
+		k.write(l, id, w[2], o.TTL, o.Keep)
 	}
 }
 
@@ -210,12 +203,12 @@ func (k *Keys) write(l *Line, id keyID, value string, ttl time.Duration, keep bo
 	k.emit(e)
 }
 
-func (k *Keys) getSet(l *Line, id keyID, op Op) {
+func (k *Keys) getSet(l *Line, id keyID) {
 	if len(l.Words) < 3 {
 		return
 	}
 	old := k.look(id, l.At)
-	e := before(op, id, old)
+	e := before(OpGetSet, id, old)
 	e.Value, e.Done = l.Words[2], Yes
 	if old.kind == hash {
 		e.Done = No // WRONGTYPE
@@ -245,42 +238,31 @@ func (k *Keys) del(l *Line, id keyID) {
 func (k *Keys) expire(l *Line, id keyID) {
 	old := k.look(id, l.At)
 	e, tracked := k.m[id]
-	if !tracked || old.kind == absent {
+	w := l.Words
+	switch {
+	case !tracked || old.kind == absent || w[0] == "GETEX" && len(w) == 2 && old.kind != unknown:
 		return
-	}
-	if old.kind == unknown {
+	case old.kind == unknown || w[0] == "GETEX" || w[0] != "PERSIST" && len(w) != 3: // or with NX, XX, GT, LT
 		k.forget(id)
 		return
-	}
-	w := l.Words
-	conditional := len(w) > 3 // NX, XX, GT, LT
-	switch w[0] {
-	case "PERSIST":
+	case w[0] == "PERSIST":
 		e.expires = 0
-	case "GETEX":
-		if len(w) > 2 {
-			k.forget(id)
-		}
+		k.m[id] = e
 		return
-	default:
-		if len(w) < 3 || conditional {
-			k.forget(id)
-			return
-		}
-		ttl := ttlOf(w[0][0] == 'P' && w[0] != "PERSIST", w[2])
-		if strings.HasSuffix(w[0], "AT") {
-			ttl -= time.Duration(l.At)
-		}
-		if ttl <= 0 {
-			k.del(l, id)
-			return
-		}
-		e.expires = until(l.At, ttl)
-		out := before(OpExpire, id, old)
-		out.TTL, out.Done = ttl, Yes
-		k.emit(out)
 	}
+	ttl := ttlOf(w[0][0] == 'P', w[2])
+	if strings.HasSuffix(w[0], "AT") {
+		ttl -= time.Duration(l.At)
+	}
+	if ttl <= 0 {
+		k.del(l, id)
+		return
+	}
+	e.expires = until(l.At, ttl)
 	k.m[id] = e
+	out := before(OpExpire, id, old)
+	out.TTL, out.Done = ttl, Yes
+	k.emit(out)
 }
 
 func (k *Keys) hashAdd(l *Line, id keyID) {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Event is something that happened.
-type Event struct {
+// event is something that happened.
+type event struct {
 	At     protocol.Instant
 	Hazard string // one of the hazards' names; empty where What says what happened
 	What   string // acquired, released, overlap
@@ -23,14 +23,12 @@ type Event struct {
 	Note   string
 }
 
-// Overlap is two holders at once.
-type Overlap struct {
-	Key               string
-	DB                int
-	First, Second     *client
-	FirstAt, SecondAt protocol.Instant // when each acquired
-	From, To          protocol.Instant
-	Cause             string
+// overlap is two holds of a key at once, from when the second began.
+type overlap struct {
+	lk            *lock
+	first, second *hold
+	to            protocol.Instant
+	cause         string
 }
 
 // Who names a client in a report.
@@ -104,8 +102,6 @@ type Row struct {
 	PauseP50MS float64 `json:"takeover_pause_p50_ms"`
 	PauseMaxMS float64 `json:"takeover_pause_max_ms"`
 	Pauses     int64   `json:"takeover_pauses"`
-
-	Hold, Wait samples `json:"-"`
 }
 
 // GhostRow is a value that nobody holds and that blocks until somebody comes.
@@ -117,35 +113,46 @@ type GhostRow struct {
 
 // Report is what was seen.
 type Report struct {
-	Server        string           `json:"-"`       // that was watched; empty for several, or a file
-	Started       time.Time        `json:"started"` // server's clock
-	WindowSeconds float64          `json:"window_seconds"`
-	Commands      int64            `json:"commands"`
-	LockCommands  int64            `json:"lock_commands"`
-	LegacyOps     int64            `json:"legacy_commands"` // SETNX and GETSET of locks
-	OtherOps      int64            `json:"other_setnx"`     // SETNX and GETSET of anything else
-	LegacySets    int64            `json:"legacy_sets"`     // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
-	OtherSets     int64            `json:"other_sets"`      // SET NX and SET GET without a TTL of anything else
-	Garbled       int64            `json:"unreadable_lines"`
-	Crowded       int64            `json:"left_out"`      // commands of clients beyond the most that are remembered
-	Complete      bool             `json:"keys_complete"` // the state of every key was known
-	Refused       []string         `json:"refused"`       // reads of keys that the server refused: the command, and its words
-	Clients       []Row            `json:"clients"`
-	Hazards       map[string]int64 `json:"hazards"`
-	Overlaps      []OverlapRow     `json:"overlaps"`
-	OverlapCount  int64            `json:"overlap_count"`
-	Events        []EventRow       `json:"events"` // hazards, the first of them
-	Ghosts        []GhostRow       `json:"ghosts"`
+	Started       time.Time `json:"started"` // server's clock
+	WindowSeconds float64   `json:"window_seconds"`
+	Counts
+	Complete     bool             `json:"keys_complete"` // the state of every key was known
+	Refused      []string         `json:"refused"`       // reads of keys that the server refused: the command, and its words
+	Clients      []Row            `json:"clients"`
+	Hazards      map[string]int64 `json:"hazards"`
+	Overlaps     []OverlapRow     `json:"overlaps"`
+	OverlapCount int64            `json:"overlap_count"`
+	Events       []EventRow       `json:"events"` // hazards, the first of them
+	Ghosts       []GhostRow       `json:"ghosts"`
 }
 
-func (o *Observer) hazard(e Event) {
+// Counts are how many commands were seen, of which kinds.
+type Counts struct {
+	Commands     int64 `json:"commands"`
+	LockCommands int64 `json:"lock_commands"`
+	LegacyOps    int64 `json:"legacy_commands"` // SETNX and GETSET of locks
+	OtherOps     int64 `json:"other_setnx"`     // SETNX and GETSET of anything else, or not of the keys that were asked for
+	LegacySets   int64 `json:"legacy_sets"`     // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
+	OtherSets    int64 `json:"other_sets"`      // SET NX and SET GET without a TTL of anything else
+	Garbled      int64 `json:"unreadable_lines"`
+	Crowded      int64 `json:"left_out"` // commands of clients beyond the most that are remembered
+}
+
+func (c *Counts) add(o Counts) {
+	c.Commands += o.Commands
+	c.LockCommands += o.LockCommands
+	c.LegacyOps += o.LegacyOps
+	c.OtherOps += o.OtherOps
+	c.LegacySets += o.LegacySets
+	c.OtherSets += o.OtherSets
+	c.Garbled += o.Garbled
+	c.Crowded += o.Crowded
+}
+
+func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
 	if e.By != nil {
-		u := o.use(e.By, Family(e.Key))
-		if u.hazards == nil {
-			u.hazards = map[string]int64{}
-		}
-		u.hazards[e.Hazard]++
+		increment(&o.use(e.By, Family(e.Key)).hazards, e.Hazard)
 	}
 	if len(o.events) < o.opts.MaxEvents {
 		e.Key = strings.Clone(e.Key)
@@ -154,22 +161,26 @@ func (o *Observer) hazard(e Event) {
 	o.emit(e)
 }
 
-func (o *Observer) emit(e Event) {
+func (o *Observer) emit(e event) {
 	if o.opts.Emit != nil {
-		o.opts.Emit(e)
+		o.opts.Emit(e.row())
 	}
 }
 
-// Show makes an event a row.
-func (o *Observer) Show(e Event) EventRow {
-	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: e.kind(), Key: e.Key, By: o.who(e.By), Victim: o.who(e.Victim), Note: e.Note}
+// row is how an event is shown: its clients are what they look like by now.
+func (e event) row() EventRow {
+	kind := Unknown
+	if e.By != nil {
+		kind = cmp.Or(e.By.leading().kind, Unknown)
+	}
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: kind, Key: e.Key, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
 }
 
-func (o *Observer) who(c *client) *Who {
+func (c *client) who() *Who {
 	if c == nil {
 		return nil
 	}
-	return &Who{Addr: c.addr, Name: o.names[c.addr].Name}
+	return &Who{Addr: c.addr, Name: c.o.names[c.addr].Name}
 }
 
 // Finish ends the window: judgements that waited for a lease are made.
@@ -183,29 +194,7 @@ func (o *Observer) Finish() {
 }
 
 // Report says what is known so far. It may be called at any time.
-func (o *Observer) Report() Report {
-	o.solve(true)
-	r := Report{
-		Started: o.first.Time(), WindowSeconds: o.last.Sub(o.first).Seconds(), Commands: o.commands, LockCommands: o.lockOps,
-		LegacyOps: o.legacyOps, OtherOps: o.otherOps, LegacySets: o.legacySets, OtherSets: o.otherSets, Garbled: o.garbled, Crowded: o.crowded, Complete: o.Keys.complete, Hazards: maps.Clone(o.hazards), OverlapCount: o.overlapN,
-		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
-	}
-	for id, members := range o.groups() {
-		r.Clients = append(r.Clients, o.row(id, members))
-	}
-	slices.SortFunc(r.Clients, byKind)
-	for _, v := range o.overlaps {
-		r.Overlaps = append(r.Overlaps, o.overlapRow(v))
-	}
-	for _, e := range o.events {
-		r.Events = append(r.Events, o.Show(e))
-	}
-	r.Ghosts = o.ghosts()
-	if len(r.Ghosts) > 0 {
-		r.Hazards["ghost"] = int64(len(r.Ghosts))
-	}
-	return r
-}
+func (o *Observer) Report() Report { return observers{o}.report() }
 
 func byKind(a, b Row) int {
 	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server))
@@ -213,41 +202,6 @@ func byKind(a, b Row) int {
 
 func kindOrder(k string) int {
 	return slices.Index([]string{Legacy, Bridge, Modern, Redisson, Unknown}, k)
-}
-
-// group is one row: clients of one host or name that do different things have a row each.
-type group struct {
-	name string
-	vote
-}
-
-// groups puts the clients together that make one row.
-func (o *Observer) groups() map[group][]*client {
-	all := map[group][]*client{}
-	var silent []*client // released only: what they are, another connection of theirs says
-	for _, c := range o.clients {
-		switch {
-		case len(c.votes) > 0:
-			id := group{o.rowName(c), c.leading()}
-			all[id] = append(all[id], c)
-		case c.released > 0:
-			silent = append(silent, c)
-		}
-	}
-	for _, c := range silent {
-		best, most := group{name: o.rowName(c)}, int64(-1)
-		for id, members := range all {
-			var acquired int64
-			for _, m := range members {
-				acquired += m.acquired
-			}
-			if id.name == best.name && (acquired > most || acquired == most && id.kind+id.dialect < best.kind+best.dialect) {
-				best, most = id, acquired
-			}
-		}
-		all[best] = append(all[best], c)
-	}
-	return all
 }
 
 // leading returns what a client is. Most of its commands say it, where nothing that it did says better;
@@ -318,101 +272,24 @@ func (c *client) family() string {
 	return best
 }
 
-func (o *Observer) row(id group, members []*client) Row {
-	slices.SortFunc(members, func(a, b *client) int { return cmp.Compare(a.addr, b.addr) })
-	var lead *client // a silent one only where there is no other
-	for _, c := range members {
-		if lead == nil || c.leading() == id.vote && (lead.leading() != id.vote || c.tries > lead.tries) {
-			lead = c
-		}
+func (o *Observer) overlapRow(v overlap) OverlapRow {
+	side := func(h *hold) Holder {
+		lead := h.c.leading()
+		return Holder{*h.c.who(), lead.kind, lead.dialect, h.began.Time()}
 	}
-	v, peer := id.vote, o.names[lead.addr]
-	row := Row{
-		Addr: id.name, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
-		Kind: v.kind, Dialect: v.dialect, Keys: []string{}, Sent: map[string]int64{},
-	}
-	if row.Kind == "" {
-		row.Kind = Unknown
-	}
-	families := map[string]int64{}
-	var poll, pause samples
-	var best *client
-	for _, c := range members {
-		row.Tries += c.tries
-		row.Acquired += c.acquired
-		row.Released += c.released
-		for word, n := range c.sent {
-			row.Sent[word] += n
-		}
-		row.Pauses += c.pause.n
-		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pause.most))
-		pause.kept = append(pause.kept, c.pause.kept...)
-		for f, u := range c.uses {
-			families[f] += u.n
-			row.Hold.kept = append(row.Hold.kept, u.hold.kept...)
-			row.Wait.kept = append(row.Wait.kept, u.wait.kept...)
-		}
-		poll.kept = append(poll.kept, c.poll.kept...)
-		if off, ok := o.clocks.off[c]; ok && (best == nil || off < o.clocks.off[best]) {
-			best = c
-		}
-	}
-	row.percentiles()
-	row.PauseP50MS = ms(pause.at(0.5))
-	if len(poll.kept) > 0 {
-		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
-		// way makes an interval look shorter. So it is the low end, but not the lowest.
-		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
-	}
-	row.Keys = byCount(families)
-	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
-	if len(row.Keys) > 0 {
-		if lease, ok := o.clocks.lease[row.Keys[0]]; ok && row.Kind == Legacy {
-			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), o.clocks.source[row.Keys[0]]
-		}
-	}
-	if row.LeaseMS == nil && lead.ttl > 0 && v.dialect != setnxUUID {
-		row.LeaseMS, row.LeaseFrom = ref(ms(lead.ttl)), "ttl"
-	}
-	if best != nil && (row.Kind == Legacy || row.Kind == Modern) { // a token may be a time
-		row.SkewMS, row.SkewErrorMS = ref(round1(ms(o.clocks.offset[best]))), ref(round1(ms(o.clocks.off[best])))
-		for p, s := range o.sums {
-			if p.client == best {
-				row.Samples += s.n
-			}
-		}
-		// One host is expected to have one clock; connections that disagree widen the bar.
-		for _, c := range members {
-			if off, ok := o.clocks.offset[c]; ok {
-				*row.SkewErrorMS = max(*row.SkewErrorMS, round1(ms((off-o.clocks.offset[best]).Abs()-o.clocks.off[c])))
-			}
-		}
-	}
-	return row
-}
-
-func (r *Row) percentiles() {
-	r.HoldP50MS, r.HoldP95MS = ms(r.Hold.at(0.5)), ms(r.Hold.at(0.95))
-	r.WaitP50MS, r.WaitP95MS = ms(r.Wait.at(0.5)), ms(r.Wait.at(0.95))
-}
-
-func (o *Observer) overlapRow(v Overlap) OverlapRow {
-	side := func(c *client, at protocol.Instant) Holder {
-		lead := c.leading()
-		return Holder{*o.who(c), lead.kind, lead.dialect, at.Time()}
-	}
+	from := v.second.began
 	return OverlapRow{
-		Key: v.Key, DB: v.DB, First: side(v.First, v.FirstAt), Second: side(v.Second, v.SecondAt),
-		From: v.From.Time(), To: v.To.Time(), MS: round1(ms(v.To.Sub(v.From))), Cause: o.cause(v),
+		Key: v.lk.id.name, DB: v.lk.id.db, First: side(v.first), Second: side(v.second),
+		From: from.Time(), To: v.to.Time(), MS: round1(ms(v.to.Sub(from))), Cause: o.cause(v),
 	}
 }
 
 // cause names why two held at once; a lease tells a takeover that came early from an overrun.
-func (o *Observer) cause(v Overlap) string {
-	if v.Cause != "takeover" {
-		return v.Cause
+func (o *Observer) cause(v overlap) string {
+	if v.cause != "takeover" {
+		return v.cause
 	}
-	if lease, ok := o.lease(Family(v.Key)); ok && v.SecondAt < v.FirstAt.Add(lease-50*time.Millisecond) {
+	if lease, ok := o.lease(v.lk.family); ok && v.second.began < v.first.began.Add(lease-50*time.Millisecond) {
 		return "early-takeover"
 	}
 	return "overrun"
@@ -464,15 +341,4 @@ func (r *Report) HazardText() string {
 		parts = append(parts, fmt.Sprintf("%s %d", name, r.Hazards[name]))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")
-}
-
-// Kind is what the acting client looks like.
-func (e Event) kind() string {
-	if e.By == nil {
-		return Unknown
-	}
-	if k := e.By.leading().kind; k != "" {
-		return k
-	}
-	return Unknown
 }

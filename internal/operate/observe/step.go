@@ -88,7 +88,7 @@ func (o *Observer) stepped(c *client, key string, at protocol.Instant, by time.D
 	if before && at.Sub(last.at) < time.Minute && (by-last.by).Abs() < leastStep {
 		return
 	}
-	o.hazard(Event{At: at, Hazard: "step", Key: key, By: c, Note: fmt.Sprintf("its clock jumped by %+.3f s", by.Seconds())})
+	o.hazard(event{At: at, Hazard: "step", Key: key, By: c, Note: fmt.Sprintf("its clock jumped by %+.3f s", by.Seconds())})
 }
 
 // flushed reports the locks that a FLUSHDB (or FLUSHALL, db -1) took from their holders.
@@ -102,17 +102,17 @@ func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
 		if h == nil || db >= 0 && id.db != db || o.opts.Match != nil && !o.opts.Match(id.name) {
 			continue
 		}
-		event := Event{At: at, Hazard: "lost-update", Key: id.name, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
+		lost := event{At: at, Hazard: "lost-update", Key: id.name, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
 		since := h.at
 		switch {
 		case h.shape.kind != Legacy || h.shape.forever:
 			if h.c.ttl == 0 || at.Sub(since) < h.c.ttl {
-				o.hazard(event)
+				o.hazard(lost)
 			}
 		default:
 			o.later(func() {
 				if lease, ok := o.lease(lk.family); ok && at.Sub(since) < lease {
-					o.hazard(event)
+					o.hazard(lost)
 				}
 			})
 		}

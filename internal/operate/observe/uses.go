@@ -16,7 +16,7 @@ type use struct {
 	renewals, left, crashed            int64
 	hold, wait, think, overrun, gaveUp samples
 	hazards                            map[string]int64
-	hours                              [24]int64        // acquisitions, by the hour of the day (UTC)
+	hours                              map[int]int64    // acquisitions, by the hour of the day (UTC)
 	idle                               protocol.Instant // since when it wants nothing; 0 while it works or waits
 }
 
@@ -75,7 +75,7 @@ func (u *use) acquires(at protocol.Instant, how string) {
 	if how == "takeover" {
 		u.takeovers++
 	}
-	u.hours[at.Time().UTC().Hour()]++
+	increment(&u.hours, at.Time().UTC().Hour())
 	u.idle = 0
 }
 
@@ -181,7 +181,7 @@ func (lk *lock) gather() {
 	rows := map[group]int{}
 	var kept []user
 	for _, u := range lk.users {
-		id := group{u.c.o.rowName(u.c), u.c.leading()}
+		id := group{name: u.c.o.rowName(u.c), vote: u.c.leading()}
 		if i, found := rows[id]; found {
 			kept[i].acquired += u.acquired
 			continue

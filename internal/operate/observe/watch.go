@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // Limits bound what a watch may cost the server.
@@ -40,6 +40,7 @@ type Cost struct {
 // Watch is a live observation of one server. Its methods are safe for concurrent use.
 type Watch struct {
 	Addr string
+	left bool // it is no master any more; of Masters alone
 
 	limits Limits
 	ctx    context.Context // of the window; what ends it is its cause
@@ -69,15 +70,7 @@ var errOver = errors.New("the window is over")
 
 // Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
 func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
-	if limits.Buffer == 0 {
-		limits.Buffer = 8 << 20
-	}
-	if limits.Load == 0 {
-		limits.Load = 0.9
-	}
-	if limits.Snapshot == 0 {
-		limits.Snapshot = 20_000
-	}
+	limits.Buffer, limits.Load, limits.Snapshot = cmp.Or(limits.Buffer, 8<<20), cmp.Or(limits.Load, 0.9), cmp.Or(limits.Snapshot, 20_000)
 	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
@@ -94,6 +87,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	opts.Wonder = w.probe.wonder
 	w.probe.match = opts.Match
 	w.obs = New(opts)
+	w.obs.server = addr
 	if err := w.listen(ctx, end); err != nil {
 		w.guard.close()
 		w.probe.close()
@@ -151,24 +145,9 @@ func (w *Watch) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.obs.Report()
-	r.Server = w.Addr
 	r.Refused = w.probe.refusals()
 	return w.window.of(r)
 }
-
-// profile writes down the fleet as it was measured so far; among several servers connections are named with theirs.
-func (w *Watch) profile(several bool) profile.Profile {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	server := ""
-	if several {
-		server = w.Addr
-	}
-	return w.window.profiled(w.obs.profile(server))
-}
-
-// Show makes an event a row; it is for Options.Emit, which runs while the watch is locked.
-func (w *Watch) Show(e Event) EventRow { return w.obs.Show(e) }
 
 // Cost says what the watch did cost so far.
 func (w *Watch) Cost() Cost {

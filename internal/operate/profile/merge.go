@@ -32,38 +32,12 @@ func Merge(all ...Profile) (Profile, error) {
 	}
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Profile) int { return a.Windows[0].Start.Compare(b.Windows[0].Start) })
-	out.join(all, false)
+	out.join(all)
 	return out, nil
 }
 
-// Beside makes one profile of those of several servers that were watched at the same time. Their keys are different ones.
-func Beside(all ...Profile) Profile {
-	if len(all) == 1 {
-		return all[0]
-	}
-	out := Profile{Version: Version}
-	for _, p := range all {
-		for _, w := range p.Windows {
-			if len(out.Windows) == 0 {
-				out.Windows = []Window{w}
-				continue
-			}
-			one := &out.Windows[0]
-			end := func(w Window) time.Time { return w.Start.Add(time.Duration(w.Seconds * float64(time.Second))) }
-			last := slices.MaxFunc([]time.Time{end(*one), end(w)}, time.Time.Compare)
-			if w.Start.Before(one.Start) {
-				one.Start = w.Start
-			}
-			one.Seconds = last.Sub(one.Start).Seconds()
-			one.Masters, one.Commands, one.LockCommands = one.Masters+w.Masters, one.Commands+w.Commands, one.LockCommands+w.LockCommands
-		}
-	}
-	out.join(all, true)
-	return out
-}
-
-// join takes in the clients and families of profiles, those of several servers, or of several times in their order.
-func (p *Profile) join(all []Profile, beside bool) {
+// join takes in the clients and families of profiles, the earliest first.
+func (p *Profile) join(all []Profile) {
 	at := map[[3]string]int{}
 	tables := map[string]*table{}
 	for _, one := range all {
@@ -85,7 +59,7 @@ func (p *Profile) join(all []Profile, beside bool) {
 				p.Clients = append(p.Clients, Client{Name: c.Name, Kind: c.Kind, Dialect: c.Dialect})
 			}
 			index[i] = n
-			p.Clients[n] = p.Clients[n].and(c, beside)
+			p.Clients[n] = p.Clients[n].and(c)
 		}
 		for _, f := range one.Families {
 			t := tables[f.Name]
@@ -97,7 +71,7 @@ func (p *Profile) join(all []Profile, beside bool) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
-		p.share(name, tables[name], beside)
+		p.share(name, tables[name])
 	}
 }
 
@@ -155,8 +129,8 @@ func (t *table) take(p Profile, f Family, index []int) {
 
 // share writes down who shares the keys of a family. Keys of different times are known again by their ids. Where there are
 // none, a key that one client alone had in one window may have been another's in the next: such keys tell nothing.
-func (p *Profile) share(name string, t *table, beside bool) {
-	if t.ids && (!beside || len(t.by) <= mostIDs) {
+func (p *Profile) share(name string, t *table) {
+	if t.ids {
 		for i := range p.Clients {
 			for j := range p.Clients[i].Uses {
 				if u := &p.Clients[i].Uses[j]; u.Family == name {
@@ -164,17 +138,13 @@ func (p *Profile) share(name string, t *table, beside bool) {
 				}
 			}
 		}
-		var keys []KeyUse
-		for id, by := range t.by {
-			keys = append(keys, KeyUse{id, by})
-		}
-		p.Share(name, keys)
+		p.Share(name, t.by)
 	} else {
 		f := p.family(name)
 		f.Keys, f.IDs = t.keys, false
 		for _, g := range t.groups {
 			i := slices.IndexFunc(f.Groups, func(o Group) bool {
-				return !beside && o.Sharers == 0 && g.Sharers == 0 && slices.Equal(o.Clients, g.Clients)
+				return o.Sharers == 0 && g.Sharers == 0 && slices.Equal(o.Clients, g.Clients)
 			})
 			if i < 0 {
 				f.Groups = append(f.Groups, g)
@@ -193,7 +163,7 @@ func (p *Profile) share(name string, t *table, beside bool) {
 					continue
 				}
 				u.Own.IDs = nil
-				if !beside && t.times > 1 {
+				if t.times > 1 {
 					u.Own = Own{Once: u.Own.Keys + u.Own.Once}
 				}
 			}
@@ -204,15 +174,9 @@ func (p *Profile) share(name string, t *table, beside bool) {
 }
 
 // and takes in what another profile says of the same client.
-func (c Client) and(o Client, beside bool) Client {
+func (c Client) and(o Client) Client {
 	fresh := c.Connections == 0
-	switch {
-	case beside:
-		c.Connections += o.Connections
-	default:
-		c.Connections = max(c.Connections, o.Connections)
-	}
-	c.AtOnce = max(c.AtOnce, o.AtOnce)
+	c.Connections, c.AtOnce = max(c.Connections, o.Connections), max(c.AtOnce, o.AtOnce)
 	sameLeases, stepped := true, false
 	for _, u := range o.Uses {
 		stepped = stepped || u.Hazards["step"] > 0
@@ -224,8 +188,6 @@ func (c Client) and(o Client, beside bool) Client {
 	case !o.SkewKnown:
 	case !c.SkewKnown:
 		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, o.SkewMS, o.SkewErrorMS, o.Clock
-	case beside:
-		c.clocks(o)
 	case sameLeases && !stepped:
 		c.SkewMS, c.SkewErrorMS, c.Clock = o.SkewMS, o.SkewErrorMS, slices.Concat(c.Clock, o.Clock)
 	default: // another lease or a step: what was read before is not to be compared
@@ -242,20 +204,6 @@ func (c Client) and(o Client, beside bool) Client {
 	}
 	slices.SortStableFunc(c.Uses, func(a, b Use) int { return cmp.Compare(b.Tries, a.Tries) })
 	return c
-}
-
-// clocks takes the better of two estimates against the clocks of two servers, and widens its error where they disagree.
-func (c *Client) clocks(o Client) {
-	a, b := *c, o
-	if b.SkewErrorMS < a.SkewErrorMS {
-		a, b = b, a
-	}
-	apart := a.SkewMS - b.SkewMS
-	c.SkewMS, c.SkewErrorMS = a.SkewMS, max(a.SkewErrorMS, max(apart, -apart)-b.SkewErrorMS)
-	_, one, known := c.Drift()
-	if _, other, better := o.Drift(); better && (!known || other < one) {
-		c.Clock = o.Clock
-	}
 }
 
 func (u Use) and(o Use) Use {

@@ -19,7 +19,7 @@ func TestRoundTrip(t *testing.T) {
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
 		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000, ByHour: map[int]int64{23: 4},
 			Hold: profile.Spread{N: 2, Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}}}}
-	p.Share("lock.#", []profile.KeyUse{{ID: profile.KeyID(0, "lock.1"), By: map[int]int64{0: 4}}})
+	p.Share("lock.#", map[string]map[int]int64{profile.KeyID(0, "lock.1"): {0: 4}})
 	var text bytes.Buffer
 	require.NoError(t, p.Write(&text))
 	got, err := profile.Read(&text)
@@ -51,8 +51,23 @@ func fleet(n int) profile.Profile {
 	return p
 }
 
-func key(n int, by ...int64) profile.KeyUse {
-	k := profile.KeyUse{ID: profile.KeyID(0, fmt.Sprint("order:", n)), By: map[int]int64{}}
+// keyUse is how often each client acquired a key.
+type keyUse struct {
+	ID string
+	By map[int]int64
+}
+
+func share(p profile.Profile, keys ...keyUse) profile.Profile {
+	all := map[string]map[int]int64{}
+	for _, k := range keys {
+		all[k.ID] = k.By
+	}
+	p.Share("order:#", all)
+	return p
+}
+
+func key(n int, by ...int64) keyUse {
+	k := keyUse{ID: profile.KeyID(0, fmt.Sprint("order:", n)), By: map[int]int64{}}
 	for c, times := range by {
 		if times > 0 {
 			k.By[c] = times
@@ -64,8 +79,8 @@ func key(n int, by ...int64) profile.KeyUse {
 // Five clients that never share a key are not five clients on one key.
 func TestSharing(t *testing.T) {
 	apart, one := fleet(5), fleet(5)
-	apart.Share("order:#", []profile.KeyUse{key(0, 9), key(1, 0, 9), key(2, 0, 0, 9), key(3, 0, 0, 0, 9), key(4, 0, 0, 0, 0, 9)})
-	one.Share("order:#", []profile.KeyUse{key(0, 9, 9, 9, 9, 9)})
+	apart = share(apart, key(0, 9), key(1, 0, 9), key(2, 0, 0, 9), key(3, 0, 0, 0, 9), key(4, 0, 0, 0, 0, 9))
+	one = share(one, key(0, 9, 9, 9, 9, 9))
 	assert.Empty(t, apart.Families[0].Groups)
 	assert.EqualValues(t, 5, apart.Families[0].Keys)
 	for _, c := range apart.Clients {
@@ -88,7 +103,7 @@ func TestSharing(t *testing.T) {
 
 	// A key that was acquired once tells nothing about who else may come.
 	once := fleet(2)
-	once.Share("order:#", []profile.KeyUse{key(0, 1), key(1, 0, 1), key(2, 2)})
+	once = share(once, key(0, 1), key(1, 0, 1), key(2, 2))
 	assert.Equal(t, profile.Own{Keys: 1, Acquired: 2, Once: 1, IDs: map[string]int64{key(0).ID: 1, key(2).ID: 2}}, once.Clients[0].Uses[0].Own)
 	keys, clients := once.Unsure()
 	assert.EqualValues(t, 2, keys)
@@ -96,7 +111,7 @@ func TestSharing(t *testing.T) {
 
 	// A busy key and a quiet one of the same clients do not stand together.
 	mixed := fleet(2)
-	mixed.Share("order:#", []profile.KeyUse{key(0, 1000, 1000), key(1, 1, 1), key(2, 1, 1)})
+	mixed = share(mixed, key(0, 1000, 1000), key(1, 1, 1), key(2, 1, 1))
 	require.Len(t, mixed.Families[0].Groups, 2)
 	assert.EqualValues(t, 1, mixed.Families[0].Groups[0].Keys)
 	assert.EqualValues(t, 2, mixed.Families[0].Groups[1].Keys)
@@ -105,7 +120,7 @@ func TestSharing(t *testing.T) {
 // 100,000 keys of 200 clients, each key shared by two to four of them, stay small, and say how many clients share a key.
 func TestManyKeysStaySmall(t *testing.T) {
 	p := fleet(200)
-	var keys []profile.KeyUse
+	var keys []keyUse
 	for n := range 100_000 {
 		by := make([]int64, 200)
 		for k := range 2 + n%3 {
@@ -113,7 +128,7 @@ func TestManyKeysStaySmall(t *testing.T) {
 		}
 		keys = append(keys, key(n, by...))
 	}
-	p.Share("order:#", keys)
+	p = share(p, keys...)
 	var text bytes.Buffer
 	require.NoError(t, p.Write(&text))
 	t.Logf("%d bytes, %d groups", text.Len(), len(p.Families[0].Groups))
@@ -198,8 +213,8 @@ func TestMerge(t *testing.T) {
 			c.Uses[0].Hold = profile.SpreadOf([]time.Duration{time.Duration(i+1) * time.Second}, 10, 0)
 		}
 	}
-	first.Share("order:#", []profile.KeyUse{key(0, 5), key(1, 0, 5), key(2, 3, 3)})
-	second.Share("order:#", []profile.KeyUse{key(0, 5), key(1, 5), key(3, 2)}) // all by c1: order:0 was c0's
+	first = share(first, key(0, 5), key(1, 0, 5), key(2, 3, 3))
+	second = share(second, key(0, 5), key(1, 5), key(3, 2)) // all by c1: order:0 was c0's
 	got, err := profile.Merge(second, first)
 	require.NoError(t, err)
 	require.NoError(t, got.Validate())
@@ -249,24 +264,6 @@ func TestMerge(t *testing.T) {
 	second.Match = []string{"order:*"}
 	_, err = profile.Merge(first, second)
 	assert.ErrorContains(t, err, "different keys")
-}
-
-// Servers that were watched at the same time have different keys, and one window.
-func TestBeside(t *testing.T) {
-	a, b := fleet(2), fleet(2)
-	b.Windows[0].Start = time.Unix(1, 0).UTC()
-	a.Share("order:#", []profile.KeyUse{key(0, 5, 5)})
-	b.Share("order:#", []profile.KeyUse{key(1, 5), key(2, 0, 5)})
-	b.Clients[0].SkewKnown, b.Clients[0].SkewMS, b.Clients[0].SkewErrorMS = true, 30, 2
-	got := profile.Beside(a, b)
-	require.NoError(t, got.Validate())
-	assert.Equal(t, []profile.Window{{Start: time.Unix(0, 0).UTC(), Seconds: 101, Masters: 2}}, got.Windows)
-	require.Len(t, got.Clients, 2)
-	assert.Equal(t, 2, got.Clients[0].Connections)
-	assert.EqualValues(t, 30, got.Clients[0].SkewMS)
-	assert.EqualValues(t, 1, got.Clients[0].Uses[0].Own.Keys)
-	assert.Len(t, got.Families[0].Groups, 1)
-	assert.EqualValues(t, 3, got.Families[0].Keys)
 }
 
 func TestHourSeconds(t *testing.T) {

@@ -10,12 +10,6 @@ import (
 	"slices"
 )
 
-// KeyUse is one key of a family, and how often each client acquired it; a client that only tried has 0.
-type KeyUse struct {
-	ID string // KeyID of its name
-	By map[int]int64
-}
-
 // The bounds that keep a profile small.
 const (
 	mostIDs    = 2048 // the ids of a family with no more keys are written down
@@ -28,20 +22,21 @@ func KeyID(database int, name string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Share writes down who shares the keys of a family: Own of its clients' uses, and the groups.
-func (p *Profile) Share(family string, keys []KeyUse) {
+// Share writes down who shares the keys of a family: Own of its clients' uses, and the groups. Keys are by KeyID: how often each client
+// acquired it; a client that only tried has 0.
+func (p *Profile) Share(family string, keys map[string]map[int]int64) {
 	f := p.family(family)
 	f.Keys, f.IDs, f.Groups = int64(len(keys)), len(keys) <= mostIDs, nil
-	slices.SortFunc(keys, func(a, b KeyUse) int { return cmp.Compare(a.ID, b.ID) })
 	groups := map[string]*Group{}
-	for _, k := range keys {
-		clients := slices.Sorted(maps.Keys(k.By))
+	for _, id := range slices.Sorted(maps.Keys(keys)) {
+		by := keys[id]
+		clients := slices.Sorted(maps.Keys(by))
 		if len(clients) == 1 {
-			p.own(clients[0], f, k)
+			p.own(clients[0], f, id, by[clients[0]])
 			continue
 		}
 		var total int64
-		for _, n := range k.By {
+		for _, n := range by {
 			total += n
 		}
 		// Keys that are used about equally often, within a factor of four, can stand together: a busy key and a quiet one can not.
@@ -52,10 +47,10 @@ func (p *Profile) Share(family string, keys []KeyUse) {
 		g := groups[at]
 		g.Keys++
 		for i, c := range clients {
-			g.Acquired[i] += k.By[c]
+			g.Acquired[i] += by[c]
 		}
 		if f.IDs {
-			g.IDs = append(g.IDs, k.ID)
+			g.IDs = append(g.IDs, id)
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(groups)) {
@@ -74,8 +69,8 @@ func (p *Profile) family(name string) *Family {
 }
 
 // own takes in a key that one client alone was seen on.
-func (p *Profile) own(client int, f *Family, k KeyUse) {
-	u, n := p.Clients[client].use(f.Name), k.By[client]
+func (p *Profile) own(client int, f *Family, id string, n int64) {
+	u := p.Clients[client].use(f.Name)
 	if n >= 2 {
 		u.Own.Keys++
 		u.Own.Acquired += n
@@ -86,7 +81,7 @@ func (p *Profile) own(client int, f *Family, k KeyUse) {
 		if u.Own.IDs == nil {
 			u.Own.IDs = map[string]int64{}
 		}
-		u.Own.IDs[k.ID] = n
+		u.Own.IDs[id] = n
 	}
 }
 

@@ -91,7 +91,7 @@ func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool
 func modernTurns(opts modern.Options) func(s *stand) error {
 	return func(s *stand) error {
 		opts.TTL, opts.Poll, opts.ReplyTimeout = 6*time.Second, 20*time.Millisecond, 2*time.Second // replicas have half of it
-		var lockers [2]*modern.Locker
+		var lockers [2]lockmigrate.Locker
 		for i := range lockers {
 			l, err := modern.New(s.pool, opts)
 			if err != nil {
@@ -105,7 +105,7 @@ func modernTurns(opts modern.Options) func(s *stand) error {
 }
 
 func redissonTurns(s *stand) error {
-	var lockers [2]*redisson.Locker
+	var lockers [2]lockmigrate.Locker
 	for i := range lockers {
 		l, err := redisson.New(s.pool, redisson.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
 		if err != nil {
@@ -132,7 +132,7 @@ func compatTurns(opts compat.Options, modern bool) func(s *stand) error {
 	opts.TTL, opts.Lease, opts.ShortestLease = 2*time.Second, 2*time.Second, 2*time.Second
 	opts.CommandDelay, opts.ClockLag, opts.ReplyTimeout = 20*time.Millisecond, 20*time.Millisecond, time.Second
 	return func(s *stand) error {
-		var lockers [2]*compat.Locker
+		var lockers [2]compat.Locker
 		for i := range lockers {
 			l, err := compat.New(s.pool, opts)
 			if err != nil {

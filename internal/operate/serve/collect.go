@@ -177,8 +177,8 @@ func (c *Collector) setMonitor(text string) {
 }
 
 func (c *Collector) burst(ctx context.Context) error {
-	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
-	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst}, c.board.event)
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match), Emit: c.board.event}
+	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst})
 	if err != nil {
 		return err
 	}

@@ -93,15 +93,16 @@ func (c Certificate) Write(w io.Writer) error {
 
 // Load reads a certificate from a file.
 func Load(file string) (Certificate, error) {
+	return load(file, "certificate", Format, func(c Certificate) string { return c.Format })
+}
+
+// load reads a file of a format.
+func load[T any](file, kind, format string, of func(T) string) (doc T, err error) {
 	text, err := os.ReadFile(file)
-	if err != nil {
-		return Certificate{}, err
+	if err == nil && (json.Unmarshal(text, &doc) != nil || of(doc) != format) {
+		err = fmt.Errorf("%s is no %s of lockmigrate verify", file, kind)
 	}
-	var c Certificate
-	if err := json.Unmarshal(text, &c); err != nil || c.Format != Format {
-		return c, fmt.Errorf("%s is no certificate of lockmigrate verify", file)
-	}
-	return c, nil
+	return doc, err
 }
 
 // What is wrong with a certificate for a purpose.

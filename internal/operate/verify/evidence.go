@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
@@ -104,14 +105,7 @@ var Taking = fence.Taking
 // taking is how many they are.
 const taking = 8
 
-func indexOf(command string) int {
-	for i, name := range Taking {
-		if name == command {
-			return i
-		}
-	}
-	return -1
-}
+func indexOf(command string) int { return slices.Index(Taking, command) }
 
 // Values is what stands on the keys.
 type Values struct {

@@ -252,11 +252,7 @@ func nothingIsHeld(e *Evidence) (bool, string) {
 	v := e.Values
 	switch {
 	case !v.StartWhole || !v.EndWhole:
-		why := strings.Join(v.Why, "; ")
-		if why == "" {
-			why = "the keys were not looked at"
-		}
-		return false, "what stands on the keys is not known: " + why
+		return false, "what stands on the keys is not known: " + cmp.Or(strings.Join(v.Why, "; "), "the keys were not looked at")
 	case v.Changed > 0:
 		return false, nouns(int64(v.Changed), "value") + " of a legacy client was written or deleted within the window"
 	case len(v.HeldAfter) > 0:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -45,15 +44,7 @@ func (s Saved) Write(w io.Writer) error { return json.NewEncoder(w).Encode(s) }
 
 // LoadSaved reads a state from a file.
 func LoadSaved(file string) (Saved, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return Saved{}, err
-	}
-	var s Saved
-	if err := json.Unmarshal(text, &s); err != nil || s.Format != SavedFormat {
-		return s, fmt.Errorf("%s is no state of lockmigrate verify", file)
-	}
-	return s, nil
+	return load(file, "state", SavedFormat, func(s Saved) string { return s.Format })
 }
 
 // Known is the evidence so far, as if the run had been interrupted when it was saved.

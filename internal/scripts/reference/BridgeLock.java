@@ -93,6 +93,9 @@ public final class BridgeLock {
     private final Options options;
     /** The scripts' arguments, by the names in their headers. */
     private final Map<String, String> values = new HashMap<>();
+    /** Throws where the namespace is not what it was. An attempt calls it first, at most once in ttlMs. */
+    private Runnable record = () -> {};
+    private volatile long nextLook;
 
     /** The scripts are the texts of bridge_acquire, bridge_settle, bridge_renew and bridge_release. */
     public BridgeLock(Eval redis, Options options, String acquire, String settle, String renew, String release) {
@@ -101,6 +104,7 @@ public final class BridgeLock {
         }
         this.redis = redis;
         this.options = options;
+        nextLook = System.nanoTime() + options.ttlMs * 1_000_000;
         values.put("ttl", text(options.ttlMs));
         values.put("grace", text(options.graceMs));
         values.put("unit", options.unit);
@@ -198,6 +202,10 @@ public final class BridgeLock {
         boolean ours = false;
         try {
             while (true) {
+                if (System.nanoTime() - nextLook >= 0) {
+                    record.run();
+                    nextLook = System.nanoTime() + options.ttlMs * 1_000_000;
+                }
                 held = new Held(key, value, 0, System.nanoTime());
                 List<?> reply = acquire.run(held, more);
                 long code = number(reply.get(0));
@@ -308,7 +316,11 @@ public final class BridgeLock {
 
     /** False: the lock had been lost, or another value stands on the key. Call it also for a lost lock. */
     public boolean release(Held held) {
-        return number(release.run(held, Map.of("hand", "1")).get(0)) > 0;
+        long code = number(release.run(held, Map.of("hand", "1")).get(0));
+        if (code < 0) {
+            release.run(held, Map.of()); // another value stands on the key: now the guard goes
+        }
+        return code > 0;
     }
 
     /** A number that every legacy reader takes for an expiry that never comes: 5e18 or more, below 9.2e18. */

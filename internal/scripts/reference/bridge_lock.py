@@ -54,6 +54,8 @@ class BridgeLock:
         self.evaluate = evaluate
         self.renew_every, self.poll = min(renew_ms or ttl_ms, ttl_ms / 3.0) / 1000.0, poll_ms / 1000.0
         self.ttl, self.settle = ttl_ms, settle_ms
+        # record() raises where the namespace is not what it was. An attempt calls it first, at most once in ttl_ms.
+        self.record, self._next_look = lambda: None, time.monotonic() + ttl_ms / 1000.0
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
             "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
@@ -97,6 +99,9 @@ class BridgeLock:
         more = {"entry": "%d 0 1 - %s" % (self.claim, held.value)} if end else {"queue": None}
         try:
             while True:
+                if time.monotonic() >= self._next_look:
+                    self.record()
+                    self._next_look = time.monotonic() + self.ttl / 1000.0
                 held = held._replace(since=time.monotonic())
                 reply = self._run("acquire", held, **more)
                 if reply[0] > 0:
@@ -132,7 +137,10 @@ class BridgeLock:
 
     def release(self, held):
         """False: the lock had been lost, or another value stands on the key. Call it also for a lost lock."""
-        return self._run("release", held, hand=1)[0] > 0
+        code = self._run("release", held, hand=1)[0]
+        if code < 0:
+            self._run("release", held)  # another value stands on the key: now the guard goes
+        return code > 0
 
     def _run(self, name, held, **more):
         text, keys, args = self.scripts[name]

@@ -51,18 +51,23 @@ CLIENTS = %s
 
 
 def of_namespace(evaluate):
-    """The lock of namespace %s. It raises ValueError where the record has changed since this file was printed."""
-    found = evaluate(%s, 1, %s)
-    found = found.decode() if isinstance(found, bytes) else found
-    if found != CLIENTS:
-        raise ValueError("namespace %s: the record says %%s, this file says %%s: print it again with "
-                         "lockmigrate scripts --namespace %s" %% (found, CLIENTS))
-    return BridgeLock(evaluate, SCRIPTS, unit=%s, layout=%s, ttl_ms=%d, grace_ms=%d, settle_ms=%d, renew_ms=%d,
+    """The lock of namespace %s. It raises ValueError where the record has changed since this file was printed. So does an
+    attempt, at most %d s after the change."""
+    def record():
+        found = evaluate(%s, 1, %s)
+        found = found.decode() if isinstance(found, bytes) else found
+        if found != CLIENTS:
+            raise ValueError("namespace %s: the record says %%s, this file says %%s: print it again with "
+                             "lockmigrate scripts --namespace %s" %% (found, CLIENTS))
+    record()
+    lock = BridgeLock(evaluate, SCRIPTS, unit=%s, layout=%s, ttl_ms=%d, grace_ms=%d, settle_ms=%d, renew_ms=%d,
                       fence_ttl_ms=%d, yield_ms=%d, breath_ms=%d, claim_ms=%d)
+    lock.record = record
+    return lock
 
 
 SCRIPTS = {
-`, n.Name, n.Says, quoted(n.Clients), n.Name, quoted(check), quoted(n.Record), n.Name, n.Name, quoted(n.Unit), quoted(n.Layout),
+`, n.Name, n.Says, quoted(n.Clients), n.Name, n.TTL/1000, quoted(check), quoted(n.Record), n.Name, n.Name, quoted(n.Unit), quoted(n.Layout),
 		n.TTL, n.Grace, n.Settle, n.Renew, n.FenceTTL, n.Yield, n.Breath, n.Claim)
 	for _, s := range bridge {
 		fmt.Fprintf(&b, "    %s: (\n", quoted(s.name))
@@ -84,14 +89,20 @@ func (n Namespace) Java() string {
 
     private static final String CLIENTS = %s;
 
-    /** The lock of namespace %s. It throws IllegalStateException where the record has changed since this file was printed. */
+    /**
+     * The lock of namespace %s. It throws IllegalStateException where the record has changed since this file was printed. So does
+     * an attempt, at most %d s after the change.
+     */
     public static BridgeLock ofNamespace(Eval redis) {
-        Object found = redis.eval(%s, List.of(%s), List.of());
-        String says = found instanceof byte[] ? new String((byte[]) found, StandardCharsets.UTF_8) : String.valueOf(found);
-        if (!says.equals(CLIENTS)) {
-            throw new IllegalStateException("namespace %s: the record says " + says + ", this file says " + CLIENTS
-                    + ": print it again with lockmigrate scripts --namespace %s");
-        }
+        Runnable record = () -> {
+            Object found = redis.eval(%s, List.of(%s), List.of());
+            String says = found instanceof byte[] ? new String((byte[]) found, StandardCharsets.UTF_8) : String.valueOf(found);
+            if (!says.equals(CLIENTS)) {
+                throw new IllegalStateException("namespace %s: the record says " + says + ", this file says " + CLIENTS
+                        + ": print it again with lockmigrate scripts --namespace %s");
+            }
+        };
+        record.run();
         Options o = new Options();
         o.unit = %s;
         o.layout = %s;
@@ -103,9 +114,11 @@ func (n Namespace) Java() string {
         o.yieldMs = %dL;
         o.breathMs = %dL;
         o.claimMs = %dL;
-        return new BridgeLock(redis, o, ACQUIRE, SETTLE, RENEW, RELEASE);
+        BridgeLock lock = new BridgeLock(redis, o, ACQUIRE, SETTLE, RENEW, RELEASE);
+        lock.record = record;
+        return lock;
     }
-`, n.Name, n.Says, quoted(n.Clients), n.Name, quoted(check), quoted(n.Record), n.Name, n.Name, quoted(n.Unit), quoted(n.Layout),
+`, n.Name, n.Says, quoted(n.Clients), n.Name, n.TTL/1000, quoted(check), quoted(n.Record), n.Name, n.Name, quoted(n.Unit), quoted(n.Layout),
 		n.TTL, n.Grace, n.Settle, n.Renew, n.FenceTTL, n.Yield, n.Breath, n.Claim)
 	for _, s := range bridge {
 		fmt.Fprintf(&b, "\n    private static final String %s = \"\"", strings.ToUpper(s.name))

@@ -238,7 +238,7 @@ func bridgeDrop(c *call) protocol.Reply {
 			return integers(protocol.DropHanded, 0, 0)
 		}
 	}
-	if mine {
+	if mine && !(there && !onKey && cmd.Hand) { // a displaced holder's guard stays until it was told
 		if onKey && cmd.Breath >= time.Millisecond {
 			c.write(cmd.Guard, "breath", cmd.Breath.Milliseconds()) // not ours: see the script
 		} else {

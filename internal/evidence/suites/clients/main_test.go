@@ -46,7 +46,7 @@ const (
 )
 
 // newCompat makes a Locker as a service that joins the fleet would.
-func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (*compat.Locker, error) {
+func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (compat.Locker, error) {
 	o := compat.Options{
 		TTL: ttl, Lease: lease, ShortestLease: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond,
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
@@ -106,7 +107,7 @@ func TestRedissonCountsOurHolds(t *testing.T) {
 	locker, err := redisson.New(server.Pool(), redisson.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
-	ctx := lockmigrate.WithOwner(t.Context(), "worker 1")
+	ctx := modern.WithOwner(t.Context(), "worker 1")
 	first, err := locker.Acquire(ctx, key)
 	require.NoError(t, err)
 	second, err := locker.Acquire(ctx, key)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-func locker(t *testing.T, s *redistest.Server, o compat.Options) *compat.Locker {
+func locker(t *testing.T, s *redistest.Server, o compat.Options) compat.Locker {
 	t.Helper()
 	l, err := compat.New(s.Pool(), o)
 	if err != nil {
@@ -34,7 +34,7 @@ func inStage(t *testing.T, s *redistest.Server, stage lockmigrate.Stage) string 
 	return name
 }
 
-func hold(t *testing.T, l *compat.Locker, key string) lockmigrate.Lock {
+func hold(t *testing.T, l compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(t.Context(), key)
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 	server := redistest.Real(t)
 	java := holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", time.Minute))
-	l := locker(t, server, compat.Options{ShortestLease: 10 * time.Second})
+	var mode redistest.Mode
+	l := locker(t, server, compat.Options{ShortestLease: 10 * time.Second, Observer: mode.Observe})
 	deletes := deletesOf(t, server)
 
 	const rounds = 40
@@ -42,9 +43,9 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			lock, err := l.Acquire(t.Context(), "orders")
 			done <- result{lock, err, time.Now()}
 		}()
-		for deadline := time.Now().Add(5 * time.Second); l.Waiting() != lockmigrate.ModeTracking; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Second); mode.Is() != lockmigrate.ModeTracking; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("the waiter is woken by %s", l.Waiting())
+				t.Fatalf("the waiter is woken by %s", mode.Is())
 			}
 		}
 		// The last look of the waiter before it sleeps; there is no way to be told of its sleep.

@@ -70,7 +70,7 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 	defer cancel()
 	ready()
 	before := r.begins()
-	w, err := observe.StartMasters(ctx, end, observe.Options{Group: observe.ByHost}, observe.Limits{For: window, Load: 10}, func(observe.EventRow) {})
+	w, err := observe.StartMasters(ctx, end, observe.Options{Group: observe.ByHost}, observe.Limits{For: window, Load: 10})
 	require.NoError(t, err)
 	require.NoError(t, w.Wait())
 	turns, seen := r.counts()

@@ -271,7 +271,7 @@ func (p *process) heard(ctx context.Context) (holders.Event, bool) {
 // service is a Go service with a lock of this project.
 type service struct {
 	t      *testing.T
-	locker *compat.Locker
+	locker compat.Locker
 	lock   lockmigrate.Lock
 }
 

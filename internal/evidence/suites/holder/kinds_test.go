@@ -143,7 +143,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 	})
 	require.NoError(t, err)
 	inner := func(ctx context.Context, key string) (lockmigrate.Lock, error) {
-		ctx = lockmigrate.WithOwner(ctx, "me")
+		ctx = modern.WithOwner(ctx, "me")
 		outer, err := l.Acquire(ctx, key)
 		if err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		return second, outer.Release(ctx)
 	}
 	do := func(ctx context.Context, key string, work func(context.Context) error) error {
-		ctx = lockmigrate.WithOwner(ctx, "me")
+		ctx = modern.WithOwner(ctx, "me")
 		var inside error
 		outside := l.Do(ctx, key, func(ctx context.Context) error {
 			inside = l.Do(ctx, key, work)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // client is one process of a sequence.
@@ -21,7 +22,7 @@ type client struct {
 	id     int
 	routes []*redistest.Route
 	pools  []*redis.Pool
-	locker locker
+	locker lockmigrate.Locker
 	lock   *one
 
 	decide   sync.Mutex
@@ -217,7 +218,7 @@ func (c *client) rights(rules string) error { return c.run.rights(rules) }
 func (c *client) context(s step, long time.Duration) (context.Context, context.CancelFunc) {
 	ctx := context.Background()
 	if c.kind.owners {
-		ctx = lockmigrate.WithOwner(ctx, "client"+strconv.Itoa(c.id))
+		ctx = modern.WithOwner(ctx, "client"+strconv.Itoa(c.id))
 	}
 	if s.early {
 		return context.WithTimeout(ctx, s.d)

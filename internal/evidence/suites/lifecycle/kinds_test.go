@@ -18,18 +18,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
-// locker is what all Lockers have in common.
-type locker interface {
-	TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error)
-	Acquire(ctx context.Context, key string) (lockmigrate.Lock, error)
-	Do(ctx context.Context, key string, work func(ctx context.Context) error) error
-	Close() error
-}
-
 // kind is a kind of lock.
 type kind struct {
 	name string
-	open func(pools []lockmigrate.Pool, t terms) (locker, error)
+	open func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error)
 
 	servers   int  // how many it needs; 0: one
 	excludes  bool // two holders at once are a violation: not so in the old scheme, see package legacy
@@ -52,16 +44,16 @@ type terms struct {
 
 const poll = 20 * time.Millisecond
 
-func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
 		change(&o)
 		return modern.New(pools[0], o)
 	}
 }
 
-func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, terms) (locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 		o := compat.Options{
 			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
 			Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl,
@@ -72,8 +64,8 @@ func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, term
 	}
 }
 
-func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (locker, error) {
+func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
+	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 		return legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
 	}
 }
@@ -96,10 +88,10 @@ func kinds() []kind {
 		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.RenewEvery = -1 }), excludes: true, fair: true},
 		{name: "modern-yield", open: ofModern(func(o *modern.Options) { o.Yield = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
 		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
-		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
+		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 			return redisson.New(pools[0], redisson.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
 		}},
-		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (locker, error) {
+		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 			return quorum.New(pools, quorum.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
 		}},
 	}

@@ -144,7 +144,7 @@ func (h habits) run(t *testing.T, stage string, runFor time.Duration) counted {
 	} else {
 		name, err := redistest.InStage(b.s.Pool(), lockmigrate.StageBridge, "jedis-ms", lease)
 		require.NoError(t, err)
-		lockers := make([]*compat.Locker, h.clients)
+		lockers := make([]compat.Locker, h.clients)
 		for i := range lockers {
 			lockers[i], err = compat.New(b.s.Pool(), compat.Options{Namespace: name})
 			require.NoError(t, err)

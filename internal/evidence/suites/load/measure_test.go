@@ -137,7 +137,7 @@ func (b *bench) member() {
 	require.NoError(b.t, err)
 	const n, watched = 50, 10 * time.Second
 	before := int(b.number("connected_clients:"))
-	var all []*compat.Locker
+	var all []compat.Locker
 	for range n {
 		l, err := compat.New(b.s.Pool(), compat.Options{Namespace: name})
 		require.NoError(b.t, err)

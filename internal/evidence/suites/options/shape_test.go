@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,15 +18,16 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
-// shape is one kind of Locker: how to open it, and what it has beside what all have.
+// shape is one kind of Locker.
 type shape struct {
 	options any
 	most    int // options
 	ttl     time.Duration
-	more    []string // methods of the Locker
-	open    func(pool lockmigrate.Pool) (locker, error)
+	open    func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
 	refused func() error // what New says to options that cannot work
 }
 
@@ -35,28 +35,30 @@ func refusal[L any](_ L, err error) error { return err }
 
 var shapes = map[string]shape{
 	"legacy": {
-		legacy.Options{}, 9, 5 * time.Minute, nil,
-		func(p lockmigrate.Pool) (locker, error) { return legacy.New(p, legacy.Options{}) },
+		legacy.Options{}, 9, 5 * time.Minute,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return legacy.New(p, legacy.Options{}) },
 		func() error { return refusal(legacy.New(nil, legacy.Options{})) },
 	},
 	"modern": {
-		modern.Options{}, 12, 30 * time.Second, []string{"Waiting"},
-		func(p lockmigrate.Pool) (locker, error) { return modern.New(p, modern.Options{}) },
+		modern.Options{}, 12, 30 * time.Second,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(p, modern.Options{}) },
 		func() error { return refusal(modern.New(nil, modern.Options{})) },
 	},
 	"redisson": {
-		redisson.Options{}, 12, 30 * time.Second, []string{"Waiting"},
-		func(p lockmigrate.Pool) (locker, error) { return redisson.New(p, redisson.Options{}) },
+		redisson.Options{}, 12, 30 * time.Second,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return redisson.New(p, redisson.Options{}) },
 		func() error { return refusal(redisson.New(nil, redisson.Options{})) },
 	},
 	"quorum": {
-		quorum.Options{}, 12, 30 * time.Second, nil,
-		func(p lockmigrate.Pool) (locker, error) { return quorum.New([]lockmigrate.Pool{p}, quorum.Options{}) },
+		quorum.Options{}, 12, 30 * time.Second,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return quorum.New([]lockmigrate.Pool{p}, quorum.Options{})
+		},
 		func() error { return refusal(quorum.New(nil, quorum.Options{})) },
 	},
 	"compat": {
-		compat.Options{}, 14, 30 * time.Second, []string{"Ready", "Stage", "Waiting"},
-		func(p lockmigrate.Pool) (locker, error) { return compat.New(p, compat.Options{}) },
+		compat.Options{}, 14, 30 * time.Second,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return compat.New(p, compat.Options{}) },
 		func() error { return refusal(compat.New(nil, compat.Options{})) },
 	},
 }
@@ -70,7 +72,6 @@ func TestOneShape(t *testing.T) {
 
 			l, err := k.open(redistest.Mini(t).Pool())
 			require.NoError(t, err)
-			assert.Equal(t, sorted(append([]string{"TryAcquire", "Acquire", "Do", "Close"}, k.more...)), methods(l))
 
 			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
 				_, err = acquire(t.Context(), "")
@@ -82,12 +83,7 @@ func TestOneShape(t *testing.T) {
 
 			lock, err := l.Acquire(t.Context(), "orders")
 			require.NoError(t, err)
-			held := reflect.TypeFor[lockmigrate.Lock]()
-			var want []string
-			for i := range held.NumMethod() {
-				want = append(want, held.Method(i).Name)
-			}
-			assert.Equal(t, sorted(want), methods(lock))
+			assert.Equal(t, methods(reflect.TypeFor[lockmigrate.Lock]()), methods(reflect.TypeOf(lock)))
 			assert.InDelta(t, k.ttl, time.Until(lock.Expiry()), float64(2*time.Second), "the default")
 			assert.Zero(t, lock.Fence(), "fencing tokens are drawn where FenceTTL is set")
 			_, err = l.TryAcquire(t.Context(), "orders")
@@ -110,29 +106,29 @@ func TestOneShape(t *testing.T) {
 // TestALossSaysWhyInOneLine: the reason and its details, no matter who finds the loss.
 func TestALossSaysWhyInOneLine(t *testing.T) {
 	for name, c := range map[string]struct {
-		lose   func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, l *modern.Locker)
+		lose   func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, l lockmigrate.Locker)
 		opts   modern.Options
 		reason lockmigrate.Reason
 		says   string
 	}{
-		"taken, found by a renewal": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ *modern.Locker) {
+		"taken, found by a renewal": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ lockmigrate.Locker) {
 			s.Do("SET", "orders", "another's")
 			assert.Error(t, k.Renew(t.Context()))
 		}, modern.Options{}, lockmigrate.ReasonTaken, `renew "orders": lock lost (the key is not ours any more; it holds "another's")`},
-		"taken, found by the Locker's own renewal": {func(_ *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ *modern.Locker) {
+		"taken, found by the Locker's own renewal": {func(_ *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ lockmigrate.Locker) {
 			s.Do("SET", "orders", "another's")
 		}, modern.Options{RenewEvery: 20 * time.Millisecond}, lockmigrate.ReasonTaken, `hold "orders": lock lost (the key is not ours any more; it holds "another's")`},
-		"taken, found by the release": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ *modern.Locker) {
+		"taken, found by the release": {func(t *testing.T, s *redistest.Server, k lockmigrate.Lock, _ lockmigrate.Locker) {
 			s.Do("DEL", "orders")
 			assert.Error(t, k.Release(t.Context()))
 		}, modern.Options{}, lockmigrate.ReasonTaken, `release "orders": lock lost (the key was not ours any more when it was released)`},
-		"max hold": {func(*testing.T, *redistest.Server, lockmigrate.Lock, *modern.Locker) {},
+		"max hold": {func(*testing.T, *redistest.Server, lockmigrate.Lock, lockmigrate.Locker) {},
 			modern.Options{MaxHold: 50 * time.Millisecond}, lockmigrate.ReasonMaxHold, `hold "orders": lock lost (held for longer than MaxHold 50ms)`},
-		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Lock, l *modern.Locker) {
+		"closed": {func(t *testing.T, _ *redistest.Server, _ lockmigrate.Lock, l lockmigrate.Locker) {
 			assert.Error(t, l.Close())
 		},
 			modern.Options{}, lockmigrate.ReasonClosed, `hold "orders": lock lost (the Locker was closed; the key stays until its TTL or lease is over)`},
-		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ *modern.Locker) { s.Mini.Close() },
+		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ lockmigrate.Locker) { s.Mini.Close() },
 			modern.Options{TTL: time.Second, ReplyTimeout: 900 * time.Millisecond}, lockmigrate.ReasonDeadline, "(no renewal came through for 1s)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,14 +168,16 @@ func exported(options reflect.Type) (n int) {
 	return n
 }
 
-func methods(of any) (names []string) {
-	for t, i := reflect.TypeOf(of), 0; i < t.NumMethod(); i++ {
-		names = append(names, t.Method(i).Name)
+// TestPoolsShowWhatAUserCalls: what the lock packages need of a pool besides is not in its users' sight.
+func TestPoolsShowWhatAUserCalls(t *testing.T) {
+	for _, pool := range []reflect.Type{reflect.TypeFor[*cluster.Pool](), reflect.TypeFor[*sentinel.Pool]()} {
+		assert.Equal(t, []string{"Close", "GetContext"}, methods(pool), pool)
 	}
-	return names
 }
 
-func sorted(names []string) []string {
-	slices.Sort(names)
+func methods(of reflect.Type) (names []string) {
+	for i := range of.NumMethod() {
+		names = append(names, of.Method(i).Name)
+	}
 	return names
 }

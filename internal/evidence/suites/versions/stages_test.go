@@ -34,7 +34,7 @@ func memberOptions(d legacy.Dialect) compat.Options {
 	return compat.Options{Namespace: namespace, Dialect: d, ShortestLease: lease, Lease: lease, TTL: lease}
 }
 
-func memberOf(server *redistest.Server) (*compat.Locker, error) {
+func memberOf(server *redistest.Server) (compat.Locker, error) {
 	return compat.New(server.Pool(), memberOptions(legacy.JedisMS))
 }
 

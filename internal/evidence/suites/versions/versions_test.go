@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -54,11 +53,12 @@ var locks = []lock{
 	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
 	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args)})
+		mode := new(redistest.Mode)
+		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args), Observer: mode.Observe})
 		if err != nil {
 			return nil, err
 		}
-		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), mode}, nil
 	}},
 }
 
@@ -105,15 +105,18 @@ func named(maker holders.Maker) holders.Maker {
 // heard is a Taker whose waiters can hear of a release.
 type heard struct {
 	holders.LockTaker
-	waiting func() lockmigrate.Mode
+	mode *redistest.Mode
 }
 
-func (h heard) Waiting() string { return h.waiting().String() }
+func (h heard) Waiting() string { return h.mode.Is().String() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		locker, err := legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond})
-		return holders.TakerOf(locker.Acquire), err
+		if err != nil {
+			return nil, err
+		}
+		return holders.TakerOf(locker.Acquire), nil
 	}
 }
 
@@ -121,11 +124,13 @@ func bridged(opts compat.Options) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		opts, ttl := opts, ttlOf(args) // makers run side by side
 		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
+		mode := new(redistest.Mode)
+		opts.Observer = mode.Observe
 		locker, err := compat.New(pool, opts)
 		if err != nil {
 			return nil, err
 		}
-		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), mode}, nil
 	}
 }
 
@@ -133,11 +138,13 @@ func token(opts modern.Options) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		opts := opts
 		opts.TTL = ttlOf(args)
+		mode := new(redistest.Mode)
+		opts.Observer = mode.Observe
 		locker, err := modern.New(pool, opts)
 		if err != nil {
 			return nil, err
 		}
-		return heard{holders.TakerOf(locker.Acquire), locker.Waiting}, nil
+		return heard{holders.TakerOf(locker.Acquire), mode}, nil
 	}
 }
 

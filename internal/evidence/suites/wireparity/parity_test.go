@@ -151,7 +151,7 @@ func (c realClient) did(e holders.Event) bool {
 // goClient is package legacy.
 type goClient struct {
 	t      *testing.T
-	locker *legacy.Locker
+	locker lockmigrate.Locker
 	lock   lockmigrate.Lock
 }
 

@@ -374,6 +374,7 @@ func TestCluster(t *testing.T) {
 func TestOneSlot(t *testing.T) {
 	for patterns, want := range map[string]bool{
 		"lock.*": false, "lock.a": true, "lock.a lock.b": false, "{a}*": true, "*{a}": false, "{a*}x": false, "{}*": false, "{a}* x{a}?": true, "{a}* {b}*": false, "{a*": false,
+		"lock.[ab]": false, "{[ab]}x": false, `lock.\*`: false, `\{a\}x`: false, `{a}[xy] {a}\*`: true,
 	} {
 		_, one := oneSlot(strings.Fields(patterns))
 		assert.Equal(t, want, one, patterns)

@@ -52,12 +52,13 @@ func NewUpstream(ctx context.Context, end *endpoint.Endpoint, patterns []string)
 
 // oneSlot tells whether all keys of the patterns are in one slot, and names a key of it.
 func oneSlot(patterns []string) (key string, one bool) {
+	const special = `*?[\` // what does not stand for itself in a pattern
 	slot := -1
 	for _, p := range patterns {
-		if strings.ContainsAny(p, "*?") {
+		if strings.ContainsAny(p, special) {
 			before, after, _ := strings.Cut(p, "{")
 			tag, _, closed := strings.Cut(after, "}")
-			if tag == "" || !closed || strings.ContainsAny(before+tag, "*?") {
+			if tag == "" || !closed || strings.ContainsAny(before+tag, special) {
 				return "", false
 			}
 		}

@@ -1,0 +1,215 @@
+package observe
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// observers are those of all servers that are watched. A client has a connection to each: grouped by host or name these make one
+// row; connections stay apart, and their rows name the server.
+type observers []*Observer
+
+// times are those of the first and the last command, 0 for none.
+func (all observers) times() (first, last protocol.Instant) {
+	for _, o := range all {
+		if first == 0 || o.first != 0 && o.first < first {
+			first = o.first
+		}
+		last = max(last, o.last)
+	}
+	return first, last
+}
+
+func (all observers) report() Report {
+	first, last := all.times()
+	r := Report{
+		Started: first.Time(), WindowSeconds: last.Sub(first).Seconds(), Complete: true, Hazards: map[string]int64{},
+		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
+	}
+	for _, row := range all.rows() {
+		r.Clients = append(r.Clients, row.Row)
+	}
+	for _, o := range all {
+		r.Counts.add(o.counts)
+		r.Complete = r.Complete && o.Keys.complete
+		r.Hazards = profile.Sum(r.Hazards, o.hazards)
+		r.OverlapCount += o.overlapN
+		for _, v := range o.overlaps {
+			r.Overlaps = append(r.Overlaps, o.overlapRow(v))
+		}
+		for _, e := range o.events {
+			r.Events = append(r.Events, e.row())
+		}
+		r.Ghosts = append(r.Ghosts, o.ghosts()...)
+	}
+	if len(r.Ghosts) > 0 {
+		r.Hazards["ghost"] = int64(len(r.Ghosts))
+	}
+	if len(all) > 1 {
+		slices.SortFunc(r.Overlaps, func(a, b OverlapRow) int { return a.From.Compare(b.From) })
+		slices.SortFunc(r.Events, func(a, b EventRow) int { return a.At.Compare(b.At) })
+	}
+	slices.SortFunc(r.Ghosts, func(a, b GhostRow) int { return cmp.Compare(a.Key, b.Key) })
+	return r
+}
+
+// group is one row: clients of one host or name that do different things have a row each.
+type group struct {
+	name, server string // the server that a connection leads to, where there are several
+	vote
+}
+
+// rowOf is the row that a client belongs to.
+func (all observers) rowOf(c *client) group {
+	id := group{name: c.o.rowName(c), vote: c.leading()}
+	if len(all) > 1 && c.o.opts.Group != ByHost && id.name == c.addr {
+		id.server = c.o.server
+	}
+	return id
+}
+
+// groups puts the clients together that make one row.
+func (all observers) groups() map[group][]*client {
+	groups := map[group][]*client{}
+	var silent []*client // released only: what they are, another connection of theirs says
+	for _, o := range all {
+		for _, c := range o.clients {
+			if len(c.votes) > 0 {
+				id := all.rowOf(c)
+				groups[id] = append(groups[id], c)
+			} else if c.released > 0 {
+				silent = append(silent, c)
+			}
+		}
+	}
+	for _, c := range silent {
+		best, most := all.rowOf(c), int64(-1)
+		best.vote = vote{}
+		for id, members := range groups {
+			var acquired int64
+			for _, m := range members {
+				acquired += m.acquired
+			}
+			if id.name == best.name && id.server == best.server && (acquired > most || acquired == most && id.kind+id.dialect < best.kind+best.dialect) {
+				best, most = id, acquired
+			}
+		}
+		groups[best] = append(groups[best], c)
+	}
+	return groups
+}
+
+// clientRow is a row and the connections that make it.
+type clientRow struct {
+	Row
+	members []*client
+	clock   *client // the one of them that tells the clock best, nil for none
+}
+
+// rows are those of all clients, in the order of a report.
+func (all observers) rows() (rows []clientRow) {
+	for _, o := range all {
+		o.solve(true)
+	}
+	for id, members := range all.groups() {
+		rows = append(rows, newRow(id, members))
+	}
+	slices.SortFunc(rows, func(a, b clientRow) int { return byKind(a.Row, b.Row) })
+	return rows
+}
+
+func newRow(id group, members []*client) clientRow {
+	slices.SortFunc(members, func(a, b *client) int {
+		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(a.o.server, b.o.server))
+	})
+	var lead *client // a silent one only where there is no other
+	for _, c := range members {
+		if lead == nil || c.leading() == id.vote && (lead.leading() != id.vote || c.tries > lead.tries) {
+			lead = c
+		}
+	}
+	peer := lead.o.names[lead.addr]
+	row := clientRow{members: members, Row: Row{
+		Addr: id.name, Server: id.server, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
+		Kind: cmp.Or(id.kind, Unknown), Dialect: id.dialect, Sent: map[string]int64{},
+	}}
+	families := map[string]int64{}
+	var poll, pause, hold, wait samples
+	for _, c := range members {
+		row.Tries += c.tries
+		row.Acquired += c.acquired
+		row.Released += c.released
+		for word, n := range c.sent {
+			row.Sent[word] += n
+		}
+		row.Pauses += c.pause.n
+		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pause.most))
+		pause.kept = append(pause.kept, c.pause.kept...)
+		for f, u := range c.uses {
+			families[f] += u.n
+			hold.kept = append(hold.kept, u.hold.kept...)
+			wait.kept = append(wait.kept, u.wait.kept...)
+		}
+		poll.kept = append(poll.kept, c.poll.kept...)
+		if off, ok := c.o.clocks.off[c]; ok && (row.clock == nil || off < row.clock.o.clocks.off[row.clock]) {
+			row.clock = c
+		}
+	}
+	row.HoldP50MS, row.HoldP95MS = ms(hold.at(0.5)), ms(hold.at(0.95))
+	row.WaitP50MS, row.WaitP95MS = ms(wait.at(0.5)), ms(wait.at(0.95))
+	row.PauseP50MS = ms(pause.at(0.5))
+	if len(poll.kept) > 0 {
+		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
+		// way makes an interval look shorter. So it is the low end, but not the lowest.
+		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
+	}
+	row.Keys = byCount(families)
+	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
+	if len(row.Keys) > 0 && row.Kind == Legacy {
+		if lease, from := leaseOf(members, row.Keys[0]); lease > 0 {
+			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), from
+		}
+	}
+	if row.LeaseMS == nil && lead.ttl > 0 && id.dialect != setnxUUID {
+		row.LeaseMS, row.LeaseFrom = ref(ms(lead.ttl)), "ttl"
+	}
+	if row.clock != nil && (row.Kind == Legacy || row.Kind == Modern) { // a token may be a time
+		row.skew()
+	}
+	return row
+}
+
+// leaseOf is the lease of a family by what the servers of these clients have seen: one that is no guess, then the shortest.
+func leaseOf(members []*client, family string) (lease time.Duration, from string) {
+	for _, c := range members {
+		l, known := c.o.clocks.lease[family]
+		f := c.o.clocks.source[family]
+		if better := lease == 0 || from == "round" && f != "round" || l < lease && (from == "round") == (f == "round"); known && better {
+			lease, from = l, f
+		}
+	}
+	return lease, from
+}
+
+// skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several
+// servers each is against the clock of its own one.
+func (r *clientRow) skew() {
+	clocks := r.clock.o.clocks
+	offset := clocks.offset[r.clock]
+	r.SkewMS, r.SkewErrorMS = ref(round1(ms(offset))), ref(round1(ms(clocks.off[r.clock])))
+	for p, s := range r.clock.o.sums {
+		if p.client == r.clock {
+			r.Samples += s.n
+		}
+	}
+	for _, c := range r.members {
+		if other, ok := c.o.clocks.offset[c]; ok {
+			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other-offset).Abs()-c.o.clocks.off[c])))
+		}
+	}
+}
