@@ -1,6 +1,9 @@
 package scripts
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // All lists every script.
 func All() []*Script { return all }
@@ -10,7 +13,7 @@ var all []*Script
 // NameOf returns the name of a script by its text, with or without comments, by its digest or by its name as a function, empty
 // for none of these.
 func NameOf(text string) string {
-	if name := names[text]; name != "" {
+	if name := names()[text]; name != "" {
 		return name
 	}
 	if function, ok := strings.CutPrefix(text, functionPrefix); ok && len(text) < 100 {
@@ -21,7 +24,14 @@ func NameOf(text string) string {
 			}
 		}
 	}
-	return names[strings.ToLower(text)] // a digest may be in capitals
+	return names()[strings.ToLower(text)] // a digest may be in capitals
 }
 
-var names = map[string]string{}
+// names are of every script's digest and text, with and without comments. Few programs ask: it is made for the first one.
+var names = sync.OnceValue(func() map[string]string {
+	names := map[string]string{}
+	for _, s := range all {
+		names[s.Digest], names[s.Source], names[s.Bare()] = s.Name, s.Name, s.Name
+	}
+	return names
+})

@@ -132,6 +132,7 @@ func (s *Script) Read(args []string) map[string]string {
 // Bare is a script without its comments.
 func (s *Script) Bare() string {
 	var code strings.Builder
+	code.Grow(len(s.Source))
 	for line := range strings.Lines(s.Source) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
 			code.WriteString(line + "\n")
@@ -213,7 +214,6 @@ func load(name string) *Script {
 	s.Digest = hex.EncodeToString(digest[:])
 	s.ByDigest = s.Digest
 	all = append(all, s)
-	names[s.Digest], names[s.Source], names[s.Bare()] = name, name, name
 	return s
 }
 
@@ -238,7 +238,7 @@ func (s *Script) compose() string {
 		used := map[string]bool{}
 		for _, line := range code[header:] {
 			line, _, _ = strings.Cut(line, "--")
-			for _, word := range strings.FieldsFunc(line, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+			for word := range strings.FieldsFuncSeq(line, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
 				used[word] = true
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -85,6 +86,8 @@ func (k *lock) RenewalFailed(err error) {
 
 func (k *lock) Lost(why Loss) { k.lost <- why }
 
+// bench is a renewer and its server. Tests that wait for a deadline run in synctest's virtual time: they take none, and a busy machine
+// does not make them late.
 type bench struct {
 	*testing.T
 	clock Clock
@@ -121,42 +124,46 @@ func within[T any](t *testing.T, what string, from <-chan T) T {
 
 // TestDueRenewalsGoTogether: what is due, and what soon will be, is one pipeline.
 func TestDueRenewalsGoTogether(t *testing.T) {
-	b := newBench(t)
-	const locks = 500
-	var held []*lock
-	for range locks {
-		held = append(held, b.hold(time.Hour, time.Second, 0))
-	}
-	for _, k := range held {
-		within(t, "a renewal", k.renewed)
-	}
-	for _, k := range held {
-		if !b.r.Remove(&k.lease) {
-			t.Error("a lease is gone")
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		const locks = 500
+		var held []*lock
+		for range locks {
+			held = append(held, b.hold(time.Hour, time.Second, 0))
 		}
-	}
-	if batches, sent := b.post.counts(); sent < locks || batches > sent/10 {
-		t.Errorf("%d renewals in %d batches", sent, batches)
-	}
+		for _, k := range held {
+			within(t, "a renewal", k.renewed)
+		}
+		for _, k := range held {
+			if !b.r.Remove(&k.lease) {
+				t.Error("a lease is gone")
+			}
+		}
+		if batches, sent := b.post.counts(); sent < locks || batches > sent/10 {
+			t.Errorf("%d renewals in %d batches", sent, batches)
+		}
+	})
 }
 
 // TestRestingLeaseIsOnlyWatched: nothing is sent any more, and the deadline is told.
 func TestRestingLeaseIsOnlyWatched(t *testing.T) {
-	b := newBench(t)
-	k := b.hold(2*time.Second, time.Millisecond, time.Hour)
-	within(t, "a renewal", k.renewed)
-	b.r.Rest(&k.lease)
-	_, before := b.post.counts()
-	until := k.lease.Until()
-	if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
-		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
-	}
-	if _, after := b.post.counts(); after > before+1 { // one may have been on its way
-		t.Errorf("%d renewals while it rested", after-before)
-	}
-	if k.lease.Until() != until {
-		t.Error("an answer that came late has moved the deadline")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		k := b.hold(2*time.Second, time.Millisecond, time.Hour)
+		within(t, "a renewal", k.renewed)
+		b.r.Rest(&k.lease)
+		_, before := b.post.counts()
+		until := k.lease.Until()
+		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+		}
+		if _, after := b.post.counts(); after > before+1 { // one may have been on its way
+			t.Errorf("%d renewals while it rested", after-before)
+		}
+		if k.lease.Until() != until {
+			t.Error("an answer that came late has moved the deadline")
+		}
+	})
 }
 
 // TestRestingLeaseIsNotLostByAnAnswer: a renewal that overtakes a release finds nothing, which is no news.
@@ -177,21 +184,23 @@ func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
 }
 
 func TestAnswersOfTheServer(t *testing.T) {
-	b := newBench(t)
-	b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
-	k := b.hold(time.Minute, time.Millisecond, 0)
-	if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
-		t.Errorf("failed: %v", err)
-	}
-	b.post.answer(yes, nil)
-	within(t, "the renewal after a failure", k.renewed)
-	b.post.answer(protocol.Reply{Kind: protocol.Integer}, nil)
-	if why := within(t, "the loss", k.lost); why != Taken {
-		t.Errorf("lost: %v", why)
-	}
-	if b.r.Remove(&k.lease) {
-		t.Error("a lost lease is kept")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
+		k := b.hold(time.Minute, time.Millisecond, 0)
+		if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
+			t.Errorf("failed: %v", err)
+		}
+		b.post.answer(yes, nil)
+		within(t, "the renewal after a failure", k.renewed)
+		b.post.answer(protocol.Reply{Kind: protocol.Integer}, nil)
+		if why := within(t, "the loss", k.lost); why != Taken {
+			t.Errorf("lost: %v", why)
+		}
+		if b.r.Remove(&k.lease) {
+			t.Error("a lost lease is kept")
+		}
+	})
 }
 
 // TestAnAnswerAfterTheDeadlineIsTooLate: nothing brings a lease back, also where the goroutine has not looked yet.
@@ -241,64 +250,72 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 
 // TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, and this lease has none.
 func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
-	b := newBench(t)
-	k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
-	b.r.Rest(&k.lease)
-	until := k.lease.Until()
-	if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
-		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
+		b.r.Rest(&k.lease)
+		until := k.lease.Until()
+		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+		}
+	})
 }
 
 func TestTimers(t *testing.T) {
-	clock := NewClock()
-	w := NewTimers(clock.Now)
-	newLease := func(span time.Duration) *lock {
-		k := &lock{lost: make(chan Loss, 2)}
-		k.lease.Owner = k
-		k.lease.Begin(clock.Now(), clock.Now().Add(span))
-		w.Add(&k.lease)
-		return k
-	}
-	k := newLease(50 * time.Millisecond)
-	until := clock.Now().Add(200 * time.Millisecond)
-	if _, ok := w.Extend(&k.lease, until); !ok {
-		t.Error("a lease that lasts is not extended")
-	}
-	w.Rest(&k.lease)
-	if why := within(t, "the end", k.lost); why != Deadline || clock.Now() < until {
-		t.Errorf("lost: %v, %v before the deadline", why, until.Sub(clock.Now()))
-	}
-	if why, ok := w.Extend(&k.lease, clock.Now().Add(time.Hour)); ok || why != Deadline {
-		t.Errorf("extended after its end: %v %v", why, ok)
-	}
-	if w.Remove(&k.lease) {
-		t.Error("a lease that is over is kept")
-	}
-	k = newLease(time.Hour)
-	if !w.Remove(&k.lease) {
-		t.Error("a lease is gone")
-	}
-	if len(w.all) != 0 {
-		t.Errorf("%d leases are left", len(w.all))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewClock()
+		w := NewTimers(clock.Now)
+		newLease := func(span time.Duration) *lock {
+			k := &lock{lost: make(chan Loss, 2)}
+			k.lease.Owner = k
+			k.lease.Begin(clock.Now(), clock.Now().Add(span))
+			w.Add(&k.lease)
+			return k
+		}
+		k := newLease(50 * time.Millisecond)
+		until := clock.Now().Add(200 * time.Millisecond)
+		if _, ok := w.Extend(&k.lease, until); !ok {
+			t.Error("a lease that lasts is not extended")
+		}
+		w.Rest(&k.lease)
+		if why := within(t, "the end", k.lost); why != Deadline || clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(clock.Now()))
+		}
+		if why, ok := w.Extend(&k.lease, clock.Now().Add(time.Hour)); ok || why != Deadline {
+			t.Errorf("extended after its end: %v %v", why, ok)
+		}
+		if w.Remove(&k.lease) {
+			t.Error("a lease that is over is kept")
+		}
+		k = newLease(time.Hour)
+		if !w.Remove(&k.lease) {
+			t.Error("a lease is gone")
+		}
+		if len(w.all) != 0 {
+			t.Errorf("%d leases are left", len(w.all))
+		}
+	})
 }
 
 func TestNoAnswerEndsTheLease(t *testing.T) {
-	b := newBench(t)
-	b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
-	k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
-	if why := within(t, "the end", k.lost); why != Deadline {
-		t.Errorf("lost: %v", why)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
+		k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
+		if why := within(t, "the end", k.lost); why != Deadline {
+			t.Errorf("lost: %v", why)
+		}
+	})
 }
 
 func TestMaxEndsTheLease(t *testing.T) {
-	b := newBench(t)
-	k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
-	if why := within(t, "the end", k.lost); why != Outlived {
-		t.Errorf("lost: %v", why)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
+		if why := within(t, "the end", k.lost); why != Outlived {
+			t.Errorf("lost: %v", why)
+		}
+	})
 }
 
 // hermit renews itself.
@@ -310,22 +327,24 @@ type hermit struct {
 func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answers, nil }
 
 func TestAloneRenewsItself(t *testing.T) {
-	b := newBench(t)
-	h := &hermit{lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
-	h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
-	h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
-	for _, a := range []Answer{Extended, Unclear, Gone} {
-		h.answers <- a
-	}
-	b.r.Add(&h.lease)
-	within(t, "the renewal", h.renewed)
-	within(t, "the failure", h.failed)
-	if why := within(t, "the loss", h.lost); why != Taken {
-		t.Errorf("lost: %v", why)
-	}
-	if _, sent := b.post.counts(); sent != 0 {
-		t.Errorf("%d commands for one who renews itself", sent)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		h := &hermit{lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
+		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
+		for _, a := range []Answer{Extended, Unclear, Gone} {
+			h.answers <- a
+		}
+		b.r.Add(&h.lease)
+		within(t, "the renewal", h.renewed)
+		within(t, "the failure", h.failed)
+		if why := within(t, "the loss", h.lost); why != Taken {
+			t.Errorf("lost: %v", why)
+		}
+		if _, sent := b.post.counts(); sent != 0 {
+			t.Errorf("%d commands for one who renews itself", sent)
+		}
+	})
 }
 
 func TestCloseEndsEveryLease(t *testing.T) {
