@@ -232,7 +232,7 @@ func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // Release is back by then
 			}
 		}}
-		k := acquire(t, opened(t, pool, quick()).Tune(900*time.Millisecond, 0), "orders")
+		k := acquire(t, compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0), "orders")
 		theirs := fmt.Sprint(later(long))
 		s.Do("SET", "orders", theirs)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 			}
 			return redistest.Passes
 		}}
-		l := opened(t, pool, quick()).Tune(900*time.Millisecond, 0)
+		l := compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0)
 		if err := acquire(t, l, "orders").Release(t.Context()); err != nil { // the server knows the scripts from here on
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // A key belongs to one namespace at most: with two it would have two stages. The records of two namespaces are in
@@ -173,11 +174,8 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 
 // eachKey scans every master for keys that match a pattern.
 func (s *Store) eachKey(ctx context.Context, pattern string, found func(key string)) error {
-	many, ok := s.Pool.(interface {
-		Masters(ctx context.Context) ([]string, error)
-		DialAddr(ctx context.Context, addr string) (redis.Conn, error)
-	})
-	if !ok {
+	many := topology.RouterOf(s.Pool)
+	if many == nil {
 		conn, err := s.Pool.GetContext(ctx)
 		if err != nil {
 			return err

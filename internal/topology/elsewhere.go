@@ -49,7 +49,7 @@ func (p *Patience) Wait(ctx context.Context, limit time.Duration) bool {
 // with it, where pool is a *redis.Pool: they lead to the same server, and nothing but the answer to a command
 // tells. Pools of several servers see to that themselves.
 func Leaving(pool lockmigrate.Pool) lockmigrate.Pool {
-	if _, several := pool.(Servers); several {
+	if RouterOf(pool) != nil {
 		return pool
 	}
 	if _, is := pool.(*leaving); is {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
@@ -149,6 +150,22 @@ type Router struct {
 // NewRouter returns a router that asks for its table when it is used.
 func NewRouter(opts Options) *Router {
 	return &Router{opts: opts.withDefaults(), wanted: true, pools: make(map[string]*redis.Pool)}
+}
+
+// Routed is what a pool of several servers embeds: the lock packages find its Router by RouterOf, and users see nothing of it.
+type Routed struct{ router *Router }
+
+// NewRouted returns a Routed with a new Router.
+func NewRouted(opts Options) Routed { return Routed{NewRouter(opts)} }
+
+func (r Routed) routes() *Router { return r.router }
+
+// RouterOf returns the Router of a pool that embeds a Routed; nil for any other pool.
+func RouterOf(pool lockmigrate.Pool) *Router {
+	if r, ok := pool.(interface{ routes() *Router }); ok {
+		return r.routes()
+	}
+	return nil
 }
 
 // ErrClosed is what a closed pool answers.

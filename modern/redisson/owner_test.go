@@ -86,8 +86,8 @@ func TestNobodyReentersPastTheDeadline(t *testing.T) {
 	s := redistest.Real(t)
 	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
 	var made *leased.Hold
-	locker.Made(func(h *leased.Hold) { made = h })
-	owner := lockmigrate.WithOwner(t.Context(), "owner")
+	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	owner := modern.WithOwner(t.Context(), "owner")
 	_, err := locker.TryAcquire(owner, key)
 	require.NoError(t, err)
 	hold := made

@@ -58,7 +58,10 @@ type Options struct {
 }
 
 // Pool connects to all masters of a cluster. It is safe for concurrent use.
-type Pool struct{ *topology.Router }
+type Pool struct{ routed }
+
+// routed keeps what the lock packages need of a Pool from its users.
+type routed = topology.Routed
 
 // New returns a pool that asks the nodes for their slots with the first command.
 func New(opts Options) (*Pool, error) {
@@ -74,10 +77,19 @@ func New(opts Options) (*Pool, error) {
 	if opts.Map == nil {
 		opts.Map = topology.AsTold
 	}
-	return &Pool{topology.NewRouter(topology.Options{
+	return &Pool{topology.NewRouted(topology.Options{
 		Find: opts.find, Dial: opts.Dial, Map: opts.Map, Patience: opts.Patience, MaxIdle: opts.MaxIdle, MaxActive: opts.MaxActive,
 	})}, nil
 }
+
+// GetContext returns a connection that finds its server with each command, by the command's key, and follows redirections. Nothing
+// is dialled before the first command. The context bounds the finding and dialling of servers until the first reply.
+func (p *Pool) GetContext(ctx context.Context) (redis.Conn, error) {
+	return topology.RouterOf(p).GetContext(ctx)
+}
+
+// Close closes the idle connections, and those in use when they come back.
+func (p *Pool) Close() error { return topology.RouterOf(p).Close() }
 
 // askTimeout bounds the question to one node: others are left to ask.
 const askTimeout = time.Second

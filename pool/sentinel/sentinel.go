@@ -28,8 +28,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -69,9 +67,12 @@ type Options struct {
 
 // Pool connects to the master. It is safe for concurrent use.
 type Pool struct {
-	*topology.Router
+	routed
 	watcher *watcher
 }
+
+// routed keeps what the lock packages need of a Pool from its users.
+type routed = topology.Routed
 
 // New returns a pool that asks the sentinels with the first command.
 func New(opts Options) (*Pool, error) {
@@ -94,8 +95,8 @@ func New(opts Options) (*Pool, error) {
 		opts.Map = topology.AsTold
 	}
 	p, finder := &Pool{}, &finder{opts: opts}
-	p.watcher = newWatcher(opts, func() { p.Refresh() })
-	p.Router = topology.NewRouter(topology.Options{
+	p.watcher = newWatcher(opts, func() { topology.RouterOf(p).Refresh() })
+	p.routed = topology.NewRouted(topology.Options{
 		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
 			p.watcher.start()
 			return finder.find(ctx)
@@ -105,27 +106,28 @@ func New(opts Options) (*Pool, error) {
 	return p, nil
 }
 
+// GetContext returns a connection to the master: each command goes to the one that stands. Nothing is dialled before the first
+// command. The context bounds the finding and dialling of the master until the first reply.
+func (p *Pool) GetContext(ctx context.Context) (redis.Conn, error) {
+	return topology.RouterOf(p).GetContext(ctx)
+}
+
 // Close closes the idle connections and those to the sentinels, and connections in use when they come back.
 func (p *Pool) Close() error {
 	p.watcher.close()
-	return p.Router.Close()
+	return topology.RouterOf(p).Close()
 }
 
 // askTimeout bounds the question to one sentinel.
 const askTimeout = time.Second
-
-type answer struct {
-	addr  string
-	epoch int64
-	err   error
-}
 
 // finder asks for the master.
 type finder struct {
 	opts Options
 
 	mu    sync.Mutex
-	known answer // the newest so far
+	addr  string // the newest answer so far
+	epoch int64
 	heard time.Time
 }
 
@@ -135,74 +137,46 @@ const forgetAfter = time.Minute
 
 // find asks all sentinels and takes the newest answer.
 func (f *finder) find(ctx context.Context) (*topology.Table, error) {
-	answers := make(chan answer, len(f.opts.Addrs))
-	for _, addr := range f.opts.Addrs {
-		go func() { answers <- f.opts.ask(ctx, addr) }()
-	}
-	best, errs := answer{epoch: -1}, []error(nil)
-	for range f.opts.Addrs {
-		switch a := <-answers; {
-		case a.err != nil:
-			errs = append(errs, a.err)
-		case a.epoch > best.epoch:
-			best = a
-		}
-	}
-	if best.addr == "" {
+	addr, epoch, errs := topology.NewestOf(f.opts.Addrs, func(sentinel string) (string, int64, error) { return f.opts.ask(ctx, sentinel) })
+	if epoch < 0 {
 		return nil, errors.Join(errs...)
 	}
-	return topology.Single(f.newest(best, len(errs) == 0)), nil
+	return topology.Single(f.newest(addr, epoch, len(errs) == 0)), nil
 }
 
 // newest returns the address of an answer, or of the one before it where that was newer and those who gave
 // it may only be silent at the moment: a server that was replaced may come up again, and be a master for
 // everybody who asks it, until it is told.
-func (f *finder) newest(a answer, all bool) string {
+func (f *finder) newest(addr string, epoch int64, all bool) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if a.epoch < f.known.epoch && !all && time.Since(f.heard) < forgetAfter {
-		return f.known.addr
+	if epoch < f.epoch && !all && time.Since(f.heard) < forgetAfter {
+		return f.addr
 	}
-	f.known, f.heard = a, time.Now()
-	return a.addr
+	f.addr, f.epoch, f.heard = addr, epoch, time.Now()
+	return addr
 }
 
-func (o Options) ask(ctx context.Context, sentinel string) (a answer) {
+func (o Options) ask(ctx context.Context, sentinel string) (addr string, epoch int64, err error) {
 	defer func() {
-		if a.err != nil {
-			a.err = fmt.Errorf("sentinel %s: %w", sentinel, a.err)
+		if err != nil {
+			err = fmt.Errorf("sentinel %s: %w", sentinel, err)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	conn, err := o.DialSentinel(ctx, sentinel)
 	if err != nil {
-		return answer{err: err}
+		return "", 0, err
 	}
 	defer conn.Close()
-	// Two questions, in this order. The sentinel that leads a failover has the new epoch as soon as the replica is
-	// promoted, and until all other replicas follow that one, MASTER still gives the old master's address beside
-	// it: the address comes from the other question, and is no older than the epoch.
-	if err := errors.Join(
-		conn.Send("SENTINEL", "MASTER", o.Master),
-		conn.Send("SENTINEL", "GET-MASTER-ADDR-BY-NAME", o.Master),
-		conn.Flush(),
-	); err != nil {
-		return answer{err: err}
-	}
-	fields, err := redis.StringMap(redis.ReceiveWithTimeout(conn, askTimeout))
+	addr, epoch, err = topology.AskSentinel(func(name string, args ...any) (any, error) {
+		return redis.DoWithTimeout(conn, askTimeout, name, args...)
+	}, o.Master)
 	if err != nil {
-		return answer{err: err}
+		return "", 0, err
 	}
-	address, err := redis.Strings(redis.ReceiveWithTimeout(conn, askTimeout))
-	if err != nil {
-		return answer{err: err}
-	}
-	epoch, err := strconv.ParseInt(fields["config-epoch"], 10, 64)
-	if err != nil || len(address) != 2 {
-		return answer{err: errors.New("no address of the master, or no epoch")}
-	}
-	return answer{addr: o.Map(net.JoinHostPort(address[0], address[1])), epoch: epoch}
+	return o.Map(addr), epoch, nil
 }
 
 // dialMaster refuses a server that is no master. A user who may not ask finds out with the first write.

@@ -95,7 +95,7 @@ func TestThePoolTurnsWithoutACommand(t *testing.T) {
 	defer before.Signal(syscall.SIGCONT)
 	after := g.AwaitFailover(before)
 	redistest.Await(t, "the idle connections to be dropped", 30*time.Second, func() bool { return connections.at(before.Addr) == 0 })
-	masters, err := pool.Masters(t.Context())
+	masters, err := topology.RouterOf(pool).Masters(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{after.Addr}, masters)
 	conn, err := pool.GetContext(t.Context())
@@ -167,7 +167,7 @@ func TestNoWayBackWithinAFailover(t *testing.T) {
 	old, err := f.find(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{before.Addr}, old.Masters)
-	epoch := f.known.epoch
+	epoch := f.epoch
 	thaw := func() {}
 	for _, s := range g.Servers {
 		if s != before {
@@ -179,11 +179,11 @@ func TestNoWayBackWithinAFailover(t *testing.T) {
 	before.Kill()
 	redistest.Await(t, "a new master", 2*time.Minute, func() bool {
 		_, err := f.find(t.Context())
-		return err == nil && f.known.epoch > epoch
+		return err == nil && f.epoch > epoch
 	})
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		if table, err := f.find(t.Context()); err == nil {
-			require.NotEqual(t, []string{before.Addr}, table.Masters, "epoch %d", f.known.epoch)
+			require.NotEqual(t, []string{before.Addr}, table.Masters, "epoch %d", f.epoch)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestOlderAnswersDoNotLeadBack(t *testing.T) {
 	assert.Equal(t, []string{"10.0.0.2:1"}, masters(), "and no way back")
 	f.heard = time.Now().Add(-2 * forgetAfter)
 	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "long after it was last heard of")
-	f.known.epoch, f.heard = 9, time.Now()
+	f.epoch, f.heard = 9, time.Now()
 	f.opts.Addrs = []string{behind.Addr().String(), other.Addr().String()}
 	assert.Equal(t, []string{"10.0.0.1:1"}, masters(), "all say so")
 }
@@ -208,7 +208,7 @@ func TestOlderAnswersDoNotLeadBack(t *testing.T) {
 func TestTheWatchComesBack(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 1)
 	pool := newPool(t, g)
-	_, err := pool.Masters(t.Context())
+	_, err := topology.RouterOf(pool).Masters(t.Context())
 	require.NoError(t, err)
 	listening := func() bool { return listenedTo(g.Sentinels[0]) }
 	redistest.Await(t, "a listener", 30*time.Second, listening)
@@ -217,7 +217,7 @@ func TestTheWatchComesBack(t *testing.T) {
 	redistest.Await(t, "a listener on the new process", 30*time.Second, listening)
 	after := g.Failover()
 	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
-		masters, err := pool.Masters(t.Context()) // what it has heard; Masters asks nobody
+		masters, err := topology.RouterOf(pool).Masters(t.Context()) // what it has heard; Masters asks nobody
 		return err == nil && masters[0] == after.Addr
 	})
 }
@@ -229,10 +229,10 @@ func TestClosingEndsTheWatch(t *testing.T) {
 	require.NoError(t, pool.Close())
 	pool, err = New(Options{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, Master: "m", Patience: -1})
 	require.NoError(t, err)
-	_, err = pool.Masters(t.Context())
+	_, err = topology.RouterOf(pool).Masters(t.Context())
 	assert.Error(t, err)
 	require.NoError(t, pool.Close())
-	_, err = pool.Masters(t.Context())
+	_, err = topology.RouterOf(pool).Masters(t.Context())
 	assert.Error(t, err)
 }
 
@@ -275,7 +275,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	defer before.Signal(syscall.SIGCONT)
 	after := g.AwaitFailover(before)
 	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
-		masters, err := pool.Masters(ctx)
+		masters, err := topology.RouterOf(pool).Masters(ctx)
 		return err == nil && masters[0] == after.Addr
 	})
 	require.NoError(t, held.Release(ctx))

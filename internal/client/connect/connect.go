@@ -89,9 +89,8 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 		ReplyTimeout: o.ReplyTimeout, Drift: o.Drift,
 	}
 	if o.Waits {
-		servers, _ := pools[0].(topology.Servers)
 		c.Hub = waiting.New(waiting.Options{
-			Dial: dialer(pools[0]), Servers: servers, Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
+			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
 			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll,
 			Changed: func(m waiting.Mode, why error) {
 				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: m, Err: why})
@@ -103,8 +102,7 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 
 // server wires one pool.
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, renewal.Batcher) {
-	dial := dialer(pool)
-	servers, _ := pool.(topology.Servers)
+	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
 	s := Server{Pool: pool, Driver: &driver.Driver{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
 	s.Commands = s.Driver
@@ -132,6 +130,14 @@ func Observer(o lockmigrate.Observer) lockmigrate.Observer {
 		return func(lockmigrate.Event) {}
 	}
 	return o
+}
+
+// serversOf returns the servers of a pool that has several; nil for any other pool.
+func serversOf(pool lockmigrate.Pool) topology.Servers {
+	if r := topology.RouterOf(pool); r != nil {
+		return r
+	}
+	return nil
 }
 
 // dialer returns how to make connections outside of a pool; nil if there is no way.

@@ -148,8 +148,8 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 const sendAgain = 2
 
 func (d *Driver) patience() time.Duration {
-	if s, ok := d.Pool.(topology.Servers); ok {
-		return s.Patience()
+	if r := topology.RouterOf(d.Pool); r != nil {
+		return r.Patience()
 	}
 	return 0
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -331,27 +330,13 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 	return nil
 }
 
-// askSentinels asks all sentinels, and returns the master that the newest answer names; with replicas also these, behind it. One
-// that a partition has cut off, or that came up with old settings, names a master that nobody uses any more.
+// askSentinels returns the master that the newest answer of all sentinels names; with replicas also these, behind it.
 func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) ([]Node, error) {
-	answers := make([]struct {
-		nodes []Node
-		epoch int64
-		err   error
-	}, len(e.Addrs))
-	var asking sync.WaitGroup
-	for i, sentinel := range e.Addrs {
-		a := &answers[i]
-		asking.Go(func() { a.nodes, a.epoch, a.err = e.askSentinel(ctx, sentinel, replicas) })
+	nodes, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) ([]Node, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
+	if epoch < 0 {
+		return nil, errs[0]
 	}
-	asking.Wait()
-	best := answers[0]
-	for _, a := range answers[1:] {
-		if a.err == nil && (best.err != nil || a.epoch > best.epoch) {
-			best = a
-		}
-	}
-	return best.nodes, best.err
+	return nodes, nil
 }
 
 func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (nodes []Node, epoch int64, err error) {
@@ -362,24 +347,18 @@ func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bo
 		return nil, 0, err
 	}
 	defer conn.Close()
-	// In this order, as package pool/sentinel does: the leader of a failover has the new epoch before MASTER gives the new address.
-	fields, err := redis.StringMap(redis.DoContext(conn, ctx, "SENTINEL", "MASTER", e.Master))
-	var parts []string
-	if err == nil {
-		parts, err = redis.Strings(redis.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", e.Master))
-	}
+	addr, epoch, err := topology.AskSentinel(func(name string, args ...any) (any, error) { return redis.DoContext(conn, ctx, name, args...) }, e.Master)
 	switch {
-	case isRefusal(err, "ERR No such"), errors.Is(err, redis.ErrNil), err == nil && len(parts) != 2:
+	case errors.Is(err, topology.ErrNoMaster):
 		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
+	case errors.Is(err, topology.ErrNoEpoch):
+		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s does not say how new its answer is", sentinel), Advice: "check that no proxy stands in between"}
 	case isRefusal(err, "ERR unknown command"):
 		return nil, 0, &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
 	case err != nil:
 		return nil, 0, Explain(err)
 	}
-	if epoch, err = strconv.ParseInt(fields["config-epoch"], 10, 64); err != nil {
-		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s does not say how new its answer is", sentinel), Advice: "check that no proxy stands in between"}
-	}
-	nodes = []Node{{Addr: net.JoinHostPort(parts[0], parts[1])}}
+	nodes = []Node{{Addr: addr}}
 	if !replicas {
 		return nodes, epoch, nil
 	}

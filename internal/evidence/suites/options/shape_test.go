@@ -18,6 +18,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
 // shape is one kind of Locker.
@@ -164,6 +166,13 @@ func exported(options reflect.Type) (n int) {
 		}
 	}
 	return n
+}
+
+// TestPoolsShowWhatAUserCalls: what the lock packages need of a pool besides is not in its users' sight.
+func TestPoolsShowWhatAUserCalls(t *testing.T) {
+	for _, pool := range []reflect.Type{reflect.TypeFor[*cluster.Pool](), reflect.TypeFor[*sentinel.Pool]()} {
+		assert.Equal(t, []string{"Close", "GetContext"}, methods(pool), pool)
+	}
 }
 
 func methods(of reflect.Type) (names []string) {
