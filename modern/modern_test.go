@@ -150,6 +150,23 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
+// A context may end at any moment of the first attempt: the error has its cause, also where the server's answer was there before it.
+func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
+	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
+		lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		locker, reason := open(t, s, opts), errors.New("the caller lost interest")
+		for i := range 300 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Duration(i)*time.Microsecond, func() { cancel(reason) })
+			if _, err := locker.Acquire(ctx, key); !errors.Is(err, reason) {
+				t.Fatalf("cancelled after %d µs: %v", i, err)
+			}
+		}
+		require.NoError(t, lock.Release(t.Context()))
+	})
+}
+
 func TestRenewalKeepsTheLock(t *testing.T) {
 	for name, opts := range map[string]kind{"token": {}, "redisson": {Redisson: true}, "pooled": {Pooled: true}} {
 		t.Run(name, func(t *testing.T) {

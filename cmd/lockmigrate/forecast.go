@@ -29,15 +29,16 @@ clients whose clock or hold time is to blame, and the key families. It says the 
 for each stage of a migration, and how far each clock may still drift.
 
 Each number has an interval in which it lies with a chance of 90 %. A short observation
-makes the interval wide. What the profile does not show is named. Exit code 4 says that
-clients are left out, or that a lease is not known.
+makes the interval wide. What the profile does not show is named. The self-check compares
+the double holds that the model expects in the recorded time with those that observe saw.
+Exit code 4: these do not agree, clients are left out, or a lease is not known.
 
 The forecast runs the real protocol code in virtual time. It needs no server. The same
 profile, seed and flags give the same numbers.
 
-With --failover-every the numbers have the double holds that failovers bring. These are
-shown apart too, for each stage: how many first holders are told, and how many never
-hear of it.
+Where the masters remember failovers, or with --failover-every, the numbers have the
+double holds that failovers bring. These are shown apart too, for each stage: how many
+first holders are told, and how many never hear of it. --failover-every 0 leaves them out.
 
 With --load it says instead what each stage costs each server, and which limit comes
 first. Then --today, --draws, --span, --commands, --html and the flags of failovers have
@@ -60,11 +61,8 @@ no part in it.`,
 			if cost.on {
 				return forecastLoad(env, cmd, args[0], &cost, o.Seed)
 			}
-			if err := failovers.check(); err != nil {
-				return err
-			}
-			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind}
-			return runForecast(env, args[0], o, today, html)
+			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind, Remembered: !cmd.Flags().Changed("failover-every")}
+			return runForecast(env, args[0], o, failovers, today, html)
 		},
 	}
 	f := cmd.Flags()
@@ -95,9 +93,12 @@ func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadF
 	return runLoad(env, &s.Fleet, cost, seed, runtime.NumCPU())
 }
 
-func runForecast(env *environment, path string, o forecast.Options, today bool, html string) error {
+func runForecast(env *environment, path string, o forecast.Options, failovers failoverFlags, today bool, html string) error {
 	p, err := openProfile(path)
 	if err != nil {
+		return err
+	}
+	if err := failovers.check(o.Failovers.Remembered && p.Failovers.Every() > 0); err != nil {
 		return err
 	}
 	if o.Span == 0 || o.Draws == 0 || o.Commands == 0 {
@@ -114,10 +115,15 @@ func runForecast(env *environment, path string, o forecast.Options, today bool, 
 		}
 	}
 	err = env.print(made, func(out *strings.Builder) { forecastText(out, env, made) })
-	if err == nil && made.Incomplete {
+	switch c := made.Check; {
+	case err != nil:
+		return err
+	case c != nil && !c.Agrees:
+		return inconclusiveError("give observe the lease of the clients, or observe for longer", "the model does not fit the recording: %s", c.Words())
+	case made.Incomplete:
 		return inconclusiveError("observe for longer, or see what it says is not known", "not all clients are in the forecast, or a lease is not known")
 	}
-	return err
+	return nil
 }
 
 func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
@@ -129,6 +135,9 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
 	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
+	if f.Check != nil {
+		fmt.Fprintf(out, "\nself-check: %s\n", f.Check.Words())
+	}
 	if f.Failovers != nil {
 		failoverText(out, env, f)
 	}
@@ -171,8 +180,8 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 
 // failoverText is the part that failovers have, at each stage.
 func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s, nobody answers for about %s, the replica is up to %s behind\n",
-		short(f.Failovers.Every), short(f.Failovers.Outage), short(f.Failovers.Behind))
+	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind\n",
+		short(f.Failovers.Every), f.Failovers.From, short(f.Failovers.Outage), short(f.Failovers.Behind))
 	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
 		terminal.Column{Head: "FIRST HOLDER IS TOLD", Wrap: true}, terminal.Column{Head: "NEVER HEARS OF IT", Wrap: true})
 	for _, s := range f.Stages {

@@ -62,13 +62,14 @@ func (f *failoverFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.behind, "replica-behind", usualBehind, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
 }
 
-func (f *failoverFlags) check() error {
+// check takes known for true where a profile says how often they come.
+func (f *failoverFlags) check(known bool) error {
 	switch {
 	case f.every < 0 || f.outage < 0 || f.behind < 0:
 		return usageError("give durations above zero", "--failover-every %v, --outage %v, --replica-behind %v", f.every, f.outage, f.behind)
 	case f.every > 0 && f.every < 2*(2*f.outage+f.behind):
 		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.every, f.outage, f.behind)
-	case f.every == 0 && *f != failoverFlags{outage: usualOutage, behind: usualBehind}:
+	case f.every == 0 && !known && *f != failoverFlags{outage: usualOutage, behind: usualBehind}:
 		return usageError("give --failover-every too", "--outage and --replica-behind have no part in a fleet without failovers")
 	}
 	return nil

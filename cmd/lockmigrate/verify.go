@@ -58,8 +58,9 @@ or cannot tell, the window begins again. --ask FILE.state says how far a run is.
       --out orders.json
   lockmigrate verify --match 'lock:*' --for 10m --longest 5m
   lockmigrate verify --resume orders.json.state
-  tcpdump -i any -s 0 -U --immediate-mode -w - port 6379 | lockmigrate verify \
-      --namespace orders --for 26h --longest 25h --pcap - --out orders.json`,
+  tcpdump -i any -s 66000 -B 131072 -U --immediate-mode -w - port 6379 | \
+      lockmigrate verify --namespace orders --for 26h --longest 25h --pcap - \
+      --out orders.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if resume != "" || ask != "" {
 				return verifySaved(cmd, env, resume, ask)

@@ -57,7 +57,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 	start := l.Clock.Now()
 	if l.Hub.Waiting(key) == 0 && !l.Hot.Hot(key, l.Clock.Now) { // else the key is hardly free
 		h, err := l.attempt(bounded, key)
-		if err == nil || !errors.Is(err, lockmigrate.ErrNotAcquired) || bounded.Err() != nil {
+		if err == nil || !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			return l.acquired(bounded, key, h, start, false, err)
 		}
 	}

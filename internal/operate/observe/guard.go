@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // guard looks after the server while MONITOR runs: a monitor can halve a busy server's throughput, and one
@@ -29,6 +31,8 @@ type guard struct {
 	during  float64 // the load since
 	peak    int64
 	hot     int // looks in a row that found too much load
+
+	failovers *profile.Failovers // that the server remembers
 
 	noLoad   string // why the load is not known, empty while it is
 	noBuffer string // why the server's output buffer is not known
@@ -57,6 +61,7 @@ func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits L
 
 // baseline measures the server's load before MONITOR begins, over a quarter of a second.
 func (g *guard) baseline(ctx context.Context) error {
+	g.remember(ctx)
 	first, err := g.cpu(ctx)
 	if err != nil {
 		g.noLoad = err.Error() // the buffer still tells
@@ -78,6 +83,21 @@ func (g *guard) baseline(ctx context.Context) error {
 		return &Stopped{fmt.Sprintf("the server already uses %.0f %% of a core, and MONITOR would add to it", 100*g.before)}
 	}
 	return nil
+}
+
+// remember asks the server whether it has taken a master's place. One that has no replicas may have forgotten.
+func (g *guard) remember(ctx context.Context) {
+	is, err := endpoint.Info(ctx, g.conn, "replication")
+	server, otherErr := endpoint.Info(ctx, g.conn, "server")
+	up, noTime := strconv.ParseInt(server["uptime_in_seconds"], 10, 64)
+	before, known := is["master_replid2"]
+	switch promoted := strings.Trim(before, "0") != ""; {
+	case err != nil || otherErr != nil || noTime != nil || !known || is["role"] != "master":
+	case promoted:
+		g.failovers = &profile.Failovers{Seen: 1, Seconds: float64(max(up, 1))}
+	case is["connected_slaves"] != "0":
+		g.failovers = &profile.Failovers{Seconds: float64(up)}
+	}
 }
 
 func share(from, to cpuReading) float64 {

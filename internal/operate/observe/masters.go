@@ -170,7 +170,9 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 	latest := m.latest()
 	for addr, w := range latest {
 		if !w.left && !slices.Contains(masters, addr) {
+			m.mu.Lock()
 			w.left = true
+			m.mu.Unlock()
 			m.hole("%s is no master any more", addr)
 			w.Stop()
 		}
@@ -278,8 +280,14 @@ func (m *Masters) Report() (r Report) {
 // Profile writes down the fleet of all servers as it was measured so far.
 func (m *Masters) Profile() (p profile.Profile) {
 	m.observed(func(all observers) { p = all.profile() })
+	latest := m.latest()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for _, w := range latest {
+		if !w.left { // else its successor remembers
+			p.Failovers = p.Failovers.Beside(w.guard.failovers)
+		}
+	}
 	return m.window.profiled(p)
 }
 

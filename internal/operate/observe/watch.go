@@ -40,7 +40,7 @@ type Cost struct {
 // Watch is a live observation of one server. Its methods are safe for concurrent use.
 type Watch struct {
 	Addr string
-	left bool // it is no master any more; of Masters alone
+	left bool // it is no master any more; Masters writes it, with its lock
 
 	limits Limits
 	ctx    context.Context // of the window; what ends it is its cause

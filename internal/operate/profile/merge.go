@@ -44,6 +44,7 @@ func (p *Profile) join(all []Profile) {
 		if p.Match == nil {
 			p.Match = one.Match
 		}
+		p.Failovers = p.Failovers.and(one.Failovers)
 		for _, why := range one.NotSeen {
 			if !slices.Contains(p.NotSeen, why) {
 				p.NotSeen = append(p.NotSeen, why)

@@ -19,7 +19,9 @@ type Profile struct {
 	Windows []Window `json:"windows"`            // when somebody looked, the earliest first
 	Match   []string `json:"match,omitempty"`    // the key patterns that observe was given; none: every key
 	NotSeen []string `json:"not_seen,omitempty"` // why some of the traffic is missing
-	Clients []Client `json:"clients"`
+	// Failovers are nil where no master said anything of them.
+	Failovers *Failovers `json:"failovers,omitempty"`
+	Clients   []Client   `json:"clients"`
 	// Families are the kinds of keys, by name.
 	Families []Family `json:"families"`
 }
@@ -202,6 +204,9 @@ func (p Profile) Validate() error {
 		if w.Seconds > 1e9 || bad(w.Seconds, float64(w.Masters), float64(w.Commands), float64(w.LockCommands)) {
 			return fmt.Errorf("profile: window %d: a number is negative, or none, or too large", i)
 		}
+	}
+	if err := p.Failovers.validate(); err != nil {
+		return err
 	}
 	for i, c := range p.Clients {
 		if err := c.validate(); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestRoundTrip(t *testing.T) {
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Clients: []profile.Client{{
+	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Failovers: &profile.Failovers{Seen: 1, Seconds: 9.5}, Clients: []profile.Client{{
 		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: -4999.6, SkewKnown: true,
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
 		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000, ByHour: map[int]int64{23: 4},
@@ -31,6 +31,7 @@ func TestRefused(t *testing.T) {
 	for _, text := range []string{
 		``, `{}`, `{"version":1}`, `{"version":2,"clients":[{"connections":0}]}`, `{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
 		`{"version":2,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":2,"windows":[{"seconds":-1}]}`,
+		`{"version":2,"failovers":{"seen":-1,"seconds":9}}`, `{"version":2,"failovers":{"seen":1,"seconds":0}}`,
 		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"by_hour":{"24":1}}]}]}`,
 		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
 		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
@@ -270,4 +271,22 @@ func TestHourSeconds(t *testing.T) {
 	p := profile.Profile{Windows: []profile.Window{{Start: time.Date(2026, 1, 1, 23, 30, 0, 0, time.UTC), Seconds: 3 * 3600}}}
 	hours := p.HourSeconds()
 	assert.Equal(t, [4]float64{1800, 3600, 3600, 1800}, [4]float64{hours[23], hours[0], hours[1], hours[2]})
+}
+
+// TestFailovers: those of several servers add up. Two profiles of the same servers may remember the same ones.
+func TestFailovers(t *testing.T) {
+	of := func(start int64, f *profile.Failovers) profile.Profile {
+		p := fleet(1)
+		p.Windows[0].Start, p.Failovers = time.Unix(start, 0).UTC(), f
+		return p
+	}
+	none, one := of(0, &profile.Failovers{Seconds: 5000}), of(200, &profile.Failovers{Seen: 1, Seconds: 3000})
+	assert.Equal(t, &profile.Failovers{Seen: 1, Seconds: 8000}, none.Failovers.Beside(one.Failovers))
+	assert.Equal(t, one.Failovers, of(0, nil).Failovers.Beside(one.Failovers))
+	later, err := profile.Merge(one, none, of(400, nil))
+	require.NoError(t, err)
+	assert.Equal(t, &profile.Failovers{Seen: 1, Seconds: 5000}, later.Failovers)
+	assert.Equal(t, 5000*time.Second, later.Failovers.Every())
+	assert.Zero(t, none.Failovers.Every())
+	assert.Zero(t, of(0, nil).Failovers.Every())
 }

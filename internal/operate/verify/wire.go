@@ -295,7 +295,7 @@ func (m *master) beginWire(ctx context.Context) error {
 		if w.err != nil && w.err != io.EOF {
 			why = w.err.Error()
 		}
-		return &endpoint.Error{What: "the capture does not show this run's own first look at " + m.addr + ": " + why, Advice: "tcpdump -i any -s 0 -U --immediate-mode -w - port PORT | lockmigrate verify --pcap - ..."}
+		return &endpoint.Error{What: "the capture does not show this run's own first look at " + m.addr + ": " + why, Advice: "tcpdump -i any -s 66000 -B 131072 -U --immediate-mode -w - port PORT | lockmigrate verify --pcap - ..."}
 	}
 	m.wireFirst, m.first = last, m.last
 	m.settle(true)

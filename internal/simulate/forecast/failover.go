@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,6 +17,40 @@ type Failovers struct {
 	Every  time.Duration `json:"every_ns"`  // between two failovers of one master, on the average; 0: none are forecast
 	Outage time.Duration `json:"outage_ns"` // for half to one and a half of it nobody answers
 	Behind time.Duration `json:"behind_ns"` // the replica is behind by 0 to this; what it lacks is lost
+
+	// Remembered takes Every from the profile, where its masters remember failovers. A few make it uncertain, which the interval has.
+	Remembered bool `json:"remembered"`
+	// From says where Every is known from. Make writes it.
+	From string `json:"from,omitempty"`
+}
+
+// failoversOf takes what the profile says of failovers into the options, and says what is not in the numbers.
+func (o *Options) failoversOf(f *fleet) {
+	seen := f.profile.Failovers
+	remember := ""
+	if seen != nil {
+		remember = fmt.Sprintf("the masters remember %d in %s", seen.Seen, Hours(seen.Seconds/3600))
+	}
+	given := &o.Failovers
+	least := 2 * (2*given.Outage + given.Behind)
+	switch every := seen.Every(); {
+	case given.Remembered && every > least:
+		given.Every, given.From = every, remember
+		return
+	case given.Every > 0:
+		given.Remembered, given.From = false, "--failover-every says so"
+		if every > 0 {
+			given.From += ", and " + remember
+		}
+		return
+	case every > 0 && given.Remembered:
+		remember += fmt.Sprintf(", which is too often for an outage of %v", given.Outage)
+	}
+	given.Remembered = false
+	if remember != "" {
+		remember += "; "
+	}
+	f.doubt("failovers of the servers are not in the numbers: %s--failover-every says how often they come", remember)
 }
 
 // Lost is what failovers bring.
@@ -132,11 +167,16 @@ func (o *Options) losses(groups []group, number uint64, all *sums) *Lost {
 	lost.Each, lost.Untold = lost.Count.Mean/times/masters, max(lost.Count.Mean-lost.Told, 0)
 	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
 	for n := range each { // all keys of a master lose at once
-		means[n], variances[n] = times*each[n], times*(chained[n]+each[n]*each[n]/masters)
+		often := times
+		if o.Failovers.Remembered {
+			seen := float64(all.fleet.profile.Failovers.Seen)
+			often *= gamma(seen, r) / seen
+		}
+		means[n], variances[n] = often*each[n], often*(chained[n]+each[n]*each[n]/masters)
 		all.means[n] += means[n]
 		all.variances[n] += variances[n]
 	}
-	made := predict(means, variances, r)
+	made := predict(means, variances, 0.9, r)
 	lost.Count.Low, lost.Count.High = made.Low, made.High
 	return lost
 }

@@ -43,6 +43,11 @@ type group struct {
 	network sim.Network
 }
 
+// drifts tells that a clock of the group drifts, so that it counts when it runs.
+func (g *group) drifts() bool {
+	return slices.ContainsFunc(g.actors, func(a actor) bool { return a.drift != 0 })
+}
+
 // pools puts the holds of clients together that hold alike. Few holds say little about long ones; those of several clients say
 // more.
 func (g *group) pools() {
@@ -107,7 +112,8 @@ type fleet struct {
 	watched    int     // hours of the day
 	masters    int
 	notKnown   []string
-	incomplete bool // clients are left out
+	incomplete bool // clients are left out, or a lease is a guess
+	leftOut    bool
 }
 
 // The parameters of a bridge member, as stage init writes them down for old clients whose clocks are near: how long after its expiry an
@@ -331,7 +337,7 @@ const maxActors = 1000
 
 // leaveOut says which client has no part in the forecast.
 func (f *fleet) leaveOut(format string, args ...any) {
-	f.incomplete = true
+	f.incomplete, f.leftOut = true, true
 	f.doubt(format, args...)
 }
 

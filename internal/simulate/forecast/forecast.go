@@ -94,6 +94,8 @@ type Stage struct {
 	Conditioned []string `json:"conditioned,omitempty"`
 	// Failovers is the part of Count that failovers bring, where these were asked for.
 	Failovers *Lost `json:"failovers,omitempty"`
+
+	tried []outcome // of each group
 }
 
 // Forecast is what will come.
@@ -108,6 +110,8 @@ type Forecast struct {
 	NotKnown  []string `json:"not_known"`
 	// Failovers are those that were asked for.
 	Failovers *Failovers `json:"failovers,omitempty"`
+	// Check is nil where clients are left out: their double holds are in the recording too.
+	Check *Check `json:"check,omitempty"`
 	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
 }
@@ -125,9 +129,7 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	if unwatched := 24 - f.watched; unwatched > 0 && o.Span > time.Hour {
 		f.doubt("%d hours of the day were not watched, and are taken for like the others", unwatched)
 	}
-	if o.Failovers.Every == 0 {
-		f.doubt("failovers of the servers are not in the numbers: --failover-every says how often they come")
-	}
+	o.failoversOf(f)
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
 	if o.Failovers.Every > 0 {
 		out.Failovers = &o.Failovers
@@ -143,6 +145,9 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 		out.Stages = append(out.Stages, made)
 		if n == 0 {
 			worst = made.Clients
+			if !f.leftOut {
+				out.Check = o.check(f, groups, made.tried)
+			}
 		}
 	}
 	return out, nil
@@ -192,7 +197,8 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	}
 	for i := range groups {
 		g := &groups[i]
-		made := o.try(g, number<<12|uint64(i))
+		made := o.try(g, number<<12|uint64(i), o.ahead)
+		out.tried = append(out.tried, made)
 		keys := g.times * g.share * span
 		for n, rate := range made.likely(r) {
 			all.means[n] += keys * rate
@@ -210,7 +216,7 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	if o.Failovers.Every > 0 {
 		out.Failovers = o.losses(groups, number, all)
 	}
-	out.Count = predict(all.means, all.variances, r)
+	out.Count = predict(all.means, all.variances, 0.9, r)
 	out.Count.Mean = sum(all.byCause[:])
 	if out.Count.Mean > 0 {
 		out.Times = times(all.byHour)
@@ -266,8 +272,9 @@ func shrunk(rates []rate) []float64 {
 	return out
 }
 
-// predict draws counts: for each draw of the figures, some of that mean and variance.
-func predict(means, variances []float64, r *rand.Rand) Interval {
+// predict draws counts: for each draw of the figures, some of that mean and variance. The interval is the one in which a count lies with
+// that chance.
+func predict(means, variances []float64, chance float64, r *rand.Rand) Interval {
 	const each = 100
 	var counts []float64
 	for n, mean := range means {
@@ -276,7 +283,8 @@ func predict(means, variances []float64, r *rand.Rand) Interval {
 		}
 	}
 	slices.Sort(counts)
-	return Interval{Low: counts[len(counts)/20], High: counts[len(counts)*19/20]}
+	at := func(share float64) float64 { return counts[int(share*float64(len(counts))+0.5)] }
+	return Interval{Mean: sum(means) / float64(len(means)), Low: at((1 - chance) / 2), High: at((1 + chance) / 2)}
 }
 
 // count draws from the negative binomial distribution of that mean and variance.

@@ -66,6 +66,46 @@ func TestUnshared(t *testing.T) {
 	assert.False(t, f.Incomplete)
 }
 
+// TestForecastCheck: the model agrees with what it makes itself, and not with none of it. A clock that drifts counts as it was: right at
+// the beginning of the window, and 9 s ahead at its end. An hour from then on is worse.
+func TestForecastCheck(t *testing.T) {
+	measures(t)
+	p, o := observed(0, 7000, 0), Options{Draws: 20, Commands: 1, Today: true, Span: time.Hour}
+	f := made(t, p, o)
+	assert.False(t, f.Check.Agrees, "%+v: none was recorded", f.Check)
+	expected := int64(f.Check.Expected.Mean + 0.5)
+	require.Greater(t, expected, int64(20))
+	p.Families[0].Overlaps = map[string]int64{"overrun": 1, "stale-delete": expected - 1}
+	f = made(t, p, o)
+	assert.True(t, f.Check.Agrees, "%+v", f.Check)
+	assert.Equal(t, expected, f.Check.Recorded)
+
+	p = observed(0, 9000, 0)
+	for i := range 2 {
+		p.Clients[1].Clock = append(p.Clients[1].Clock, profile.Reading{At: time.Unix(1e9+3600*int64(i), 0), SkewMS: 9000 * float64(i), ErrorMS: 1})
+	}
+	f = made(t, p, o)
+	assert.Positive(t, f.Check.Expected.Mean)
+	assert.Less(t, 2*f.Check.Expected.Mean, f.Stages[0].Count.Mean)
+	p.Clients[0].Uses[0].LeaseMS = 0
+	assert.Nil(t, made(t, p, o).Check, "a client is left out")
+}
+
+// TestForecastBack: a share of the time that was watched lies in its window.
+func TestForecastBack(t *testing.T) {
+	p := observed(0, 0)
+	p.Windows = append(p.Windows, profile.Window{Start: time.Unix(1e9+10_000, 0), Seconds: 1200, Masters: 1})
+	f, err := fleetOf(p)
+	require.NoError(t, err)
+	for share, seconds := range map[float64]float64{0: -11_200, 0.5: -8800, 0.8: -1000, 1: 0} {
+		assert.InDelta(t, seconds, f.back(share).Seconds(), 210, "%v", share)
+	}
+	assert.Equal(t, -11_200*time.Second, f.back(0))
+	assert.Equal(t, time.Duration(0), f.back(1))
+	assert.InDelta(t, -1200, f.back(0.75).Seconds(), 1e-6)
+	assert.InDelta(t, 4800.0, f.secondsOf(nil), 1e-9)
+}
+
 // TestForecastConditioned: runs that are conditioned on one long hold give the rate that waiting for it gives. The clocks are apart by
 // 5 s, so holds beyond 5 s are risky: one in three hundred.
 func TestForecastConditioned(t *testing.T) {
@@ -81,7 +121,7 @@ func TestForecastConditioned(t *testing.T) {
 	require.NoError(t, err)
 	o := Options{Draws: 60, Commands: 1}
 	require.NoError(t, o.defaults())
-	out := o.try(&f.groups[0], 1)
+	out := o.try(&f.groups[0], 1, o.ahead)
 	require.True(t, out.rare, "holds beyond the edge are rare here")
 	conditioned := 0.0
 	for _, r := range out.rates {

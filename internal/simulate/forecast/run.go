@@ -3,7 +3,6 @@ package forecast
 import (
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -43,8 +42,11 @@ const partsOfSpan = 8
 // rareShare is how much of the time may lie near a risky hold before conditioning on one hold at a time stops being right.
 const rareShare = 0.02
 
-// try runs a group for all draws.
-func (o *Options) try(g *group, number uint64) outcome {
+// ahead is the time from now on at a share of the span.
+func (o *Options) ahead(share float64) time.Duration { return time.Duration(share * float64(o.Span)) }
+
+// try runs a group for all draws, with the clocks as they are at the times that when has for the shares from 0 to 1.
+func (o *Options) try(g *group, number uint64, when func(share float64) time.Duration) outcome {
 	out := outcome{rare: true}
 	generator := func(draw, n int) *rand.Rand {
 		return rand.New(rand.NewPCG(o.Seed, number<<40|uint64(draw)<<8|uint64(n)))
@@ -52,7 +54,7 @@ func (o *Options) try(g *group, number uint64) outcome {
 	near := 0.0 // the share of the time that is near a risky hold
 	old := 0
 	for n := range o.Draws {
-		d := g.draw(generator(n, 0), time.Duration((float64(n)+0.5)/float64(o.Draws)*float64(o.Span)))
+		d := g.draw(generator(n, 0), when((float64(n)+0.5)/float64(o.Draws)))
 		for i := range d.members {
 			m := &d.members[i]
 			near += m.perSecond * d.risky(i) * (3*m.lease/1000 + m.hold.mean()/1000) / float64(o.Draws)
@@ -68,13 +70,13 @@ func (o *Options) try(g *group, number uint64) outcome {
 	}
 	if near < rareShare && old > 0 {
 		out.gather(g, parallel(o.Draws, func(w *sim.World, n int) oneDraw {
-			return conditioned(episodes, generator(n, 2), func(r *rand.Rand) []weighed { return o.riskyHold(w, g, r) })
+			return conditioned(episodes, generator(n, 2), func(r *rand.Rand) []weighed { return o.riskyHold(w, g, r, when) })
 		}), episodes)
 		return out
 	}
 	out.rare = false
 	parts := 1
-	if slices.ContainsFunc(g.actors, func(a actor) bool { return a.drift != 0 }) {
+	if g.drifts() {
 		parts = partsOfSpan
 	}
 	length := o.length(g, generator(0, 1), parts)
@@ -83,7 +85,7 @@ func (o *Options) try(g *group, number uint64) outcome {
 		one.counts = make([]float64, blocks)
 		for part := range parts {
 			// The parts lie evenly over the span, so that drifts are as they will be.
-			after := time.Duration((float64(part) + r.Float64()) / float64(parts) * float64(o.Span))
+			after := when((float64(part) + r.Float64()) / float64(parts))
 			for b := range blocks {
 				d := g.draw(generator(n, 3), after)
 				found, result := play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
@@ -195,8 +197,8 @@ func conditioned(times int, r *rand.Rand, episode func(*rand.Rand) []weighed) (o
 }
 
 // riskyHold makes a run for each member, in which one hold of it outlasts its edge.
-func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand) (all []weighed) {
-	d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)))
+func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(float64) time.Duration) (all []weighed) {
+	d := g.draw(r, when(r.Float64()))
 	for i := range d.members {
 		m := &d.members[i]
 		often := m.perSecond * d.risky(i)
