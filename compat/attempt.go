@@ -26,7 +26,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 	}
 	for {
 		began := l.conns.Clock.Now()
-		outcome, err := l.advance(ctx, over, m, reply, k.life.Left())
+		outcome, err := l.advance(ctx, over, m, reply, k.Left())
 		if err != nil {
 			return look{}, notAcquired(k.key, err)
 		}

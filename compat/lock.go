@@ -16,7 +16,7 @@ import (
 // lock is a lock that we hold, or held. It is renewed and released in the way it was taken, whatever
 // the stage is by then.
 type lock struct {
-	life   lifetime.Life
+	lifetime.Life
 	locker *locker
 	permit permit
 	key    string
@@ -33,7 +33,7 @@ type lock struct {
 // newLock prepares an attempt.
 func (l *locker) newLock(ctx context.Context, key string) *lock {
 	k := &lock{locker: l, key: key}
-	k.life.Init(&l.conns.Lives, (*kept)(k), ctx)
+	k.Init(&l.conns.Lives, k, ctx)
 	return k
 }
 
@@ -43,10 +43,10 @@ func (k *lock) begin(fence int64, tookOver bool, began, until protocol.Instant) 
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
 	k.permit.acquired()
-	s := &k.life.Lease
-	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), h.span(), h.every(), k.permit.opts.MaxHold
+	s := &k.Lease
+	s.Owner, s.Span, s.Every, s.Max = k, h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {
-		s.Owner = keptAlone{(*kept)(k)}
+		s.Owner = alone{k}
 	}
 	s.Begin(began, until)
 }
@@ -59,16 +59,14 @@ func (k *lock) hold() hold {
 	return &k.bridge
 }
 
-// The methods of lockmigrate.Lock.
+var _ lifetime.Sole = (*lock)(nil)
 
-func (k *lock) Key() string                       { return k.key }
-func (k *lock) Token() string                     { return k.hold().value() }
-func (k *lock) Fence() int64                      { return k.fence }
-func (k *lock) Stage() lockmigrate.Stage          { return k.permit.stage }
-func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
-func (k *lock) Context() context.Context          { return k.life.Context() }
-func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
-func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+// Key, Token, Fence and Stage are the holder's too.
+
+func (k *lock) Key() string              { return k.key }
+func (k *lock) Token() string            { return k.hold().value() }
+func (k *lock) Fence() int64             { return k.fence }
+func (k *lock) Stage() lockmigrate.Stage { return k.permit.stage }
 
 // seenBy is what a machine has found on the key in our place.
 func seenBy(m protocol.Machine) string {
@@ -80,31 +78,25 @@ func seenBy(m protocol.Machine) string {
 
 // leaveAtDeadline lets the permit last until the deadline or the release: a displaced holder keeps its
 // guard for as long as it may still be at work.
-func (k *lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.life.Lease.Until())) }
-
-// kept is what the life of a lock and the renewer see of a lock.
-type kept lock
-
-// Key implements lifetime.Kind.
-func (k *kept) Key() string { return k.key }
+func (k *lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.Lease.Until())) }
 
 // Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
-func (k *kept) Acquired(driver.Outcome) {
+func (k *lock) Acquired(driver.Outcome) {
 	defer k.locker.conns.Background.End()
-	k.locker.giveBack((*lock)(k), k.locker.conns.Clock.Now())
+	k.locker.giveBack(k, k.locker.conns.Clock.Now())
 }
 
 // Renew implements lifetime.Kind.
-func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
 	if k.legacy != nil { // it writes a time
 		if err := l.clock.Sync(ctx); err != nil {
 			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
 		}
 	}
-	m := (*lock)(k).hold().renewal(l.gate.boundNow())
+	m := k.hold().renewal(l.gate.boundNow())
 	settle := func(o driver.Outcome) {
-		(*lock)(k).hold().renewed(m)
+		k.hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
 	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
@@ -118,8 +110,8 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 }
 
 // Release implements lifetime.Kind.
-func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, (*lock)(k).hold().release()
+func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	l, m := k.locker, k.hold().release()
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
@@ -132,7 +124,7 @@ type word struct {
 	seen    string // Displaced: what stands on the key
 }
 
-func (k *kept) hear(v protocol.Verdict, m protocol.Machine) {
+func (k *lock) hear(v protocol.Verdict, m protocol.Machine) {
 	if v == protocol.Renewed {
 		k.heard.Store(nil)
 		return
@@ -141,7 +133,7 @@ func (k *kept) hear(v protocol.Verdict, m protocol.Machine) {
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *lockmigrate.Error) {
+func (k *lock) Explain(e *lockmigrate.Error) {
 	switch {
 	case e.Reason == lockmigrate.ReasonDisplaced:
 		if heard := k.heard.Load(); e.Op == "release" { // perhaps one whose caller has left
@@ -157,28 +149,28 @@ func (k *kept) Explain(e *lockmigrate.Error) {
 }
 
 // Ended implements lifetime.Kind.
-func (k *kept) Ended(lost *lockmigrate.Error) {
+func (k *lock) Ended(lost *lockmigrate.Error) {
 	switch {
 	case lost == nil:
 	case lost.Reason == lockmigrate.ReasonDeadline:
 		// The server's TTL ends no earlier, and nothing of ours renews it any more.
 		k.permit.leave()
 	case lost.Reason != lockmigrate.ReasonClosed:
-		(*lock)(k).leaveAtDeadline()
+		k.leaveAtDeadline()
 	}
 }
 
 // Gone implements lifetime.Kind.
-func (k *kept) Gone() { k.permit.leave() }
+func (k *lock) Gone() { k.permit.leave() }
 
 // Renewal implements renewal.Held: the command that the machine begins with.
-func (k *kept) Renewal() protocol.Command {
-	return (*lock)(k).hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
+func (k *lock) Renewal() protocol.Command {
+	return k.hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
 }
 
 // Heard implements renewal.Held: what the machine makes of the reply.
-func (k *kept) Heard(reply protocol.Reply) renewal.Answer {
-	m := (*lock)(k).hold().renewal(0)
+func (k *lock) Heard(reply protocol.Reply) renewal.Answer {
+	m := k.hold().renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)
@@ -193,33 +185,30 @@ func (k *kept) Heard(reply protocol.Reply) renewal.Answer {
 }
 
 // Renewed implements renewal.Held.
-func (k *kept) Renewed(took time.Duration) { k.life.RenewedAs(k.lastHeard(), took) }
-
-// RenewalFailed implements renewal.Held.
-func (k *kept) RenewalFailed(cause error) { k.life.RenewalFailed(cause) }
+func (k *lock) Renewed(took time.Duration) { k.RenewedAs(k.lastHeard(), took) }
 
 // Lost implements renewal.Held.
-func (k *kept) Lost(why renewal.Loss) {
+func (k *lock) Lost(why renewal.Loss) {
 	if why == renewal.Taken {
-		k.life.LoseTo(k.lastHeard(), "renew")
+		k.LoseTo(k.lastHeard(), "renew")
 		return
 	}
-	k.life.Lost(why)
+	k.Life.Lost(why)
 }
 
-func (k *kept) lastHeard() protocol.Verdict {
+func (k *lock) lastHeard() protocol.Verdict {
 	if heard := k.heard.Load(); heard != nil {
 		return heard.verdict
 	}
 	return protocol.Renewed
 }
 
-// keptAlone is the renewer's side of a lock whose renewal writes what the next command must know: that of
+// alone is the renewer's side of a lock whose renewal writes what the next command must know: that of
 // stage Legacy.
-type keptAlone struct{ *kept }
+type alone struct{ *lock }
 
 // RenewAlone implements renewal.Alone.
-func (k keptAlone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
-	answer, _, err := k.life.RenewAlone(ctx)
+func (k alone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
+	answer, _, err := k.Life.RenewAlone(ctx)
 	return answer, err
 }

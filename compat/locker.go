@@ -225,8 +225,8 @@ func (l *locker) acquired(key string, lock *lock, began protocol.Instant, queued
 	if err != nil {
 		return nil, err
 	}
-	l.conns.Renewer.Add(&lock.life.Lease)
-	return lock, nil
+	l.conns.Renewer.Add(&lock.Lease)
+	return lock.AsLock(), nil
 }
 
 // Do implements Locker.

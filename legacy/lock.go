@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
@@ -15,7 +14,7 @@ import (
 
 // lock is a lock that we hold, or held.
 type lock struct {
-	life   lifetime.Life
+	lifetime.Life
 	locker *locker
 	key    string
 	owner  string
@@ -30,9 +29,9 @@ type lock struct {
 // so the local deadline is never later than the lease.
 func newLock(ctx context.Context, l *locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
 	k := &lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
-	k.life.Init(&l.lives, (*kept)(k), ctx)
-	s := &k.life.Lease
-	s.Owner, s.Span = (*kept)(k), l.opts.Lease
+	k.Init(&l.lives, k, ctx)
+	s := &k.Lease
+	s.Owner, s.Span = k, l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
 	left := m.Expiry().Time().Sub(l.now())
@@ -40,15 +39,13 @@ func newLock(ctx context.Context, l *locker, m *protocol.LegacyAcquire, began pr
 	return k
 }
 
-// The methods of lockmigrate.Lock.
+var _ lifetime.Sole = (*lock)(nil)
 
-func (k *lock) Key() string                       { return k.key }
-func (k *lock) Fence() int64                      { return 0 }
-func (k *lock) Stage() lockmigrate.Stage          { return lockmigrate.StageLegacy }
-func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
-func (k *lock) Context() context.Context          { return k.life.Context() }
-func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
-func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+// Key, Token, Fence and Stage are the holder's too.
+
+func (k *lock) Key() string              { return k.key }
+func (k *lock) Fence() int64             { return 0 }
+func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageLegacy }
 
 func (k *lock) Token() string {
 	k.mu.Lock()
@@ -56,17 +53,8 @@ func (k *lock) Token() string {
 	return k.value
 }
 
-// kept is what the life of a lock and the watch over its deadline see of a lock.
-type kept lock
-
-// Key implements lifetime.Kind.
-func (k *kept) Key() string { return k.key }
-
-// Acquired implements lifetime.Kind; a lock is made only when it is acquired.
-func (k *kept) Acquired(driver.Outcome) {}
-
 // Renew implements lifetime.Kind.
-func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
 	if err := l.sync(ctx); err != nil {
 		failed := driver.Ended(protocol.Failed, err)
@@ -89,20 +77,20 @@ func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 }
 
 // keep takes over what a renewal that is over has left on the key.
-func (k *kept) keep(m *protocol.LegacyRenew) {
+func (k *lock) keep(m *protocol.LegacyRenew) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.value, k.valueExpiry, k.pending, k.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry
 }
 
 // Release implements lifetime.Kind.
-func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, rules := k.locker, k.locker.rules
 	var lost *lockmigrate.Error
-	if errors.As(k.life.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
+	if errors.As(k.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
 		return driver.Ended(protocol.NotOurs, nil), nil
 	}
-	again := k.life.Unconfirmed()
+	again := k.Unconfirmed()
 	k.mu.Lock()
 	m := &protocol.LegacyRelease{
 		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
@@ -118,29 +106,14 @@ func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *lockmigrate.Error) {
+func (k *lock) Explain(e *lockmigrate.Error) {
 	if errors.Is(e.Kind, lockmigrate.ErrLost) && e.Op == "release" {
 		e.Note = "the lease was over, or the key was not ours any more; nothing was deleted"
 	}
 }
 
-// Ended implements lifetime.Kind.
-func (k *kept) Ended(*lockmigrate.Error) {}
-
-// Gone implements lifetime.Kind.
-func (k *kept) Gone() {}
-
 // Renewal implements renewal.Held; nothing renews a legacy lock by itself.
-func (k *kept) Renewal() protocol.Command { return protocol.Command{} }
+func (k *lock) Renewal() protocol.Command { return protocol.Command{} }
 
 // Heard implements renewal.Held.
-func (k *kept) Heard(protocol.Reply) renewal.Answer { return renewal.Unclear }
-
-// Renewed implements renewal.Held.
-func (k *kept) Renewed(took time.Duration) { k.life.Renewed(took) }
-
-// RenewalFailed implements renewal.Held.
-func (k *kept) RenewalFailed(cause error) { k.life.RenewalFailed(cause) }
-
-// Lost implements renewal.Held.
-func (k *kept) Lost(why renewal.Loss) { k.life.Lost(why) }
+func (k *lock) Heard(protocol.Reply) renewal.Answer { return renewal.Unclear }

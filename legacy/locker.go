@@ -100,8 +100,8 @@ func (l *locker) observed(ctx context.Context, key string, patience time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	l.watch.Add(&lock.life.Lease)
-	return lock, nil
+	l.watch.Add(&lock.Lease)
+	return lock.AsLock(), nil
 }
 
 func (l *locker) acquire(ctx context.Context, key string, patience time.Duration) (*lock, error) {

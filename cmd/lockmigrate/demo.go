@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,17 +20,6 @@ func newDemoCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo [flags]",
 		Short: "Watch a fleet move from old locks to tokens, and a referee",
-		Long: `demo plays a migration in less than 20 seconds: Java services lock the old
-way, Go joins them, and the stages move under load: legacy, bridge, modern,
-back, and forward. Then Java comes back unchanged, behind a sidecar. It runs on a
-server inside this process unless --redis names another; there it uses keys of
-its own and leaves nothing behind.
-
-A referee that looks at no lock and no server sees members walk in and out.
-The last lines are what it counted, "overlaps: 0", for each stage and in all.
-Exit code 3 if members overlapped where the story promises that they do not.`,
-		Example: `  lockmigrate demo
-  lockmigrate demo --redis redis://localhost:6379/0`,
 		PreRunE: func(*cobra.Command, []string) error {
 			if act < 100*time.Millisecond || act > time.Hour {
 				return usageError("give between 100ms and 1h", "--act %v cannot be played", act)
@@ -77,11 +67,7 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 }
 
 func demoStatus(now demo.Situation) string {
-	inside := now.Inside
-	if inside == "" {
-		inside = "nobody"
-	}
-	return fmt.Sprintf("%5.1f s  %-7s  %d members, inside: %-7s  turns %d, overlaps %d", now.At.Seconds(), now.Act, now.Members, inside, now.Turns, now.Overlaps)
+	return fmt.Sprintf("%5.1f s  %-7s  %d members, inside: %-7s  turns %d, overlaps %d", now.At.Seconds(), now.Act, now.Members, cmp.Or(now.Inside, "nobody"), now.Turns, now.Overlaps)
 }
 
 func printEvent(env *environment, e demo.Event) {
@@ -132,12 +118,7 @@ func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
 		members.Row(m.Name, fmt.Sprint(m.Turns), short(time.Duration(m.Longest)), note)
 	}
 	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
-	overlaps := func(n int) string {
-		if n > 0 {
-			return ink.Bad(fmt.Sprint(n))
-		}
-		return ink.Good("0")
-	}
+	overlaps := func(n int) string { return ink.Count(int64(n)) }
 	for _, a := range r.Acts {
 		acts.Row(a.Title, a.Stage, fmt.Sprint(a.Turns), overlaps(a.Overlaps))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -19,22 +21,6 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Examine one deployment before a migration",
-		Long: `doctor asks whether a server can keep locks at all, and whether the tools will see
-what they need: version, eviction, persistence, replication, rights, client tracking,
-this host's clock against the server's, dialects that cannot share keys.
-
-It only reads. Rights are asked about by ACL DRYRUN, or tried inside of a MULTI that is
-discarded. What it could not look at is skipped, and says why.
-
-Rights are tried for each --use, by the table that SECURITY.md prints: the lock's keys, the
-keys beside them, commands, channels. --user NAME asks about another user than the one of this
-connection; that needs ACL DRYRUN.
-
-Exit code 3 when a check fails; 4 when a check was skipped that a yes needs; 0 when the
-deployment is fit.`,
-		Example: `  lockmigrate doctor --redis redis://localhost:6379/0
-  lockmigrate doctor --match 'lock:*' --user orders --use 'modern FenceTTL'
-  lockmigrate doctor --match 'lock:*' --json`,
 		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
 				if _, ok := rights.Find(name); !ok {
@@ -46,8 +32,7 @@ deployment is fit.`,
 		RunE: env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
 			opts.Now = env.now
 			found, err := doctor.Examine(ctx, end, opts)
-			checks := found.Checks
-			if err != nil && len(checks) == 0 {
+			if err != nil && len(found.Checks) == 0 {
 				return err
 			}
 			if printErr := printChecks(env, found, all); printErr != nil {
@@ -56,10 +41,10 @@ deployment is fit.`,
 			if err != nil {
 				return err
 			}
-			if n := countOf(checks, doctor.Fail); n > 0 {
+			if n := len(found.Of(doctor.Fail)); n > 0 {
 				return unsafeError("mend them before a stage is advanced", "%s", map[bool]string{true: "1 check fails", false: fmt.Sprintf("%d checks fail", n)}[n == 1])
 			}
-			if outcome, _ := doctor.Judge(checks); outcome == doctor.Inconclusive {
+			if outcome, _ := doctor.Judge(found.Checks); outcome == doctor.Inconclusive {
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
 			}
 			return nil
@@ -80,40 +65,13 @@ func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 	if several {
 		fmt.Fprintf(b, " (%s)", s.Addr)
 	}
-	is := terminal.Safe(s.Is)
-	if is == "" {
-		is = "its version is not known"
-	}
-	fmt.Fprintf(b, ": %s\n", is)
+	fmt.Fprintf(b, ": %s\n", cmp.Or(terminal.Safe(s.Is), "its version is not known"))
 	for _, f := range s.Features {
 		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
 		if f.Note != "" {
 			fmt.Fprintf(b, " (%s)", terminal.Safe(f.Note))
 		}
 		b.WriteByte('\n')
-	}
-}
-
-func countOf(checks []doctor.Check, v doctor.Verdict) int {
-	n := 0
-	for _, c := range checks {
-		if c.Verdict == v {
-			n++
-		}
-	}
-	return n
-}
-
-// markOf is a verdict in its colour.
-func markOf(ink terminal.Ink, v doctor.Verdict) string {
-	text := string(v)
-	switch v {
-	case doctor.Pass:
-		return ink.Good(text)
-	case doctor.Fail:
-		return ink.Bad(text)
-	default:
-		return ink.Warn(text)
 	}
 }
 
@@ -126,18 +84,18 @@ func useNames() []string {
 }
 
 func printChecks(env *environment, found doctor.Findings, all bool) error {
-	checks := found.Checks
-	outcome, obligations := doctor.Judge(checks)
-	return env.print(pretty{map[string]any{"checks": checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}}, func(b *strings.Builder) {
+	outcome, obligations := doctor.Judge(found.Checks)
+	doc := map[string]any{"checks": found.Checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}
+	return env.print(pretty{doc}, func(b *strings.Builder) {
 		ink := env.ink()
 		names := 0
-		for _, c := range checks {
+		for _, c := range found.Checks {
 			if !strings.HasPrefix(c.ID, "rights-") { // these are long: they keep the rest narrow and reach over
 				names = max(names, len(c.ID))
 			}
 		}
-		for _, c := range checks {
-			fmt.Fprintf(b, "%s  %-*s  %s", markOf(ink, c.Verdict), names, c.ID, terminal.Safe(c.Found))
+		for _, c := range found.Checks {
+			fmt.Fprintf(b, "%s  %-*s  %s", ink.Verdict(string(c.Verdict), string(doctor.Pass), string(doctor.Fail)), names, c.ID, terminal.Safe(c.Found))
 			if c.Server != "" {
 				fmt.Fprintf(b, "  (%s)", c.Server)
 			}
@@ -153,31 +111,14 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		for _, server := range found.Servers {
 			serverSummary(b, server, len(found.Servers) > 1)
 		}
-		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(checks),
-			countOf(checks, doctor.Pass), countOf(checks, doctor.Warn), countOf(checks, doctor.Fail), countOf(checks, doctor.Skip))
-		var skipped, open []string
-		for _, c := range checks {
-			if c.Verdict == doctor.Skip {
-				skipped = append(skipped, c.ID)
-			}
-		}
-		for _, o := range obligations {
-			if !o.Discharged {
-				open = append(open, o.ID)
-			}
-		}
+		skipped := found.Of(doctor.Skip)
+		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(found.Checks),
+			len(found.Of(doctor.Pass)), len(found.Of(doctor.Warn)), len(found.Of(doctor.Fail)), len(skipped))
 		if len(skipped) > 0 {
 			fmt.Fprintf(b, "not looked at: %s\n", strings.Join(skipped, ", "))
 		}
-		verdict := ink.Warn(string(outcome))
-		switch outcome {
-		case doctor.Fit:
-			verdict = ink.Good(string(outcome))
-		case doctor.Unfit:
-			verdict = ink.Bad(string(outcome))
-		}
-		fmt.Fprintf(b, "verdict: %s", verdict)
-		if len(open) > 0 {
+		fmt.Fprintf(b, "verdict: %s", ink.Verdict(string(outcome), string(doctor.Fit), string(doctor.Unfit)))
+		if open := obligation.Open(obligations); len(open) > 0 {
 			fmt.Fprintf(b, "; a yes needs: %s", strings.Join(open, ", "))
 		}
 		b.WriteByte('\n')

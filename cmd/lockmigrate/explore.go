@@ -28,18 +28,6 @@ func newExploreCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explore [flags]",
 		Short: "Run every interleaving of a few clients: prove a claim or break it",
-		Long: `explore takes claims about two to four lock clients and runs every interleaving of
-their real protocol code. A claim says which delays, crashes, late deletes, lost
-replies and failovers may happen. Either no interleaving has two holders at once, and
-the claim holds within its bounds; or it prints the shortest run that has.
-
-Each claim has the verdict that is known of it. Bare, explore checks all claims and
-sums them up by the kinds of client in them; --all lists them. Exit code 3 if a verdict
-differs, 4 if a search did not end.`,
-		Example: `  lockmigrate explore
-  lockmigrate explore --all
-  lockmigrate explore --claim LLL-clobber
-  lockmigrate explore --claim 'LB-*' --trace`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runExplore(cmd.Context(), env, flags)
 		},
@@ -192,43 +180,37 @@ func familyOf(c explore.Claim) string {
 // familyTable sums the claims up by the kinds of client that they are about.
 func familyTable(env *environment, found []explore.Finding) string {
 	type sum struct{ claims, proven, broken, wrong int }
-	sums := map[string]*sum{}
-	var order []string
+	sums := map[string]*sum{"all": {}}
+	var names []string
 	for i := range found {
 		f := &found[i]
 		name := familyOf(f.Claim)
 		if sums[name] == nil {
 			sums[name] = &sum{}
-			order = append(order, name)
+			names = append(names, name)
 		}
-		s := sums[name]
-		s.claims++
-		switch {
-		case !f.AsExpected():
-			s.wrong++
-		case f.Verdict == explore.Violated:
-			s.broken++
-		default:
-			s.proven++
+		for _, s := range []*sum{sums[name], sums["all"]} {
+			s.claims++
+			switch {
+			case !f.AsExpected():
+				s.wrong++
+			case f.Verdict == explore.Violated:
+				s.broken++
+			default:
+				s.proven++
+			}
 		}
 	}
 	ink := env.ink()
 	t := terminal.NewTable(terminal.Column{Head: "CLIENTS TOGETHER", Wrap: true}, terminal.Column{Head: "CLAIMS", Right: true}, terminal.Column{Head: "PROVEN", Right: true},
 		terminal.Column{Head: "BROKEN, AS EXPECTED", Right: true, Wrap: true}, terminal.Column{Head: "OTHERWISE", Right: true})
-	var all sum
-	row := func(name string, s *sum) {
+	for _, name := range append(names, "all") {
 		wrong := "0"
-		if s.wrong > 0 {
-			wrong = ink.Bad(fmt.Sprint(s.wrong))
+		if sums[name].wrong > 0 {
+			wrong = ink.Bad(fmt.Sprint(sums[name].wrong))
 		}
-		t.Row(name, fmt.Sprint(s.claims), ink.Good(fmt.Sprint(s.proven)), fmt.Sprint(s.broken), wrong)
+		t.Row(name, fmt.Sprint(sums[name].claims), ink.Good(fmt.Sprint(sums[name].proven)), fmt.Sprint(sums[name].broken), wrong)
 	}
-	for _, name := range order {
-		s := sums[name]
-		row(name, s)
-		all = sum{all.claims + s.claims, all.proven + s.proven, all.broken + s.broken, all.wrong + s.wrong}
-	}
-	row("all", &all)
 	var b strings.Builder
 	b.WriteString(t.Render(env.screen(), ink))
 	b.WriteString(`

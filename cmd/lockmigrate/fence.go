@@ -27,38 +27,8 @@ type fenceFlags struct {
 func newFenceCommand(env *environment) *cobra.Command {
 	var flags fenceFlags
 	cmd := &cobra.Command{
-		Use:   "fence --user NAME [flags]",
-		Short: "Make a forgotten legacy client fail loudly, by ACL rules",
-		Long: `fence denies SETNX and GETSET to the users that legacy clients authenticate as. Without
---execute it prints the rules and what the server says about them today (ACL DRYRUN), and
-changes nothing. --remove restores the rights of before, which the fence keeps in the rule.
---watch shows who runs into it, from ACL LOG.
-
---with-set also denies SET, SETEX, PSETEX, MSET, MSETNX and RENAMENX, so no command is left that
-can take a lock. These users then need --keep for every other key that they set. "verify"
-accepts such a fence in place of MONITOR; name the users of the new services there with
---trust-user.
-
-The verdict is the server's, not the rule's: fence asks ACL DRYRUN about every meeting of a
---lock pattern with a key pattern of the user, selectors included. "fenced" needs all
-obligations that are printed; "partly" says that this user is denied SETNX and GETSET, but
-another user is not, or SET remains; "unknown" that the server could not be asked.
-
-ACL rules are not replicated: a replica that becomes the master has its own. Behind
-redis+cluster:// and redis+sentinel:// the fence therefore goes up on the replicas too. Behind
-redis:// it goes up on the server that is named and on no other.
-
-What a fence cannot do: ACL has no rule about an option, so SET NX and SET GET are denied only
-together with SET: see --with-set. A fenced client can still DEL: one that held a lock before may delete
-whatever is on the key. Rules are gone after a restart unless they are saved on each server
-with ACL SAVE or CONFIG REWRITE.
-
-Exit code 0 says that what was asked was done. It is 1 when a server could not be fenced, 4
-when --watch lost sight of one.`,
-		Example: `  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*'
-  lockmigrate fence --user old --lock 'lock:*' --keep 'cache:*' --execute
-  lockmigrate fence --watch 1h
-  lockmigrate fence --user old --remove --execute`,
+		Use:     "fence --user NAME [flags]",
+		Short:   "Make a forgotten legacy client fail loudly, by ACL rules",
 		PreRunE: func(*cobra.Command, []string) error { return flags.check() },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runFence(ctx, env, end, flags) }),
 	}
@@ -193,23 +163,20 @@ func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags 
 
 // plan returns what is to be done on one server. A replica that cannot be asked, or has no such user, has
 // plans that say so.
-func (n *fenceNode) plan(ctx context.Context, opts fence.Options) ([]fence.Plan, error) {
-	err := n.gone
-	if err == nil {
-		var plans []fence.Plan
-		if plans, err = fence.Make(ctx, n.conn, n.Addr, opts); err == nil {
-			for i := range plans {
-				plans[i].Replica = n.Replica
-			}
-			return plans, nil
+func (n *fenceNode) plan(ctx context.Context, opts fence.Options) (plans []fence.Plan, err error) {
+	if err = n.gone; err == nil {
+		plans, err = fence.Make(ctx, n.conn, n.Addr, opts)
+	}
+	if err != nil {
+		if !n.Replica || ctx.Err() != nil {
+			return nil, err
+		}
+		for _, user := range opts.Users {
+			plans = append(plans, fence.Plan{Server: n.Addr, User: user, Error: err.Error()})
 		}
 	}
-	if !n.Replica || ctx.Err() != nil {
-		return nil, err
-	}
-	var plans []fence.Plan
-	for _, user := range opts.Users {
-		plans = append(plans, fence.Plan{Server: n.Addr, Replica: true, User: user, Error: err.Error()})
+	for i := range plans {
+		plans[i].Replica = n.Replica
 	}
 	return plans, nil
 }

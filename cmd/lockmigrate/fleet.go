@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -20,6 +21,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
+// mostWords is how many words an error lists: all options of a client, but not all names of a large fleet.
+const mostWords = 60
+
 // readScenario reads a fleet from a file.
 func readScenario(path string) (*scenario.Scenario, error) {
 	text, err := os.ReadFile(path)
@@ -27,7 +31,15 @@ func readScenario(path string) (*scenario.Scenario, error) {
 		return nil, fileError(err)
 	}
 	s, err := scenario.Parse(string(text))
-	if err != nil {
+	var line *scenario.Error
+	switch {
+	case errors.As(err, &line) && line.Word != "":
+		hint := line.Hint()
+		if nearest(line.Word, line.Known) == "" && len(line.Known) <= mostWords {
+			hint = "known are " + strings.Join(line.Known, ", ")
+		}
+		return nil, usageError(orMeant(line.Word, line.Known, hint), "%s: %w", path, err)
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return s, nil

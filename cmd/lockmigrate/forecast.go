@@ -23,31 +23,6 @@ func newForecastCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
-		Long: `forecast reads what observe --profile wrote, and says how many double holds a month
-will have: two clients that hold the same lock at once. It names the causes, the
-clients whose clock or hold time is to blame, and the key families. It says the same
-for each stage of a migration, and how far each clock may still drift.
-
-Each number has an interval in which it lies with a chance of 90 %. A short observation
-makes the interval wide. What the profile does not show is named. The self-check compares
-the double holds that the model expects in the recorded time with those that observe saw.
-Exit code 4: these do not agree, clients are left out, or a lease is not known.
-
-The forecast runs the real protocol code in virtual time. It needs no server. The same
-profile, seed and flags give the same numbers.
-
-Where the masters remember failovers, or with --failover-every, the numbers have the
-double holds that failovers bring. These are shown apart too, for each stage: how many
-first holders are told, and how many never hear of it. --failover-every 0 leaves them out.
-
-With --load it says instead what each stage costs each server, and which limit comes
-first. Then --today, --draws, --span, --commands, --html and the flags of failovers have
-no part in it.`,
-		Example: `  lockmigrate forecast fleet.json
-  lockmigrate forecast fleet.json --span 24h
-  lockmigrate forecast fleet.json --html forecast.html
-  lockmigrate forecast fleet.json --failover-every 720h --outage 10s
-  lockmigrate forecast fleet.json --load`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError("make one with: lockmigrate observe --profile FILE", "forecast wants one PROFILE, not %d", len(args))
@@ -105,7 +80,15 @@ func runForecast(env *environment, path string, o forecast.Options, failovers fa
 		return usageError("leave the flag out for its default", "--span, --draws and --commands must be above 0")
 	}
 	o.Today = today
+	status := env.status()
+	defer status.Clear()
+	o.Progress = func(stage string, done, of int) {
+		status.Update(func() string {
+			return fmt.Sprintf("forecast %s stage %s", terminal.Bar(float64(done)/float64(of)), stage)
+		})
+	}
 	made, err := forecast.Make(p, o)
+	status.Clear()
 	if err != nil {
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}

@@ -104,28 +104,3 @@ func wrap(line string, width, indent int) string {
 	}
 	return b.String()
 }
-
-// reflow fills the paragraphs of a text to a width. Lines that begin with a blank stay as they are.
-func reflow(page string, width int) string {
-	var out []string
-	var paragraph string
-	end := func() {
-		if paragraph != "" {
-			out = append(out, wrap(paragraph, width, 0))
-			paragraph = ""
-		}
-	}
-	for line := range strings.SplitSeq(page, "\n") {
-		switch {
-		case line == "" || line[0] == ' ' || line[0] == '\t':
-			end()
-			out = append(out, line)
-		case paragraph == "":
-			paragraph = line
-		default:
-			paragraph += " " + line
-		}
-	}
-	end()
-	return strings.Join(out, "\n")
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
@@ -25,14 +26,6 @@ func newNextCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next [flags]",
 		Short: "Say where a migration stands, and the next command",
-		Long: `next looks at the namespace's record, members and keys, and at what observe and
-verify wrote into the working folder. It says where the migration stands, what was
-measured, and what is in the way. It prints the next command, and what that costs. It only reads. Run it again after each step, until it says done.
-
-It expects the files NAME.profile.json and NAME.certificate.json, as its own
-commands write them.`,
-		Example: `  lockmigrate next --namespace orders --match 'lock.order.*'
-  lockmigrate next --namespace orders`,
 		RunE: onStore(env, &flags, func(at *place, ctx context.Context) error {
 			s, err := at.standing(ctx)
 			if err != nil {
@@ -57,6 +50,7 @@ type standing struct {
 	old         profile.OldClients
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
+	near        string       // a namespace with almost this name, where there is no record
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
 	blockers    []stages.Blocker
@@ -110,6 +104,8 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	}
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
+		names, _ := at.store.Names(ctx)
+		s.near = nearest(s.namespace, names)
 		return s, nil
 	}
 	if err != nil {
@@ -206,6 +202,9 @@ func (s *standing) next() step {
 // begin is what comes before there is a record.
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
+	if s.near != "" {
+		on.Stands += " of this name; did you mean " + s.near + "?"
+	}
 	match := s.match
 	if len(match) == 0 && s.profile != nil {
 		match = s.profile.Match
@@ -223,6 +222,7 @@ func (s *standing) begin() step {
 	if s.profile != nil {
 		on.InWay = append(on.InWay, s.oldErr.Error())
 		on.Do, length = "watch again, for longer, and while every old client works", (3 * time.Duration(s.profile.Seconds()) * time.Second).Round(time.Minute).String()
+		length = strings.TrimSuffix(length, "0s")
 		if s.profile.Seconds() < 200 {
 			length = "10m"
 		}
@@ -269,7 +269,13 @@ func (s *standing) toModern(on *step) {
 		on.Read = "docs/runbook.md, step 4"
 		on.Costs = []string{verifyCosts}
 	case s.certificate == "" || s.certErr != nil:
-		on.Do = "no old client holds a lock at this moment. Prove that none is left; --longest is your statement of how long one may be silent"
+		on.Do = "no old client holds a lock at this moment. "
+		if n := s.oldClients(); n > 0 {
+			on.Do += fmt.Sprintf("Move the %s that %s names (docs/runbook.md, step 4). Then prove", counted(int64(n), "old client"), s.profileFile)
+		} else {
+			on.Do += "Prove"
+		}
+		on.Do += " that none is left; --longest is your statement of how long one may be silent"
 		if s.certErr != nil {
 			on.InWay = append(on.InWay, s.certErr.Error())
 		}
@@ -279,6 +285,18 @@ func (s *standing) toModern(on *step) {
 	default:
 		s.certified(on)
 	}
+}
+
+// oldClients is how many the profile names. They may have moved since.
+func (s *standing) oldClients() (n int) {
+	if s.profile != nil {
+		for _, c := range s.profile.Clients {
+			if c.Kind == observe.Legacy {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
@@ -345,21 +363,21 @@ func (s *standing) waits() (lines []string) {
 }
 
 // measured says what is known of the old clients, and where from.
-func (s *standing) measured() string {
+func (s *standing) measured() []string {
 	switch {
 	case s.profile == nil:
-		return fmt.Sprintf("nothing: there is no %s", s.profileFile)
+		return []string{fmt.Sprintf("nothing: there is no %s", s.profileFile)}
 	case s.oldErr != nil:
-		return s.profileFile + ": " + s.oldErr.Error()
+		return []string{s.profileFile + ": " + s.oldErr.Error()}
 	}
-	return fmt.Sprintf("%s: %s; watched for %s", s.profileFile, strings.Join(s.old.Why, "; "), short(time.Duration(s.profile.Seconds()*float64(time.Second))))
+	return append([]string{fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Seconds()*float64(time.Second))))}, s.old.Why...)
 }
 
 func (s *standing) print(env *environment, on step) error {
 	doc := struct {
-		Namespace string `json:"namespace"`
-		Measured  string `json:"measured"`
-		Keys      string `json:"on_the_keys,omitempty"`
+		Namespace string   `json:"namespace"`
+		Measured  []string `json:"measured"`
+		Keys      string   `json:"on_the_keys,omitempty"`
 		step
 	}{s.namespace, s.measured(), "", on}
 	if s.keys != nil {
@@ -370,7 +388,10 @@ func (s *standing) print(env *environment, on step) error {
 		line := func(what, text string) { fmt.Fprintf(b, "%-12s%s\n", what, terminal.Safe(text)) }
 		line("namespace", s.namespace)
 		line("stands at", on.Stands)
-		line("measured", doc.Measured)
+		line("measured", doc.Measured[0])
+		for _, why := range doc.Measured[1:] {
+			line("", why)
+		}
 		if doc.Keys != "" {
 			line("keys", doc.Keys)
 		}

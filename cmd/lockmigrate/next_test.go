@@ -127,7 +127,7 @@ func TestNext(t *testing.T) {
 		done    bool
 	}{
 		"nothing":               {standing{}, "lockmigrate observe --match 'PATTERN' --for 10m --profile orders.profile.json", "MONITOR sends a copy", false},
-		"a thin profile":        {standing{profile: thin}, "lockmigrate observe --match 'lock.*' --for 30m0s --profile orders.profile.json", "no client of the old scheme", false},
+		"a thin profile":        {standing{profile: thin}, "lockmigrate observe --match 'lock.*' --for 30m --profile orders.profile.json", "no client of the old scheme", false},
 		"measured":              {standing{profile: enough}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --execute", "nothing changes for anybody", false},
 		"legacy, no member":     {standing{view: at(stages.Legacy), keys: held}, "lockmigrate stage --namespace orders", `Options{Namespace: "orders"}`, false},
 		"legacy, silent member": {standing{view: at(stages.Legacy, stages.Member{ID: "a", Left: -1}), keys: held}, "lockmigrate stage --namespace orders", "no member lives", false},
@@ -139,6 +139,8 @@ func TestNext(t *testing.T) {
 		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
 		"bridge, quiet": {standing{view: at(stages.Bridge, lives), keys: clean},
 			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
+		"bridge, old clients that hold nothing now": {standing{view: at(stages.Bridge, lives), keys: clean, profile: enough},
+			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "Move the 1 old client that orders.profile.json names (docs/runbook.md, step 4). Then prove that none is left", false},
 		"bridge, a certificate that is too old": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: assert.AnError},
 			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", assert.AnError.Error(), false},
 		"bridge, a certificate that has seen clients": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: verify.ErrVerdict, seen: []verify.Client{
@@ -182,4 +184,16 @@ func TestNext(t *testing.T) {
 			assert.NotEmpty(t, on.Read)
 		})
 	}
+}
+
+// TestNamespaceOfAFile: the step after observe names the namespace that the profile's file is named after.
+func TestNamespaceOfAFile(t *testing.T) {
+	for file, want := range map[string]string{
+		"orders.profile.json": "orders", "runs/orders.profile.json": "orders", "fleet.json": "", ".profile.json": "", "a b.profile.json": "", "": "",
+	} {
+		assert.Equal(t, want, fileNamespace(file), file)
+	}
+	bridge := profile.Profile{Clients: []profile.Client{{Kind: "bridge"}}}
+	assert.Equal(t, "lockmigrate next --namespace orders", afterObserve(bridge, "orders.profile.json").Command)
+	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}, afterObserve(bridge, "fleet.json"))
 }

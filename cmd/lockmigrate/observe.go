@@ -43,48 +43,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
-		Long: `observe watches what a server executes for a bounded time (MONITOR). It tells for each
-client its dialect, lease, poll interval and CLOCK SKEW, and what really happened:
-stale deletes, clobbers, early takeovers, two holders at once. It only reads.
-
-MONITOR costs the server: it writes every command to us, which can halve a busy server's
-throughput. observe therefore ends by itself after --for and after --max-commands.
-Two limits end it as well: the server's main thread uses more than --max-load of a
-core; the server has to hold more than --max-buffer MiB for us. At the end it says what it did cost.
-
-Behind redis+cluster:// and redis+sentinel:// every master is watched, each within these
-limits. After a failover the new master is; what was sent until then is missing, which is
-said, and the exit code is 4.
-
-A legacy value is the client's own now + lease. The sum is measured; the two are told
-apart by the fleet: a lease is shared, an offset belongs to a host. Where every clock of
-a fleet is wrong alike that fails: then say --lease.
-
-Some clients set a key that they have just read, without a condition. They are named
-blind-set, and nothing can share a key with them.
-
---from FILE reads what "redis-cli monitor" wrote to a file.
-
---pcap FILE reads what tcpdump wrote, and costs the server nothing. It is for servers that
-refuse MONITOR, or are too busy for it. A capture shows the replies too, so outcomes are
-known. It does not show what scripts do, and nothing of connections with TLS. Capture all
-of each packet, on the server's host: skews are against the clock of the host that captures.
-
---listen ADDRESS is a proxy that changes nothing and watches what passes. It costs the server
-nothing and sees replies too. Give services this address in place of the server's. Clients that
-connect elsewhere are not seen: put all that share a key behind one such proxy. After --for
-it reports, and passes connections on until an interrupt.
-
---holds FILE writes each hold that a capture or a proxy saw, on the server's clock. The
-captures or proxies of several hosts see the overlaps of their clients only together:
-"observe overlaps" compares such files. A capture knows the server's clock by the replies
-to TIME in it: let "redis-cli time" run on that host every few seconds.`,
-		Example: `  lockmigrate observe --redis redis://localhost:6379/0 --for 30s
-  lockmigrate observe --for 10m --group host --profile fleet.json
-  redis-cli monitor > traffic.txt; lockmigrate observe --from traffic.txt
-  tcpdump -i any -s 0 -w r.pcap port 6379; lockmigrate observe --pcap r.pcap
-  lockmigrate observe --redis redis://10.0.0.9:6379 --listen 127.0.0.1:6380`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
 	cmd.AddCommand(newObserveMergeCommand(env), newObserveOverlapsCommand(env))
 	f := cmd.Flags()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ type nextStep struct {
 func afterObserve(p profile.Profile, file string) nextStep {
 	for _, c := range p.Clients {
 		if c.Kind == observe.Bridge {
-			return nextStep{"lockmigrate next --namespace " + cmp.Or(p.Namespace(), "NAME"), "members are at stage bridge: the namespace exists"}
+			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}
 		}
 	}
 	patterns := p.Patterns()
@@ -41,8 +42,9 @@ func afterObserve(p profile.Profile, file string) nextStep {
 		if len(p.Match) == 0 {
 			match = matchFlags(patterns)
 		}
+		name := cmp.Or(fileNamespace(file), p.Namespace(), "NAME")
 		why := old.Why[0] + "; it prints its plan, and writes with --execute"
-		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", cmp.Or(p.Namespace(), "NAME"), match, terminal.Quoted(file)), why}
+		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", name, match, terminal.Quoted(file)), why}
 	case err == nil:
 		return nextStep{fmt.Sprintf("lockmigrate observe%s --for 10m --profile fleet.json", matchFlags(patterns)), "a profile carries the figures to stage init, simulate and forecast"}
 	}
@@ -58,6 +60,15 @@ func afterObserve(p profile.Profile, file string) nextStep {
 	return nextStep{fmt.Sprintf("lockmigrate observe%s%s --for %s --profile %s", matchFlags(patterns), lease, length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
 }
 
+// fileNamespace is the namespace that a profile's file is named after, as "next" names it; empty for another name.
+func fileNamespace(file string) string {
+	name, found := strings.CutSuffix(filepath.Base(file), profileName(""))
+	if !found || stages.CheckName(name) != nil {
+		return ""
+	}
+	return name
+}
+
 // print adds the step to a report.
 func (n nextStep) print(b *strings.Builder) {
 	fmt.Fprintf(b, "next: %s\n      %s\n", n.Command, terminal.Safe(n.Why))
@@ -68,22 +79,8 @@ func newObserveMergeCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge FILE... --profile FILE",
 		Short: "Put profiles of several days and hours together",
-		Long: `merge makes one profile of several that observe wrote at different times. It
-reads no server. Counts and windows add up. So rates by the hour become known;
-rare events such as crashes and overruns get a rate; clocks get a drift: the
-further apart the windows, the smaller its error.
-
-A client is known again by its name. Addresses change when a service starts
-again, so observe with --group host or --group name for this. A key is known
-again by a hash of its name: where one client had it in one window and another
-in the next, it is a shared key. Families of more than 2,048 keys have no
-hashes, and their unshared keys count as not known.
-
-Windows that overlap are refused: the same commands would count twice.`,
-		Example: `  lockmigrate observe --group host --for 30m --profile monday.json
-  lockmigrate observe merge monday.json tuesday.json --profile fleet.json`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
 	}
 	cmd.Flags().StringVar(&out, "profile", "", "write the profile of all to `FILE`")
 	return cmd

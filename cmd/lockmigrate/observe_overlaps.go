@@ -61,21 +61,8 @@ func newObserveOverlapsCommand(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "overlaps FILE FILE...",
 		Short: "Find locks that clients of several captures held at once",
-		Long: `overlaps compares the holds that several observe --holds wrote. It is for clients of one
-server that no single capture or proxy sees together. It reads no server.
-
-Each time in a file has two bounds on the server's clock: the request and its reply,
-widened by what is not known of that host's clock. An overlap is certain where the
-bounds leave no other order. A pair that is too close to tell is undecided.
-
-Only the time that all files cover was looked at. Locks that were acquired before it, or
-by clients that no file has, are not known. The exit code is 4 where a file has gaps, or
-a pair is undecided. It is 4 too where the files have no time in common.`,
-		Example: `  lockmigrate observe --pcap hostA.pcap --holds hostA.json
-  lockmigrate observe --pcap hostB.pcap --holds hostB.json
-  lockmigrate observe overlaps hostA.json hostB.json`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, files []string) error { return findOverlaps(env, files) },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  func(_ *cobra.Command, files []string) error { return findOverlaps(env, files) },
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
@@ -33,17 +34,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [FILE] [flags]",
 		Short: "Show one simulated run again, from a file or a seed",
-		Long: `replay plays one run again and tells it: a scenario file, a profile of observe, a cell of
-simulate by its flags and seed, or a claim's counterexample. With --shrink a run that
-breaks is first cut down to the fewest clients, events, and the smallest skew.
-
-Forms: trace (a line for each thing that happened); story (sentences); timeline (a
-lane for each client); scenario (a file that replays it); --json for a program.`,
-		Example: `  lockmigrate replay testdata/scenarios/late_release.txt --as timeline
-  lockmigrate replay --scheme legacy --skew 9s --lease 10s --hold 2s --shrink
-  lockmigrate replay observed.json --seed 1 --as story
-  lockmigrate replay --claim LLL-clobber`,
-		Args: cobra.MaximumNArgs(1),
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if flags.claim != "" {
 				return replayClaim(cmd.Context(), env, flags.claim)
@@ -176,7 +167,7 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 			Sentence: story.Sentence(f, r), ClockUS: r.Error.Microseconds(),
 		}
 		if r.Kind == sim.Executes {
-			steps[i].Command, steps[i].Reply = story.Command(&r.Command), story.Reply(&r.Command, &r.Reply)
+			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), story.Reply(&r.Command, &r.Reply)
 		}
 	}
 	return struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // leaveWithin bounds how long a command may take to clean up after an interrupt.
 const leaveWithin = 900 * time.Millisecond
 
-// helpColumns is what help is wrapped to, wherever it is read.
+// helpColumns is how wide help is, wherever it is read.
 const helpColumns = 80
 
 // run executes one command line and returns the exit code. It is the whole program but for the process.
@@ -58,15 +59,8 @@ func isOwnError(err error) bool {
 // newRootCommand assembles the program. A new subcommand is one file with one constructor and one line here.
 func newRootCommand(env *environment) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "lockmigrate",
-		Short: "Move a fleet from SETNX/GETSET locks to locks of token and TTL",
-		Long: `lockmigrate shows what lock keys hold, which clients still speak the old SETNX/GETSET scheme.
-It moves a fleet from that scheme to locks of token and TTL while it works.
-
-Start with "lockmigrate demo", which needs no server. Whatever writes to a
-server prints its plan and writes nothing until --execute is given.
-
-Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
+		Use:           "lockmigrate",
+		Short:         "Move a fleet from SETNX/GETSET locks to locks of token and TTL",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -107,13 +101,28 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unsafe or violated, 4 inconclusive.`,
 	return root
 }
 
+// helpText is what --help says of each command above its flags, in lines of helpColumns at most. A section begins with == and the
+// command's whole name, and ends with its examples.
+//
+//go:embed help.txt
+var helpText string
+
+// helpOf is the section of a command.
+func helpOf(path string) (text string, found bool) {
+	_, text, found = strings.Cut("\n"+helpText, "\n== "+path+"\n")
+	text, _, _ = strings.Cut(text, "\n== ")
+	return strings.TrimRight(text, "\n"), found
+}
+
 // prepare gives a command, and those below it, what all commands share.
 func prepare(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args, c.ValidArgsFunction = noArguments, cobra.NoFileCompletions
 	}
 	c.DisableFlagsInUseLine = true
-	c.Long = reflow(c.Long, helpColumns)
+	if text, found := helpOf(c.CommandPath()); found {
+		c.Long, c.Example, _ = strings.Cut(text, "\n\nExamples:\n")
+	}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) { // what is no file is not completed as one
 		switch kind, _ := pflag.UnquoteUsage(f); kind {
 		case "FILE", "PATH":

@@ -231,8 +231,29 @@ func TestFold(t *testing.T) {
 	assert.Equal(t, command, fold(command, 20), "a reader copies it")
 }
 
-func TestReflow(t *testing.T) {
-	assert.Equal(t, "one two three\nfour\n\n  as it is\nfive", reflow("one\ntwo three four\n\n  as it is\nfive", 13))
+// TestEveryCommandHasItsHelp: each section of help.txt is a command's and no line is too wide; only what its name explains has none.
+func TestEveryCommandHasItsHelp(t *testing.T) {
+	sections := map[string]bool{}
+	for line := range strings.Lines(helpText) {
+		line = strings.TrimSuffix(line, "\n")
+		assert.LessOrEqual(t, len(line), helpColumns, line)
+		if path, found := strings.CutPrefix(line, "== "); found {
+			sections[path] = true
+		}
+	}
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		assert.Equal(t, sections[c.CommandPath()], c.Long != "" && strings.Contains(helpText, c.Long+"\n"), c.CommandPath())
+		if !sections[c.CommandPath()] {
+			assert.Contains(t, []string{"lockmigrate version", "lockmigrate docs"}, c.CommandPath())
+		}
+		delete(sections, c.CommandPath())
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	look(newRootCommand(processEnvironment()))
+	assert.Empty(t, sections, "sections of no command")
 }
 
 func TestShort(t *testing.T) {

@@ -27,29 +27,8 @@ func newScanCommand(env *environment) *cobra.Command {
 	var opts census.Options
 	var confidence string
 	cmd := &cobra.Command{
-		Use:   "scan [flags]",
-		Short: "Take a census of lock keys: format, state, expiry, TTL",
-		Long: `scan reads every key of a server, or those that --match chooses, and lists
-the locks among them: in which format, held or over, by the server's own
-clock. It only reads.
-
-A lock key carries no label, so every row has a confidence. Rows below
---confidence are only counted; keys that a --match pattern chooses are listed
-whatever they hold.
-
-A time beside a TTL that ends at about the same moment is a token: its writers
-live by the TTL. One look cannot tell whether they also overwrite each other
-(blind-set): lockmigrate observe can.
-
-States: held (an expiry to come, a token); expired (the next legacy client
-takes it over); ghost (expired longer ago than --ghost-after, or without the
-TTL that its writers always set: nobody holds it and nothing will remove it),
-unknown.
-
-The user needs the commands SCAN, GETRANGE, PTTL, HLEN, HKEYS, HGETALL and TIME,
-with --match or --all also TYPE.`,
-		Example: `  lockmigrate scan --redis redis://localhost:6379/0
-  lockmigrate scan --match 'lock:*' --match 'mutex:*' --json`,
+		Use:     "scan [flags]",
+		Short:   "Take a census of lock keys: format, state, expiry, TTL",
 		PreRunE: func(*cobra.Command, []string) error { return checkScan(&opts, confidence) },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runScan(ctx, env, end, opts) }),
 	}

@@ -25,26 +25,6 @@ func newScriptsCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scripts [flags]",
 		Short: "Print the bridge's server scripts, with uses from Java and Python",
-		Long: `scripts prints the Lua scripts of the bridge lock as the server gets them. With
-them services in other languages can take the bridge too. It also prints
-reference uses from Java and Python, which wait, renew and release. The header of each
-script documents its keys, arguments and replies, and why it must be atomic. The
-Java class and the Python module need the scripts beside them: --lang java and
---lang python give both.
-
-Without --namespace it connects to no server.
-
---namespace reads the record of a namespace, and writes its values into the
-reference: dialect, renewal, grace, settling, yield. The file has all scripts
-in it and needs no other: BridgeLock.ofNamespace and of_namespace make the
-lock. At its start a service compares the values with the record, and refuses
-to lock where it has changed. Two kinds of dialects are refused: their values
-have an owner's part, or a loser may win on its own value. Put a sidecar
-beside such a service.`,
-		Example: `  lockmigrate scripts
-  lockmigrate scripts --namespace orders --lang python --out ./locks
-  lockmigrate scripts --lang java --out ./scripts
-  lockmigrate scripts --lang python --out ./scripts`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			files := scriptFiles(lang)
 			if flags.namespace != "" {

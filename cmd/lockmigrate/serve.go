@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -14,25 +15,16 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 func newServeCommand(env *environment) *cobra.Command {
 	opts := serve.Options{Group: observe.ByAddr}
 	var listen string
 	cmd := &cobra.Command{
-		Use:   "serve [flags]",
-		Short: "Serve a page to watch, its API and metrics",
-		Long: `serve shows one page: stage and members, traffic by kind over time, skew per client,
-hazards as they happen, ghosts. /metrics is for Prometheus, /api/state is the same as JSON.
-It only reads.
-
-It listens on the loopback unless --listen says otherwise. Then everybody needs a token: the
-one in LOCKMIGRATE_TOKEN, or a new one, which is part of the address that is printed.
-
-MONITOR costs the server, so it runs in bursts: --burst of every --every. The same value for
-both is always, 0 is never.`,
-		Example: `  lockmigrate serve --redis redis://localhost:6379/0 --namespace orders
-  lockmigrate serve --listen 0.0.0.0:8787 --burst 0`,
+		Use:     "serve [flags]",
+		Short:   "Serve a page to watch, its API and metrics",
 		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts) },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
 	}
@@ -63,6 +55,11 @@ func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 		return err
 	} else {
 		_ = conn.Close()
+	}
+	if opts.Namespace != "" {
+		if err := noteAbsent(ctx, env, end, opts.Namespace); err != nil {
+			return err
+		}
 	}
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -95,4 +92,18 @@ func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	cancel()
 	<-collected
 	return err
+}
+
+// noteAbsent says that there is no such namespace. It may come later, so that is no error. What else is wrong stands on the page.
+func noteAbsent(ctx context.Context, env *environment, end *endpoint.Endpoint, namespace string) error {
+	pool, err := end.Locks()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	store := &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}
+	if _, err := store.Show(ctx); errors.Is(err, stages.ErrNoRecord) {
+		env.note("there is no namespace %s: %s", terminal.Quoted(namespace), whichNamespace(ctx, store, "the page shows it when there is"))
+	}
+	return nil
 }

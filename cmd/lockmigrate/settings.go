@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -92,23 +93,17 @@ func environmentSettings(getenv func(string) string) map[string][]string {
 
 // applySettings gives the flags that were not given the values of the environment, and then of the file.
 func applySettings(cmd *cobra.Command, env *environment) error {
-	sources := []struct {
+	type source struct {
 		name   string
 		values map[string][]string
-	}{{"the environment", environmentSettings(env.getenv)}}
-	file := env.global.config
-	if file == "" {
-		file = env.getenv("LOCKMIGRATE_CONFIG")
 	}
-	if file != "" {
+	sources := []source{{"the environment", environmentSettings(env.getenv)}}
+	if file := cmp.Or(env.global.config, env.getenv("LOCKMIGRATE_CONFIG")); file != "" {
 		s, err := readSettings(file)
 		if err != nil {
 			return err
 		}
-		sources = append(sources, struct {
-			name   string
-			values map[string][]string
-		}{file, s.values()})
+		sources = append(sources, source{file, s.values()})
 	}
 	for _, name := range settingNames {
 		f := cmd.Flags().Lookup(name)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,20 +39,7 @@ func newSidecarCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sidecar --namespace NAME [flags]",
 		Short: "Let a service that nobody changes lock with tokens",
-		Long: `sidecar is a proxy beside one service, on the same host. Give the service its
-address in place of the server's. Commands on the namespace's keys become token
-locks; everything else passes byte for byte. The service needs no other change.
-
-It is a member of the namespace: it follows the stage, and "lockmigrate stage"
-lists it. It runs until SIGTERM, and then --drain longer at most. It writes: what
-the service's locks need, and its own report in the namespace.`,
-		Example: `  lockmigrate sidecar --redis redis://redis.internal:6379/0 \
-      --namespace orders --name billing
-  lockmigrate sidecar --namespace orders --name billing \
-      --status 127.0.0.1:9180 --handover /run/lockmigrate/billing.sock
-  lockmigrate sidecar --namespace orders --name nightly \
-      --listen redispy-float=127.0.0.1:6380 --listen none=127.0.0.1:6381`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.listen, "listen", []string{"127.0.0.1:6380"}, "`[DIALECT=]ADDRESS` that the service connects to, host:port or unix:PATH; repeatable")
@@ -75,7 +61,7 @@ the service's locks need, and its own report in the namespace.`,
 
 func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error {
 	if flags.Namespace == "" {
-		return usageError("give --namespace NAME; \"lockmigrate stage list\" shows them", "no namespace is named")
+		return usageError("give --namespace NAME; "+seeNamespaces, "no namespace is named")
 	}
 	if flags.drain < 0 {
 		return usageError("give a duration such as 10s", "--drain %v is negative", flags.drain)
@@ -131,7 +117,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return nil // interrupted before the server was there: nothing has begun
 	}
 	if err != nil {
-		return err
+		return missing(ctx, end, flags.Namespace, err, failedError, seeNamespaces)
 	}
 	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
 	if err != nil {
@@ -208,6 +194,8 @@ func (f *sidecarFlags) at(text string) (dialect, address string) {
 	return f.dialect, text
 }
 
+const seeNamespaces = "\"lockmigrate stage list\" shows them"
+
 const seeDialects = "see \"lockmigrate stage init --help\" for the dialects"
 
 // checkListeners refuses what no server could make right.
@@ -244,29 +232,20 @@ func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, al
 }
 
 // tls returns what clients are met with, nil for plain connections.
-func (f *sidecarFlags) tls() (*tls.Config, error) {
-	if f.cert == "" && f.key == "" && f.ca == "" {
+func (f *sidecarFlags) tls() (config *tls.Config, err error) {
+	switch {
+	case f.cert == "" && f.key == "" && f.ca == "":
 		return nil, nil
-	}
-	if f.cert == "" || f.key == "" {
+	case f.cert == "" || f.key == "":
 		return nil, usageError("give both --listen-cert and --listen-key", "a listener with TLS needs a certificate and its key")
 	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
-		return nil, usageError("name a PEM certificate and the key that belongs to it", "--listen-cert and --listen-key: %w", err)
+	config = &tls.Config{MinVersion: tls.VersionTLS12}
+	config.Certificates, err = endpoint.KeyPair("--listen-cert and --listen-key", f.cert, f.key)
+	if err == nil && f.ca != "" {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.ClientCAs, err = endpoint.Authorities("--listen-ca", f.ca)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, usageError("name a readable file of PEM certificates", "--listen-ca: %w", err)
-		}
-		config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, usageError("name a file of PEM certificates", "--listen-ca: no certificate in %s", f.ca)
-		}
-	}
-	return config, nil
+	return config, err
 }
 
 // defaultName is the host's name, and the first listener's port.

@@ -39,22 +39,6 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate [flags]",
 		Short: "Show where clock skew and other faults break each scheme",
-		Long: `simulate runs fleets of lock clients in virtual time: the real protocol code, each
-client with a clock of its own, against a model of the server. A referee who sees true
-time counts when two clients hold the lock at once.
-
-Without flags it sweeps the skew of one clock against the lease and the hold time: for old clients, old ones among bridges, bridges, and token locks; prints at which skew
-each breaks, beside the closed form; and writes a report as one HTML file.
-
-With --profile it runs the fleet that observe measured. --html then writes a page of it:
-double holds by cause, client, keys and time, and what each stage changes.
-
-It needs no server, and the same seed gives the same numbers on every machine. Exit
-code 3 if a scheme broke where it promises not to.`,
-		Example: `  lockmigrate simulate
-  lockmigrate simulate --scheme legacy --skew 0s:5s:250ms --lease 5s --hold 3s
-  lockmigrate simulate --scenario testdata/scenarios/clobber_shortens.txt
-  lockmigrate simulate --profile observed.json --html fleet.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.load.check(cmd); err != nil {
 				return err
@@ -123,14 +107,9 @@ code 3 if a scheme broke where it promises not to.`,
 
 // unused refuses flags that were given and have no part in what is asked for.
 func unused(cmd *cobra.Command, why string, used ...string) error {
-	var given []string
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed && !slices.Contains(used, f.Name) {
-			given = append(given, "--"+f.Name)
-		}
-	})
-	if len(given) > 0 {
-		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(given, ", "), why)
+	rest := slices.DeleteFunc(given(cmd), func(flag string) bool { return slices.Contains(used, strings.TrimPrefix(flag, "--")) })
+	if len(rest) > 0 {
+		return usageError("leave it out", "%s has no part in a run of %s", strings.Join(rest, ", "), why)
 	}
 	return nil
 }

@@ -51,25 +51,7 @@ func newStageCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stage [flags]",
 		Short: "Show and change the stage of a namespace: legacy, bridge, modern",
-		Long: `stage shows which stage a namespace is at, and every service that is a member
-of it: which epoch it runs, when it reported last, and how far its clock is
-from the server's. A member that cannot run the namespace says why.
-
-A namespace is a set of key patterns that move together. Its record is kept in
-Redis, and every service that uses package compat with this Namespace follows
-it.
-
-Only neighbouring stages can ever be in use together: legacy and bridge, or
-bridge and modern. "advance" waits until every member runs the present stage
-and every silent one has run out; it may be interrupted and run again at any
-time.`,
-		Example: `  lockmigrate stage init --namespace orders --match 'lock.order.*' \
-      --dialect jedis-ms --shortest-lease 30s --execute
-  lockmigrate stage --namespace orders
-  lockmigrate stage advance --namespace orders --to bridge --execute
-  lockmigrate stage rollback --namespace orders --execute
-  lockmigrate stage list`,
-		RunE: onStore(env, &flags, (*place).show),
+		RunE:  onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
 	cmd.AddCommand(newStageInitCommand(env, &flags),
@@ -80,26 +62,9 @@ time.`,
 }
 
 func newStageMoveCommand(env *environment, flags *stageFlags, name string, step stages.Stage, short string) *cobra.Command {
-	long := `advance moves a namespace one stage on: legacy to bridge, bridge to modern. It waits until every live member runs the present epoch and silent members have run out. It names the members that it waits for.
-
-Name the stage with --to: then running the command twice is running it once.
-The record knows its members only. Before modern, "lockmigrate verify" must have found that no legacy client is left outside of the members. No legacy value may stand on the keys: at modern nobody takes it over.
-
-After the move members change over with their next report. --wait returns when
-all have. Without --execute nothing is written; exit code 3 says that
---execute would be refused.`
-	if step < 0 {
-		long = `rollback moves a namespace one stage back: modern to bridge, bridge to legacy.
-A step that members have not taken yet, or only some of them, is undone at
-once; it waits only for what is two stages away from where it leads.
-
-Back to legacy it is refused while ACL rules deny SETNX or GETSET to a member's user (see "lockmigrate fence"): the Go services could
-acquire nothing. Forward to modern again needs a new certificate.`
-	}
 	cmd := &cobra.Command{
-		Use: name + " [flags]", Short: short, Long: long,
-		Example: "  lockmigrate stage " + name + " --namespace orders --execute",
-		RunE:    onStore(env, flags, func(at *place, ctx context.Context) error { return at.move(ctx, step) }),
+		Use: name + " [flags]", Short: short,
+		RunE: onStore(env, flags, func(at *place, ctx context.Context) error { return at.move(ctx, step) }),
 	}
 	f := cmd.Flags()
 	if step > 0 {
@@ -176,9 +141,7 @@ func (at *place) explain(ctx context.Context, err error) error {
 	case err == nil || isOwnError(err):
 		return err
 	case errors.Is(err, stages.ErrNoRecord):
-		names, _ := at.store.Names(ctx) // a user without the right to the list gets the hint alone
-		hint := orMeant(at.store.Namespace, names, `create it with "lockmigrate stage init", or name another with --namespace`)
-		return failedError(hint, "%w", err)
+		return failedError(whichNamespace(ctx, at.store, `create it with "lockmigrate stage init", or name another with --namespace`), "%w", err)
 	case errors.Is(err, stages.ErrOverlap):
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
@@ -194,6 +157,25 @@ func (at *place) explain(ctx context.Context, err error) error {
 	default:
 		return endpoint.Explain(err)
 	}
+}
+
+// whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.
+func whichNamespace(ctx context.Context, store *stages.Store, hint string) string {
+	names, _ := store.Names(ctx)
+	return orMeant(store.Namespace, names, hint)
+}
+
+// missing adds a hint to an error that says that no namespace has this name. as makes the error; other errors stay as they are.
+func missing(ctx context.Context, end *endpoint.Endpoint, namespace string, err error, as func(hint, format string, args ...any) error, hint string) error {
+	if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	pool, failed := end.Locks()
+	if failed != nil {
+		return err
+	}
+	defer pool.Close()
+	return as(whichNamespace(ctx, &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}, hint), "%w", err)
 }
 
 func (at *place) move(ctx context.Context, step stages.Stage) error {

@@ -23,22 +23,7 @@ func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [flags]",
 		Short: "Create the record of a namespace",
-		Long: `init creates the record of a namespace: its key patterns, and
-what is known of its legacy clients. That is their dialect, their shortest lease, how
-far their clocks are behind, and how late their commands come. --profile takes these from what
-observe measured, with a margin that the plan names; a flag overrules it. init
-looks at what stands on the keys, and refuses a dialect that the values contradict. It
-prints its plan, and writes only with --execute. A namespace that exists
-already is left as it is: "lockmigrate stage set" corrects it, and
-"lockmigrate stage delete" removes it.
-
-No key may belong to two namespaces. init compares the patterns with every
-namespace of every master, and reserves the keys before it writes.`,
-		Example: `  lockmigrate observe --match 'lock.order.*' --for 10m --profile fleet.json
-  lockmigrate stage init --namespace orders --profile fleet.json --execute
-  lockmigrate stage init --namespace orders --match 'lock.order.*' \
-      --dialect jedis-ms --shortest-lease 30s --execute`,
-		RunE: onStore(env, flags, (*place).init),
+		RunE:  onStore(env, flags, (*place).init),
 	}
 	f := cmd.Flags()
 	describeFlags(cmd, flags)

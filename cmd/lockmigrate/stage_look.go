@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -72,10 +73,7 @@ func (k *keysSeen) add(row *census.Row) {
 		return // a part of another lock
 	}
 	k.keys++
-	form := strings.Join(row.Dialects, " or ")
-	if form == "" {
-		form = string(row.Format)
-	}
+	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format))
 	switch row.Format {
 	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
 		if row.Format == census.TokenNoTTL && len(row.Dialects) > 0 { // a legacy client's value without an expiry

@@ -18,20 +18,7 @@ func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
 		Short: "Correct its keys, dialect, lease, lag, delay, yield",
-		Long: `set corrects the record of a namespace. What is not given stays. --match gives
-all patterns, not only those that are added. Members take the change over with
-their next report, and the next stage waits until all have. Going to modern
-then needs a certificate of the new epoch.
-
-Another dialect, and patterns that are left out, are refused while there is a
-member: two members that read the record differently could both hold a key.
-Stop the services first. New patterns are refused at stage modern: nobody has
-looked for legacy clients on them. It prints its plan, and writes only with
---execute.`,
-		Example: `  lockmigrate stage set --namespace orders --shortest-lease 20s --execute
-  lockmigrate stage set --namespace orders --match 'lock.order.*' \
-      --match 'lock.bill.*' --execute`,
-		RunE: onStore(env, flags, (*place).set),
+		RunE:  onStore(env, flags, (*place).set),
 	}
 	describeFlags(cmd, flags)
 	epochFlag(cmd.Flags(), flags)
@@ -74,20 +61,14 @@ func (at *place) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if refused == nil {
-		refused = unlessAlone(blockers)
-	}
+	refused = cmp.Or(refused, unlessAlone(blockers, nil))
 	if knownClients(from) != knownClients(to) {
 		at.env.note("services that lock by a printed reference (lockmigrate scripts --namespace %s) are no members: they take no lock from %v after the change on. Print the reference again and start them with it",
 			at.store.Namespace, referenceTTL)
 	}
 	return at.carryOut(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused}, func() error {
 		to.Note = flags.forced()
-		blockers, err := at.store.Set(ctx, from.Epoch, from, to, true)
-		if err == nil {
-			err = unlessAlone(blockers)
-		}
-		if err != nil {
+		if err := unlessAlone(at.store.Set(ctx, from.Epoch, from, to, true)); err != nil {
 			return err
 		}
 		return at.show(ctx)
@@ -135,10 +116,10 @@ func timesOf(r stages.Record) []namedTime {
 	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}}
 }
 
-// unlessAlone refuses what no member may see.
-func unlessAlone(blockers []stages.Blocker) error {
-	if len(blockers) == 0 {
-		return nil
+// unlessAlone refuses what no member may see, after an attempt that has found who is in the way, or an error.
+func unlessAlone(blockers []stages.Blocker, err error) error {
+	if err != nil || len(blockers) == 0 {
+		return err
 	}
 	return unsafeError("stop the services, wait until the silent ones have run out, and run it again", "members are in the way: %s", blocked(blockers))
 }
@@ -147,15 +128,7 @@ func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete [flags]",
 		Short: "Remove the record of a namespace that has no members",
-		Long: `delete removes the record of a namespace and frees its keys for another one.
-What stands on the keys stays. It is refused while the namespace has a member:
-stop the services first. Where an init was stopped in the middle it frees the
-keys that were reserved. It prints its plan, and writes only with --execute.
-
-What remains is the number of the last epoch, in the list of namespaces: a
-certificate of this namespace is of no use to a later one of the same name.`,
-		Example: `  lockmigrate stage delete --namespace orders --execute`,
-		RunE:    onStore(env, flags, (*place).delete),
+		RunE:  onStore(env, flags, (*place).delete),
 	}
 	f := cmd.Flags()
 	epochFlag(f, flags)
@@ -180,7 +153,7 @@ func (at *place) delete(ctx context.Context) error {
 		return err
 	}
 	what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
-	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers)}, func() error { return at.deleted(ctx, r.Epoch) })
+	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers, nil)}, func() error { return at.deleted(ctx, r.Epoch) })
 }
 
 // free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
@@ -199,11 +172,7 @@ func (at *place) free(ctx context.Context, noRecord error) error {
 
 // deleted deletes the record of an epoch, and says so.
 func (at *place) deleted(ctx context.Context, epoch int64) error {
-	blockers, err := at.store.Delete(ctx, epoch, true)
-	if err == nil {
-		err = unlessAlone(blockers)
-	}
-	if err != nil {
+	if err := unlessAlone(at.store.Delete(ctx, epoch, true)); err != nil {
 		return err
 	}
 	return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {

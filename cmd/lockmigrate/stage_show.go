@@ -110,12 +110,7 @@ func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the namespaces of a server or cluster",
-		Long: `list shows every namespace of every master: stage, epoch, how many members
-live, dialect, and keys. "reserved" means that keys are reserved and there is no record: an init was
-stopped in the middle. Run it again, or free the keys with "lockmigrate stage
-delete".`,
-		Example: "  lockmigrate stage list",
-		RunE:    onStore(env, flags, (*place).list),
+		RunE:  onStore(env, flags, (*place).list),
 	}
 }
 
@@ -166,11 +161,6 @@ func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command 
 	return &cobra.Command{
 		Use:   "history [flags]",
 		Short: "Show who changed a namespace, when, from where and why",
-		Long: `history shows the last 50 changes of a namespace's record, by the server's
-clock: who created it, moved it, or corrected it, and on which certificate, or
-for which reason, the step rests. The name is $LOCKMIGRATE_BY, or the user and host of the
-command.`,
-		Example: "  lockmigrate stage history --namespace orders",
 		RunE: onStore(env, flags, func(at *place, ctx context.Context) error {
 			view, err := at.store.Show(ctx)
 			if err != nil {

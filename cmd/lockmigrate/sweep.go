@@ -20,23 +20,8 @@ func newSweepCommand(env *environment) *cobra.Command {
 	var opts sweep.Options
 	var journal string
 	cmd := &cobra.Command{
-		Use:   "sweep [flags]",
-		Short: "Clear ghosts and tokens without TTL, by compare-and-set",
-		Long: `sweep clears locks that nobody holds and nothing removes. An expiry of a known dialect that is over for longer than --ghost-after is removed; --ttl gives it a TTL instead. A
-Redisson hash without TTL gets one, an hour unless --ttl says otherwise. With --tokens also
-tokens, bridge values and hashes with a random owner get one. All other keys are left, and
-the end says why: an expiry that is over only recently, a hash of an application.
-
-Over is what is over by the server's clock and by this host's. Where the two differ by more
-than a minute, nothing is swept and the exit code is 3: a live lock would look dead. The exit code
-is 4 when a key could not be read.
-
-Each change is one script that acts only while the key holds the very value that was looked
-at. Without --execute nothing is changed. With it every change is in the journal, with its
-value, before it is made. Interrupt it at any time, and run it again: what is cleared is no
-candidate any more.`,
-		Example: `  lockmigrate sweep --match 'lock:*'
-  lockmigrate sweep --match 'lock:*' --ghost-after 1m --execute --rate 50`,
+		Use:     "sweep [flags]",
+		Short:   "Clear ghosts and tokens without TTL, by compare-and-set",
 		PreRunE: func(*cobra.Command, []string) error { return checkSweepOptions(opts) },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runSweep(ctx, env, end, opts, journal) }),
 	}

@@ -28,39 +28,6 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
-		Long: `verify looks for a window of time whether anybody still takes locks the old way: by the
-server's own counters on every master; by MONITOR; by ACL LOG where a fence is up; by
-the values on the keys; and by the members of the namespace. It only reads.
-
-It starts from "inconclusive" and lists the obligations that none-seen needs. One of
-them is yours: say with --longest how long a legacy client may be silent. That is the longest lease
-or the longest pause between two runs of a job. The window must be longer.
-
-Every SETNX, GETSET and SET must be accounted for, since each may take a lock. Where such
-commands are in use, only MONITOR for the whole window (--monitor) can do that. It costs
-the server: see "lockmigrate observe --help". Bursts name clients at little cost. They are
-enough where these commands are not in use. They are also enough where ACL rules keep
-them off the lock keys, for all users but those of --trust-user.
-
-Verdicts and exit codes: none-seen 0, seen 3, inconclusive 4. An interrupt (SIGINT, SIGTERM,
-SIGHUP) ends the window early and keeps the results so far.
-
---pcap - reads what tcpdump writes, and costs the server nothing. It can show none-seen where
-it runs on the server's host. Whether it has every connection follows from CLIENT LIST, and
-from the number of connections that the server accepted. A capture does not show what scripts
-of others do. A FILE says nothing of the server: it is seen or inconclusive.
-
-With --out FILE the run keeps what it has seen in FILE.state, and removes it when the window
-is over. After a lost terminal or a restart, --resume FILE.state goes on there, with the same
-options. The time in between is not counted. Where the counters show that a command ran then,
-or cannot tell, the window begins again. --ask FILE.state says how far a run is.`,
-		Example: `  lockmigrate verify --namespace orders --for 26h --longest 25h --monitor \
-      --out orders.json
-  lockmigrate verify --match 'lock:*' --for 10m --longest 5m
-  lockmigrate verify --resume orders.json.state
-  tcpdump -i any -s 66000 -B 131072 -U --immediate-mode -w - port 6379 | \
-      lockmigrate verify --namespace orders --for 26h --longest 25h --pcap - \
-      --out orders.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if resume != "" || ask != "" {
 				return verifySaved(cmd, env, resume, ask)
@@ -154,7 +121,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	cert, err := look(ctx, end, opts)
 	status.Clear()
 	if err != nil {
-		return err
+		return missing(ctx, end, opts.Namespace, err, usageError, `"lockmigrate stage list" shows them; or verify by --match alone`)
 	}
 	return concludeVerify(env, cert, file)
 }

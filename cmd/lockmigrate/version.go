@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // versionInfo is what `version --json` prints.
@@ -35,16 +38,14 @@ func newVersionCommand(env *environment) *cobra.Command {
 	}
 }
 
-// buildVersion reads what the Go command recorded in the binary.
+// buildVersion is the version that the build has set, or what the Go command recorded in the binary.
 func buildVersion() versionInfo {
 	v := versionInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
 	}
-	if info.Main.Version != "" {
-		v.Version = info.Main.Version
-	}
+	v.Version = cmp.Or(stages.Release(), info.Main.Version, v.Version)
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":

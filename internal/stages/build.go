@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"cmp"
 	"path"
 	"runtime/debug"
 	"strings"
@@ -32,6 +33,13 @@ func (b Build) String() string {
 // library is this module.
 const library = "github.com/lockmigrate/lockmigrate"
 
+// release is the version of this repository's programs where the build sets it: -ldflags "-X .../internal/stages.release=v1.2.3". An image is
+// built without the repository's history, so the Go command records no version there.
+var release string
+
+// Release returns the version that the build has set, or nothing.
+func Release() string { return release }
+
 // thisBuild is the build of this process. The zero value: the binary does not tell.
 var thisBuild = sync.OnceValue(func() Build {
 	info, _ := debug.ReadBuildInfo()
@@ -58,6 +66,7 @@ func buildOf(info *debug.BuildInfo) Build {
 		}
 	}
 	if b.Program == library {
+		b.Version = cmp.Or(release, b.Version)
 		b.Library = b.Version
 	}
 	for _, m := range info.Deps {

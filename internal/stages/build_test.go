@@ -25,3 +25,15 @@ func TestBuild(t *testing.T) {
 		assert.Equal(t, want, buildOf(info).String())
 	}
 }
+
+// TestRelease: the version that a build sets stands before what the Go command recorded, for this repository's programs alone.
+func TestRelease(t *testing.T) {
+	release = "v1.2.3"
+	t.Cleanup(func() { release = "" })
+	ours := &debug.BuildInfo{Main: debug.Module{Path: library, Version: "(devel)"}}
+	assert.Equal(t, "lockmigrate@v1.2.3", buildOf(ours).String())
+	ours.Main.Version = "v1.2.2+dirty"
+	assert.Equal(t, "lockmigrate@v1.2.3", buildOf(ours).String())
+	service := &debug.BuildInfo{Main: debug.Module{Path: "example.com/billing", Version: "v2.0.0"}, Deps: []*debug.Module{{Path: library, Version: "v1.0.0"}}}
+	assert.Equal(t, "billing@v2.0.0 (library v1.0.0)", buildOf(service).String())
+}

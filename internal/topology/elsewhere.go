@@ -99,7 +99,9 @@ func (l *leaving) wrap(conn redis.Conn, err error) (redis.Conn, error) {
 	if err != nil || conn == nil {
 		return conn, err
 	}
-	return &leavingConn{Conn: conn, pool: l}, nil
+	c := &leavingConn{pool: l}
+	c.told = told{conn, c}
+	return c, nil
 }
 
 // dropIdle closes the connections that the pool has at the moment.
@@ -129,19 +131,14 @@ func discard(conn redis.Conn) {
 
 // leavingConn watches the replies of a pool's connection.
 type leavingConn struct {
-	redis.Conn
+	told
 	pool   *leaving
 	done   context.CancelCauseFunc // nil where nothing waits for that
 	wrong  bool
 	closed bool
 }
 
-func (c *leavingConn) look(reply any, err error) (any, error) {
-	if refused, ok := err.(redis.Error); ok && Elsewhere(string(refused)) {
-		c.wrong = true
-	}
-	return reply, err
-}
+func (c *leavingConn) look(refused redis.Error) { c.wrong = c.wrong || Elsewhere(string(refused)) }
 
 func (c *leavingConn) Close() error {
 	if c.done != nil {
@@ -158,24 +155,35 @@ func (c *leavingConn) Close() error {
 	return c.Conn.Close()
 }
 
-func (c *leavingConn) Do(name string, args ...any) (any, error) {
-	return c.look(c.Conn.Do(name, args...))
+// told is a connection whose refusals somebody looks at. That is no function: a method as a value is an allocation.
+type told struct {
+	redis.Conn
+	by interface{ look(refused redis.Error) }
 }
 
-func (c *leavingConn) Receive() (any, error) { return c.look(c.Conn.Receive()) }
-
-func (c *leavingConn) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
-	return c.look(redis.DoWithTimeout(c.Conn, timeout, name, args...))
+func (c *told) tell(reply any, err error) (any, error) {
+	if refused, ok := err.(redis.Error); ok {
+		c.by.look(refused)
+	}
+	return reply, err
 }
 
-func (c *leavingConn) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	return c.look(redis.ReceiveWithTimeout(c.Conn, timeout))
+func (c *told) Do(name string, args ...any) (any, error) { return c.tell(c.Conn.Do(name, args...)) }
+
+func (c *told) Receive() (any, error) { return c.tell(c.Conn.Receive()) }
+
+func (c *told) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	return c.tell(redis.DoWithTimeout(c.Conn, timeout, name, args...))
 }
 
-func (c *leavingConn) DoContext(ctx context.Context, name string, args ...any) (any, error) {
-	return c.look(redis.DoContext(c.Conn, ctx, name, args...))
+func (c *told) ReceiveWithTimeout(timeout time.Duration) (any, error) {
+	return c.tell(redis.ReceiveWithTimeout(c.Conn, timeout))
 }
 
-func (c *leavingConn) ReceiveContext(ctx context.Context) (any, error) {
-	return c.look(redis.ReceiveContext(c.Conn, ctx))
+func (c *told) DoContext(ctx context.Context, name string, args ...any) (any, error) {
+	return c.tell(redis.DoContext(c.Conn, ctx, name, args...))
+}
+
+func (c *told) ReceiveContext(ctx context.Context) (any, error) {
+	return c.tell(redis.ReceiveContext(c.Conn, ctx))
 }

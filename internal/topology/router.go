@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,18 +113,8 @@ func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.
 func AsTold(addr string) string { return addr }
 
 func (o Options) withDefaults() Options {
-	if o.Patience == 0 {
-		o.Patience = 20 * time.Second
-	}
-	if o.FindTimeout == 0 {
-		o.FindTimeout = 3 * time.Second
-	}
-	if o.MaxIdle == 0 {
-		o.MaxIdle = 8
-	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = time.Minute
-	}
+	o.Patience, o.FindTimeout = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.FindTimeout, 3*time.Second)
+	o.MaxIdle, o.IdleTimeout = cmp.Or(o.MaxIdle, 8), cmp.Or(o.IdleTimeout, time.Minute)
 	return o
 }
 
@@ -203,7 +194,7 @@ func (r *Router) DialAddr(ctx context.Context, addr string) (redis.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &watched{Conn: conn, router: r, addr: addr}, nil
+	return r.watch(conn, addr), nil
 }
 
 // Masters returns the addresses of all masters.
@@ -433,56 +424,40 @@ func (r *Router) pool(addr string) (*redis.Pool, error) {
 // watched is a connection to one server that ends itself when the server turns out to be no master any
 // more: pools and lines then drop it.
 type watched struct {
-	redis.Conn
+	told
 	router  *Router
 	addr    string
 	mu      sync.Mutex
 	demoted error
 }
 
-func (w *watched) look(reply any, err error) (any, error) {
-	if refused, ok := err.(redis.Error); ok {
-		if r, _, _ := Read(string(refused)); r == Demoted {
-			w.mu.Lock()
-			w.demoted = refused
-			w.mu.Unlock()
-			w.router.Stale(w.addr)
-		}
-	}
-	return reply, err
+// watch makes one.
+func (r *Router) watch(conn redis.Conn, addr string) redis.Conn {
+	w := &watched{router: r, addr: addr}
+	w.told = told{conn, w}
+	return w
 }
 
-func (w *watched) Err() error {
+func (w *watched) look(refused redis.Error) {
+	if refusal, _, _ := Read(string(refused)); refusal == Demoted {
+		w.mu.Lock()
+		w.demoted = refused
+		w.mu.Unlock()
+		w.router.Stale(w.addr)
+	}
+}
+
+func (w *watched) lost() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.demoted != nil {
-		return w.demoted
-	}
-	return w.Conn.Err()
+	return w.demoted
 }
 
-func (w *watched) Do(name string, args ...any) (any, error) { return w.look(w.Conn.Do(name, args...)) }
-
-func (w *watched) Receive() (any, error) { return w.look(w.Conn.Receive()) }
-
-func (w *watched) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
-	return w.look(redis.DoWithTimeout(w.Conn, timeout, name, args...))
-}
+func (w *watched) Err() error { return cmp.Or(w.lost(), w.Conn.Err()) }
 
 func (w *watched) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	w.mu.Lock()
-	err := w.demoted
-	w.mu.Unlock()
-	if err != nil { // the reply before this one said so: whoever reads on is to connect anew
+	if err := w.lost(); err != nil { // the reply before this one said so: whoever reads on is to connect anew
 		return nil, fmt.Errorf("the server was demoted: %s", err.Error())
 	}
-	return w.look(redis.ReceiveWithTimeout(w.Conn, timeout))
-}
-
-func (w *watched) DoContext(ctx context.Context, name string, args ...any) (any, error) {
-	return w.look(redis.DoContext(w.Conn, ctx, name, args...))
-}
-
-func (w *watched) ReceiveContext(ctx context.Context) (any, error) {
-	return w.look(redis.ReceiveContext(w.Conn, ctx))
+	return w.told.ReceiveWithTimeout(timeout)
 }

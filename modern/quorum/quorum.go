@@ -188,8 +188,8 @@ func (q *locker) concluded(key string, k *lock, err error, start protocol.Instan
 	if err != nil {
 		return nil, err
 	}
-	q.conns.Renewer.Add(&k.life.Lease)
-	return k, nil
+	q.conns.Renewer.Add(&k.Lease)
+	return k.AsLock(), nil
 }
 
 // ballot is one server's answer.
@@ -214,9 +214,9 @@ func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 	for i := range k.turns {
 		k.turns[i] = begun
 	}
-	k.life.Init(&q.conns.Lives, (*kept)(k), ctx)
-	s := &k.life.Lease
-	s.Owner, s.Span, s.Every, s.Max = (*kept)(k), q.opts.TTL, max(q.opts.RenewEvery, 0), q.opts.MaxHold
+	k.Init(&q.conns.Lives, k, ctx)
+	s := &k.Lease
+	s.Owner, s.Span, s.Every, s.Max = k, q.opts.TTL, max(q.opts.RenewEvery, 0), q.opts.MaxHold
 	sent := q.conns.Clock.Now()
 	v, cause := q.poll(ctx, func() protocol.Machine {
 		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
@@ -225,7 +225,7 @@ func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 	until := sent.Add(q.opts.TTL - q.drift())
 	closed := q.conns.Closed()
 	if cause == nil && v.yes >= q.majority() && q.conns.Clock.Now() < until && !closed {
-		k.life.Lease.Begin(q.conns.Clock.Now(), until)
+		k.Lease.Begin(q.conns.Clock.Now(), until)
 		return k, nil
 	}
 	// The keys that were set are removed while the caller already goes on; those that could not be asked
@@ -352,7 +352,7 @@ func (q *locker) undo(k *lock) {
 
 // lock is a lock that a majority of the servers gave us.
 type lock struct {
-	life   lifetime.Life
+	lifetime.Life
 	quorum *locker
 	key    string
 	token  string
@@ -377,42 +377,31 @@ func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {}
 
 var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// The methods of lockmigrate.Lock. Renewals and releases ask all servers, and count when a majority says so.
+var _ lifetime.Sole = (*lock)(nil)
 
-func (k *lock) Key() string                       { return k.key }
-func (k *lock) Token() string                     { return k.token }
-func (k *lock) Fence() int64                      { return 0 }
-func (k *lock) Stage() lockmigrate.Stage          { return lockmigrate.StageModern }
-func (k *lock) Expiry() time.Time                 { return k.life.Expiry() }
-func (k *lock) Context() context.Context          { return k.life.Context() }
-func (k *lock) Renew(ctx context.Context) error   { return k.life.Renew(ctx) }
-func (k *lock) Release(ctx context.Context) error { return k.life.Release(ctx) }
+// Key, Token, Fence and Stage are the holder's too. Renewals and releases ask all servers, and count when a majority says so.
 
-// kept is what the life of a lock and the renewer see of a lock.
-type kept lock
-
-// Key implements lifetime.Kind.
-func (k *kept) Key() string { return k.key }
-
-// Acquired implements lifetime.Kind; an attempt undoes what it leaves by itself.
-func (k *kept) Acquired(driver.Outcome) {}
+func (k *lock) Key() string              { return k.key }
+func (k *lock) Token() string            { return k.token }
+func (k *lock) Fence() int64             { return 0 }
+func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
 
 // Renew implements lifetime.Kind.
-func (k *kept) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: k.quorum.opts.TTL}
 	}, protocol.Renewed, protocol.Lost, atOnce, abandoned)
 }
 
 // Release implements lifetime.Kind.
-func (k *kept) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.NotOurs, (*lock)(k).turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, k.turn, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.
-func (k *kept) ask(
+func (k *lock) ask(
 	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn func(int) (<-chan struct{}, func()), abandoned func(driver.Outcome),
 ) (driver.Outcome, error) {
 	q := k.quorum
@@ -439,31 +428,16 @@ func (k *kept) ask(
 }
 
 // Explain implements lifetime.Kind.
-func (k *kept) Explain(e *lockmigrate.Error) {
+func (k *lock) Explain(e *lockmigrate.Error) {
 	if errors.Is(e.Kind, lockmigrate.ErrLost) && e.Reason == lockmigrate.ReasonTaken {
 		e.Note = "a majority does not have our token any more"
 	}
 }
 
-// Ended implements lifetime.Kind.
-func (k *kept) Ended(*lockmigrate.Error) {}
-
-// Gone implements lifetime.Kind.
-func (k *kept) Gone() {}
-
 // Renewal implements renewal.Held.
-func (k *kept) Renewal() protocol.Command {
+func (k *lock) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
 // Heard implements renewal.Held.
-func (k *kept) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
-
-// Renewed implements renewal.Held.
-func (k *kept) Renewed(took time.Duration) { k.life.Renewed(took) }
-
-// RenewalFailed implements renewal.Held.
-func (k *kept) RenewalFailed(cause error) { k.life.RenewalFailed(cause) }
-
-// Lost implements renewal.Held.
-func (k *kept) Lost(why renewal.Loss) { k.life.Lost(why) }
+func (k *lock) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }

@@ -198,9 +198,6 @@ func (h *Hold) Explain(e *lockmigrate.Error) {
 // Ended implements lifetime.Kind.
 func (h *Hold) Ended(*lockmigrate.Error) { h.locker.disown(h) }
 
-// Gone implements lifetime.Kind.
-func (h *Hold) Gone() {}
-
 // Renewal implements renewal.Held: the command that the machine begins with.
 func (h *Hold) Renewal() protocol.Command {
 	m := h.kind.Renewing()

@@ -79,7 +79,15 @@ type Kind interface {
 	Gone()
 }
 
-// Life is one lock's. Its owner embeds it, and calls Init and Begin before anything else.
+// Sole is a Kind whose acquisitions have one Lock each.
+type Sole interface {
+	Kind
+	Token() string
+	Fence() int64
+	Stage() lockmigrate.Stage
+}
+
+// Life is one lock's. Its Kind embeds it, and calls Init and Begin before anything else.
 type Life struct {
 	Lease  renewal.Lease
 	locker *Locker
@@ -107,6 +115,27 @@ type Life struct {
 func (l *Life) Init(locker *Locker, kind Kind, values context.Context) {
 	l.locker, l.kind, l.values = locker, kind, values
 }
+
+// AsLock returns the Lock of a Life whose Kind is Sole: its holder sees the methods of a lockmigrate.Lock and no others.
+func (l *Life) AsLock() lockmigrate.Lock { return (*lock)(l) }
+
+// lock is a Life as its holder sees it.
+type lock Life
+
+func (k *lock) Key() string                       { return k.kind.Key() }
+func (k *lock) Token() string                     { return k.kind.(Sole).Token() }
+func (k *lock) Fence() int64                      { return k.kind.(Sole).Fence() }
+func (k *lock) Stage() lockmigrate.Stage          { return k.kind.(Sole).Stage() }
+func (k *lock) Expiry() time.Time                 { return (*Life)(k).Expiry() }
+func (k *lock) Context() context.Context          { return (*Life)(k).Context() }
+func (k *lock) Renew(ctx context.Context) error   { return (*Life)(k).Renew(ctx) }
+func (k *lock) Release(ctx context.Context) error { return (*Life)(k).Release(ctx) }
+
+// Acquired, Ended and Gone are those of a Kind that embeds a Life and has nothing to do then.
+
+func (l *Life) Acquired(driver.Outcome)  {}
+func (l *Life) Ended(*lockmigrate.Error) {}
+func (l *Life) Gone()                    {}
 
 // Left returns the function that is told how a command ended whose caller had left.
 func (l *Life) Left() func(driver.Outcome) {

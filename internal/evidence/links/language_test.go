@@ -93,6 +93,10 @@ func TestTheCoresCommentsAreInPlainEnglish(t *testing.T) {
 
 // TestMessagesAreInPlainEnglish reads the strings of the code: help, errors, warnings, the page and the report.
 func TestMessagesAreInPlainEnglish(t *testing.T) {
+	const help = "cmd/lockmigrate/help.txt"
+	for _, sentence := range sentences(indented.ReplaceAllString(read(t, help), "\n")) {
+		judge(t, help, sentence)
+	}
 	for _, file := range tracked(t, "*.go") {
 		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "internal/evidence") || strings.HasPrefix(file, "bench") || strings.Contains(file, "testdata") {
 			continue
@@ -116,10 +120,10 @@ func TestMessagesAreInPlainEnglish(t *testing.T) {
 
 var (
 	root     = filepath.Join("..", "..", "..")
-	indented = regexp.MustCompile(`(?m)^(\t|  ).*$`)   // an example in a help text
-	tabbed   = regexp.MustCompile(`(?m)^\t.*$`)        // code in a comment
-	coded    = regexp.MustCompile(`(?m)^(\t|    ).*$`) // code in a document
-	named    = regexp.MustCompile(`\w+(-\w+){3,}`)     // a name with hyphens
+	indented = regexp.MustCompile(`(?m)^(\t|  |== ).*$`) // an example in a help text, or its heading
+	tabbed   = regexp.MustCompile(`(?m)^\t.*$`)          // code in a comment
+	coded    = regexp.MustCompile(`(?m)^(\t|    ).*$`)   // code in a document
+	named    = regexp.MustCompile(`\w+(-\w+){3,}`)       // a name with hyphens
 	blocks   = regexp.MustCompile("(?s)```.*?```|<!--.*?-->")
 	links    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 	evidence = regexp.MustCompile(`\(((code|(Test|Benchmark)\w+)(( and|[,;])\s)?)+(in\s[a-z/.]+|and following)?\)`)

@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -79,12 +80,7 @@ type Result struct {
 
 // Broken tells that members overlapped in an act that promises they do not.
 func (r *Result) Broken() bool {
-	for _, a := range r.Acts {
-		if a.Promises && a.Overlaps > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Acts, func(a ActResult) bool { return a.Promises && a.Overlaps > 0 })
 }
 
 // act is one scene of the story. begin changes the fleet and returns; what it starts goes on.

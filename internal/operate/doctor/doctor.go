@@ -81,6 +81,16 @@ type Findings struct {
 	Servers []Server // what works on each master
 }
 
+// Of are the names of the checks with a verdict.
+func (f Findings) Of(v Verdict) (names []string) {
+	for _, c := range f.Checks {
+		if c.Verdict == v {
+			names = append(names, c.ID)
+		}
+	}
+	return names
+}
+
 // Examine asks every question of every master.
 func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found Findings, err error) {
 	if opts.Now == nil {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -153,41 +154,24 @@ func (p *patient) exists(ctx context.Context, command string) bool {
 
 // commands looks for every command that the packages and the tools use.
 func commands(ctx context.Context, p *patient) (Verdict, string, string) {
-	type user struct {
-		uses   []string
-		needed bool
-	}
-	users := map[string]*user{}
-	var names []string
+	all, needs := map[string]bool{}, map[string][]string{} // the commands; of each, the uses that cannot do without it
 	for _, use := range rights.Doctors() {
 		for _, r := range use.Rights {
-			command := topLevel(r)
-			if command == "" {
-				continue
-			}
-			u := users[command]
-			if u == nil {
-				u = &user{}
-				users[command] = u
-				names = append(names, command)
-			}
-			if r.Without == "" {
-				u.uses = append(u.uses, use.Name)
-				u.needed = u.needed || slices.Contains(p.opts.uses(), use.Name)
+			if command := topLevel(r); command != "" {
+				if all[command] = true; r.Without == "" {
+					needs[command] = append(needs[command], use.Name)
+				}
 			}
 		}
 	}
-	slices.Sort(names)
 	var missing, optional []string
-	for _, name := range names {
-		if p.exists(ctx, name) {
-			continue
-		}
-		switch u := users[name]; {
-		case u.needed:
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch uses := needs[name]; {
+		case p.exists(ctx, name):
+		case slices.ContainsFunc(uses, func(use string) bool { return slices.Contains(p.opts.uses(), use) }):
 			missing = append(missing, name)
-		case len(u.uses) > 0:
-			optional = append(optional, fmt.Sprintf("%s (%s)", name, strings.Join(u.uses[:min(3, len(u.uses))], ", ")))
+		case len(uses) > 0:
+			optional = append(optional, fmt.Sprintf("%s (%s)", name, strings.Join(uses[:min(3, len(uses))], ", ")))
 		default:
 			optional = append(optional, name)
 		}
@@ -198,5 +182,5 @@ func commands(ctx context.Context, p *patient) (Verdict, string, string) {
 	case len(optional) > 0:
 		return Warn, "missing: " + strings.Join(optional, ", "), "the tools that need them will say so; the summary below says what is lost"
 	}
-	return Pass, fmt.Sprintf("all of %d are there", len(names)), ""
+	return Pass, fmt.Sprintf("all of %d are there", len(all)), ""
 }

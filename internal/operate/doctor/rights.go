@@ -69,7 +69,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				unknown = append(unknown, what)
 				open = open || r.Without == ""
 			case denied:
-				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{p.pattern()}, nil)[3:]...)
+				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{cmp.Or(p.opts.Match, "*")}, nil)[3:]...)
 				if r.Without == "" {
 					missing = append(missing, what)
 				} else {
@@ -77,10 +77,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				}
 			}
 		}
-		user := p.opts.User
-		if user == "" {
-			user = p.user
-		}
+		user := cmp.Or(p.opts.User, p.user)
 		who, hint := "user "+user, fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(grant, " "))
 		if user == "" { // no ACL: what is missing is missing for everybody
 			who, hint = "this server", "undo rename-command for them, or upgrade the server"
@@ -100,14 +97,6 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		}
 		return Pass, fmt.Sprintf("%s has all %d rights that %s needs", who, len(use.Rights), use.Name), ""
 	}
-}
-
-// pattern is the pattern of the locks' keys, for the hints.
-func (p *patient) pattern() string {
-	if p.opts.Match == "" {
-		return "*"
-	}
-	return p.opts.Match
 }
 
 // keyOf is the key of a role beside a lock.
@@ -136,11 +125,7 @@ const (
 // the server checks rights when it queues, and takes everything back by DISCARD: nothing ever runs.
 func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
 	command := p.trial(use, r)
-	user := p.opts.User
-	if user == "" {
-		user = p.user
-	}
-	if user != "" {
+	if user := cmp.Or(p.opts.User, p.user); user != "" {
 		reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
 		if err == nil {
 			if reply == "OK" {
@@ -257,41 +242,42 @@ func (p *patient) trial(use rights.Use, r rights.Right) []any {
 	return append(words, arguments(r.Name, key, keyOf(rights.Namespace, ""))...)
 }
 
+// forms are what commands need to be asked about. KEY stands for a lock's key, RECORD for a namespace's record.
+var forms = map[string]string{
+	"KEY":        "get del pttl type exists mget watch persist",
+	"KEY 1":      "set setnx getset pexpire",
+	"KEY 1 m":    "zadd",
+	"KEY m":      "zrem zscore zrank",
+	"KEY 0 0":    "zrange",
+	"RECORD":     "hgetall hlen hkeys",
+	"RECORD f":   "hget hmget hdel hexists",
+	"RECORD f v": "hset",
+	"RECORD f 1": "hincrby",
+	"OFF":        "client|tracking",
+	"0 1":        "wait",
+	"get":        "command|info config|get",
+	"0000000000000000000000000000000000000000 0": "eval evalsha",
+	"lockmigrate:wake:lockmigrate-doctor":        "subscribe unsubscribe",
+	"lockmigrate:wake:lockmigrate-doctor x":      "publish spublish",
+}
+
 // arguments are what a command needs to be asked about.
-func arguments(name, key, record string) []any {
-	switch name {
-	case "get", "del", "pttl", "type", "exists", "mget", "watch", "persist":
-		return []any{key}
-	case "hgetall", "hlen", "hkeys":
-		return []any{record}
-	case "set", "setnx", "getset", "pexpire":
-		return []any{key, "1"}
-	case "zadd":
-		return []any{key, "1", "m"}
-	case "zrange":
-		return []any{key, "0", "0"}
-	case "zrem", "zscore", "zrank":
-		return []any{key, "m"}
-	case "hget", "hmget", "hdel", "hexists":
-		return []any{record, "f"}
-	case "hset":
-		return []any{record, "f", "v"}
-	case "hincrby":
-		return []any{record, "f", "1"}
-	case "eval", "evalsha":
-		return []any{"0000000000000000000000000000000000000000", "0"}
-	case "publish", "spublish":
-		return []any{"lockmigrate:wake:lockmigrate-doctor", "x"}
-	case "subscribe", "unsubscribe":
-		return []any{"lockmigrate:wake:lockmigrate-doctor"}
-	case "client|tracking":
-		return []any{"OFF"}
-	case "wait":
-		return []any{"0", "1"}
-	case "command|info", "config|get":
-		return []any{"get"}
+func arguments(name, key, record string) (words []any) {
+	for form, commands := range forms {
+		if !slices.Contains(strings.Fields(commands), name) {
+			continue
+		}
+		for word := range strings.FieldsSeq(form) {
+			switch word {
+			case "KEY":
+				word = key
+			case "RECORD":
+				word = record
+			}
+			words = append(words, word)
+		}
 	}
-	return nil
+	return words
 }
 
 // tracking tries it on a connection of its own: the state ends with the connection.

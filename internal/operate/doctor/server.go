@@ -173,18 +173,11 @@ func persistence(_ context.Context, p *patient) (Verdict, string, string) {
 	case aof == 1 && fsync == "always":
 		return Pass, "append-only file, synced at every write", ""
 	case aof == 1:
-		return Warn, "append-only file, synced " + orUnknown(fsync), "after a crash the locks of the last second may be gone: do not restart within the longest lease, or set appendfsync always"
+		return Warn, "append-only file, synced " + cmp.Or(fsync, "at an unknown interval"), "after a crash the locks of the last second may be gone: do not restart within the longest lease, or set appendfsync always"
 	case save != "":
 		return Warn, "snapshots only (save " + save + ")", "after a crash all locks since the last snapshot are gone: wait for the longest lease before clients may connect again"
 	}
 	return Warn, "neither append-only file nor snapshots", "after a restart all locks are gone: wait for the longest lease before clients may connect again"
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "at an unknown interval"
-	}
-	return s
 }
 
 func saving(_ context.Context, p *patient) (Verdict, string, string) {
@@ -204,10 +197,7 @@ func saving(_ context.Context, p *patient) (Verdict, string, string) {
 
 func replication(_ context.Context, p *patient) (Verdict, string, string) {
 	n, ok := p.number("connected_slaves")
-	wanted := p.config["min-replicas-to-write"]
-	if wanted == "" { // before Redis 5
-		wanted = p.config["min-slaves-to-write"]
-	}
+	wanted := cmp.Or(p.config["min-replicas-to-write"], p.config["min-slaves-to-write"]) // the second before Redis 5
 	least, _ := strconv.ParseInt(wanted, 10, 64)
 	good, asked := p.number("min_slaves_good_slaves") // INFO tells it where writes need replicas
 	switch {

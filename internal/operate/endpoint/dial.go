@@ -1,10 +1,12 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -13,9 +15,12 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
+	sentinels "github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
 const (
@@ -34,48 +39,17 @@ func (e *Endpoint) Dial(ctx context.Context) (redis.Conn, error) {
 
 // Masters returns the addresses that together hold all keys: one, or those of a cluster's masters.
 func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
-	switch e.Kind {
-	case Single:
-		return e.Addrs, nil
-	case Sentinel:
-		nodes, err := e.askSentinels(ctx, false)
-		if err != nil {
-			return nil, err
-		}
-		return []string{nodes[0].Addr}, nil
-	case Cluster:
-		nodes, err := e.askCluster(ctx)
-		var masters []string
-		for _, n := range nodes {
-			if !n.Replica {
-				masters = append(masters, n.Addr)
-			}
-		}
-		return masters, err
-	default:
-		return nil, errNotStarted
-	}
+	t, err := e.table(ctx, false)
+	return t.Masters, err
 }
 
 // MasterOf returns the address of the master that has a key.
 func (e *Endpoint) MasterOf(ctx context.Context, key string) (string, error) {
-	if e.Kind != Cluster {
-		addrs, err := e.Masters(ctx)
-		if err != nil {
-			return "", err
-		}
-		return addrs[0], nil
-	}
-	conn, raw, err := e.dial(ctx)
+	t, err := e.table(ctx, false)
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close()
-	table, err := slotsOf(ctx, conn, raw.RemoteAddr().String())
-	if err != nil {
-		return "", err
-	}
-	return table.At(protocol.Slot(key)), nil
+	return t.At(protocol.Slot(key)), nil
 }
 
 // Node is one server behind an endpoint.
@@ -86,16 +60,27 @@ type Node struct {
 
 // Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
 // a plain URL names stands alone: where its replicas are reached from here it does not say.
-func (e *Endpoint) Nodes(ctx context.Context) ([]Node, error) {
+func (e *Endpoint) Nodes(ctx context.Context) (nodes []Node, err error) {
+	t, err := e.table(ctx, true)
+	for i, addr := range append(t.Masters, t.Nodes...) {
+		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
+			nodes = append(nodes, Node{addr, i >= len(t.Masters)})
+		}
+	}
+	return nodes, err
+}
+
+// table asks who serves what; with replicas, for these too. Nodes may then name a server twice. With an error it is empty.
+func (e *Endpoint) table(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	switch e.Kind {
 	case Single:
-		return []Node{{Addr: e.Addrs[0]}}, nil
+		return *topology.Single(e.Addrs[0]), nil
 	case Sentinel:
-		return e.askSentinels(ctx, true)
+		return e.askSentinels(ctx, replicas)
 	case Cluster:
-		return e.askCluster(ctx)
+		return e.askCluster(ctx, replicas)
 	default:
-		return nil, errNotStarted
+		return t, errNotStarted
 	}
 }
 
@@ -141,29 +126,21 @@ func (e *Endpoint) Pool() *redis.Pool {
 	}
 }
 
-func (e *Endpoint) dial(ctx context.Context) (redis.Conn, net.Conn, error) {
-	switch e.Kind {
-	case Single:
-		return e.dialAddr(ctx, e.Addrs[0])
-	case Sentinel:
-		masters, err := e.Masters(ctx)
-		if err != nil {
+func (e *Endpoint) dial(ctx context.Context) (conn redis.Conn, raw net.Conn, err error) {
+	addrs := e.Addrs // of a cluster any node will do
+	if e.Kind != Cluster {
+		if addrs, err = e.Masters(ctx); err != nil {
 			return nil, nil, err
 		}
-		return e.dialAddr(ctx, masters[0])
-	case Cluster:
-		var errs []error
-		for _, addr := range e.Addrs {
-			conn, raw, err := e.dialAddr(ctx, addr)
-			if err == nil {
-				return conn, raw, nil
-			}
-			errs = append(errs, err)
-		}
-		return nil, nil, errs[0]
-	default:
-		return nil, nil, errNotStarted
 	}
+	var first error
+	for _, addr := range addrs {
+		if conn, raw, err = e.dialAddr(ctx, addr); err == nil {
+			return conn, raw, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, nil, first
 }
 
 // login is who to be on a connection, and where.
@@ -330,96 +307,78 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 	return nil
 }
 
-// askSentinels returns the master that the newest answer of all sentinels names; with replicas also these, behind it.
-func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) ([]Node, error) {
-	nodes, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) ([]Node, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
+// askSentinels returns the master that the newest answer of all sentinels names; with replicas also these.
+func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) (t topology.Table, err error) {
+	t, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (topology.Table, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
 	if epoch < 0 {
-		return nil, errs[0]
+		return t, errs[0]
 	}
-	return nodes, nil
+	return t, nil
 }
 
-func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (nodes []Node, epoch int64, err error) {
+func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (t topology.Table, epoch int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 	defer cancel()
 	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
 	if err != nil {
-		return nil, 0, err
+		return t, 0, err
 	}
 	defer conn.Close()
 	addr, epoch, err := topology.AskSentinel(func(name string, args ...any) (any, error) { return redis.DoContext(conn, ctx, name, args...) }, e.Master)
 	switch {
 	case errors.Is(err, topology.ErrNoMaster):
-		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
+		return t, 0, &Error{What: fmt.Sprintf("the sentinel %s knows no master %q", sentinel, e.Master), Advice: "check the name; redis-cli -p 26379 SENTINEL masters lists them"}
 	case errors.Is(err, topology.ErrNoEpoch):
-		return nil, 0, &Error{What: fmt.Sprintf("the sentinel %s does not say how new its answer is", sentinel), Advice: "check that no proxy stands in between"}
+		return t, 0, &Error{What: fmt.Sprintf("the sentinel %s does not say how new its answer is", sentinel), Advice: "check that no proxy stands in between"}
 	case isRefusal(err, "ERR unknown command"):
-		return nil, 0, &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
+		return t, 0, &Error{What: sentinel + " is no sentinel", Advice: "its port is 26379 by default; for a plain server write redis://", Cause: err}
 	case err != nil:
-		return nil, 0, Explain(err)
+		return t, 0, Explain(err)
 	}
-	nodes = []Node{{Addr: addr}}
-	if !replicas {
-		return nodes, epoch, nil
-	}
-	list, err := redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)) // REPLICAS since 5.0
-	if err != nil {
-		return nil, 0, Explain(err)
-	}
-	for _, entry := range list {
-		fields, err := redis.StringMap(entry, nil)
-		if addr := net.JoinHostPort(fields["ip"], fields["port"]); err == nil && addr != nodes[0].Addr {
-			nodes = append(nodes, Node{Addr: addr, Replica: true})
+	var list []any
+	if replicas {
+		if list, err = redis.Values(redis.DoContext(conn, ctx, "SENTINEL", "SLAVES", e.Master)); err != nil { // REPLICAS since 5.0
+			return t, 0, Explain(err)
 		}
 	}
-	return nodes, epoch, nil
+	t.Masters = []string{addr}
+	for _, entry := range list {
+		if fields, err := redis.StringMap(entry, nil); err == nil {
+			t.Nodes = append(t.Nodes, net.JoinHostPort(fields["ip"], fields["port"]))
+		}
+	}
+	return t, epoch, nil
 }
 
-// askCluster returns the nodes that serve slots, masters first, from the first node that answers.
-func (e *Endpoint) askCluster(ctx context.Context) ([]Node, error) {
+// askCluster asks the first node that answers which master serves which slot. CLUSTER SLOTS leaves out replicas that are down or have
+// just begun; with replicas, Nodes has them too.
+func (e *Endpoint) askCluster(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	conn, raw, err := e.dial(ctx)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	defer conn.Close()
-	table, err := slotsOf(ctx, conn, raw.RemoteAddr().String())
-	if err != nil {
-		return nil, err
-	}
-	var nodes []Node
-	for _, addr := range table.Masters {
-		nodes = append(nodes, Node{Addr: addr})
-	}
-	// CLUSTER SLOTS leaves out replicas that are down or have just begun.
-	replicas := table.Nodes
-	if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
-		replicas = append(replicas, replicasIn(text, raw.RemoteAddr().String())...)
-	}
-	for _, addr := range replicas {
-		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Addr == addr }) {
-			nodes = append(nodes, Node{Addr: addr, Replica: true})
-		}
-	}
-	return nodes, nil
-}
-
-// slotsOf asks a node of a cluster which master serves which slot.
-func slotsOf(ctx context.Context, conn redis.Conn, asked string) (*topology.Table, error) {
+	asked := raw.RemoteAddr().String()
 	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
 	switch {
 	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
-		return nil, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
+		return t, &Error{What: "the server is not part of a cluster", Advice: "write redis:// instead of redis+cluster://", Cause: err}
 	case err != nil:
-		return nil, Explain(err)
+		return t, Explain(err)
 	}
 	table, err := topology.ReadSlots(slots, asked, topology.AsTold)
 	if err != nil {
-		return nil, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
+		return t, &Error{What: "the cluster's servers cannot be read: " + err.Error(), Advice: "check that it is a Redis Cluster, and that no proxy stands in between"}
 	}
 	if n := table.Served(); n != 16384 {
-		return nil, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
+		return t, &Error{What: fmt.Sprintf("the cluster serves %d of 16384 slots", n), Advice: "see CLUSTER INFO on one of its nodes"}
 	}
-	return table, nil
+	if replicas {
+		if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
+			table.Nodes = append(table.Nodes, replicasIn(text, asked)...)
+		}
+	}
+	return *table, nil
 }
 
 // replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes
@@ -446,4 +405,33 @@ func replicasIn(text, asked string) (addrs []string) {
 		addrs = append(addrs, net.JoinHostPort(host, port))
 	}
 	return addrs
+}
+
+// LockPool is a pool for the lock packages.
+type LockPool interface {
+	lockmigrate.Pool
+	io.Closer
+}
+
+// patience is for how long a command goes on trying during a failover: shorter than a service's, because
+// somebody sits and waits.
+const patience = 5 * time.Second
+
+// Locks returns a pool for locks, whatever the URL leads to: it goes along with failovers, and in a cluster
+// to the master of each key.
+func (e *Endpoint) Locks() (LockPool, error) {
+	switch e.Kind {
+	case Cluster:
+		return cluster.New(cluster.Options{Addrs: e.Addrs, Dial: e.DialAddr, Patience: patience})
+	case Sentinel:
+		return sentinels.New(sentinels.Options{
+			Addrs: e.Addrs, Master: e.Master, Dial: e.DialAddr, Patience: patience,
+			DialSentinel: func(ctx context.Context, addr string) (redis.Conn, error) {
+				conn, _, err := e.connect(ctx, addr, login{user: e.sentinelUser, password: e.sentinelPass})
+				return conn, err
+			},
+		})
+	default:
+		return e.Pool(), nil
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,8 +59,8 @@ type Endpoint struct {
 }
 
 // Parse reads a URL. Every error is an *Error with Usage.
-func Parse(url string, files TLSFiles) (*Endpoint, error) {
-	e, err := parse(url)
+func Parse(text string, files TLSFiles) (*Endpoint, error) {
+	e, err := parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -82,53 +83,39 @@ func (e *Endpoint) TLS() bool { return e.tls != nil }
 
 // String names the endpoint without its passwords.
 func (e *Endpoint) String() string {
-	if e.Kind == Embedded {
-		return "embedded"
-	}
-	var b strings.Builder
-	if e.unix {
-		if e.User != "" {
-			b.WriteString(e.User + "@")
-		}
-		return fmt.Sprintf("unix://%s%s?db=%d", b.String(), e.Addrs[0], e.DB)
-	}
-	b.WriteString("redis")
+	scheme, at := "redis", strings.Join(e.Addrs, ",")
 	if e.tls != nil {
-		b.WriteString("s")
+		scheme = "rediss"
 	}
-	switch e.Kind {
-	case Sentinel:
-		b.WriteString("+sentinel")
-	case Cluster:
-		b.WriteString("+cluster")
-	}
-	b.WriteString("://")
 	if e.User != "" {
-		b.WriteString(e.User + "@")
+		at = e.User + "@" + at
 	}
-	b.WriteString(strings.Join(e.Addrs, ","))
-	switch e.Kind {
-	case Single:
-		fmt.Fprintf(&b, "/%d", e.DB)
-	case Sentinel:
-		fmt.Fprintf(&b, "/%s?db=%d", e.Master, e.DB)
+	switch {
+	case e.Kind == Embedded:
+		return "embedded"
+	case e.unix:
+		return fmt.Sprintf("unix://%s?db=%d", at, e.DB)
+	case e.Kind == Sentinel:
+		return fmt.Sprintf("%s+sentinel://%s/%s?db=%d", scheme, at, e.Master, e.DB)
+	case e.Kind == Cluster:
+		return fmt.Sprintf("%s+cluster://%s", scheme, at)
 	}
-	return b.String()
+	return fmt.Sprintf("%s://%s/%d", scheme, at, e.DB)
 }
 
 const example = "write it like redis://user:password@host:6379/0"
 
-func parse(url string) (*Endpoint, error) {
-	if url == "embedded" || url == "embedded://" {
+func parse(text string) (*Endpoint, error) {
+	if text == "embedded" || text == "embedded://" {
 		return &Endpoint{Kind: Embedded}, nil
 	}
-	if len(url) > maxURL {
+	if len(text) > maxURL {
 		return nil, badURL(example, "is longer than %d bytes", maxURL)
 	}
-	if i := strings.IndexFunc(url, func(r rune) bool { return r <= ' ' || r == 0x7f }); i >= 0 {
+	if i := strings.IndexFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }); i >= 0 {
 		return nil, badURL("write blanks and control characters as %XX", "holds a blank or control character at byte %d", i)
 	}
-	scheme, rest, found := strings.Cut(url, "://")
+	scheme, rest, found := strings.Cut(text, "://")
 	if !found {
 		return nil, badURL(example, "has no scheme")
 	}
@@ -332,26 +319,8 @@ func (e *Endpoint) setQuery(query string) error {
 
 // unescape decodes %XX; ok is false for a % without them.
 func unescape(text string) (plain string, ok bool) {
-	if !strings.Contains(text, "%") {
-		return text, true
-	}
-	out := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		if text[i] != '%' {
-			out = append(out, text[i])
-			continue
-		}
-		if i+2 >= len(text) {
-			return "", false
-		}
-		b, err := strconv.ParseUint(text[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", false
-		}
-		out = append(out, byte(b))
-		i += 2
-	}
-	return string(out), true
+	plain, err := url.PathUnescape(text)
+	return plain, err == nil
 }
 
 func badURL(hint, format string, args ...any) error {

@@ -30,16 +30,11 @@ func (f TLSFiles) refuse() error {
 	return nil
 }
 
-func (f TLSFiles) config() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.Insecure}
+func (f TLSFiles) config() (config *tls.Config, err error) {
+	config = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.Insecure}
 	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
-			return nil, badFile("--tls-ca", "name a readable file of PEM certificates", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, badFile("--tls-ca", "name a file of PEM certificates", fmt.Errorf("no certificate in %s", f.CA))
+		if config.RootCAs, err = Authorities("--tls-ca", f.CA); err != nil {
+			return nil, err
 		}
 	}
 	switch {
@@ -47,13 +42,31 @@ func (f TLSFiles) config() (*tls.Config, error) {
 	case f.Cert == "" || f.Key == "":
 		return nil, &Error{What: "only one of --tls-cert and --tls-key is given", Advice: "give both", BadInput: true}
 	default:
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-		if err != nil {
-			return nil, badFile("--tls-cert and --tls-key", "name a PEM certificate and the key that belongs to it", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+		config.Certificates, err = KeyPair("--tls-cert and --tls-key", f.Cert, f.Key)
 	}
-	return config, nil
+	return config, err
+}
+
+// Authorities reads a file of PEM certificates. An error names the flag.
+func Authorities(flag, file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, badFile(flag, "name a readable file of PEM certificates", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, badFile(flag, "name a file of PEM certificates", fmt.Errorf("no certificate in %s", file))
+	}
+	return pool, nil
+}
+
+// KeyPair reads a certificate and its key. An error names the flags.
+func KeyPair(flags, cert, key string) ([]tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, badFile(flags, "name a PEM certificate and the key that belongs to it", err)
+	}
+	return []tls.Certificate{pair}, nil
 }
 
 func badFile(flag, hint string, err error) error {

@@ -10,13 +10,16 @@ type Obligation struct {
 }
 
 // All tells whether every obligation is discharged. An empty list proves nothing: it is false.
-func All(list []Obligation) bool {
+func All(list []Obligation) bool { return len(list) > 0 && len(Open(list)) == 0 }
+
+// Open are the names of those that are not discharged.
+func Open(list []Obligation) (names []string) {
 	for _, o := range list {
 		if !o.Discharged {
-			return false
+			names = append(names, o.ID)
 		}
 	}
-	return len(list) > 0
+	return names
 }
 
 // Mark is the word that stands before an obligation in text.

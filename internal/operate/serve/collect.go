@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -37,9 +38,7 @@ type Collector struct {
 
 // NewCollector returns a collector that has not begun.
 func NewCollector(end *endpoint.Endpoint, opts Options) *Collector {
-	if opts.Look == 0 {
-		opts.Look = 2 * time.Second
-	}
+	opts.Look = cmp.Or(opts.Look, 2*time.Second)
 	return &Collector{end: end, opts: opts, board: newBoard(end.String())}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,12 +107,7 @@ func addressedBy(host string, hosts []string) bool {
 		name = h
 	}
 	name = strings.Trim(name, "[]")
-	for _, h := range hosts {
-		if strings.EqualFold(name, h) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(name, h) })
 }
 
 // Serve answers requests until ctx ends, and then at most half a second longer.

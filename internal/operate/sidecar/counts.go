@@ -4,8 +4,8 @@ import "sync/atomic"
 
 // counts are what happened since the start.
 type counts struct {
-	setnx, set, get, getset, del, expire                                                                   atomic.Int64
-	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned, twins atomic.Int64
+	setnx, set, get, getset, del, expire                                                                           atomic.Int64
+	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned, twins, unread atomic.Int64
 }
 
 func (c *counts) translated(name string) *atomic.Int64 {
@@ -51,6 +51,7 @@ func (s *Sidecar) Counts() []Count {
 		{"late", "attempts refused because the lease of this member is over", &c.late},
 		{"refused", "commands refused: they would damage a lock", &c.refused},
 		{"over", "attempts with an expiry that is over by this host's clock: see whether client and sidecar are on one host", &c.over},
+		{"unread", "attempts with a text that is no time of the listener's dialect: their locks have no lease of the service's", &c.unread},
 		{"scripts", "scripts of the service on lock keys: they pass, and do not find the service's own text", &c.scripts},
 		{"ambiguous", "DELs while two grants of the service were out: the lock was kept", &c.ambiguous},
 		{"overran", "DELs after the end of their lease", &c.overran},

@@ -2,9 +2,12 @@ package sidecar_test
 
 import (
 	"bufio"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -264,5 +267,62 @@ func TestBeyondACentury(t *testing.T) {
 			assert.True(t, 0 < ttl && ttl < 60_000, "%s: %d ms", name, ttl)
 		}
 		says(t, c, "1", "DEL", key)
+	}
+}
+
+// logged is a log that many goroutines write.
+type logged struct {
+	sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.Lock()
+	defer l.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.Lock()
+	defer l.Unlock()
+	return l.text.String()
+}
+
+// TestAnotherDialectThanTheService: a sidecar of the wrong dialect gives a lock no lease, so it says so once, with the dialect that fits,
+// and counts each attempt. What has no time by intent, or is of the dialect, is neither.
+func TestAnotherDialectThanTheService(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
+		b := newBed(t, stage, "jedis-ms")
+		var log logged
+		s := b.sidecar("billing", "", func(o *sidecar.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		c := b.client(s)
+		unread := func() (n int64) {
+			for _, count := range s.Counts() {
+				if count.Name == "lockmigrate_sidecar_unread_total" {
+					n = count.Value
+				}
+			}
+			return n
+		}
+		says(t, c, "1", "SETNX", "lock:1", ends(time.Minute))
+		assert.NotContains(t, log.String(), "no time of the dialect", stage)
+		for i, text := range []string{"1795397743.123457", "1795397743.987", "held"} {
+			says(t, c, "1", "SETNX", fmt.Sprint("lock:", i+2), text)
+		}
+		assert.EqualValues(t, 3, unread(), stage)
+		assert.Equal(t, 1, strings.Count(log.String(), "no time of the dialect"), stage)
+		assert.Contains(t, log.String(), "text=1795397743.123457 dialect=jedis-ms fits=redispy-float,", stage)
+
+		none := b.sidecar("nightly", sidecar.DialectNone)
+		says(t, b.client(none), "1", "SETNX", "lock:9", "held")
+		float := b.sidecar("python", "redispy-float")
+		says(t, b.client(float), "1", "SETNX", "lock:10", fmt.Sprintf("%.6f", float64(time.Now().Add(time.Minute).UnixMicro())/1e6))
+		for _, other := range []*started{none, float} {
+			for _, count := range other.Counts() {
+				if count.Name == "lockmigrate_sidecar_unread_total" {
+					assert.Zero(t, count.Value, stage)
+				}
+			}
+		}
 	}
 }

@@ -1,9 +1,11 @@
 package sidecar
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -16,6 +18,7 @@ type translator struct {
 	sidecar *Sidecar
 	dialect *protocol.Dialect // nil: the service writes no expiry
 	far     string
+	unread  atomic.Bool // a text that is no time of the dialect was logged
 }
 
 // first says that a command's key is its first word.
@@ -162,6 +165,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 			s.counts.over.Add(1)
 			s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
 		}
+		t.checkText(c.Addr, key, command.Sidecar.Text)
 		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, at); {
 		case stale:
 			return t.Rewrite(c, args, out)
@@ -171,6 +175,29 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	}
 	s.counts.translated(name).Add(1)
 	return proxy.Replace, appendRequest(out, command, s.functions.Load())
+}
+
+// checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must
+// not go unnoticed. The first is logged, with the dialects that have such texts.
+func (t *translator) checkText(client, key, text string) {
+	if t.dialect == nil || text == "" || text == t.dialect.Forever {
+		return
+	}
+	if _, ok := t.dialect.Written(text); ok {
+		return
+	}
+	t.sidecar.counts.unread.Add(1)
+	if t.unread.Swap(true) {
+		return
+	}
+	others := []string{}
+	for _, d := range protocol.Dialects() {
+		if _, ok := d.Written(text); ok {
+			others = append(others, d.Name)
+		}
+	}
+	t.sidecar.opts.Log.Warn("this text is no time of the dialect: its lock has no lease, and is renewed while the service is connected; "+
+		"start the sidecar with the --dialect of the service", "client", client, "key", key, "text", text, "dialect", t.dialect.Name, "fits", cmp.Or(strings.Join(others, ","), DialectNone))
 }
 
 func (s *Sidecar) token(o *order) string { return s.source.BridgeValue(o.fleet) }

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,11 +212,7 @@ func (s *Sweeper) choose(e *Entry, f census.Finding) {
 		e.Action = Remove
 		return
 	}
-	ttl := s.opts.TTL
-	if ttl == 0 {
-		ttl = time.Hour
-	}
-	e.TTLMS = ttl.Milliseconds()
+	e.TTLMS = cmp.Or(s.opts.TTL, time.Hour).Milliseconds()
 }
 
 // act changes one key, with a line in the journal before and after.

@@ -3,13 +3,16 @@
 package terminal
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 )
 
@@ -39,20 +42,15 @@ func Safe(text string) string {
 		return text
 	}
 	var b strings.Builder
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRuneInString(text[i:])
-		if r == utf8.RuneError && size <= 1 {
-			b.WriteString(`\x` + strconv.FormatUint(uint64(text[i])>>4, 16) + strconv.FormatUint(uint64(text[i])&15, 16))
-			i++
-			continue
-		}
-		if unicode.IsPrint(r) {
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)): // a byte that is no UTF-8
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case unicode.IsPrint(r):
 			b.WriteRune(r)
-		} else {
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
 		}
-		i += size
 	}
 	return b.String()
 }
@@ -66,24 +64,80 @@ func Quoted(text string) string {
 	return text
 }
 
+// printable tells that text has no control, no bidirectional override, no character without a width.
 func printable(text string) bool {
-	ascii := true
-	for i := 0; i < len(text); i++ {
-		if text[i] < 0x20 || text[i] == 0x7f {
-			return false
-		}
-		ascii = ascii && text[i] < 0x80
-	}
-	if ascii {
-		return true
-	}
-	if !utf8.ValidString(text) {
-		return false
-	}
-	for _, r := range text {
-		if !unicode.IsPrint(r) { // C1 controls, bidirectional overrides, zero-width characters
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
+
+// AppendJSON appends text as a JSON string in which every character is printable: what is not, from control
+// characters to bidirectional overrides, is written as an escape. Bytes that are no UTF-8 become U+FFFD.
+func AppendJSON[T string | []byte](buf []byte, text T) []byte {
+	buf = append(buf, '"')
+	for i := 0; i < len(text); {
+		if c := text[i]; c >= ' ' && c < 0x7f && c != '"' && c != '\\' { // most are plain: no rune to decode
+			buf = append(buf, c)
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(string(text[i:min(len(text), i+utf8.UTFMax)]))
+		i += size
+		switch {
+		case r == '"' || r == '\\':
+			buf = append(buf, '\\', byte(r))
+		case r == utf8.RuneError && size == 1:
+			buf = append(buf, `\ufffd`...)
+		case unicode.IsPrint(r):
+			buf = utf8.AppendRune(buf, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			buf = fmt.Appendf(buf, `\u%04x\u%04x`, high, low)
+		default:
+			buf = fmt.Appendf(buf, `\u%04x`, r)
+		}
+	}
+	return append(buf, '"')
+}
+
+// Ink colours words. Its zero value leaves them as they are.
+type Ink bool
+
+func (i Ink) paint(words string, c ...text.Color) string {
+	if !i || words == "" {
+		return words
+	}
+	return text.Escape(words, text.Colors(c).EscapeSeq())
+}
+
+// Good is what is as it should be: green.
+func (i Ink) Good(words string) string { return i.paint(words, text.FgGreen) }
+
+// Warn is what wants a look: yellow.
+func (i Ink) Warn(words string) string { return i.paint(words, text.FgYellow) }
+
+// Bad is what is broken or refused: bold red.
+func (i Ink) Bad(words string) string { return i.paint(words, text.Bold, text.FgRed) }
+
+// Verdict colours a word: one of two as good or bad, every other as what wants a look.
+func (i Ink) Verdict(word, good, bad string) string {
+	switch word {
+	case good:
+		return i.Good(word)
+	case bad:
+		return i.Bad(word)
+	}
+	return i.Warn(word)
+}
+
+// Count colours the number of what must not happen.
+func (i Ink) Count(n int64) string {
+	if n == 0 {
+		return i.Good("0")
+	}
+	return i.Bad(fmt.Sprint(n))
+}
+
+// Dim is what most readers skip.
+func (i Ink) Dim(words string) string { return i.paint(words, text.Faint) }
+
+// Head is a heading: bold.
+func (i Ink) Head(words string) string { return i.paint(words, text.Bold) }

@@ -271,10 +271,7 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return nil
 	}
 	view, err := q.show(ctx)
-	switch {
-	case errors.Is(err, stages.ErrNoRecord):
-		return &endpoint.Error{What: fmt.Sprintf("there is no namespace %q", q.opts.Namespace), Advice: "lockmigrate stage init makes one; or verify by --match alone", BadInput: true}
-	case err != nil:
+	if err != nil {
 		return endpoint.Explain(err)
 	}
 	r := view.Record

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
@@ -55,7 +54,7 @@ func (s *search) describe(before, at int) Step {
 		step.Ran = true
 		step.Command = t.commands[command]
 		step.Reply = t.replies[t.executed(was.server, command, int(from.client), f.turn, from.heard, Ticks(n.tick)).reply]
-		step.What = Say(&step.Command) + " -> " + model.SayReply(&step.Reply)
+		step.What = model.SayCommand(&step.Command) + " -> " + model.SayReply(&step.Reply)
 	}
 	for i := range s.model.Clients {
 		if s.inside(n, i) {
@@ -97,20 +96,4 @@ func (st *Step) Text(m *Model) string {
 		line += " inside: " + strings.Join(inside, " ")
 	}
 	return strings.TrimRight(line, " ")
-}
-
-var opNames = map[protocol.Op]string{
-	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle", protocol.BridgeExtend: "bridge_renew",
-	protocol.BridgeDrop: "bridge_release", protocol.SetToken: "SET NX PX", protocol.Take: "modern_take",
-	protocol.Extend: "modern_extend", protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
-	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
-	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
-	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
-	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
-	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarOld: "sidecar_old",
-}
-
-// Say writes a command as a person would.
-func Say(c *protocol.Command) string {
-	return strings.TrimRight(opNames[c.Op]+" "+c.Key+" "+c.Value, " ")
 }

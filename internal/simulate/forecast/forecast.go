@@ -42,6 +42,8 @@ type Options struct {
 	Today    bool  // only the fleet as it is, without the stages
 	// Failovers are not in the forecast where their Every is 0.
 	Failovers Failovers
+	// Progress is called before each stage is run, with how many were run; nil: nobody is told.
+	Progress func(stage string, done, of int)
 }
 
 // Month is the default span.
@@ -138,6 +140,13 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	for n, s := range stages {
 		if n > 0 && o.Today {
 			break
+		}
+		if o.Progress != nil {
+			of := len(stages)
+			if o.Today {
+				of = 1
+			}
+			o.Progress(s.name, n, of)
 		}
 		groups := s.of(f, worst)
 		made := o.stage(f, groups, uint64(n))

@@ -1,14 +1,203 @@
+// Package grid runs fleets over a grid of clock skew against lease and hold time, and compares what
+// breaks with what the closed form predicts.
 package grid
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
+
+// Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones.
+var Schemes = []string{"legacy", "mixed-25", "mixed-50", "mixed-75", "bridge", "modern"}
+
+// Cell is one point of the grid: a fleet.
+type Cell struct {
+	Scheme  string
+	Skew    time.Duration // of one client's clock: a legacy one's where there is one
+	Lease   time.Duration // and the TTL of token holders
+	Hold    time.Duration
+	Setting *Setting
+}
+
+// Setting is what all cells of a sweep share.
+type Setting struct {
+	Clients int
+	Dialect *protocol.Dialect
+	Network sim.Network
+	// Polls and Leases are relative to the lease: polls in one lease, leases in one run.
+	Polls, Leases int
+	DriftPPM      int64 // clients drift by up to this, either way
+	Chaos         sim.Chaos
+	Overrun       sim.PPM // chance of a hold that takes up to two leases more
+	Queue         bool    // modern clients wait in the server's queue
+	Faults        string  // the flags that chose faults, for the replay command
+}
+
+// Standard is the setting of a sweep that is given no other: four clients near their server.
+func Standard() *Setting {
+	return &Setting{
+		Clients: 4, Dialect: protocol.JedisMS, Polls: 40, Leases: 4,
+		Network: sim.Network{
+			Request: sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+			Reply:   sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+			Timeout: time.Second,
+		},
+	}
+}
+
+// old returns how many of the clients are legacy ones.
+func (c *Cell) old() (legacy int, ok bool) {
+	n := c.Setting.Clients
+	switch c.Scheme {
+	case "legacy":
+		return n, true
+	case "mixed-25":
+		return n - n/4, true
+	case "mixed-50":
+		return n - n/2, true
+	case "mixed-75":
+		return n - 3*n/4, true
+	case "bridge", "modern":
+		return 0, true
+	}
+	return 0, false
+}
+
+// Validate checks a cell's scheme and sizes.
+func (c *Cell) Validate() error {
+	if _, ok := c.old(); !ok {
+		return fmt.Errorf("no scheme is named %q; known are %s", c.Scheme, strings.Join(Schemes, ", "))
+	}
+	switch {
+	case c.Lease <= 0 || c.Hold <= 0:
+		return fmt.Errorf("lease and hold must be above zero, not %v and %v", c.Lease, c.Hold)
+	case c.Setting.Clients < 1 || c.Setting.Clients > 200:
+		return fmt.Errorf("1 to 200 clients, not %d", c.Setting.Clients)
+	case c.Lease/time.Duration(c.Setting.Polls) < c.Setting.Dialect.Unit.Resolution()/1000:
+		return fmt.Errorf("a lease of %v is too short", c.Lease)
+	}
+	return nil
+}
+
+// Fleet makes the cell's fleet.
+func (c *Cell) Fleet() *sim.Fleet {
+	s := c.Setting
+	old, _ := c.old()
+	f := &sim.Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
+	for i := range s.Clients {
+		scheme := session.Bridge
+		switch {
+		case i < old:
+			scheme = session.Legacy
+		case c.Scheme == "modern":
+			scheme = session.Modern
+		}
+		f.Clients = append(f.Clients, c.client(i, scheme))
+	}
+	f.Clients[0].Offset = c.Skew
+	return f
+}
+
+func (c *Cell) client(i int, scheme session.Scheme) sim.Client {
+	s := c.Setting
+	client := sim.Client{
+		Member: session.Member{
+			Name: clientName(scheme, i), Scheme: scheme, Dialect: s.Dialect, Key: "orders", Owner: ownerName(i),
+			Lease: c.Lease, Poll: c.Lease / time.Duration(s.Polls), Patience: time.Hour, Release: s.Dialect.Release,
+		},
+		Hold: sim.Fixed(c.Hold), First: sim.Uniform(0, c.Lease/4), Think: sim.Uniform(0, c.Lease/4),
+		Chaos: s.Chaos, Overrun: s.Overrun, OverBy: sim.Uniform(0, 2*c.Lease),
+	}
+	if s.DriftPPM != 0 {
+		client.DriftPPM = s.DriftPPM * int64(1-2*(i%2))
+	}
+	if !scheme.Old() {
+		client.Renew = c.Lease / 3
+		client.Settle = settle
+		client.Grace = grace
+		client.Member.Fence = "{orders}:fence"
+		client.Queue = s.Queue && scheme == session.Modern
+	}
+	return client
+}
+
+// What a bridge of the sweep is given: more than the sweep's network ever delays a command. A legacy
+// clock that is behind by more than the grace is outside its promise, as Predict knows.
+const (
+	grace  = 500 * time.Millisecond
+	settle = 50 * time.Millisecond
+)
+
+func clientName(s session.Scheme, i int) string { return fmt.Sprintf("%s-%d", s, i+1) }
+
+func ownerName(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
+
+// Prediction is what the closed form says of a cell.
+type Prediction string
+
+const (
+	Breaks Prediction = "breaks"
+	Holds  Prediction = "holds"
+)
+
+// Left is what is left of a lease when the work ends: the skew at which a live lease is stolen.
+func (c *Cell) Left() time.Duration { return c.Lease - c.Hold }
+
+// Predict applies the closed form.
+//
+// A client ahead by s takes a lease for expired that has less than s left; a client behind by s writes
+// leases that everybody else takes for expired by s too early. Work leaves lease - hold at its end. So
+// two legacy clients exclude each other as long as |s| <= lease - hold, whatever their number. A
+// bridge judges by the server's clock: it is early only where a legacy clock is behind by more than the
+// grace and what is left together. Token locks look at no clock but their own, and only at its rate.
+func (c *Cell) Predict() Prediction { return c.predict(0) }
+
+// Promised tells that the scheme promises to hold here. The closed form knows no delays; work begins up
+// to an attempt's six legs on the network after its lease was computed, and drift adds to the skew.
+func (c *Cell) Promised() bool {
+	s := c.Setting
+	attempt := 3 * (s.Network.Request.Max() + s.Network.Reply.Max())
+	drift := 2 * time.Duration(s.Leases) * c.Lease / 1e6 * time.Duration(s.DriftPPM)
+	harsh := s.Overrun > 0 || len(s.Chaos.StepEvery) > 0 || len(s.Chaos.PauseEvery) > 0
+	if harsh {
+		old, _ := c.old()
+		return old == 0 && c.tokensPromised()
+	}
+	return c.predict(attempt+drift) == Holds
+}
+
+// tokensPromised tells that token holders promise to exclude each other: unless they are paused for
+// longer than a renewal leaves them.
+func (c *Cell) tokensPromised() bool {
+	chaos := &c.Setting.Chaos
+	return len(chaos.PauseEvery) == 0 || chaos.Pause.Max() < c.Lease/2
+}
+
+func (c *Cell) predict(slack time.Duration) Prediction {
+	old, _ := c.old()
+	left := c.Left() - slack
+	switch {
+	case old == 0:
+		return Holds
+	case left < 0: // the work overruns its lease, with any clock
+		return Breaks
+	case old >= 2 && c.Skew.Abs() > left:
+		return Breaks
+	case old < c.Setting.Clients && -c.Skew > left+grace:
+		return Breaks
+	default:
+		return Holds
+	}
+}
 
 // Outcome is what the runs of a cell came to.
 type Outcome struct {

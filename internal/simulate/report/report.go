@@ -69,6 +69,7 @@ func (r *Report) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	proven, broken := r.claims()
 	return t.Execute(w, struct {
 		*Report
 		Style   template.CSS
@@ -78,7 +79,7 @@ func (r *Report) Write(w io.Writer) error {
 		Proven  []explore.Finding
 		Broken  []claimView
 		Next    []advice
-	}{r, looks.Style() + template.CSS(style), template.JS(behaviour), r.schemes(), r.cards(), r.proven(), r.broken(), r.next()})
+	}{r, looks.Style() + template.CSS(style), template.JS(behaviour), r.schemes(), r.cards(), proven, broken, r.next()})
 }
 
 // advice is a thing to do after reading, and the command that does it.
@@ -213,16 +214,6 @@ func (r *Report) cards() []card {
 	return cards
 }
 
-func (r *Report) proven() []explore.Finding {
-	var found []explore.Finding
-	for i := range r.Claims {
-		if r.Claims[i].Verdict != explore.Violated {
-			found = append(found, r.Claims[i])
-		}
-	}
-	return found
-}
-
 // claimView is a counterexample as a table: a column for each client, filled where it is inside.
 type claimView struct {
 	explore.Finding
@@ -243,14 +234,16 @@ type claimCell struct {
 	Inside bool
 }
 
-func (r *Report) broken() []claimView {
-	var views []claimView
+// claims parts those that hold from those that break.
+func (r *Report) claims() (proven []explore.Finding, broken []claimView) {
 	for i := range r.Claims {
-		if r.Claims[i].Verdict == explore.Violated {
-			views = append(views, viewClaim(&r.Claims[i]))
+		if f := &r.Claims[i]; f.Verdict == explore.Violated {
+			broken = append(broken, viewClaim(f))
+		} else {
+			proven = append(proven, *f)
 		}
 	}
-	return views
+	return proven, broken
 }
 
 func viewClaim(f *explore.Finding) claimView {

@@ -20,7 +20,7 @@ func (s *Scenario) client(n int, words []string) error {
 	}
 	scheme, ok := session.SchemeNamed(words[1])
 	if !ok {
-		return fail(n, "no scheme is named %q; known are legacy, go-legacy, bridge, modern, sidecar", words[1])
+		return unknown(n, words[1], session.SchemeNames(), "no scheme is named %q", words[1])
 	}
 	c := sim.Client{
 		Member: session.Member{
@@ -34,18 +34,32 @@ func (s *Scenario) client(n int, words []string) error {
 		c.Member.Release = protocol.ReleaseCompare
 	}
 	count, groups := 1, 1
-	err := options(n, words[2:], func(name, value string) (err error) {
-		switch name {
-		case "count":
-			count, err = strconv.Atoi(value)
+	fields := slices.Concat(lasting(&c), habits(&c), []field{{"count", &count}, {"groups", &groups},
+		{"lease", &c.Lease}, {"ttl", &c.Lease}, {"poll", &c.Poll}, {"patience", &c.Patience}, {"key", &c.Key},
+		{"dialect", func(name string) (err error) {
+			if c.Dialect, err = dialect(n, name); err == nil && (scheme == session.Legacy || scheme == session.Sidecar) {
+				c.Member.Release = c.Dialect.Release
+			}
 			return err
-		case "groups":
-			groups, err = strconv.Atoi(value)
+		}},
+		{"release", func(name string) error {
+			i := slices.Index(releaseNames, name)
+			if i < 0 {
+				return unknown(n, name, releaseNames, "no release is named %q", name)
+			}
+			c.Member.Release = protocol.Release(i)
+			return nil
+		}},
+		{"keys", func(value string) error {
+			set, err := keySet(n, value)
+			c.Keys = append(c.Keys, set)
 			return err
-		}
-		return clientOption(n, &c, name, value)
-	})
-	if err != nil {
+		}},
+		{"fence", func(string) error {
+			c.Member.Fence = protocol.FenceKey(c.Key)
+			return nil
+		}}})
+	if err := options(n, words[2:], "a client", fields); err != nil {
 		return err
 	}
 	if c.Tracks && scheme.Old() {
@@ -74,72 +88,25 @@ func (s *Scenario) client(n int, words []string) error {
 	return nil
 }
 
-func clientOption(n int, c *sim.Client, name, value string) (err error) {
-	durations := map[string]*time.Duration{
-		"lease": &c.Lease, "ttl": &c.Lease, "poll": &c.Poll, "patience": &c.Patience, "renew": &c.Renew,
-		"grace": &c.Grace, "settle": &c.Settle, "ahead": &c.Offset,
-		"claim": &c.Claim, "max-sleep": &c.MaxSleep, "share": &c.Share, "yield": &c.Yield,
+// lasting are the options that are part of a client, and empty unless they are given.
+func lasting(c *sim.Client) []field {
+	return []field{
+		{"ahead", &c.Offset}, {"renew", &c.Renew}, {"grace", &c.Grace}, {"settle", &c.Settle},
+		{"claim", &c.Claim}, {"max-sleep", &c.MaxSleep}, {"share", &c.Share}, {"yield", &c.Yield},
+		{"drift", &c.DriftPPM}, {"put-backs", &c.PutBacks},
+		{"no-guard", &c.NoGuard}, {"truthful", &c.Truthful}, {"no-deadline", &c.NoDeadline}, {"from-reply", &c.FromReply},
+		{"plain", &c.Plain}, {"queue", &c.Queue}, {"tracks", &c.Tracks},
 	}
-	distributions := map[string]*sim.Distribution{
-		"hold": &c.Hold, "think": &c.Think, "first": &c.First, "overrun-by": &c.OverBy,
-		"pause-every": &c.Chaos.PauseEvery, "pause": &c.Chaos.Pause, "crash-every": &c.Chaos.CrashEvery,
-		"restart": &c.Chaos.Restart, "step-every": &c.Chaos.StepEvery, "step": &c.Chaos.Step,
+}
+
+// habits are the options of a client that draws when it does what. With turns that are written down they mean nothing.
+func habits(c *sim.Client) []field {
+	return []field{
+		{"hold", &c.Hold}, {"think", &c.Think}, {"first", &c.First}, {"overrun-by", &c.OverBy},
+		{"pause-every", &c.Chaos.PauseEvery}, {"pause", &c.Chaos.Pause}, {"crash-every", &c.Chaos.CrashEvery},
+		{"restart", &c.Chaos.Restart}, {"step-every", &c.Chaos.StepEvery}, {"step", &c.Chaos.Step},
+		{"overrun", &c.Overrun}, {"turns", &c.Turns},
 	}
-	flags := map[string]*bool{
-		"no-guard": &c.NoGuard, "truthful": &c.Truthful, "no-deadline": &c.NoDeadline, "from-reply": &c.FromReply,
-		"plain": &c.Plain, "queue": &c.Queue, "tracks": &c.Tracks,
-	}
-	if d := durations[name]; d != nil {
-		*d, err = span(n, value)
-		return err
-	}
-	if d := distributions[name]; d != nil {
-		*d, err = distribution(n, value)
-		return err
-	}
-	if f := flags[name]; f != nil {
-		*f = true
-		return nil
-	}
-	switch name {
-	case "dialect":
-		if c.Dialect, err = protocol.DialectNamed(value); err != nil {
-			return fail(n, "%v", err)
-		}
-		if c.Scheme == session.Legacy || c.Scheme == session.Sidecar {
-			c.Member.Release = c.Dialect.Release
-		}
-	case "release":
-		r, ok := releaseNamed(value)
-		if !ok {
-			return fail(n, "no release is named %q; known are %s", value, strings.Join(releaseNames[:], ", "))
-		}
-		c.Member.Release = r
-	case "drift":
-		c.DriftPPM, err = ppm(n, value)
-	case "overrun":
-		c.Overrun, err = chance(n, value)
-	case "turns":
-		c.Turns, err = strconv.Atoi(value)
-	case "put-backs":
-		c.PutBacks, err = strconv.Atoi(value)
-	case "key":
-		c.Key = value
-	case "keys":
-		set, err := keySet(n, value)
-		if err != nil {
-			return err
-		}
-		c.Keys = append(c.Keys, set)
-	case "fence":
-		c.Member.Fence = protocol.FenceKey(c.Key)
-	default:
-		return fail(n, "a client has no %q", name)
-	}
-	if err != nil {
-		return fail(n, "%s=%s: %v", name, value, err)
-	}
-	return nil
 }
 
 // keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.
@@ -163,135 +130,22 @@ func keySet(n int, value string) (set sim.KeySet, err error) {
 	return set, nil
 }
 
-var releaseNames = [...]string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
+var releaseNames = []string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
 
-func releaseNamed(name string) (protocol.Release, bool) {
-	for i, n := range releaseNames {
-		if n == name {
-			return protocol.Release(i), true
-		}
+func dialect(n int, name string) (*protocol.Dialect, error) {
+	d, err := protocol.DialectNamed(name)
+	switch {
+	case err == nil:
+		return d, nil
+	case protocol.Refused(name) != "":
+		return nil, fail(n, "%v", err)
 	}
-	return 0, false
+	var names []string
+	for _, one := range protocol.Dialects() {
+		names = append(names, one.Name)
+	}
+	return nil, unknown(n, name, names, "no dialect is named %q", name)
 }
 
 // ownerOf is a UUID, for the dialects that write one.
 func ownerOf(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
-
-// options reads name=value words, and bare names.
-func options(n int, words []string, set func(name, value string) error) error {
-	for _, word := range words {
-		name, value, _ := strings.Cut(word, "=")
-		if err := set(name, value); err != nil {
-			if _, ok := err.(*Error); !ok {
-				err = fail(n, "%s: %v", word, err)
-			}
-			return err
-		}
-	}
-	return nil
-}
-
-func number(n int, words []string) (uint64, error) {
-	if len(words) != 1 {
-		return 0, fail(n, "one number is needed")
-	}
-	x, err := strconv.ParseUint(words[0], 10, 64)
-	if err != nil {
-		return 0, fail(n, "%q is no number", words[0])
-	}
-	return x, nil
-}
-
-func duration(n int, words []string, at int) (time.Duration, error) {
-	if len(words) != at+1 {
-		return 0, fail(n, "one duration is needed")
-	}
-	return span(n, words[at])
-}
-
-func span(n int, s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fail(n, "%q is no duration such as 1.5s", s)
-	}
-	return d, nil
-}
-
-// distribution reads 1s, 1s..2s or 1ms/2ms/5ms/20ms.
-func distribution(n int, s string) (sim.Distribution, error) {
-	if lo, hi, ok := strings.Cut(s, ".."); ok {
-		low, err := span(n, lo)
-		if err != nil {
-			return nil, err
-		}
-		high, err := span(n, hi)
-		if err == nil && high < low {
-			err = fail(n, "%s ends before it begins", s)
-		}
-		return sim.Uniform(low, high), err
-	}
-	parts := strings.Split(s, "/")
-	if strings.Contains(s, "%:") {
-		return quantiles(n, parts)
-	}
-	var values []time.Duration
-	for _, p := range parts {
-		d, err := span(n, p)
-		if err != nil {
-			return nil, err
-		}
-		if len(values) > 0 && d < values[len(values)-1] {
-			return nil, fail(n, "%s must not fall", s)
-		}
-		values = append(values, d)
-	}
-	switch len(values) {
-	case 1:
-		return sim.Fixed(values[0]), nil
-	case 4:
-		return sim.Spread(values[0], values[1], values[2], values[3]), nil
-	}
-	return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s")
-}
-
-// quantiles reads 10%:1s, 50%:2s, 100%:9s: so many of the values lie at or below that.
-func quantiles(n int, parts []string) (d sim.Distribution, err error) {
-	for _, part := range parts {
-		share, value, _ := strings.Cut(part, "%:")
-		percent, err := strconv.ParseFloat(share, 64)
-		if err != nil || !(percent >= 0 && percent <= 100) {
-			return nil, fail(n, "%q is no part of a distribution such as 50%%:2s", part)
-		}
-		q := sim.Quantile{Permyriad: uint32(percent*100 + 0.5)}
-		if q.Value, err = span(n, value); err != nil {
-			return nil, err
-		}
-		if len(d) > 0 && (q.Permyriad < d[len(d)-1].Permyriad || q.Value < d[len(d)-1].Value) {
-			return nil, fail(n, "%s must not fall", strings.Join(parts, "/"))
-		}
-		d = append(d, q)
-	}
-	return d, nil
-}
-
-// chance reads 0.1% or a number from 0 to 1.
-func chance(n int, s string) (sim.PPM, error) {
-	scale := 1e6
-	if rest, ok := strings.CutSuffix(s, "%"); ok {
-		s, scale = rest, 1e4
-	}
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || f < 0 || f*scale > 1e6 {
-		return 0, fail(n, "%q is no chance such as 0.1%%", s)
-	}
-	return sim.PPM(f*scale + 0.5), nil
-}
-
-// ppm reads 200ppm.
-func ppm(n int, s string) (int64, error) {
-	x, err := strconv.ParseInt(strings.TrimSuffix(s, "ppm"), 10, 64)
-	if err != nil || x > 100000 || x < -100000 {
-		return 0, fail(n, "%q is no drift such as 200ppm", s)
-	}
-	return x, nil
-}

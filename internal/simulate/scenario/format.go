@@ -56,36 +56,23 @@ func (s *Scenario) Format() string {
 }
 
 func (s *Scenario) formatServer(b *strings.Builder) {
-	server := &s.Fleet.Server
-	fails := len(server.FailoverEvery) > 0 && s.Fleet.Plan == nil // a plan has its failovers among its faults
-	if server.Offset == 0 && server.DriftPPM == 0 && !fails {
-		return
+	server := s.Fleet.Server
+	if s.Fleet.Plan != nil { // it has its failovers among its faults
+		server = sim.Server{Offset: server.Offset, DriftPPM: server.DriftPPM}
 	}
-	fmt.Fprintf(b, "server ahead=%v drift=%dppm", server.Offset, server.DriftPPM)
-	if fails {
-		fmt.Fprintf(b, " fails-over-every=%s outage=%s behind=%s", text(server.FailoverEvery), text(server.Outage), text(server.Behind))
+	if line := format(serverFields(&server)); line != "" {
+		fmt.Fprintf(b, "server%s\n", line)
 	}
-	fmt.Fprintln(b)
 }
 
 func (s *Scenario) formatNetwork(b *strings.Builder) {
 	n := &s.Fleet.Network
-	if s.Fleet.Plan != nil {
-		if n.Timeout != time.Second {
-			fmt.Fprintf(b, "network timeout=%v\n", n.Timeout)
-		}
-		return
+	switch {
+	case s.Fleet.Plan == nil:
+		fmt.Fprintf(b, "network request=%s reply=%s timeout=%v%s\n", text(n.Request), text(n.Reply), n.Timeout, format(losses(n)))
+	case n.Timeout != time.Second:
+		fmt.Fprintf(b, "network timeout=%v\n", n.Timeout)
 	}
-	fmt.Fprintf(b, "network request=%s reply=%s timeout=%v", text(n.Request), text(n.Reply), n.Timeout)
-	for _, c := range []struct {
-		name string
-		p    sim.PPM
-	}{{"lose-request", n.LoseRequest}, {"lose-reply", n.LoseReply}, {"repeat", n.Repeat}, {"repeat-reply", n.RepeatReply}, {"lose-message", n.LoseMessage}} {
-		if c.p > 0 {
-			fmt.Fprintf(b, " %s=%g%%", c.name, float64(c.p)/1e4)
-		}
-	}
-	fmt.Fprintln(b)
 }
 
 func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
@@ -97,35 +84,15 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 	if c.Dialect != protocol.JedisMS {
 		fmt.Fprintf(b, " dialect=%s", c.Dialect.Name)
 	}
-	for _, d := range []struct {
-		name string
-		d    time.Duration
-	}{{"ahead", c.Offset}, {"renew", c.Renew}, {"grace", c.Grace}, {"settle", c.Settle},
-		{"claim", c.Claim}, {"max-sleep", c.MaxSleep}, {"share", c.Share}, {"yield", c.Yield}} {
-		if d.d != 0 {
-			fmt.Fprintf(b, " %s=%v", d.name, d.d)
-		}
-	}
 	if c.Patience != time.Hour {
 		fmt.Fprintf(b, " patience=%v", c.Patience)
 	}
-	if c.DriftPPM != 0 {
-		fmt.Fprintf(b, " drift=%dppm", c.DriftPPM)
-	}
-	if usual := usualRelease(c); c.Member.Release != usual {
+	if c.Member.Release != usualRelease(c) {
 		fmt.Fprintf(b, " release=%s", releaseNames[c.Member.Release])
 	}
-	if c.PutBacks > 0 {
-		fmt.Fprintf(b, " put-backs=%d", c.PutBacks)
-	}
-	for _, f := range []struct {
-		name string
-		on   bool
-	}{{"no-guard", c.NoGuard}, {"truthful", c.Truthful}, {"no-deadline", c.NoDeadline}, {"from-reply", c.FromReply},
-		{"plain", c.Plain}, {"queue", c.Queue}, {"tracks", c.Tracks}, {"fence", c.Member.Fence != ""}} {
-		if f.on {
-			fmt.Fprintf(b, " %s", f.name)
-		}
+	b.WriteString(format(lasting(c)))
+	if c.Member.Fence != "" {
+		b.WriteString(" fence")
 	}
 	if c.Key != "orders" && len(c.Keys) == 0 {
 		fmt.Fprintf(b, " key=%s", c.Key)
@@ -137,28 +104,9 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 		}
 	}
 	if s.Fleet.Plan == nil {
-		formatHabits(b, c)
+		b.WriteString(format(habits(c)))
 	}
 	fmt.Fprintln(b)
-}
-
-func formatHabits(b *strings.Builder, c *sim.Client) {
-	for _, d := range []struct {
-		name string
-		d    sim.Distribution
-	}{{"hold", c.Hold}, {"think", c.Think}, {"first", c.First}, {"overrun-by", c.OverBy},
-		{"pause-every", c.Chaos.PauseEvery}, {"pause", c.Chaos.Pause}, {"crash-every", c.Chaos.CrashEvery},
-		{"restart", c.Chaos.Restart}, {"step-every", c.Chaos.StepEvery}, {"step", c.Chaos.Step}} {
-		if len(d.d) > 0 {
-			fmt.Fprintf(b, " %s=%s", d.name, text(d.d))
-		}
-	}
-	if c.Overrun > 0 {
-		fmt.Fprintf(b, " overrun=%g%%", float64(c.Overrun)/1e4)
-	}
-	if c.Turns > 0 {
-		fmt.Fprintf(b, " turns=%d", c.Turns)
-	}
 }
 
 func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
@@ -205,24 +153,4 @@ func usualRelease(c *sim.Client) protocol.Release {
 		return c.Dialect.Release
 	}
 	return c.Member.Release
-}
-
-// text writes a distribution as the language has it.
-func text(d sim.Distribution) string {
-	switch {
-	case len(d) == 0:
-		return "0s"
-	case len(d) == 1:
-		return d[0].Value.String()
-	case len(d) == 2 && d[0].Permyriad == 0 && d[1].Permyriad == 10000:
-		return d[0].Value.String() + ".." + d[1].Value.String()
-	}
-	usual := len(d) == 4 && d[0].Permyriad == 0 && d[1].Permyriad == 5000 && d[2].Permyriad == 9900 && d[3].Permyriad == 10000
-	parts := make([]string, len(d))
-	for i := range d {
-		if parts[i] = d[i].Value.String(); !usual {
-			parts[i] = fmt.Sprintf("%g%%:%v", float64(d[i].Permyriad)/100, d[i].Value)
-		}
-	}
-	return strings.Join(parts, "/")
 }

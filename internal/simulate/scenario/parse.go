@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +33,8 @@ func Parse(text string) (*Scenario, error) {
 		if strings.HasPrefix(line, "#") && len(s.Fleet.Clients) == 0 {
 			s.Purpose = append(s.Purpose, strings.TrimPrefix(strings.TrimPrefix(line, "#"), " "))
 		}
-		if words := strings.Fields(trimComment(line)); len(words) > 0 {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) > 0 {
 			if err := s.line(i+1, words); err != nil {
 				return nil, err
 			}
@@ -48,35 +50,34 @@ func Parse(text string) (*Scenario, error) {
 	return s, nil
 }
 
+// beginnings are the words that a line may begin with.
+var beginnings = []string{"run", "seed", "seeds", "masters", "stop", "network", "server", "client", "opening", "latency", "turn", "command", "at", "expect"}
+
 func (s *Scenario) line(n int, words []string) (err error) {
 	rest := words[1:]
 	switch words[0] {
 	case "run":
-		s.Fleet.Until, err = duration(n, rest, 0)
+		err = single(n, words, &s.Fleet.Until)
 	case "seed":
-		s.Seed, err = number(n, rest)
+		err = single(n, words, &s.Seed)
 	case "seeds":
-		var count uint64
-		count, err = number(n, rest)
-		s.Seeds = int(count)
+		err = single(n, words, &s.Seeds)
 	case "masters":
-		var masters uint64
-		if masters, err = number(n, rest); err == nil && (masters < 1 || masters > mostMasters) {
+		if err = single(n, words, &s.Fleet.Masters); err == nil && (s.Fleet.Masters < 1 || s.Fleet.Masters > mostMasters) {
 			err = fail(n, "a cluster has 1 to %d masters here", mostMasters)
 		}
-		s.Fleet.Masters = int(masters)
 	case "stop":
 		s.Fleet.Stop = true
 	case "network":
 		err = s.network(n, rest)
 	case "server":
-		err = options(n, rest, func(name, value string) error { return s.server(n, name, value) })
+		err = options(n, rest, "a server", serverFields(&s.Fleet.Server))
 	case "client":
 		err = s.client(n, rest)
 	case "opening":
 		err = s.opening(n, rest)
 	case "latency":
-		s.plan().Latency, err = duration(n, rest, 0)
+		err = single(n, words, &s.plan().Latency)
 	case "turn":
 		err = s.turn(n, rest)
 	case "command":
@@ -86,7 +87,7 @@ func (s *Scenario) line(n int, words []string) (err error) {
 	case "expect":
 		err = s.expect(n, rest)
 	default:
-		err = fail(n, "no line begins with %q", words[0])
+		err = unknown(n, words[0], beginnings, "no line begins with %q", words[0])
 	}
 	return err
 }
@@ -107,47 +108,18 @@ func (s *Scenario) network(n int, words []string) (err error) {
 		}
 		network.Reply, words = network.Request, words[1:]
 	}
-	return options(n, words, func(name, value string) (err error) {
-		switch name {
-		case "request":
-			network.Request, err = distribution(n, value)
-		case "reply":
-			network.Reply, err = distribution(n, value)
-		case "timeout":
-			network.Timeout, err = span(n, value)
-		case "lose-request":
-			network.LoseRequest, err = chance(n, value)
-		case "lose-reply":
-			network.LoseReply, err = chance(n, value)
-		case "repeat":
-			network.Repeat, err = chance(n, value)
-		case "lose-message":
-			network.LoseMessage, err = chance(n, value)
-		case "repeat-reply":
-			network.RepeatReply, err = chance(n, value)
-		default:
-			err = fail(n, "a network has no %q", name)
-		}
-		return err
-	})
+	fields := []field{{"request", &network.Request}, {"reply", &network.Reply}, {"timeout", &network.Timeout}}
+	return options(n, words, "a network", append(fields, losses(network)...))
 }
 
-func (s *Scenario) server(n int, name, value string) (err error) {
-	switch name {
-	case "ahead":
-		s.Fleet.Server.Offset, err = span(n, value)
-	case "drift":
-		s.Fleet.Server.DriftPPM, err = ppm(n, value)
-	case "fails-over-every":
-		s.Fleet.Server.FailoverEvery, err = distribution(n, value)
-	case "outage":
-		s.Fleet.Server.Outage, err = distribution(n, value)
-	case "behind":
-		s.Fleet.Server.Behind, err = distribution(n, value)
-	default:
-		err = fail(n, "a server has no %q", name)
-	}
-	return err
+func losses(network *sim.Network) []field {
+	return []field{{"lose-request", &network.LoseRequest}, {"lose-reply", &network.LoseReply}, {"repeat", &network.Repeat},
+		{"repeat-reply", &network.RepeatReply}, {"lose-message", &network.LoseMessage}}
+}
+
+func serverFields(server *sim.Server) []field {
+	return []field{{"ahead", &server.Offset}, {"drift", &server.DriftPPM},
+		{"fails-over-every", &server.FailoverEvery}, {"outage", &server.Outage}, {"behind", &server.Behind}}
 }
 
 // opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
@@ -163,8 +135,8 @@ func (s *Scenario) opening(n int, words []string) error {
 		}
 		d := protocol.JedisMS
 		if len(words) == 6 && words[4] == "in" {
-			if d, err = protocol.DialectNamed(words[5]); err != nil {
-				return fail(n, "%v", err)
+			if d, err = dialect(n, words[5]); err != nil {
+				return err
 			}
 		}
 		value, _ := d.Expiry(sim.Epoch.Add(-ago), 0, ownerOf(99))
@@ -220,18 +192,7 @@ func (s *Scenario) command(n int, words []string) error {
 			d.Fate = fate
 			continue
 		}
-		err := options(n, []string{word}, func(name, value string) (err error) {
-			switch name {
-			case "request":
-				d.Request, err = span(n, value)
-			case "reply":
-				d.Reply, err = span(n, value)
-			default:
-				err = fail(n, "a command has no %q", name)
-			}
-			return err
-		})
-		if err != nil {
+		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, sim.FateNames()...); err != nil {
 			return err
 		}
 	}
@@ -257,8 +218,12 @@ func (s *Scenario) fault(n int, words []string) error {
 			return err
 		}
 	}
-	kind := sim.FaultKind(slices.Index(verbs[:], words[2]))
-	if int(kind) >= len(verbs) || f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
+	index := slices.Index(verbs[:], words[2])
+	if index < 0 {
+		return unknown(n, words[2], verbs[:], "%s cannot %q", words[1], words[2])
+	}
+	kind := sim.FaultKind(index)
+	if f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
 		return fail(n, "%s cannot %q", words[1], words[2])
 	}
 	f.Kind = kind
@@ -283,8 +248,11 @@ func (s *Scenario) expect(n int, words []string) error {
 		return fail(n, "write: expect WHAT = N (or <, >)")
 	}
 	count, err := strconv.ParseInt(words[2], 10, 64)
-	if _, known := Count(&sim.Tally{}, words[0]); err != nil || !known {
-		return fail(n, "cannot expect %s", strings.Join(words, " "))
+	if err != nil {
+		return fail(n, "%q is no count", words[2])
+	}
+	if _, known := Count(&sim.Tally{}, words[0]); !known {
+		return unknown(n, words[0], counts(), "nothing counts %q", words[0])
 	}
 	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})
 	return nil
@@ -295,7 +263,7 @@ func (s *Scenario) who(n int, name string) (int, error) {
 	if i, known := s.names[name]; known {
 		return i, nil
 	}
-	return 0, fail(n, "no client is named %q", name)
+	return 0, unknown(n, name, slices.Sorted(maps.Keys(s.names)), "no client is named %q", name)
 }
 
 func schemeName(i int) string { return session.Scheme(i).String() }

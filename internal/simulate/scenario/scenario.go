@@ -66,17 +66,9 @@ func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
 
 // Count finds a count by its name.
 func Count(t *sim.Tally, what string) (int64, bool) {
-	switch what {
-	case "overlaps":
-		return t.Overlaps, true
-	case "acquisitions":
-		return t.Acquisitions, true
-	case "turns":
-		return t.Turns, true
-	case "displaced":
-		return t.Displaced, true
-	case "failovers":
-		return t.Failovers, true
+	counts := map[string]int64{"overlaps": t.Overlaps, "acquisitions": t.Acquisitions, "turns": t.Turns, "displaced": t.Displaced, "failovers": t.Failovers}
+	if n, ok := counts[what]; ok {
+		return n, true
 	}
 	if h, ok := sim.HazardNamed(what); ok {
 		return t.Hazards[h], true
@@ -86,6 +78,21 @@ func Count(t *sim.Tally, what string) (int64, bool) {
 		return t.Entered[s], known
 	}
 	return pairs(t, what)
+}
+
+// counts are the names that Count knows.
+func counts() []string {
+	names := []string{"overlaps", "acquisitions", "turns", "displaced", "failovers"}
+	for h := range sim.Hazards {
+		names = append(names, h.String())
+	}
+	for _, first := range session.SchemeNames() {
+		names = append(names, first+"-acquisitions")
+		for _, second := range session.SchemeNames() {
+			names = append(names, first+"+"+second)
+		}
+	}
+	return names
 }
 
 // pairs counts the overlaps of two schemes, in any order.
@@ -126,10 +133,17 @@ func fail(line int, format string, args ...any) error {
 	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
 }
 
+// unknown reports a word that is none of those that may stand there.
+func unknown(line int, word string, known []string, format string, args ...any) error {
+	return &Error{Line: line, Text: fmt.Sprintf(format, args...), Word: word, Known: known}
+}
+
 // Error is a line that cannot be read.
 type Error struct {
-	Line int
-	Text string
+	Line  int
+	Text  string
+	Word  string   // the word that nobody knows; empty if that is not what is wrong
+	Known []string // the words that may stand in its place
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
@@ -139,11 +153,6 @@ func (e *Error) Usage() bool { return true }
 
 // Hint says where the language is described.
 func (e *Error) Hint() string { return "docs/simulator.md describes the language" }
-
-func trimComment(line string) string {
-	text, _, _ := strings.Cut(line, "#")
-	return strings.TrimSpace(text)
-}
 
 // Line writes an expectation that a count equals n.
 func Line(what string, n int64) string { return "expect " + Expectation{what, "=", n}.String() }

@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -132,4 +133,50 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%v\n%s", err, s.Format())
 		}
 	})
+}
+
+// TestUnknownWords: an error about a word that nobody knows has the word, and those that may stand in its place: each of them is read.
+func TestUnknownWords(t *testing.T) {
+	const fleet = "client a legacy\nclient b bridge\n"
+	for _, c := range []struct{ text, word, known string }{
+		{"clinet a legacy", "clinet", "client"},
+		{"client a legcy", "legcy", "legacy"},
+		{"client a legacy leese=10s", "leese", "lease"},
+		{"client a legacy dialect=jedisms", "jedisms", "jedis-ms"},
+		{"client a legacy release=blnd", "blnd", "blind"},
+		{"network 1ms lose-replies=1%", "lose-replies", "lose-reply"},
+		{"server haead=1s", "haead", "ahead"},
+		{"opening k expired 5s ago in jedis", "jedis", "jedis-ms"},
+		{fleet + "at 5s c pauses 1s", "c", "b"},
+		{fleet + "at 5s a puases 1s", "puases", "pauses"},
+		{fleet + "command 1 of a reply-lots", "reply-lots", "reply-lost"},
+		{fleet + "command 1 of a replies", "replies", "reply"},
+		{fleet + "expect overlap = 0", "overlap", "overlaps"},
+	} {
+		_, err := scenario.Parse(c.text)
+		var line *scenario.Error
+		require.ErrorAs(t, err, &line, c.text)
+		require.Equal(t, c.word, line.Word, c.text)
+		require.Contains(t, line.Known, c.known, c.text)
+		for _, word := range line.Known { // the same line with a word of the list does not fail for its word
+			before, after, _ := strings.Cut(c.text, c.word)
+			if _, err := scenario.Parse(before + word + after); errors.As(err, &line) {
+				require.NotEqual(t, word, line.Word, "instead of %q", c.word)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"client a bridge queue=no":         "line 1: the word alone turns it on: leave out =no",
+		"client a legacy drift=much":       `line 1: "much" is no drift such as 200ppm`,
+		"client a legacy dialect=T":        "cannot share a key with anybody",
+		"client a legacy turns=few":        `line 1: "few" is no number`,
+		fleet + "expect overlaps = none":   `line 3: "none" is no count`,
+		fleet + "expect overlaps equals 0": "line 3: write: expect WHAT = N (or <, >)",
+	} {
+		_, err := scenario.Parse(text)
+		require.ErrorContains(t, err, want, text)
+		var line *scenario.Error
+		require.ErrorAs(t, err, &line)
+		require.Empty(t, line.Word, text)
+	}
 }

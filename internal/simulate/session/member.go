@@ -30,6 +30,9 @@ var schemeNames = [...]string{"legacy", "go-legacy", "bridge", "modern", "sideca
 
 func (s Scheme) String() string { return schemeNames[s] }
 
+// SchemeNames are the names of all schemes.
+func SchemeNames() []string { return schemeNames[:] }
+
 // SchemeNamed finds a scheme by its name.
 func SchemeNamed(name string) (Scheme, bool) {
 	for i, n := range schemeNames {

@@ -146,6 +146,9 @@ var fateNames = [...]string{"arrives", "request-lost", "reply-lost", "repeated",
 
 func (f Fate) String() string { return fateNames[f] }
 
+// FateNames are the names of all fates.
+func FateNames() []string { return fateNames[:] }
+
 // FateNamed finds a fate by its name.
 func FateNamed(name string) (Fate, bool) {
 	for i, n := range fateNames {

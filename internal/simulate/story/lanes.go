@@ -3,6 +3,7 @@ package story
 import (
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -94,7 +95,7 @@ func (d *drawing) add(r *sim.Record) {
 	case sim.Wants:
 		d.wanted[c] = int64(at)
 	case sim.Executes:
-		moment.Command, moment.Reply = Command(&r.Command), Reply(&r.Command, &r.Reply)
+		moment.Command, moment.Reply = model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply)
 		d.value(r)
 	case sim.Enters:
 		d.enter(r)

@@ -3,6 +3,7 @@
 package story
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func what(f *sim.Fleet, r *sim.Record) string {
 	case sim.Wants:
 		return "wants the lock" + clock(r)
 	case sim.Executes:
-		return fmt.Sprintf("%s -> %s", Command(&r.Command), Reply(&r.Command, &r.Reply))
+		return fmt.Sprintf("%s -> %s", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
 	case sim.Concludes:
 		return fmt.Sprintf("%s: %s", r.Phase, Verdict(r.Verdict))
 	case sim.Enters:
@@ -90,28 +91,6 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Microsecond)
 }
 
-// opNames are the operations as a person would write them.
-var opNames = [...]string{
-	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",
-	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
-	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
-	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
-	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarOld: "sidecar_old",
-	protocol.SetToken: "SET NX PX", protocol.Take: "modern_take", protocol.Extend: "modern_extend",
-	protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
-	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle",
-	protocol.BridgeExtend: "bridge_renew", protocol.BridgeDrop: "bridge_release",
-}
-
-// Command writes a command as a person would.
-func Command(c *protocol.Command) string {
-	name := "?"
-	if int(c.Op) < len(opNames) && opNames[c.Op] != "" {
-		name = opNames[c.Op]
-	}
-	return strings.TrimRight(name+" "+c.Key+" "+c.Value, " ")
-}
-
 // codes are the answers of the bridge's scripts in words.
 var codes = map[protocol.Op]map[int64]string{
 	protocol.BridgeTake: {
@@ -139,7 +118,7 @@ func Reply(c *protocol.Command, r *protocol.Reply) string {
 	return model.SayReply(r)
 }
 
-var verdicts = [...]string{
+var verdicts = map[protocol.Verdict]string{
 	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
 	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.NotOurs: "deletes nothing",
 	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
@@ -147,12 +126,7 @@ var verdicts = [...]string{
 }
 
 // Verdict says a verdict.
-func Verdict(v protocol.Verdict) string {
-	if int(v) < len(verdicts) && verdicts[v] != "" {
-		return verdicts[v]
-	}
-	return "pending"
-}
+func Verdict(v protocol.Verdict) string { return cmp.Or(verdicts[v], "pending") }
 
 // Fault says a fault.
 func Fault(f *sim.Fault) string {
@@ -184,4 +158,103 @@ func signed(d time.Duration) string {
 		return "+" + d.String()
 	}
 	return d.String()
+}
+
+// Sentence tells one record to somebody who does not know the protocol; empty where there is nothing
+// to tell.
+func Sentence(f *sim.Fleet, r *sim.Record) string {
+	who := Who(f, int(r.Client))
+	switch r.Kind {
+	case sim.Executes:
+		return who + " " + act(f, r)
+	case sim.Enters:
+		return who + " believes that it holds the lock."
+	case sim.Leaves:
+		return who + " leaves the section."
+	case sim.Overlaps:
+		return fmt.Sprintf("%s and %s are inside at the same time.", Who(f, int(r.Other)), who)
+	case sim.Endangers:
+		return hazardSentence(f, r)
+	case sim.Strikes:
+		return who + " " + Fault(r.Fault) + "."
+	default:
+		return ""
+	}
+}
+
+// act tells a command and its reply.
+func act(f *sim.Fleet, r *sim.Record) string {
+	switch r.Command.Op {
+	case protocol.SetNX:
+		if r.Reply.Int == 1 {
+			return "finds the key free and writes its expiry on it."
+		}
+		return "finds the key taken."
+	case protocol.Get:
+		if r.Reply.Kind == protocol.Nil {
+			return "reads the key: nothing is there any more."
+		}
+		return "reads the expiry: by " + judged(f, r)
+	case protocol.GetSet:
+		return "replaces the value by its own, and looks at what it replaced: " + Reply(&r.Command, &r.Reply) + "."
+	case protocol.Del:
+		return fmt.Sprintf("deletes the key: %s.", map[bool]string{true: "it was there", false: "there was nothing"}[r.Reply.Int == 1])
+	default:
+		if verb := verbs[r.Command.Op]; verb != "" {
+			return fmt.Sprintf("%s: %s.", verb, Reply(&r.Command, &r.Reply))
+		}
+		return fmt.Sprintf("sends %s: %s.", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
+	}
+}
+
+// verbs say what the scripts are for.
+var verbs = map[protocol.Op]string{
+	protocol.BridgeTake: "asks for the lock", protocol.BridgeSettle: "looks whether the lock is still its own",
+	protocol.BridgeExtend: "renews", protocol.BridgeDrop: "gives the lock back",
+	protocol.SetToken: "asks for the lock", protocol.Take: "asks for the lock", protocol.Queue: "asks for the lock or a place in its queue",
+	protocol.Extend: "renews", protocol.QueueRelease: "gives the lock back", protocol.CompareDel: "gives the lock back",
+	protocol.CompareSet: "renews",
+}
+
+// judged says what a reader's clock makes of the value, and what is true.
+func judged(f *sim.Fleet, r *sim.Record) string {
+	d := f.Clients[r.Client].Dialect
+	ends, ok := d.ExpiresAt(r.Reply.Text)
+	if !ok {
+		return "no reading of its own dialect; it is foreign."
+	}
+	mine := (sim.Epoch + r.At).Add(r.Error)
+	left, truth := ends.Sub(mine), ends.Sub(sim.Epoch+r.At)
+	if left > 365*24*time.Hour {
+		return "its clock a far future."
+	}
+	return fmt.Sprintf("its clock %s, in truth %s.", leftOf(left), leftOf(truth))
+}
+
+func leftOf(d time.Duration) string {
+	if d < 0 {
+		return "over for " + round(-d).String()
+	}
+	return round(d).String() + " are left"
+}
+
+var hazardSays = [...]string{
+	sim.EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
+	sim.LateTakeover:   "still takes a lease for live that is over",
+	sim.UnitMismatch:   "takes over a live lease that is written in another unit",
+	sim.Clobber:        "loses, but its value now stands on the key instead of the holder's",
+	sim.ClobberShorter: "has made the holder's lease shorter by that",
+	sim.StaleDelete:    "deletes a key that another client relies on",
+	sim.Overrun:        "has worked past the end of its lease without noticing",
+	sim.DoubleWin:      "wins a takeover that another client has won before",
+	sim.ForeignValue:   "meets a value that it cannot read",
+	sim.Ghost:          "is kept out by a value that nobody stands behind",
+	sim.LostUpdate:     "holds a lock that the server has forgotten",
+	sim.UnknownOutcome: "does not learn what became of its command",
+	sim.StepHazard:     "has its time changed under it while it holds the lock",
+	sim.FenceDisorder:  "got a fencing number that is not above its predecessor's",
+}
+
+func hazardSentence(f *sim.Fleet, r *sim.Record) string {
+	return fmt.Sprintf("%s %s (%s).", Who(f, int(r.Client)), hazardSays[r.Hazard], r.Hazard)
 }

@@ -95,7 +95,7 @@ func TestManifests(t *testing.T) {
 	for _, file := range []string{".goreleaser.yaml", ".github/workflows/ci.yml", ".github/workflows/release.yml"} {
 		assert.NotEmpty(t, documents(t, file), file) // make check runs actionlint; docs/deploy.md says who checked the rest
 	}
-	image := regexp.MustCompile(`FROM golang:([0-9.]+) AS`).FindStringSubmatch(read(t, "deploy/Dockerfile"))
+	image := regexp.MustCompile(`FROM docker\.io/library/golang:([0-9.]+) AS`).FindStringSubmatch(read(t, "deploy/Dockerfile"))
 	module := regexp.MustCompile(`(?m)^go ([0-9]+\.[0-9]+)`).FindStringSubmatch(read(t, "go.mod"))
 	require.NotNil(t, image)
 	assert.Equal(t, module[1], image[1], "the image is built with the Go version of go.mod")

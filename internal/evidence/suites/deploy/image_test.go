@@ -71,7 +71,7 @@ func build(t *testing.T) image {
 	text := read(t, "deploy/Dockerfile")
 	line := regexp.MustCompile(`(?m)^RUN (CGO_ENABLED=0 go build .*) -o /lockmigrate (\./cmd/lockmigrate)$`).FindStringSubmatch(text)
 	require.NotNil(t, line, "the Dockerfile's build")
-	for _, want := range []string{"FROM scratch\n", "USER 65532:65532\n", "WORKDIR /data\n", `ENTRYPOINT ["/lockmigrate"]`} {
+	for _, want := range []string{"FROM scratch\n", "--chown=65532:65532 /data /data\n", "USER 65532:65532\n", "WORKDIR /data\n", `ENTRYPOINT ["/lockmigrate"]`} {
 		require.Contains(t, text, want)
 	}
 	folder, err := os.MkdirTemp("", "image") // and not t.TempDir: its parents keep another user out
@@ -86,17 +86,22 @@ func build(t *testing.T) image {
 		line[1] = "go build"
 	}
 	command := exec.Command("sh", "-c", fmt.Sprintf("%s -o '%s/lockmigrate' %s", line[1], folder, line[2]))
-	command.Dir = root
+	command.Dir, command.Env = root, append(os.Environ(), "VERSION=v0.0.0-try")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	if i.shut {
+		version, err := exec.Command(filepath.Join(folder, "lockmigrate"), "version").CombinedOutput()
+		require.NoError(t, err, "%s", version)
+		require.Contains(t, string(version), "lockmigrate v0.0.0-try ")
 		program, err := elf.Open(filepath.Join(folder, "lockmigrate"))
 		require.NoError(t, err)
 		defer program.Close()
 		for _, part := range program.Progs {
 			require.NotEqual(t, elf.PT_INTERP, part.Type, "the file is not static")
 		}
-		require.NoError(t, os.Chown(filepath.Join(folder, "certificates"), 65532, 65532), "this needs root") // a volume, by fsGroup
+		for _, owned := range []string{"data", "certificates"} { // by COPY --chown; a volume, by fsGroup
+			require.NoError(t, os.Chown(filepath.Join(folder, owned), 65532, 65532), "this needs root")
+		}
 	}
 	return i
 }
