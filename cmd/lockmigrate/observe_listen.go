@@ -61,12 +61,11 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
 	})
-	serving, ended := make(chan error, 1), make(chan error, 1)
-	go func() { serving <- server.Run(ctx) }()
+	serving, ended := make(chan error, 1), make(chan error, 2)
 	timer := time.AfterFunc(limits.For, func() { ended <- nil })
 	defer timer.Stop()
 	go func() {
-		err := <-serving
+		err := server.Run(ctx)
 		serving <- err
 		ended <- err
 	}()

@@ -45,7 +45,9 @@ func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, 
 		case <-tick.C:
 			left := countdown("observe", time.Since(began), window)
 			if live {
+				asked := time.Now()
 				o.redraw(left + "\n" + o.table(seen.Report(), 15, o.env.screen()-1))
+				tick.Reset(max(500*time.Millisecond, 10*time.Since(asked))) // a report holds up who takes the traffic in
 			} else {
 				status.Update(func() string { return left })
 			}

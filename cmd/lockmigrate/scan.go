@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,17 +197,7 @@ func appendCounts[K ~string](b []byte, counts map[K]int64) []byte {
 
 // sortedKeys returns the keys by falling count, then by name.
 func sortedKeys[K ~string](counts map[K]int64) []K {
-	keys := make([]K, 0, len(counts))
-	for k := range counts {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b K) int {
-		if counts[a] != counts[b] {
-			return int(max(-1, min(1, counts[b]-counts[a])))
-		}
-		return strings.Compare(string(a), string(b))
-	})
-	return keys
+	return slices.SortedFunc(maps.Keys(counts), func(a, b K) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
 }
 
 // scanTable prints rows as they come, so their widths are fixed: what has a width first, the key last, and a number for its note. There

@@ -204,6 +204,7 @@ type Clocks struct {
 	source map[string]string        // by family: given, fleet, round
 	offset map[*client]time.Duration
 	off    map[*client]time.Duration // the error bar
+	n      map[*client]int64         // samples
 }
 
 // solve tells offset and lease apart, of which only the sum is seen. Clients that lock keys of one family
@@ -222,7 +223,10 @@ type Clocks struct {
 // Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
 // half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
 func solve(all map[pair]*sums, families map[string]*family, given time.Duration) *Clocks {
-	c := &Clocks{map[string]time.Duration{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}}
+	c := &Clocks{map[string]time.Duration{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
+	for p, s := range all {
+		c.n[p.client] += s.n
+	}
 	byFamily := map[string][]*party{}
 	for _, p := range parties(all) {
 		byFamily[p.family] = append(byFamily[p.family], p)

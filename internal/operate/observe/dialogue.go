@@ -247,20 +247,16 @@ const longestLate = time.Second
 
 // settle takes in those that need not wait any more.
 func (c *dialogues) settle() {
-	for moved := true; moved && len(c.late) > 0; {
+	for moved := len(c.late) > 0; moved; {
 		moved = false
-		for i := 0; i < len(c.late); i++ {
-			d := c.late[i]
+		c.late = slices.DeleteFunc(c.late, func(d *dialogue) bool {
 			for len(d.late) > 0 && !c.follows(d, &d.late[0]) {
 				a := d.late[0]
 				d.late, moved = d.late[1:], true
 				c.take(&a)
 			}
-			if len(d.late) == 0 {
-				c.late = slices.Delete(c.late, i, i+1)
-				i--
-			}
-		}
+			return len(d.late) == 0
+		})
 	}
 }
 

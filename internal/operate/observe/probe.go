@@ -261,13 +261,8 @@ func (p *prober) push(ctx context.Context, a answer) {
 
 // take meets one of our own lines in the stream and takes in the reply that belongs to it.
 func (p *prober) take(ctx context.Context, o *Observer, l *Line) error {
-	switch l.Words[0] {
-	case "GET", "PTTL", "HGETALL":
-	case "ECHO":
-		if len(l.Words) < 2 || !strings.HasPrefix(l.Words[1], snapshotMark) {
-			return nil
-		}
-	default:
+	word := l.Words[0]
+	if mark := word == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], snapshotMark); !mark && word != "GET" && word != "PTTL" && word != "HGETALL" {
 		return nil
 	}
 	timer := time.NewTimer(5 * time.Second)
@@ -286,8 +281,8 @@ func (p *prober) take(ctx context.Context, o *Observer, l *Line) error {
 	case <-timer.C:
 		return errors.New("a read of our own has no answer")
 	}
-	if a.verb != l.Words[0] || a.key != l.Words[1] {
-		return fmt.Errorf("the stream shows %s, but the answer is to %s", l.Words[0], a.verb)
+	if a.verb != word || a.key != l.Words[1] {
+		return fmt.Errorf("the stream shows %s, but the answer is to %s", word, a.verb)
 	}
 	p.learn(o, l, a)
 	return nil

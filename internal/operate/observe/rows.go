@@ -201,12 +201,7 @@ func leaseOf(members []*client, family string) (lease time.Duration, from string
 func (r *clientRow) skew() {
 	clocks := r.clock.o.clocks
 	offset := clocks.offset[r.clock]
-	r.SkewMS, r.SkewErrorMS = ref(round1(ms(offset))), ref(round1(ms(clocks.off[r.clock])))
-	for p, s := range r.clock.o.sums {
-		if p.client == r.clock {
-			r.Samples += s.n
-		}
-	}
+	r.SkewMS, r.SkewErrorMS, r.Samples = ref(round1(ms(offset))), ref(round1(ms(clocks.off[r.clock]))), clocks.n[r.clock]
 	for _, c := range r.members {
 		if other, ok := c.o.clocks.offset[c]; ok {
 			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other-offset).Abs()-c.o.clocks.off[c])))

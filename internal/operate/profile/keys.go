@@ -33,7 +33,10 @@ func (p Profile) Sets() [][]Set {
 			parts := int64(len(g.Clients)) / each
 			for i, c := range g.Clients {
 				part := min(int64(i)/each, parts-1)
-				count := g.Keys/parts + btoi(part < g.Keys%parts)
+				count := g.Keys / parts
+				if part < g.Keys%parts {
+					count++
+				}
 				add(c, fmt.Sprintf("%s, group %d.%d, key ", f.Name, n+1, part+1), f.Name, count, g.Acquired[i])
 			}
 		}
@@ -48,13 +51,6 @@ func (p Profile) Sets() [][]Set {
 		})
 	}
 	return all
-}
-
-func btoi(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Unsure is how many keys were acquired once, and by how many clients: nobody knows who else may lock them.

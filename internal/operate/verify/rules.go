@@ -24,16 +24,11 @@ func (m *master) excludedNow(ctx context.Context) []string {
 
 // unchanged returns the commands that the rules excluded at the start and at the end, if nobody changed rules in
 // between.
-func unchanged(start, end []string, first, last reading) (commands []string) {
+func unchanged(start, end []string, first, last reading) []string {
 	for _, name := range changesRules {
 		if last.stats[name] != first.stats[name] {
 			return nil
 		}
 	}
-	for _, c := range start {
-		if slices.Contains(end, c) {
-			commands = append(commands, c)
-		}
-	}
-	return commands
+	return slices.DeleteFunc(slices.Clone(start), func(c string) bool { return !slices.Contains(end, c) })
 }
