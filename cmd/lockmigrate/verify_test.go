@@ -27,6 +27,7 @@ import (
 // verified is what a run of verify printed as JSON.
 type verified struct {
 	Verdict     string
+	Ended       time.Time
 	Why         string
 	Obligations []struct {
 		ID         string
@@ -64,11 +65,15 @@ func verifyWhile(t *testing.T, url string, act func(), args ...string) verified 
 		redistest.Await(t, "verify's looks", 20*time.Second, func() bool { return looksOf(t, url) >= before+4 })
 		act()
 	}
+	acted := time.Now()
 	r := <-done
 	var v verified
 	require.NoError(t, json.Unmarshal([]byte(r.out), &v), "%s%s", r.out, r.stderr)
 	want := map[string]int{"none-seen": exitDone, "seen": exitUnsafe, "inconclusive": exitInconclusive}[v.Verdict]
 	assert.Equal(t, want, r.code, r.stderr)
+	if act != nil && acted.After(v.Ended) {
+		t.Fatalf("verify's window ended at %v, before the test had acted: %v; the machine is too busy to tell", v.Ended, acted)
+	}
 	return v
 }
 
