@@ -98,7 +98,8 @@ func (f Fleet) Run() Report {
 
 	running, stopping := len(f.Members), false
 	victims, sleepers := f.Kills, f.Stops
-	asleep, wake := map[*Holder]bool{}, make(chan *Holder, len(f.Stops))
+	// A holder that was stopped is not stopped once more in the same turn: it may say that it entered only after it was woken.
+	stopped, woken, wake := map[*Holder]bool{}, map[*Holder]bool{}, make(chan *Holder, len(f.Stops))
 	deadline := time.After(f.Limit)
 	for running > 0 {
 		var s said
@@ -106,7 +107,7 @@ func (f Fleet) Run() Report {
 		case s = <-all:
 		case h := <-wake:
 			h.Signal(syscall.SIGCONT)
-			delete(asleep, h)
+			woken[h] = true
 			continue
 		case <-deadline:
 			f.T.Fatalf("the fleet has not finished within %v: %v", f.Limit, report)
@@ -117,6 +118,10 @@ func (f Fleet) Run() Report {
 			report.ByMember[s.member]++
 			report.Inside = max(report.Inside, e.Inside)
 			book.note(s.holder.ID, e)
+			if woken[s.holder] {
+				delete(stopped, s.holder)
+				delete(woken, s.holder)
+			}
 			if e.Inside > 1 {
 				report.Overlaps++
 			}
@@ -126,7 +131,7 @@ func (f Fleet) Run() Report {
 		case "entered":
 			// The kills and stops are spread over the first four fifths of the run.
 			due := func(all, left []int) bool {
-				return len(left) > 0 && report.Turns*5*len(all) >= f.Turns*4*(len(all)-len(left)) && s.member == left[0] && s.holder == current[s.member] && !asleep[s.holder] && !stopping
+				return len(left) > 0 && report.Turns*5*len(all) >= f.Turns*4*(len(all)-len(left)) && s.member == left[0] && s.holder == current[s.member] && !stopped[s.holder] && !stopping
 			}
 			if due(f.Kills, victims) && f.catch(referee, s.holder) {
 				s.holder.Kill()
@@ -138,7 +143,7 @@ func (f Fleet) Run() Report {
 				}
 				enlist(s.member)
 			} else if due(f.Stops, sleepers) && f.catch(referee, s.holder) {
-				asleep[s.holder] = true
+				stopped[s.holder] = true
 				time.AfterFunc(f.StopFor, func() { wake <- s.holder })
 				sleepers = sleepers[1:]
 			}
