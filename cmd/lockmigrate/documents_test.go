@@ -148,11 +148,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	if !slices.Contains([]string{"simulate", "forecast", "replay", "explore", "docs", "completion", "scripts", "--version"}, words[0]) && !strings.Contains(line, "--ask") {
 		words = append(words, "--redis", s.URL())
 	}
-	patience := time.Minute
-	if strings.Contains(line, "scale.txt") { // 10,000 clients on 100,000 keys, with the race detector beside other packages: it was 58 and 61 s
-		patience = 3 * time.Minute
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := time.Now()
 	code, stdout, stderr := lockmigrateIn(ctx, false, words...)

@@ -71,7 +71,7 @@ func (s *Scenario) client(n int, words []string) error {
 	for i := range count {
 		one := c
 		one.Name = strings.ReplaceAll(words[0], "*", strconv.Itoa(i+1))
-		if _, err := s.who(n, one.Name); err == nil {
+		if _, taken := s.names[one.Name]; taken {
 			return fail(n, "two clients are named %q; with count=N write a * into the name", one.Name)
 		}
 		if scheme == session.Sidecar {

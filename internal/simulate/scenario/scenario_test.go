@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -114,8 +115,10 @@ func TestFormatReadsBack(t *testing.T) {
 		require.NoError(t, err)
 		s, err := scenario.Parse(string(text))
 		require.NoError(t, err)
-		again, err := scenario.Parse(s.Format())
-		require.NoError(t, err, "%s:\n%s", file, s.Format())
+		written, began := s.Format(), time.Now()
+		again, err := scenario.Parse(written)
+		require.NoError(t, err, "%s:\n%s", file, written)
+		require.Less(t, time.Since(began), 5*time.Second, "%s: 10,000 lines take 20 ms", file) // 16 s when each line looked at all names
 		require.Equal(t, s, again, file)
 	}
 }
