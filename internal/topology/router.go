@@ -456,7 +456,7 @@ func (w *watched) lost() error {
 func (w *watched) Err() error { return cmp.Or(w.lost(), w.Conn.Err()) }
 
 func (w *watched) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	if err := w.lost(); err != nil { // the reply before this one said so: whoever reads on is to connect anew
+	if err := w.lost(); err != nil { // the reply before this one said so: who reads on has to connect again
 		return nil, fmt.Errorf("the server was demoted: %s", err.Error())
 	}
 	return w.told.ReceiveWithTimeout(timeout)

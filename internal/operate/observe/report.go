@@ -126,7 +126,7 @@ type Report struct {
 	Ghosts       []GhostRow       `json:"ghosts"`
 }
 
-// Counts are how many commands were seen, of which kinds.
+// Counts are how many commands of each kind were seen.
 type Counts struct {
 	Commands     int64 `json:"commands"`
 	LockCommands int64 `json:"lock_commands"`
