@@ -1,5 +1,5 @@
-// Package grid runs fleets over a grid of clock skew against lease and hold time, and compares what
-// breaks with what the closed form predicts.
+// Package grid runs fleets over a grid of clock skew against lease and hold time. It compares the cells that break with
+// the prediction of the closed form.
 package grid
 
 import (
