@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// post is a line that answers at once, and counts.
-type post struct {
+// server is a line that answers at once, and counts.
+type server struct {
 	mu      sync.Mutex
 	batches int
 	sent    int
@@ -24,7 +24,9 @@ type post struct {
 	err     error
 }
 
-func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+func (p *server) At(context.Context, string) string { return "" }
+
+func (p *server) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
 	p.mu.Lock()
 	p.batches++
 	p.sent += len(commands)
@@ -35,13 +37,13 @@ func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(i
 	}
 }
 
-func (p *post) answer(reply protocol.Reply, err error) {
+func (p *server) answer(reply protocol.Reply, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reply, p.err = reply, err
 }
 
-func (p *post) counts() (batches, sent int) {
+func (p *server) counts() (batches, sent int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.batches, p.sent
@@ -56,6 +58,8 @@ type lock struct {
 	failed  chan error
 	lost    chan Loss
 }
+
+func (k *lock) Key() string { return "k" }
 
 func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: "k"} }
 
@@ -91,12 +95,12 @@ func (k *lock) Lost(why Loss) { k.lost <- why }
 type bench struct {
 	*testing.T
 	clock Clock
-	post  *post
+	post  *server
 	r     *Renewer
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{T: t, clock: NewClock(), post: &post{reply: yes}}
+	b := &bench{T: t, clock: NewClock(), post: &server{reply: yes}}
 	b.r = New(Options{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
 	t.Cleanup(func() { b.r.Close() })
 	return b
@@ -221,7 +225,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
 		t.Run(c.name, func(t *testing.T) {
 			now = 0
-			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&post{}}})
+			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&server{}}})
 			k := newLease(r)
 			if c.why == Outlived {
 				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {
