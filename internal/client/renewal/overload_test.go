@@ -1,123 +1,142 @@
-package renewal_test
+package renewal
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-type many struct {
-	lease         renewal.Lease
-	renewed, lost *atomic.Int64
-	failed        *atomic.Int64
+// pipe is a server behind one connection that answers so many commands a second, in their order. What it was sent it works on, also
+// where nobody waits for the reply any more.
+type pipe struct {
+	sync.Mutex
+	each  time.Duration // of its time for a command
+	ready time.Time     // when it has worked off what it was sent
+	hangs bool
+	sent  int
 }
 
-func (k *many) Key() string { return "k" }
-func (k *many) Renewal() protocol.Command {
-	return protocol.Command{Op: protocol.Extend, Key: "k", Value: "v", TTL: time.Minute}
-}
-func (k *many) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
-func (k *many) Renewed(time.Duration)                     { k.renewed.Add(1) }
-func (k *many) RenewalFailed(err error)                   { k.failed.Add(1) }
-func (k *many) Lost(why renewal.Loss)                     { k.lost.Add(1) }
+func (p *pipe) At(_ context.Context, key string) string { return key }
 
-// slow serves commands in portions: n, then a pause.
-func slow(conn net.Conn, served *atomic.Int64, rate int, sleep func(n int64)) {
-	r := bufio.NewReaderSize(conn, 1<<20)
-	w := bufio.NewWriter(conn)
-	for {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			return
+func (p *pipe) Batch(ctx context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+	p.Lock()
+	at, hangs := p.ready, p.hangs
+	if now := time.Now(); at.Before(now) {
+		at = now
+	}
+	p.ready = at.Add(time.Duration(len(commands)) * p.each)
+	p.sent += len(commands)
+	p.Unlock()
+	for i := range commands {
+		at = at.Add(p.each)
+		answered := time.After(time.Until(at))
+		if hangs {
+			answered = nil
 		}
-		var n int
-		fmt.Sscanf(strings.TrimSpace(line), "*%d", &n)
-		name := ""
-		for i := range n {
-			l, _ := r.ReadString('\n')
-			var size int
-			fmt.Sscanf(strings.TrimSpace(l), "$%d", &size)
-			b := make([]byte, size+2)
-			if _, err := io.ReadFull(r, b); err != nil {
-				return
-			}
-			if i == 0 {
-				name = string(b[:size])
-			}
+		select {
+		case <-answered:
+			each(i, yes, nil)
+		case <-ctx.Done():
+			each(i, protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx))
 		}
-		sleep(served.Add(1))
-		if name == "PING" {
-			w.WriteString("+PONG\r\n")
-		} else {
-			w.WriteString(":1\r\n")
-		}
-		w.Flush()
 	}
 }
 
-type endless struct {
-	net.Conn
-	in chan []byte
+// split sends each key to a server of its own.
+type split map[string]*pipe
+
+func (s split) At(_ context.Context, key string) string { return key }
+
+func (s split) Batch(ctx context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+	s[commands[0].Key].Batch(ctx, commands, each)
 }
 
-func TestOverload(t *testing.T) {
+// keep holds locks, and returns what counts those that were lost.
+func keep(t *testing.T, r *Renewer, clock Clock, key string, locks int, span time.Duration) func() int {
+	t.Helper()
+	all := make([]*lock, locks)
+	for i := range all {
+		k := &lock{key: key, renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k.lease.Owner, k.lease.Span, k.lease.Every = k, span, span/3
+		now := clock.Now()
+		k.lease.Begin(now, now.Add(span))
+		r.Add(&k.lease)
+		all[i] = k
+	}
+	return func() (lost int) {
+		for _, k := range all {
+			lost += len(k.lost) // of one at most
+		}
+		return lost
+	}
+}
+
+// TestASlowServerKeepsWhatItCan: a server that is slow, or becomes slow, keeps as many locks as it can renew.
+func TestASlowServerKeepsWhatItCan(t *testing.T) {
 	for _, c := range []struct {
-		n, rate int
-		ttl, reply time.Duration
+		locks, rate, most int // most: that may be lost
 	}{
-		{10_000, 2000, 15 * time.Second, 5*time.Second},
-		{10_000, 1000, 15 * time.Second, 5*time.Second},
-		{10_000, 2000, 15 * time.Second, 3*time.Second},
-		{10_000, 2000, 16 * time.Second, 4*time.Second},
-		{10_000, 1000, 16 * time.Second, 4*time.Second},
-		{1_000, 100, 16 * time.Second, 4*time.Second},
-		{1_000, 100, 30 * time.Second, 5*time.Second},
-		{3_000, 100, 60 * time.Second, 5*time.Second},
-		{100_000, 10_000, 30 * time.Second, 5*time.Second},
-		{100_000, 5_000, 30 * time.Second, 5*time.Second},
+		{10_000, 2000, 0}, // three times the rate that is needed
+		{10_000, 1334, 0}, // twice
+		{1000, 200, 0},
+		{100, 20, 0},
+		{10_000, 333, 7000}, // half of it
 	} {
-		t.Run(fmt.Sprintf("%d_%d_%v_%v", c.n, c.rate, c.ttl, c.reply), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.locks, " locks, ", c.rate, " a second"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var served, renewed, lost, failed atomic.Int64
-				portion := int64(max(c.rate/100, 1))
-				dial := func(context.Context) (redis.Conn, error) {
-					ours, theirs := net.Pipe()
-					go slow(theirs, &served, c.rate, func(n int64) {
-						if n%portion == 0 {
-							time.Sleep(time.Duration(portion) * time.Second / time.Duration(c.rate))
-						}
-					})
-					return redis.NewConn(ours, 0, 0), nil
+				const span = 15 * time.Second
+				clock := NewClock()
+				p := &pipe{each: time.Second / time.Duration(c.rate)}
+				r := New(Options{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
+				defer r.Close()
+				lost := keep(t, r, clock, "k", c.locks, span)
+				time.Sleep(4 * span)
+				if n := lost(); n > c.most {
+					t.Errorf("%d lost, and %d renewals sent; at most %d may be lost", n, p.sent, c.most)
 				}
-				clock := renewal.NewClock()
-				p := pipeline.New(pipeline.Options{Dial: dial, Now: clock.Now, ReplyTimeout: c.reply})
-				r := renewal.New(renewal.Options{Now: clock.Now, Servers: []renewal.Batcher{p}, ReplyTimeout: c.reply})
-				for range c.n {
-					k := &many{renewed: &renewed, lost: &lost, failed: &failed}
-					k.lease.Owner, k.lease.Span, k.lease.Every = k, c.ttl, c.ttl/3
-					now := clock.Now()
-					k.lease.Begin(now, now.Add(c.ttl))
-					r.Add(&k.lease)
-				}
-				time.Sleep(4 * c.ttl)
-				t.Logf("capacity in a TTL %.2f: lost %d, renewed %d, failed %d, served %d of %d", float64(c.rate)*c.ttl.Seconds()/float64(c.n), lost.Load(), renewed.Load(), failed.Load(), served.Load(), int(4*c.ttl.Seconds())*c.rate)
-				r.Close()
-				p.Close()
-				p.Wait()
 			})
 		})
 	}
+}
+
+// TestAHungServerHoldsUpNoOther: each server of a cluster has its own queue.
+func TestAHungServerHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const span = 15 * time.Second
+		clock := NewClock()
+		servers := split{"hangs": {hangs: true}, "works": {each: time.Millisecond}}
+		r := New(Options{Now: clock.Now, Servers: []Batcher{servers}, ReplyTimeout: span / 4})
+		defer r.Close()
+		hung := keep(t, r, clock, "hangs", 2000, span)
+		works := keep(t, r, clock, "works", 2000, span)
+		time.Sleep(4 * span)
+		if hung() != 2000 || works() != 0 {
+			t.Errorf("%d of the hung server's locks are lost, and %d of the other's", hung(), works())
+		}
+	})
+}
+
+// TestAHungServerIsToldToAllWhoWait: the first portion's silence is everybody's: each tries again soon.
+func TestAHungServerIsToldToAllWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const span = 15 * time.Second
+		clock := NewClock()
+		p := &pipe{hangs: true}
+		r := New(Options{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
+		defer r.Close()
+		lost := keep(t, r, clock, "k", 10_000, span)
+		time.Sleep(span/3 + span/4 + time.Second)
+		p.Lock()
+		p.hangs, p.each = false, 10*time.Microsecond
+		p.Unlock()
+		time.Sleep(span)
+		if lost() != 0 {
+			t.Errorf("%d lost: the server came back after %v, five seconds before the deadline", lost(), span/4)
+		}
+	})
 }

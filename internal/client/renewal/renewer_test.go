@@ -53,15 +53,16 @@ var yes = protocol.Reply{Kind: protocol.Integer, Int: 1}
 
 // lock is a Held that tells what it hears.
 type lock struct {
+	key     string
 	lease   Lease
 	renewed chan struct{}
 	failed  chan error
 	lost    chan Loss
 }
 
-func (k *lock) Key() string { return "k" }
+func (k *lock) Key() string { return k.key }
 
-func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: "k"} }
+func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
 
 func (k *lock) Heard(reply protocol.Reply) Answer {
 	switch {
@@ -107,7 +108,7 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) hold(span, every, most time.Duration) *lock {
-	k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
 	now := b.clock.Now()
 	k.lease.Begin(now, now.Add(span))
@@ -211,7 +212,7 @@ func TestAnswersOfTheServer(t *testing.T) {
 func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	now := protocol.Instant(0)
 	newLease := func(r *Renewer) *lock {
-		k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
 		k.lease.Begin(now, now.Add(time.Hour))
 		r.running = true // nobody looks but this test
@@ -333,7 +334,7 @@ func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answer
 func TestAloneRenewsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		h := &hermit{lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+		h := &hermit{lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
 		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
 		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
 		for _, a := range []Answer{Extended, Unclear, Gone} {
