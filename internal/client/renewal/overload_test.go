@@ -25,15 +25,15 @@ func (p *pipe) At(_ context.Context, key string) string { return key }
 
 func (p *pipe) Batch(ctx context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
 	p.Lock()
-	at, hangs := p.ready, p.hangs
+	at, pace, hangs := p.ready, p.each, p.hangs
 	if now := time.Now(); at.Before(now) {
 		at = now
 	}
-	p.ready = at.Add(time.Duration(len(commands)) * p.each)
+	p.ready = at.Add(time.Duration(len(commands)) * pace)
 	p.sent += len(commands)
 	p.Unlock()
 	for i := range commands {
-		at = at.Add(p.each)
+		at = at.Add(pace)
 		answered := time.After(time.Until(at))
 		if hangs {
 			answered = nil
@@ -95,7 +95,7 @@ func TestASlowServerKeepsWhatItCan(t *testing.T) {
 				r := New(Options{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
 				defer r.Close()
 				lost := keep(t, r, clock, "k", c.locks, span)
-				time.Sleep(4 * span)
+				time.Sleep(3 * span)
 				if n := lost(); n > c.most {
 					t.Errorf("%d lost, and %d renewals sent; at most %d may be lost", n, p.sent, c.most)
 				}
@@ -114,7 +114,7 @@ func TestAHungServerHoldsUpNoOther(t *testing.T) {
 		defer r.Close()
 		hung := keep(t, r, clock, "hangs", 2000, span)
 		works := keep(t, r, clock, "works", 2000, span)
-		time.Sleep(4 * span)
+		time.Sleep(3 * span)
 		if hung() != 2000 || works() != 0 {
 			t.Errorf("%d of the hung server's locks are lost, and %d of the other's", hung(), works())
 		}
