@@ -125,13 +125,6 @@ type Member struct {
 	Misfit  string        // why it cannot run the record; empty when it can
 }
 
-// NameOf returns what people call a member: its id without the part that is drawn when a process of a fixed name
-// starts.
-func NameOf(id string) string {
-	name, _, _ := strings.Cut(id, "/")
-	return name
-}
-
 // Lives tells that the member's lease lasts: commands of it may act.
 func (m Member) Lives() bool { return m.Left >= 0 }
 
