@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -148,22 +149,44 @@ func (f *fleetFlags) line() string {
 	return b.String()
 }
 
-// axis reads FROM:TO:STEP, or a single value.
-func axis(name, text string) ([]time.Duration, error) {
-	parts := strings.Split(text, ":")
+// axis is the value of a flag that takes FROM:TO:STEP, or a single duration.
+type axis []time.Duration
+
+// String implements pflag.Value, as do the methods below.
+func (a *axis) String() string {
+	switch n := len(*a); n {
+	case 0:
+		return ""
+	case 1:
+		return (*a)[0].String()
+	default:
+		return fmt.Sprintf("%v:%v:%v", (*a)[0], (*a)[n-1], (*a)[1]-(*a)[0])
+	}
+}
+
+// Type is a string's: help shows the default in quotes.
+func (a *axis) Type() string { return "string" }
+
+// Set reads the value.
+func (a *axis) Set(text string) error {
 	var values []time.Duration
-	for _, p := range parts {
-		d, err := time.ParseDuration(p)
+	for part := range strings.SplitSeq(text, ":") {
+		d, err := time.ParseDuration(part)
 		if err != nil {
-			return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s", "--%s %q", name, text)
+			return err
 		}
 		values = append(values, d)
 	}
 	switch {
-	case len(values) == 1:
-		return values, nil
 	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
-		return grid.Range(values[0], values[1], values[2]), nil
+		values = grid.Range(values[0], values[1], values[2])
+	case len(values) != 1:
+		return errors.New("these are no steps") // hint says what there may be
 	}
-	return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps", "--%s %q", name, text)
+	*a = values
+	return nil
+}
+
+func (a *axis) hint(string) string {
+	return "write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps"
 }
