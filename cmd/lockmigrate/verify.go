@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -166,13 +167,7 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		var missing []string
-		for _, o := range cert.Obligations {
-			if !o.Discharged {
-				missing = append(missing, o.ID)
-			}
-		}
-		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(obligation.Open(cert.Obligations), ", "))
 	}
 	return nil
 }
