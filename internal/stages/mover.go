@@ -80,13 +80,21 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		}
 		inTheWay = blockers
 		wait(view, blockers)
-		timer := time.NewTimer(m.Look)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !m.again(ctx) {
 			return givenUp()
 		}
+	}
+}
+
+// again waits until it is time for another look; false: ctx ended first.
+func (m *Mover) again(ctx context.Context) bool {
+	timer := time.NewTimer(m.Look)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -105,11 +113,7 @@ func (m *Mover) Follow(ctx context.Context, wait func(View)) error {
 			return nil
 		}
 		wait(view)
-		timer := time.NewTimer(m.Look)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !m.again(ctx) {
 			waited := &Waited{Namespace: m.Store.Namespace, To: view.Record.Stage, Cause: context.Cause(ctx)}
 			for _, l := range late {
 				waited.Blockers = append(waited.Blockers, Blocker{Member: l.ID, Why: "behind", Wait: -1, Stage: l.Stage, Left: l.Left})

@@ -441,6 +441,15 @@ type clients struct {
 	Yield    int64  `json:"yield_ms,omitempty"`
 }
 
+// stored is how the record's patterns, and what it says of the old clients, stand on the server.
+func (r Record) stored() (patterns, clients string, err error) {
+	text, err := json.Marshal(EscapeAll(r.Patterns))
+	if err == nil {
+		clients, err = r.Clients()
+	}
+	return string(text), clients, err
+}
+
 // Clients is what the record says of the old clients, as it is stored.
 func (r Record) Clients() (string, error) {
 	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
