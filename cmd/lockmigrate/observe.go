@@ -56,6 +56,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	f.Float64Var(&flags.limits.Load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
 	f.Int64Var(&flags.limits.Buffer, "max-buffer", 8, "stop when the server holds more than this many `MIB` for us")
 	f.IntVar(&flags.limits.Snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
+	mayBeNegative(f, "snapshot")
 	return cmd
 }
 
@@ -67,8 +68,6 @@ func (f *observeFlags) check() error {
 		return usageError("give a duration such as 30s", "--for %v is no time", l.For)
 	case l.For > 24*time.Hour:
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
-	case f.opts.Lease < 0:
-		return usageError("give a duration such as 30s", "--lease %v is negative", f.opts.Lease)
 	case l.Commands <= 0:
 		return usageError("give a number of commands", "--max-commands %d is none", l.Commands)
 	case f.holds != "" && f.pcap == "" && len(f.listen) == 0:

@@ -42,7 +42,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 				return err
 			}
 			switch {
-			case flags.run < 0 || flags.run > 1000*time.Hour:
+			case flags.run > 1000*time.Hour:
 				return usageError("give up to 1000h", "--run %v", flags.run)
 			case flags.scenario != "" && flags.profile != "":
 				return usageError("give one of them", "--scenario and --profile exclude each other")

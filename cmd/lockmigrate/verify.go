@@ -80,8 +80,6 @@ func checkVerify(o *verify.Options) error {
 	switch {
 	case o.Window <= 0:
 		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
-	case o.Longest < 0 || o.Burst < 0:
-		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
