@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Mover is the operator's side of a change of stage: it waits until nobody blocks it, and makes it.
@@ -80,21 +82,9 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		}
 		inTheWay = blockers
 		wait(view, blockers)
-		if !m.again(ctx) {
+		if !topology.Sleep(ctx, m.Look) {
 			return givenUp()
 		}
-	}
-}
-
-// again waits until it is time for another look; false: ctx ended first.
-func (m *Mover) again(ctx context.Context) bool {
-	timer := time.NewTimer(m.Look)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -113,7 +103,7 @@ func (m *Mover) Follow(ctx context.Context, wait func(View)) error {
 			return nil
 		}
 		wait(view)
-		if !m.again(ctx) {
+		if !topology.Sleep(ctx, m.Look) {
 			waited := &Waited{Namespace: m.Store.Namespace, To: view.Record.Stage, Cause: context.Cause(ctx)}
 			for _, l := range late {
 				waited.Blockers = append(waited.Blockers, Blocker{Member: l.ID, Why: "behind", Wait: -1, Stage: l.Stage, Left: l.Left})

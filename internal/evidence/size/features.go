@@ -71,8 +71,7 @@ func countFeatures(root string) (counts, error) {
 func (p part) count(root string) (total int, err error) {
 	place := filepath.Join(root, p.path)
 	if !strings.HasSuffix(place, ".go") {
-		c := counts{}
-		c, err = count(place)
+		c, err := count(place)
 		return c["Go lines of code, without tests"], err
 	}
 	text, err := os.ReadFile(place)
