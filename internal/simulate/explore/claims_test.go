@@ -12,10 +12,10 @@ import (
 // searchLimit keeps the tests short: larger searches are left out without the component proofs, and where every memory access is watched.
 // scripts/test runs them all to their ends without the race detector: the detector wants them begun, beside each other.
 var searchLimit = func() int {
-	if raced || !redistest.Wanted(redistest.Proofs) {
-		return 15_000
+	if redistest.Thorough() {
+		return DefaultStates
 	}
-	return DefaultStates
+	return 15_000
 }()
 
 // parallel lets small searches run side by side. Large ones need gigabytes each.
