@@ -3,6 +3,7 @@ package compat_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"slices"
@@ -23,7 +24,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // they wait more than they work; the command line still decides
+	goleak.VerifyTestMain(m)
+}
 
 // quick are options for tests: everything that takes time takes little.
 func quick(change ...func(*compat.Options)) compat.Options {
