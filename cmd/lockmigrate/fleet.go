@@ -30,6 +30,9 @@ func readScenario(path string) (*scenario.Scenario, error) {
 	if err != nil {
 		return nil, fileError(err)
 	}
+	if isProfile(path) {
+		return nil, usageError("give --profile "+path, "%s is a profile of observe, and no scenario", path)
+	}
 	s, err := scenario.Parse(string(text))
 	var line *scenario.Error
 	switch {
@@ -211,17 +214,21 @@ func runProfile(env *environment, flags *simulateFlags) error {
 	if flags.html == "" {
 		return runFleet(env, &s.Scenario, flags, flags.profile, nil)
 	}
-	match := "PATTERN"
-	if len(s.match) > 0 {
-		match = "'" + strings.Join(s.match, "' '") + "'"
-	}
 	page := &report.Fleet{
 		From: flags.profile, Command: flags.command, Plays: &s.Fleet, Clients: s.clients, Seed: s.Seed, Seeds: s.Seeds,
 		Family: s.family,
 		Replay: func(seed uint64) string { return flags.replay(flags.profile, seed) },
-		Next:   "lockmigrate next --namespace NAME --match " + match,
+		Next:   nextOf(s.match),
 	}
 	return runFleet(env, &s.Scenario, flags, flags.profile, page)
+}
+
+// nextOf is how a reader of a profile's page asks for the next step.
+func nextOf(match []string) string {
+	if len(match) == 0 {
+		match = []string{"PATTERN"}
+	}
+	return "lockmigrate next --namespace NAME" + matchFlags(match)
 }
 
 // profiled is the fleet of a profile, with the names that the profile has for its clients and keys.

@@ -94,7 +94,7 @@ func runForecast(env *environment, path string, o forecast.Options, failovers fa
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}
 	if html != "" {
-		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path) }); err != nil {
+		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path, nextOf(p.Match)) }); err != nil {
 			return err
 		}
 	}
@@ -111,7 +111,7 @@ func runForecast(env *environment, path string, o forecast.Options, failovers fa
 }
 
 func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Draws, f.Seed)
+	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %s, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Watched(), f.Draws, f.Seed)
 	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
 	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS", Right: true}, terminal.Column{Head: "90 % INTERVAL"},
 		terminal.Column{Head: "PER HOUR", Right: true}, terminal.Column{Head: "WHAT", Wrap: true})

@@ -77,7 +77,7 @@ func (f observeFlags) options() (observe.Options, observe.Limits, error) {
 	case err != nil:
 		return o, l, err
 	case f.window <= 0:
-		return o, l, usageError("give a duration such as 30s", "--for %v is no time", f.window)
+		return o, l, usageError("give a duration such as 30s", "--for %v must be positive", f.window)
 	case f.window > 24*time.Hour:
 		return o, l, usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", f.window)
 	case f.lease < 0:

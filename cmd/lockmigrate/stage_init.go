@@ -61,7 +61,9 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	record.Dialect = dialect.String()
 	switch {
-	case record.Shortest <= 0:
+	case record.Shortest < 0:
+		return record, usageError("give --shortest-lease 30s", "--shortest-lease %v is negative", record.Shortest)
+	case record.Shortest == 0:
 		return record, usageError("give --shortest-lease 30s; longer than it really is would be unsafe", "the shortest lease of the legacy clients is missing")
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)

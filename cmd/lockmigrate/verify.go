@@ -78,7 +78,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 func checkVerify(o *verify.Options) error {
 	switch {
 	case o.Window <= 0:
-		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
+		return usageError("give a duration such as 10m", "--for %v must be positive", o.Window)
 	case o.Longest < 0 || o.Burst < 0:
 		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case slices.Contains(o.Trusted, ""):

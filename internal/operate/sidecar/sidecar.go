@@ -116,7 +116,7 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	asked, err := s.member.Hello(ctx)
 	for err != nil {
-		if err = fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err); opts.Await == nil {
+		if err = fmt.Errorf("sidecar: %w", err); opts.Await == nil {
 			return nil, err
 		}
 		if err = opts.Await(ctx, err); err != nil {

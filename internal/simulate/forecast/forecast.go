@@ -102,14 +102,17 @@ type Stage struct {
 
 // Forecast is what will come.
 type Forecast struct {
-	SpanHours float64  `json:"span_hours"`
-	Seed      uint64   `json:"seed"`
-	Draws     int      `json:"draws"`
-	Seconds   float64  `json:"observed_seconds"`
-	Shared    float64  `json:"shared_keys"`
-	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
-	Budgets   []Budget `json:"budgets"`
-	NotKnown  []string `json:"not_known"`
+	SpanHours float64 `json:"span_hours"`
+	Seed      uint64  `json:"seed"`
+	Draws     int     `json:"draws"`
+	Seconds   float64 `json:"observed_seconds"`
+	// Begun and Ended are when somebody began to watch, and when the last watch was over.
+	Begun    time.Time `json:"observed_from"`
+	Ended    time.Time `json:"observed_until"`
+	Shared   float64   `json:"shared_keys"`
+	Stages   []Stage   `json:"stages"` // the first is the fleet as it is
+	Budgets  []Budget  `json:"budgets"`
+	NotKnown []string  `json:"not_known"`
 	// Failovers are those that were asked for.
 	Failovers *Failovers `json:"failovers,omitempty"`
 	// Check is nil where clients are left out: their double holds are in the recording too.
@@ -133,6 +136,8 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	}
 	o.failoversOf(f)
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
+	first, last := p.Windows[0], p.Windows[len(p.Windows)-1]
+	out.Begun, out.Ended = first.Start.UTC(), last.Start.UTC().Add(time.Duration(last.Seconds*float64(time.Second)))
 	if o.Failovers.Every > 0 {
 		out.Failovers = &o.Failovers
 	}
