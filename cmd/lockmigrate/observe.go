@@ -158,7 +158,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 	var holes []string
 	var held *overlaps.Seen
 	if flags.pcap != "" {
-		const how = "capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port"
+		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port"
 		var seen *observe.Captured
 		if seen, err = observe.ReadCapture(ctx, in, flags.port, o, observe.Wire{}); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)

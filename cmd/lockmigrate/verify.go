@@ -131,7 +131,7 @@ func readCapture(name string) verification {
 	return func(ctx context.Context, end *endpoint.Endpoint, opts verify.Options) (verify.Certificate, error) {
 		cert, err := verify.ReadCapture(ctx, end, opts)
 		if err != nil {
-			err = failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
+			err = failedError("capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
 		}
 		return cert, err
 	}
