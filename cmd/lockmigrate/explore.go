@@ -227,7 +227,7 @@ func legend(found []explore.Finding) string {
 			fmt.Fprintf(&b, "%s                    %s\n", l.letter, l.one)
 		}
 	}
-	b.WriteString(`proven               all interleavings of these few clients were run, and none breaks the claim
+	b.WriteString(`proven               all interleavings of these few clients were run, and none breaks the claim;
 broken, as expected  the claim leaves out what the lock needs, or the old scheme does
 `)
 	return b.String()

@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// room is a folder in the first column of the table of rooms.
-var room = regexp.MustCompile("`([^`]+)`")
+// folderName is a folder in the first column of the table of packages.
+var folderName = regexp.MustCompile("`([^`]+)`")
 
-// TestEveryPackageHasARoom wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
+// TestEveryPackageHasARow wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
 // folder for each row.
-func TestEveryPackageHasARoom(t *testing.T) {
+func TestEveryPackageHasARow(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestEveryPackageHasARoom(t *testing.T) {
 	named := map[string]bool{}
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
-		for _, m := range room.FindAllStringSubmatch(cells[min(1, len(cells)-1)], -1) {
+		for _, m := range folderName.FindAllStringSubmatch(cells[min(1, len(cells)-1)], -1) {
 			folder := path.Clean(m[1])
 			assert.False(t, named[folder], "two rows for %s", folder)
 			named[folder] = true
