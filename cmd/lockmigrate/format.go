@@ -84,14 +84,17 @@ func timeLeft(ran time.Duration, done, all int) string {
 	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
 }
 
-// command is what a reader copies out of a sentence: in quotes, or at its end.
-var command = regexp.MustCompile(`"lockmigrate [^"]+"|\blockmigrate [a-z]+ [^"]*$`)
+// command is what a reader copies out of a sentence: in quotes, or behind a colon at its end.
+var command = regexp.MustCompile(`"lockmigrate [^"]+"|: lockmigrate [a-z]+ [^"]*$`)
 
 // wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an
 // indent. A command is one word: the terminal breaks it, and copies it whole.
 func wrap(line string, width, indent int) string {
 	const blank = "\u00a0"
-	line = command.ReplaceAllStringFunc(line, func(c string) string { return strings.ReplaceAll(c, " ", blank) })
+	line = command.ReplaceAllStringFunc(line, func(c string) string {
+		c, ends := strings.CutPrefix(c, ": ")
+		return map[bool]string{true: ": "}[ends] + strings.ReplaceAll(c, " ", blank)
+	})
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Split(line, " ") {
