@@ -3,27 +3,17 @@ package main
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
 // thousands writes a count with commas: 1,234,567.
-func thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	first := 0
-	if n < 0 {
-		first = 1
-	}
-	for i := len(digits) - 3; i > first; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func thousands(n int64) string { return forecast.Number(float64(n)) }
 
 // counted writes a count with its noun: "1 lock", "2,000 locks".
 func counted(n int64, noun string) string {

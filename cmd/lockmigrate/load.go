@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -103,13 +103,13 @@ func loadText(b *strings.Builder, env *environment, r *load.Report) {
 	for i := range r.Stages {
 		s := &r.Stages[i]
 		for _, row := range s.Rows {
-			factor, clients, u := fmt.Sprint(row.Factor), rate(float64(row.Clients)), &row.Server
+			factor, clients, u := fmt.Sprint(row.Factor), forecast.Number(float64(row.Clients)), &row.Server
 			if row.Skipped != "" {
 				t.Row(s.Name, factor, clients, "-", "-", "-", "-", "-", "-", "-", "-")
 				skipped = cmp.Or(skipped, fmt.Sprintf("%s times: %s\n", factor, row.Skipped))
 				continue
 			}
-			t.Row(s.Name, factor, clients, rate(row.Acquired), short(row.MeanWait), rate(u.Commands), percent(u.CPU), rate(float64(u.Connections)), mebibytes(u.Memory), percent(u.Scripts), rate(u.Messages))
+			t.Row(s.Name, factor, clients, forecast.Number(row.Acquired), short(row.MeanWait), forecast.Number(u.Commands), percent(u.CPU), forecast.Number(float64(u.Connections)), mebibytes(u.Memory), percent(u.Scripts), forecast.Number(u.Messages))
 		}
 	}
 	b.WriteString(t.Render(env.screen(), env.ink()))
@@ -118,7 +118,7 @@ func loadText(b *strings.Builder, env *environment, r *load.Report) {
 		servers = fmt.Sprintf("of the busiest of %d masters", r.Masters)
 	}
 	fmt.Fprintf(b, "\nCLIENTS, LOCKS/S and MEAN WAIT are the fleet's; the other columns are %s. CPU and SCRIPTS are of one core.\n", servers)
-	fmt.Fprintf(b, "limits of a server: %.0f %% of a core, %s connections", 100*r.Limits.CPU, rate(float64(r.Limits.Connections)))
+	fmt.Fprintf(b, "limits of a server: %.0f %% of a core, %s connections", 100*r.Limits.CPU, forecast.Number(float64(r.Limits.Connections)))
 	if r.Limits.Memory > 0 {
 		b.WriteString(", " + mebibytes(float64(r.Limits.Memory)))
 	}
@@ -133,33 +133,10 @@ func firstLimit(s *load.Stage) string {
 	if s.First == "" {
 		return "no limit is in sight"
 	}
-	at := fmt.Sprintf("%.1f", s.FirstAt)
-	if s.FirstAt >= 10 {
-		at = rate(s.FirstAt)
-	}
-	if !s.Certain {
-		at += " times this fleet if it goes on growing so"
-	} else {
-		at += " times this fleet"
-	}
-	return fmt.Sprintf("%s, at about %s", s.First, at)
+	return fmt.Sprintf("%s, at about %s times this fleet%s", s.First, forecast.Number(s.FirstAt), map[bool]string{false: " if it goes on growing so"}[s.Certain])
 }
 
 func percent(f float64) string { return fmt.Sprintf("%.1f%%", 100*f) }
-
-// rate writes a count or a rate with about three digits.
-func rate(f float64) string {
-	switch {
-	case f >= 1e6:
-		return fmt.Sprintf("%.1fM", f/1e6)
-	case f >= 1e5:
-		return fmt.Sprintf("%.0fk", f/1e3)
-	case f >= 100 || f == float64(int64(f)):
-		return thousands(int64(math.Round(f)))
-	default:
-		return fmt.Sprintf("%.1f", f)
-	}
-}
 
 // mebibytes writes a size in bytes.
 func mebibytes(f float64) string {

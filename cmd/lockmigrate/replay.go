@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +40,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 				return err
 			}
 			if flags.claim != "" {
-				return replayClaim(cmd.Context(), env, flags.claim)
+				return runExplore(cmd.Context(), env, exploreFlags{claims: []string{flags.claim}, trace: true, states: explore.DefaultStates})
 			}
 			s, err := flags.scenario(env, args)
 			if err != nil {
@@ -168,12 +168,7 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 }
 
 // columns is how wide a picture in text may be.
-func (env *environment) columns() int {
-	if env.isTerminal(env.stdout) {
-		return max(env.width(env.stdout), 60)
-	}
-	return 110
-}
+func (env *environment) columns() int { return max(cmp.Or(env.screen(), 110), 60) }
 
 // traceStep is one record in JSON.
 type traceStep struct {
@@ -205,22 +200,4 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 		Ops       int64       `json:"ops"`
 		Steps     []traceStep `json:"steps"`
 	}{result.Seed, fmt.Sprintf("%016x", result.Hash), result.Overlaps, result.Ops, steps}
-}
-
-// replayClaim shows a claim's shortest counterexample.
-func replayClaim(ctx context.Context, env *environment, id string) error {
-	claims, err := chooseClaims([]string{id})
-	if err != nil {
-		return err
-	}
-	for _, c := range claims {
-		start := env.now()
-		f := explore.Check(ctx, c, explore.Limits{})
-		f.Took = env.now().Sub(start)
-		found := []explore.Finding{f}
-		if err := env.print(findingsJSON(found), func(b *strings.Builder) { b.WriteString(claimTable(env, found) + counterexample(&f)) }); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
 }

@@ -5,7 +5,6 @@ import (
 	"html/template"
 	"io"
 	"math"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/page"
 )
@@ -39,16 +38,10 @@ func (f *Forecast) WritePage(w io.Writer, from, next string) error {
 	}{f, from, next, page.ReportStyle(), f.Stages[0].parts()})
 }
 
-// Watched says when the fleet was watched, in UTC.
+// Watched says when the fleet was watched.
 func (f *Forecast) Watched() string {
-	const minute = "2 Jan 2006, 15:04"
-	if f.Begun.Format(minute) == f.Ended.Format(minute) {
-		return f.Begun.Format(minute + " UTC")
-	}
-	if f.Begun.Format(time.DateOnly) == f.Ended.Format(time.DateOnly) {
-		return f.Begun.Format(minute) + " to " + f.Ended.Format("15:04 UTC")
-	}
-	return f.Begun.Format(minute) + " to " + f.Ended.Format(minute+" UTC")
+	const minute = "2 Jan 2006, 15:04 UTC"
+	return f.Begun.Format(minute) + " to " + f.Ended.Format(minute)
 }
 
 // parts are the tables of who and what.
