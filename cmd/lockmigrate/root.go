@@ -213,8 +213,8 @@ func flagError(cmd *cobra.Command, err error) error {
 			hint = fmt.Sprintf("did you mean --%s?", near)
 		}
 	case errors.As(err, &invalid):
-		if few, ok := invalid.GetFlag().Value.(interface{ words() []string }); ok {
-			hint = oneOf(invalid.GetValue(), few.words())
+		if knows, ok := invalid.GetFlag().Value.(interface{ hint(value string) string }); ok {
+			hint = knows.hint(invalid.GetValue())
 		} else if invalid.GetFlag().Value.Type() == "duration" {
 			hint = "write it like 30s, 10m or 1h30m"
 			if _, err := strconv.Atoi(invalid.GetValue()); err == nil {

@@ -61,16 +61,14 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	record.Dialect = dialect.String()
 	switch {
-	case record.Shortest < 0:
-		return record, usageError("give --shortest-lease 30s", "--shortest-lease %v is negative", record.Shortest)
-	case record.Shortest == 0:
+	case record.Shortest <= 0:
 		return record, usageError("give --shortest-lease 30s; longer than it really is would be unsafe", "the shortest lease of the legacy clients is missing")
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	for _, t := range timesOf(record) {
-		if t.d < 0 || t.d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds, 0 or more", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
+		if t.d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
