@@ -13,7 +13,12 @@ import (
 )
 
 // thousands writes a count with commas: 1,234,567.
-func thousands(n int64) string { return forecast.Number(float64(n)) }
+func thousands(n int64) string {
+	if n < 0 {
+		return "-" + thousands(-n)
+	}
+	return forecast.Number(float64(n))
+}
 
 // counted writes a count with its noun: "1 lock", "2,000 locks".
 func counted(n int64, noun string) string {
