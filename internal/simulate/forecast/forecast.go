@@ -102,23 +102,23 @@ type Stage struct {
 
 // Forecast is what will come.
 type Forecast struct {
-	SpanHours float64 `json:"span_hours"`
-	Seed      uint64  `json:"seed"`
-	Draws     int     `json:"draws"`
-	Seconds   float64 `json:"observed_seconds"`
-	// Begun and Ended are when somebody began to watch, and when the last watch was over.
-	Begun    time.Time `json:"observed_from"`
-	Ended    time.Time `json:"observed_until"`
-	Shared   float64   `json:"shared_keys"`
-	Stages   []Stage   `json:"stages"` // the first is the fleet as it is
-	Budgets  []Budget  `json:"budgets"`
-	NotKnown []string  `json:"not_known"`
+	SpanHours float64  `json:"span_hours"`
+	Seed      uint64   `json:"seed"`
+	Draws     int      `json:"draws"`
+	Seconds   float64  `json:"observed_seconds"`
+	Shared    float64  `json:"shared_keys"`
+	Stages    []Stage  `json:"stages"` // the first is the fleet as it is
+	Budgets   []Budget `json:"budgets"`
+	NotKnown  []string `json:"not_known"`
 	// Failovers are those that were asked for.
 	Failovers *Failovers `json:"failovers,omitempty"`
 	// Check is nil where clients are left out: their double holds are in the recording too.
 	Check *Check `json:"check,omitempty"`
 	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
+	// Begun and Ended are when somebody began to watch, and when the last watch was over.
+	Begun time.Time `json:"observed_from"`
+	Ended time.Time `json:"observed_until"`
 }
 
 // Make makes a forecast of the fleet of a profile: as it is, and at each stage. Its errors say what is wrong with the options or the
