@@ -223,6 +223,7 @@ func TestForeignValuesAreHeld(t *testing.T) {
 }
 
 func TestDoHoldsAndGivesBack(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		boom := errors.New("boom")
@@ -296,6 +297,7 @@ func TestMaxHoldEndsALock(t *testing.T) {
 }
 
 func TestEveryDialect(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, d := range protocol.Dialects() {
 			t.Run(d.String(), func(t *testing.T) {
@@ -427,6 +429,7 @@ func TestNumbersOfBridgeValues(t *testing.T) {
 
 // TestObserverHearsALocksLife: also what only the bridge knows, takeovers and repairs.
 func TestObserverHearsALocksLife(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var mu sync.Mutex
 		var heard []string

@@ -16,7 +16,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -175,7 +175,7 @@ func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), e
 	if end.Kind != endpoint.Embedded {
 		return end, func() {}, nil
 	}
-	server, err := embedded.Start()
+	server, err := demo.StartServer()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,7 +34,7 @@ func newExploreCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&flags.claims, "claim", nil, "only the claims of these `ID`s; a * at the end stands for any")
-	completes(cmd, "claim", claimNames())
+	completes(cmd, "claim", claimNames)
 	f.BoolVar(&flags.all, "all", false, "list the claims one by one")
 	f.BoolVar(&flags.trace, "trace", false, "print the counterexamples, also when all verdicts are as expected")
 	f.IntVar(&flags.states, "states", explore.DefaultStates, "stop a search after this many states, as incomplete")

@@ -61,10 +61,10 @@ func newReplayCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the cell's hold time")
 	f.Uint64Var(&flags.seed, "seed", 1, "the run's seed")
 	f.BoolVar(&flags.shrink, "shrink", false, "cut a run that breaks down to what it needs")
-	completes(cmd, "claim", claimNames())
+	completes(cmd, "claim", claimNames)
 	choose(cmd, &flags.as, "as", "`FORM`: trace, story, timeline, scenario", "trace", "story", "timeline", "scenario")
 	flags.fleetFlags.add(f)
-	completes(cmd, "dialect", dialectNames())
+	completes(cmd, "dialect", dialectNames)
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,12 +112,15 @@ func newRootCommand(env *environment) *cobra.Command {
 //go:embed help.txt
 var helpText string
 
-// helpOf is the section of a command.
-func helpOf(path string) (text string, found bool) {
-	_, text, found = strings.Cut("\n"+helpText, "\n== "+path+"\n")
-	text, _, _ = strings.Cut(text, "\n== ")
-	return strings.TrimRight(text, "\n"), found
-}
+// helpSections are the sections by their command's whole name.
+var helpSections = sync.OnceValue(func() map[string]string {
+	sections := map[string]string{}
+	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "== "), "\n== ") {
+		path, text, _ := strings.Cut(section, "\n")
+		sections[path] = strings.TrimRight(text, "\n")
+	}
+	return sections
+})
 
 // prepare gives a command, and those below it, what all commands share.
 func prepare(c *cobra.Command) {
@@ -124,7 +128,7 @@ func prepare(c *cobra.Command) {
 		c.Args, c.ValidArgsFunction = noArguments, cobra.NoFileCompletions
 	}
 	c.DisableFlagsInUseLine = true
-	if text, found := helpOf(c.CommandPath()); found {
+	if text, found := helpSections()[c.CommandPath()]; found {
 		c.Long, c.Example, _ = strings.Cut(text, "\n\nExamples:\n")
 	}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) { // what is no file is not completed as one

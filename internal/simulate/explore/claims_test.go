@@ -12,16 +12,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// searchLimit keeps the tests short: without the component proofs, and where every memory access is watched, larger searches
-// are left out.
+// searchLimit keeps the tests short: larger searches are left out without the component proofs, and where every memory access is watched.
+// scripts/test runs them all to their ends without the race detector: the detector wants them begun, beside each other.
 var searchLimit = func() int {
-	switch {
-	case !redistest.Wanted(redistest.Proofs):
-		return 15_000
-	case raced:
-		return 60_000
+	if redistest.Thorough() {
+		return DefaultStates
 	}
-	return DefaultStates
+	return 15_000
 }()
 
 // parallel lets small searches run side by side. Large ones need gigabytes each.

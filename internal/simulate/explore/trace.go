@@ -37,7 +37,7 @@ func (s *search) describe(before, at int) Step {
 	n, was := &s.nodes[at], &s.nodes[before]
 	step := Step{Tick: Ticks(n.tick), Client: int(from.client)}
 	if from.act >= reads {
-		letter := t.actors[from.client][was.actors[from.client]].mail[from.act-reads]
+		letter := t.actors[from.client].at(was.actors[from.client]).mail[from.act-reads]
 		step.What = sayLetter(&letter)
 	} else {
 		step.What = actNames[from.act]
