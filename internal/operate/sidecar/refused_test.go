@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -68,4 +69,27 @@ func TestKeysWithoutTheRight(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, view.Members, 1)
 	assert.Equal(t, stages.Bridge, view.Members[0].Lowest, "nobody has seen that nothing is held")
+}
+
+// A server that has lost the sidecar's functions costs the service the commands that were under way, and no more.
+func TestFunctionFlush(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	library := func() bool { return len(b.redis.Do("FUNCTION", "LIST").([]any)) == 1 }
+	redistest.Await(t, "the functions", 5*time.Second, library)
+	called := func() bool {
+		says(t, c, "0", "DEL", "lock:a")
+		return strings.Contains(fmt.Sprintf("%s", b.redis.Do("INFO", "commandstats")), "cmdstat_fcall:")
+	}
+	redistest.Await(t, "a function that is called", 5*time.Second, called)
+	for range 3 {
+		b.redis.Do("FUNCTION", "FLUSH")
+		_, err := c.Do("SETNX", "lock:a", ends(time.Minute))
+		require.ErrorContains(t, err, "Function not found")
+		says(t, c, "1", "SETNX", "lock:a", ends(time.Minute))
+		says(t, c, "1", "DEL", "lock:a")
+		b.redis.Do("CONFIG", "RESETSTAT")
+		redistest.Await(t, "the functions again", 2*time.Second, library)
+		redistest.Await(t, "a function that is called again", 2*time.Second, called)
+	}
 }
