@@ -105,6 +105,9 @@ func groupOf(name string) (observe.Group, error) {
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
 	opts, limits, err := flags.options()
+	if err == nil {
+		err = writable(flags.profile, flags.holds)
+	}
 	if err != nil {
 		return err
 	}
