@@ -205,6 +205,9 @@ func meanWait(t *sim.Tally) time.Duration {
 // runProfile simulates the fleet that observe saw.
 func runProfile(env *environment, flags *simulateFlags) error {
 	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.axes.Lease, flags.axes.Hold)
+	if err == nil {
+		err = writable(flags.html)
+	}
 	if err != nil {
 		return err
 	}

@@ -71,6 +71,9 @@ func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadF
 
 func runForecast(env *environment, path string, o forecast.Options, failovers failoverFlags, today bool, html string) error {
 	p, err := openProfile(path)
+	if err == nil {
+		err = writable(html)
+	}
 	if err != nil {
 		return err
 	}

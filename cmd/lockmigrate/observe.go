@@ -86,7 +86,11 @@ func (f *observeFlags) check() error {
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
-	if err := flags.check(); err != nil {
+	err := flags.check()
+	if err == nil {
+		err = writable(flags.profile, flags.holds)
+	}
+	if err != nil {
 		return err
 	}
 	flags.opts.Emit = follow(env, flags.follow)
