@@ -95,7 +95,8 @@ func dialectNames() (names []string) {
 	return names
 }
 
-// nearest returns the first of the words that is at most two edits away, or that begins like word; "" for none.
+// nearest returns the first of the words that is at most two edits away, and not all other letters, or that begins like
+// word; "" for none.
 func nearest(word string, words []string) string {
 	best, bestDistance := "", 3
 	for _, w := range words {
@@ -103,7 +104,7 @@ func nearest(word string, words []string) string {
 		if len(word) >= 2 && strings.HasPrefix(w, word) {
 			distance = min(distance, 2)
 		}
-		if distance < bestDistance && distance < len(w) {
+		if distance < bestDistance && 2*distance <= len(w) {
 			best, bestDistance = w, distance
 		}
 	}

@@ -116,9 +116,9 @@ func (env *environment) note(format string, args ...any) {
 	env.say("lockmigrate: " + fmt.Sprintf(format, args...))
 }
 
-// say writes a line to stderr; on a terminal it is broken between words, unless it names a command, which is copied.
+// say writes a line to stderr; on a terminal it is broken between words.
 func (env *environment) say(line string) {
-	if env.isTerminal(env.stderr) && !strings.Contains(line, `"lockmigrate `) {
+	if env.isTerminal(env.stderr) {
 		line = wrap(line, env.width(env.stderr), len("lockmigrate: "))
 	}
 	fmt.Fprintln(env.stderr, line)

@@ -134,7 +134,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	}
 	server := proxy.New(proxy.Options{
 		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log,
-		Gone: func() { status.close(); member.Left() }, Follows: member.Follows,
+		Gone: func() { status.close(); member.Left() }, Follows: member.Follows, FunctionGone: member.FunctionGone,
 	})
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })

@@ -139,6 +139,9 @@ func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
 	axes, setting, err := flags.grid()
+	if err == nil {
+		err = writable(flags.html)
+	}
 	if err != nil {
 		return err
 	}

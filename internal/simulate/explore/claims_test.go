@@ -2,8 +2,11 @@ package explore
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -40,6 +43,17 @@ func TestClaims(t *testing.T) {
 			t.Logf("%s: %s, %d states, depth %d, %d commands", f.Assumptions, f.Verdict, f.States, f.Depth, Commands(f.Trace))
 			require.True(t, f.AsExpected(), "expected %s, found %s with %d commands:\n%s", f.Expected, f.Verdict, Commands(f.Trace), tell(c.Model, f.Trace))
 		})
+	}
+}
+
+// TestAClaimStandsAlone: a report has only some of the claims, so one that builds on another names it.
+func TestAClaimStandsAlone(t *testing.T) {
+	for _, c := range Claims() {
+		assert.NotContains(t, c.Assumptions, "the same", c.ID)
+		if base, named := strings.CutPrefix(c.Assumptions, "as "); named {
+			base = strings.TrimRight(strings.Fields(base)[0], ",;")
+			assert.True(t, slices.ContainsFunc(Claims(), func(other Claim) bool { return other.ID == base && base != c.ID }), "%s names %s", c.ID, base)
+		}
 	}
 }
 

@@ -91,7 +91,7 @@ func (st *Step) Text(m *Model) string {
 	for i, c := range st.Inside {
 		inside[i] = m.Clients[c].Name
 	}
-	line := fmt.Sprintf("t%-2d %-6s %-58s", st.Tick, who, st.What)
+	line := fmt.Sprintf("t%-2d %-6s %-46s", st.Tick, who, st.What)
 	if len(inside) > 0 {
 		line += " inside: " + strings.Join(inside, " ")
 	}
