@@ -65,7 +65,7 @@ func (f *observeFlags) check() error {
 	l := &f.limits
 	switch {
 	case l.For <= 0:
-		return usageError("give a duration such as 30s", "--for %v is no time", l.For)
+		return usageError("give a duration such as 30s", "--for %v must be positive", l.For)
 	case l.For > 24*time.Hour:
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
 	case l.Commands <= 0:
@@ -86,7 +86,11 @@ func (f *observeFlags) check() error {
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
-	if err := flags.check(); err != nil {
+	err := flags.check()
+	if err == nil {
+		err = writable(flags.profile, flags.holds)
+	}
+	if err != nil {
 		return err
 	}
 	flags.opts.Emit = follow(env, flags.follow)
@@ -135,7 +139,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	var holes []string
 	var held *overlaps.Seen
 	if flags.pcap != "" {
-		const how = "capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port"
+		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port"
 		var seen *observe.Captured
 		if seen, err = observe.ReadCapture(ctx, in, flags.port, o, observe.Wire{}); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)

@@ -99,8 +99,8 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.load.add(f)
 	flags.fleetFlags.add(f)
-	completes(cmd, "scheme", grid.Schemes)
-	completes(cmd, "dialect", dialectNames())
+	completes(cmd, "scheme", func() []string { return grid.Schemes })
+	completes(cmd, "dialect", dialectNames)
 	return cmd
 }
 
@@ -139,6 +139,9 @@ func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
 	axes, setting, err := flags.grid()
+	if err == nil {
+		err = writable(flags.html)
+	}
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, flags)
-	completes(cmd, "dialect", dialectNames())
+	completes(cmd, "dialect", dialectNames)
 }
 
 // checkedRecord turns what a command line says into a record, or says why there can be no such namespace.

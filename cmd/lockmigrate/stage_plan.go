@@ -33,7 +33,7 @@ func (at *place) carryOut(p plan, do func() error) error {
 	return do()
 }
 
-// plan prints a plan, and returns why it would be refused.
+// plan prints a plan, and returns why it would be refused: the error says so.
 func (at *place) plan(p plan) error {
 	doc := map[string]any{
 		"plan": p.what, "executed": false, "namespace": at.store.Namespace, "stage": p.record.Stage.String(), "epoch": p.record.Epoch,
@@ -55,9 +55,6 @@ func (at *place) plan(p plan) error {
 		}
 		for _, blocker := range p.blockers {
 			fmt.Fprintf(b, "%s: %s\n", p.by, terminal.Safe(blocker.String()))
-		}
-		if p.refused != nil {
-			fmt.Fprintf(b, "first: %s: %s\n", terminal.Safe(p.refused.Error()), terminal.Safe(hintOf(p.refused)))
 		}
 	})
 	if err == nil && p.refused == nil && !at.env.global.json {

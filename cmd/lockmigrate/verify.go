@@ -1,14 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +76,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 func checkVerify(o *verify.Options) error {
 	switch {
 	case o.Window <= 0:
-		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
+		return usageError("give a duration such as 10m", "--for %v must be positive", o.Window)
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
@@ -92,6 +89,9 @@ func checkVerify(o *verify.Options) error {
 type verification = func(context.Context, *endpoint.Endpoint, verify.Options) (verify.Certificate, error)
 
 func runVerify(ctx context.Context, env *environment, opts verify.Options, file string, look verification) error {
+	if err := writable(file); err != nil {
+		return err
+	}
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return err
 		}
 	}
-	if file != "" && opts.Capture == nil { // a capture has a gap for good
+	if file != "" && !isDevice(file) && opts.Capture == nil { // a capture has a gap for good
 		opts.Save = func(s verify.Saved) {
 			s.Out = file
 			if err := writeFile(stateName(file), s.Write); err != nil {
@@ -130,7 +130,7 @@ func readCapture(name string) verification {
 	return func(ctx context.Context, end *endpoint.Endpoint, opts verify.Options) (verify.Certificate, error) {
 		cert, err := verify.ReadCapture(ctx, end, opts)
 		if err != nil {
-			err = failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
+			err = failedError("capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
 		}
 		return cert, err
 	}
@@ -150,16 +150,18 @@ func portOf(end *endpoint.Endpoint) (uint16, error) {
 
 // concludeVerify writes the certificate, and makes the verdict an exit code.
 func concludeVerify(env *environment, cert verify.Certificate, file string) error {
+	var unwritten error
 	if file != "" { // before anything is printed: the terminal may be gone
-		if err := writeFile(file, cert.Write); err != nil {
-			return err
-		}
-		if cert.Evidence.Finished {
+		if unwritten = writeFile(file, cert.Write); unwritten == nil && cert.Evidence.Finished && !isDevice(file) {
 			_ = os.Remove(stateName(file))
 		}
 	}
-	if err := printCertificate(env, cert); err != nil {
-		return err
+	printed := printCertificate(env, cert)
+	switch { // what a window has shown is printed at least, and an old client counts more than a file
+	case unwritten != nil && cert.Verdict == verify.Seen:
+		env.say(errorLine(unwritten))
+	case unwritten != nil || printed != nil:
+		return cmp.Or(unwritten, printed)
 	}
 	switch cert.Verdict {
 	case verify.Seen:
@@ -219,29 +221,6 @@ func printSaved(env *environment, s verify.Saved) error {
 	}
 	if len(known.Seen) > 0 {
 		return unsafeError("find it by its address; the run goes on, and its verdict will be seen", "a legacy client is still there")
-	}
-	return nil
-}
-
-// writeFile writes beside a file's place and moves it there, so that no reader finds half of it.
-func writeFile(file string, write func(io.Writer) error) error {
-	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
-	var where *fs.PathError
-	if errors.As(err, &where) {
-		return usageError("name another file", "%s: %w", file, where.Err)
-	} else if err != nil {
-		return failedError("check the folder", "%w", err)
-	}
-	defer os.Remove(temp.Name())
-	err = errors.Join(write(temp), temp.Close())
-	if err == nil {
-		err = os.Chmod(temp.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), file)
-	}
-	if err != nil {
-		return failedError("check the folder and the space on the disk", "%w", err)
 	}
 	return nil
 }

@@ -263,7 +263,7 @@ func nothingIsHeld(e *Evidence) (bool, string) {
 	case !v.StartWhole || !v.EndWhole:
 		return false, "what stands on the keys is not known: " + cmp.Or(strings.Join(v.Why, "; "), "the keys were not looked at")
 	case v.Changed > 0:
-		return false, nouns(int64(v.Changed), "value") + " of a legacy client was written or deleted within the window"
+		return false, "a legacy client wrote or deleted " + nouns(int64(v.Changed), "value") + " within the window"
 	case len(v.HeldAfter) > 0:
 		return false, fmt.Sprintf("a legacy client may hold %q at the end: wait until it is released, or see sweep", v.HeldAfter)
 	case len(v.HeldBefore) > 0:
