@@ -263,7 +263,8 @@ func TestADisplacementIsToldAgain(t *testing.T) {
 		{"", []Reply{theirs, code(DropNothing)}, "drop drop DISPLACED"},
 		{"", []Reply{theirs, silence}, "drop drop DISPLACED"},
 		{theirs.Text, []Reply{theirs, silence, code(1)}, "drop drop clear DISPLACED"},
-		{"", []Reply{{Kind: Fault}, theirs}, "drop drop DISPLACED"}, // the second one names the lock's own keys only, and deletes the guard
+		{"", []Reply{{Kind: Fault}, theirs, theirs}, "drop drop drop DISPLACED"}, // from the second one on the lock's own keys only
+		{"", []Reply{{Kind: Fault}, silence, theirs, theirs}, "drop drop drop drop DISPLACED"},
 	} {
 		r := &BridgeRelease{Hand: true, Leftover: c.leftover}
 		if got := playBridge(r, c.replies...); got != c.want || r.Seen() != theirs.Text {
