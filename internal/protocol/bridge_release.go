@@ -12,8 +12,8 @@ import "time"
 // The value of another is deleted too if it is Leftover: see Dialect.Leftover.
 //
 // A reply that does not come is asked for once more; "nothing was ours" is then our own doing. A displacement is told as often as it
-// is asked for: with Hand the first release leaves the guard, and a second one deletes it. A refusal is
-// followed by a release that names no key but these two: where a key beside them is denied, it frees the lock.
+// is asked for: with Hand the first release leaves the guard, and a second one deletes it. A refusal is followed by a release
+// that names no key but these two: where a key beside them is denied, it frees the lock, or tells the displacement likewise.
 type BridgeRelease struct {
 	Key      string
 	Guard    string
@@ -69,7 +69,7 @@ func (r *BridgeRelease) Next(now Instant, reply Reply) Step {
 	switch {
 	case reply.Int == DropTheirs:
 		r.seen = reply.Text
-		if r.Hand && !r.bare {
+		if r.Hand {
 			r.told, r.Hand = true, false
 			return r.ask()
 		}
@@ -92,11 +92,11 @@ func (r *BridgeRelease) clear() Step {
 }
 
 func (r *BridgeRelease) ask() Step {
-	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, Breath: r.Breath}
+	c := Command{Op: BridgeDrop, Key: r.Key, Guard: r.Guard, Value: r.Value, Hand: r.Hand, Breath: r.Breath}
 	if r.bare {
 		return send(c)
 	}
-	c.Held, c.Behind, c.Queue, c.Hand, c.Entry, c.Stood = r.held, r.Behind, r.Queue, r.Hand, r.Entry, r.Stood
+	c.Held, c.Behind, c.Queue, c.Entry, c.Stood = r.held, r.Behind, r.Queue, r.Entry, r.Stood
 	c.Fence, c.FenceTTL = r.Fence, r.FenceTTL
 	return send(r.Yield.on(c))
 }

@@ -44,6 +44,9 @@ type Options struct {
 	Drift  time.Duration // taken off every deadline
 }
 
+// patience is how long a renewal waits for its reply: another try must be left.
+func (o Options) patience() time.Duration { return min(o.ReplyTimeout, o.TTL/4) }
+
 // Server is one server, or all that are behind one pool.
 type Server struct {
 	Pool     lockmigrate.Pool // its connections do not outlive the word of a wrong server
@@ -81,7 +84,7 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 		renewals = append(renewals, batches)
 	}
 	c.Renewer = renewal.New(renewal.Options{
-		Now: c.Clock.Now, Servers: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.ReplyTimeout,
+		Now: c.Clock.Now, Servers: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.patience(),
 	})
 	c.Lives = lifetime.Locker{
 		Now: c.Clock.Now, At: c.Clock.At, Seen: c.Seen, Watch: c.Renewer, Background: &c.Background,
@@ -105,7 +108,7 @@ func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, renewal.Batch
 	pool = topology.Leaving(pool)
 	s := Server{Pool: pool, Driver: &driver.Driver{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
 	s.Commands = s.Driver
-	patience := min(o.ReplyTimeout, o.TTL/4)
+	patience := o.patience()
 	if dial == nil && servers == nil {
 		return s, &renewal.Pooled{Pool: pool, Timeout: patience}
 	}

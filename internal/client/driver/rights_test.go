@@ -67,6 +67,30 @@ func TestAReleaseNeedsNoCompanions(t *testing.T) {
 	}
 }
 
+// TestADisplacementIsToldWithoutCompanions: the release that names the lock's own keys only leaves the guard too, until it is heard.
+func TestADisplacementIsToldWithoutCompanions(t *testing.T) {
+	s := redistest.Real(t)
+	const theirs = "1700000000000"
+	guard := protocol.GuardKey("lock:1")
+	d := asUser(t, s, "+@all", "&*", "~lock:*", "~{lock:*}:guard")
+	s.Do("SET", "lock:1", theirs)
+	s.Do("SET", guard, token, "PX", 60_000)
+	m := &protocol.BridgeRelease{Key: "lock:1", Guard: guard, Value: token, Queue: protocol.QueueKey("lock:1"), Hand: true}
+	d.advance(context.Background(), &protocol.BridgeRelease{Key: "lock:2", Guard: protocol.GuardKey("lock:2"), Value: token}, protocol.Reply{}) // loads the script
+	commands := 0
+	d.Pool = &redistest.Faulty{Pool: d.Pool.(*redis.Pool), Fate: func(int, string) redistest.Fate {
+		if commands++; commands == 2 { // the first one is refused
+			return redistest.LosesReply
+		}
+		return redistest.Passes
+	}}
+	out := d.advance(context.Background(), m, protocol.Reply{})
+	assert.Equal(t, protocol.Displaced, out.Step.Verdict, "%v", out.Err)
+	assert.Equal(t, theirs, m.Seen())
+	assert.Empty(t, s.Value(guard))
+	assert.Equal(t, 4, commands, "refused, lost, told, cleared")
+}
+
 // undone is an acquisition whose first replies are lost, so that it gives back what it may have.
 type undone struct {
 	protocol.BridgeAcquire

@@ -292,6 +292,15 @@ func (c *Conn) finish(ctx context.Context, r driver.Run, pending *call, abandone
 	})
 }
 
+// At names the server that serves a key; "" where there is one only, or none is known.
+func (c *Conn) At(ctx context.Context, key string) string {
+	if c.only != nil {
+		return ""
+	}
+	addr, _ := c.opts.Servers.Locate(ctx, key) // Batch tells the error
+	return addr
+}
+
 // Batch sends commands without waiting for replies in between, as far as half of Bound allows, and calls each for every reply,
 // with the errors of Do. One server's replies come in order, from the caller's goroutine. Of several servers each gets what is
 // its own, all at once: then each is called from several goroutines, but never for one command twice. What is redirected is

@@ -2,7 +2,6 @@ package renewal
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -18,14 +17,13 @@ import (
 type Pooled struct {
 	Pool    lockmigrate.Pool // a topology.Leaving, or one of several servers
 	Timeout time.Duration    // the longest wait for one reply
-
-	mu sync.Mutex // one batch at a time
 }
+
+// At implements Batcher: which server a connection leads to is the pool's matter.
+func (p *Pooled) At(context.Context, string) string { return "" }
 
 // Batch implements Batcher. Scripts go out by digest; what the server has forgotten is sent again.
 func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	var conn redis.Conn
 	defer func() {
 		if conn != nil {

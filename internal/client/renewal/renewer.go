@@ -46,6 +46,7 @@ func (s *Lease) extend(until protocol.Instant) { s.until.Store(max(s.until.Load(
 // Held is the lock behind a lease. Renewal and Heard must not block; the others are called without any lock
 // of the renewer.
 type Held interface {
+	Key() string
 	// Renewal is the command that extends the lock.
 	Renewal() protocol.Command
 	// Heard reads the answer to it, which is not Silence.
@@ -94,12 +95,14 @@ func (l Loss) String() string {
 
 // Batcher sends commands together and hands out their replies: a pipeline.Conn, or Pooled.
 type Batcher interface {
+	// At names the server that serves a key, where there are several: each has a queue of its own.
+	At(ctx context.Context, key string) string
 	Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error))
 }
 
 // round is one renewal of one lease on every server; guarded by the renewer's mu.
 type round struct {
-	sent              protocol.Instant
+	sent              protocol.Instant // when the first server's command had not been sent yet; 0: it waits for its turn
 	yes, no, answered int
 	err               error
 	decided           bool
@@ -110,8 +113,8 @@ type round struct {
 // pipeline.
 //
 // The deadline of a lease is not a matter of replies: whatever the connection does, the goroutine looks
-// at every lease when its deadline is there. So it never sends or dials itself; that is done by a short
-// task for each batch.
+// at every lease when its deadline is there. So it never sends or dials itself; that is done by a task for
+// each server, see post.
 type Renewer struct {
 	opts Options
 
@@ -123,6 +126,7 @@ type Renewer struct {
 	armed   protocol.Instant // when the goroutine wakes by itself
 	wake    chan struct{}
 	done    chan struct{}
+	posts   map[place]*post
 
 	life       context.Context // of batches
 	end        context.CancelFunc
@@ -135,16 +139,13 @@ type Options struct {
 	Servers      []Batcher               // one to each
 	Quorum       int                     // how many of them decide; zero: one
 	Drift        time.Duration           // taken off every deadline
-	ReplyTimeout time.Duration           // the longest wait for a batch
+	ReplyTimeout time.Duration           // the longest wait for the next reply of a batch
 }
-
-// batchLimit is how many renewals are written in one go.
-const batchLimit = 1000
 
 // New returns a renewer that starts its goroutine with the first lease.
 func New(opts Options) *Renewer {
 	opts.Quorum = max(opts.Quorum, 1)
-	r := &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{}), posts: make(map[place]*post)}
 	r.life, r.end = context.WithCancel(context.Background())
 	return r
 }
@@ -359,7 +360,7 @@ func (r *Renewer) look() time.Duration {
 			// An answer comes in any case, if only that there is none, and says when to go on. Sending once
 			// more before that would add to the load that may be what makes the answer late.
 			s.due = max(s.Until(), horizon.Add(1))
-			s.round = &round{sent: now}
+			s.round = &round{}
 			r.order(s)
 			r.fix(s)
 			continue
@@ -380,44 +381,6 @@ func (r *Renewer) look() time.Duration {
 		r.send(due)
 	}
 	return sleep
-}
-
-// send renews leases on every server, as one pipeline each, in portions that do not keep others out.
-func (r *Renewer) send(due []*Lease) {
-	var together []*Lease
-	commands := make([]protocol.Command, 0, len(due))
-	rounds := make([]*round, 0, len(due))
-	r.mu.Lock()
-	for _, s := range due {
-		if alone, ok := s.Owner.(Alone); ok {
-			round := s.round
-			r.background.Go(func() { r.sendAlone(s, round, alone) })
-			continue
-		}
-		together = append(together, s)
-		commands = append(commands, s.Owner.Renewal())
-		rounds = append(rounds, s.round)
-	}
-	r.mu.Unlock()
-	if len(together) == 0 {
-		return
-	}
-	for _, b := range r.opts.Servers {
-		r.background.Go(func() {
-			ctx, cancel := context.WithTimeout(r.life, r.opts.ReplyTimeout)
-			defer cancel()
-			for from := 0; from < len(commands); from += batchLimit {
-				to := min(from+batchLimit, len(commands))
-				b.Batch(ctx, commands[from:to], func(i int, reply protocol.Reply, err error) {
-					s, answer := together[from+i], Unclear
-					if reply.Kind != protocol.Silence {
-						answer = s.Owner.Heard(reply)
-					}
-					r.answer(s, rounds[from+i], answer, err)
-				})
-			}
-		})
-	}
 }
 
 // sendAlone renews a lease whose owner does that itself. One server's word decides.

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// post is a line that answers at once, and counts.
-type post struct {
+// server is a line that answers at once, and counts.
+type server struct {
 	mu      sync.Mutex
 	batches int
 	sent    int
@@ -24,7 +24,9 @@ type post struct {
 	err     error
 }
 
-func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+func (p *server) At(context.Context, string) string { return "" }
+
+func (p *server) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
 	p.mu.Lock()
 	p.batches++
 	p.sent += len(commands)
@@ -35,13 +37,13 @@ func (p *post) Batch(_ context.Context, commands []protocol.Command, each func(i
 	}
 }
 
-func (p *post) answer(reply protocol.Reply, err error) {
+func (p *server) answer(reply protocol.Reply, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reply, p.err = reply, err
 }
 
-func (p *post) counts() (batches, sent int) {
+func (p *server) counts() (batches, sent int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.batches, p.sent
@@ -51,13 +53,16 @@ var yes = protocol.Reply{Kind: protocol.Integer, Int: 1}
 
 // lock is a Held that tells what it hears.
 type lock struct {
+	key     string
 	lease   Lease
 	renewed chan struct{}
 	failed  chan error
 	lost    chan Loss
 }
 
-func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: "k"} }
+func (k *lock) Key() string { return k.key }
+
+func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
 
 func (k *lock) Heard(reply protocol.Reply) Answer {
 	switch {
@@ -91,19 +96,19 @@ func (k *lock) Lost(why Loss) { k.lost <- why }
 type bench struct {
 	*testing.T
 	clock Clock
-	post  *post
+	post  *server
 	r     *Renewer
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{T: t, clock: NewClock(), post: &post{reply: yes}}
+	b := &bench{T: t, clock: NewClock(), post: &server{reply: yes}}
 	b.r = New(Options{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
 	t.Cleanup(func() { b.r.Close() })
 	return b
 }
 
 func (b *bench) hold(span, every, most time.Duration) *lock {
-	k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
 	now := b.clock.Now()
 	k.lease.Begin(now, now.Add(span))
@@ -207,7 +212,7 @@ func TestAnswersOfTheServer(t *testing.T) {
 func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	now := protocol.Instant(0)
 	newLease := func(r *Renewer) *lock {
-		k := &lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
 		k.lease.Begin(now, now.Add(time.Hour))
 		r.running = true // nobody looks but this test
@@ -221,7 +226,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
 		t.Run(c.name, func(t *testing.T) {
 			now = 0
-			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&post{}}})
+			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&server{}}})
 			k := newLease(r)
 			if c.why == Outlived {
 				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {
@@ -329,7 +334,7 @@ func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answer
 func TestAloneRenewsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		h := &hermit{lock{renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+		h := &hermit{lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
 		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
 		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
 		for _, a := range []Answer{Extended, Unclear, Gone} {
