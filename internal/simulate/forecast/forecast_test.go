@@ -128,7 +128,7 @@ func TestForecastConditioned(t *testing.T) {
 		conditioned += r.perSecond / float64(len(out.rates))
 	}
 
-	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 	const hours = 200
 	found, _ := play(new(sim.World), d.fleet(-1, hours*time.Hour), 1)
 	require.Greater(t, found.N, 60)
@@ -147,7 +147,7 @@ func TestForecastInterval(t *testing.T) {
 	require.NoError(t, err)
 	inside, runs := 0, 60
 	for n := range runs {
-		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0)
+		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0, 0.5)
 		found, _ := play(new(sim.World), d.fleet(-1, time.Hour), uint64(n))
 		if c := float64(found.N); c >= s.Count.Low && c <= s.Count.High {
 			inside++
@@ -216,7 +216,7 @@ func TestForecastBudget(t *testing.T) {
 	assert.Equal(t, "java-1", b.Ahead)
 	assert.Equal(t, -1.0, b.Hours, "no drift is known")
 	for _, more := range []float64{-200, 600} {
-		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 		for i := range d.members {
 			d.members[i].hold = law{shares: []float64{0, 1}, values: []float64{1000, 4000}}
 		}
