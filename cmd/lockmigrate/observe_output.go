@@ -243,11 +243,14 @@ func skewText(c observe.Row) string {
 	if c.SkewMS == nil {
 		return "-"
 	}
-	mark := ""
-	if c.LeaseFrom == "round" {
+	mark, off := "", *c.SkewErrorMS
+	switch c.LeaseFrom {
+	case "round":
 		mark = "?"
+	case "waits":
+		off += (c.LeaseHighMS - c.LeaseLowMS) / 2
 	}
-	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, *c.SkewErrorMS), mark)
+	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, off), mark)
 }
 
 // What the text shows of each list; --json has more.

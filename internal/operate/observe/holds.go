@@ -23,6 +23,10 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	}
 	o.works(c, lk)
 	at := c.attempt(lk.id)
+	if h := lk.holder; h == nil || !o.same(h.c, c) || at.failed {
+		o.tookOver(c, lk, at, l, e.Value)
+	}
+	at.waiting = false
 	if at.looked {
 		o.trip(c, lk, l.At.Sub(at.last))
 		c.pause.add(l.At.Sub(at.lookedAt))
@@ -31,10 +35,6 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 		at.pending, at.failed = false, true
 	}
 	h := lk.holder
-	if h == nil || !o.same(h.c, c) || at.failed {
-		o.tookOver(c, lk, at, l, e.Value)
-	}
-	at.waiting = false
 	recomputed := at.wrote != e.Value
 	if recomputed && s.of == protocol.RedisPyFloat && at.wrote != "" && at.failed {
 		c.votes[vote{Legacy, protocol.RedisObjects.Name}] += 2 // redis-py sends the same text twice

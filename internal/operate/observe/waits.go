@@ -48,6 +48,9 @@ func (w within) middle() time.Duration {
 // its clock some time before it sends what it writes.
 const nearBounds = 50 * time.Millisecond
 
+// longestPause is how long after the begin of a window a GETSET may still belong to a GET before it.
+const longestPause = 10 * time.Second
+
 // waited takes in that a waiter has read an expiry and not taken it over: its next command on the key was another try.
 func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 	if by, slack, ok := a.beyond(a.wrote); ok && a.fresh && a.noTTL {
@@ -61,7 +64,8 @@ func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *Line, text string) {
 	switch {
 	case !a.looked:
-		if a.last != 0 { // its GET came over another connection, or threads share this one: who waited is not known
+		// Its GET came over another connection, or threads share this one, and who waited is not known. It may have come before the window.
+		if !a.pending && (a.last != 0 || l.At.Sub(o.first) > longestPause) {
 			if o.pooled == nil || len(o.pooled) >= o.opts.MaxClients {
 				o.pooled = map[string]bool{}
 			}
