@@ -39,6 +39,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 			if flags.claim != "" {
 				return replayClaim(cmd.Context(), env, flags.claim)
 			}
+			flags.remembered = !cmd.Flags().Changed("failover-every")
 			s, err := flags.scenario(env, args)
 			if err != nil {
 				return err
