@@ -62,15 +62,17 @@ func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 
 // tookOver takes in that a waiter has read an expiry and takes it over. It must be called before the attempt is changed.
 func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *Line, text string) {
-	switch {
-	case !a.looked:
-		// Its GET came over another connection, or threads share this one, and who waited is not known. It may have come before the window.
-		if !a.pending && (a.last != 0 || l.At.Sub(o.first) > longestPause) {
-			if o.pooled == nil || len(o.pooled) >= o.opts.MaxClients {
-				o.pooled = map[string]bool{}
-			}
-			o.pooled[hostOf(c.addr)] = true
+	// Its GET came over another connection, or threads share this one: then who waited is not known. A GET may have come before the
+	// window. A text that is older than that of the last try is another thread's.
+	alone := a.looked && shapeOf(text, l.At).expires >= shapeOf(a.wrote, l.At).expires
+	if !alone && !a.pending && (a.last != 0 || l.At.Sub(o.first) > longestPause) {
+		if o.pooled == nil || len(o.pooled) >= o.opts.MaxClients {
+			o.pooled = map[string]bool{}
 		}
+		o.pooled[hostOf(c.addr)] = true
+	}
+	switch {
+	case !alone:
 		return
 	case !a.readKnown || !a.readThere || !a.noTTL:
 		return

@@ -110,6 +110,35 @@ func TestLeasesByWaiters(t *testing.T) {
 	}
 }
 
+// Threads that share a connection interleave: the try of one comes between the GET and the GETSET of another, which has found the lease
+// over long ago. Who waited is not known then.
+func TestThreadsOnOneConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		between bool
+		low     float64
+	}{"one after the other": {false, 30_000}, "a try between": {true, 0}} {
+		tp := newTape(Options{})
+		tp.run("10.0.0.1:1", "SETNX", "lock:a", tp.ms(30*time.Second))
+		for range 5 {
+			tp.wait(100 * time.Millisecond)
+			tp.run("10.0.0.2:1", "SETNX", "lock:a", tp.ms(30*time.Second))
+			tp.run("10.0.0.2:1", "GET", "lock:a")
+		}
+		tp.wait(40 * time.Second)
+		first := tp.ms(30 * time.Second)
+		tp.run("10.0.0.2:1", "SETNX", "lock:a", first)
+		tp.run("10.0.0.2:1", "GET", "lock:a")
+		if c.between {
+			tp.run("10.0.0.2:1", "SETNX", "lock:a", tp.ms(30*time.Second+2*time.Millisecond))
+			tp.run("10.0.0.2:1", "GET", "lock:a")
+		}
+		tp.run("10.0.0.2:1", "GETSET", "lock:a", first)
+		row := rowOf(t, tp.report(), "10.0.0.2:1")
+		assert.LessOrEqual(t, row.LeaseLowMS, c.low, name)
+		assert.Equal(t, c.between, row.LeaseHighMS == 0, "%s: %v", name, row.LeaseHighMS)
+	}
+}
+
 // Bounds hold whatever leases, clocks, delays and holds are: the truth lies within, in each of many random fleets.
 func TestLeasesByWaitersAtRandom(t *testing.T) {
 	known := 0
