@@ -320,6 +320,7 @@ func TestBoundedLease(t *testing.T) {
 
 // TestBoundedLeaseWidens: of a lease within bounds the interval reaches from what the shortest brings to what the longest does.
 func TestBoundedLeaseWidens(t *testing.T) {
+	measures(t)
 	of := func(from string, lease, low, high float64) Interval {
 		p := observed(6500, 0, 0)
 		for i := range p.Clients {
