@@ -224,7 +224,8 @@ type Clocks struct {
 //	waits   what waiters did, where it bounds the lease closely from both sides;
 //	fleet   the lease, among those that people write down, with which most clients' clocks are right;
 //	round   the same with one client only, or where no clock is right with it, or most agree with each other on a lease that people
-//	        do not write down: a guess. That other lease is taken where it lies between the bounds.
+//	        do not write down: a guess. That other lease is taken where it lies between the bounds. Where there are two bounds,
+//	        most clocks must be right with a lease that is no guess.
 //
 // All but the given lease lie within what waiters did, where that is known. A fleet whose clocks are all wrong by the same amount,
 // and that nobody waits in, is not found without --lease. One client alone is found only where its offset is small beside the
@@ -265,7 +266,7 @@ func solve(all map[pair]*sums, families map[string]*family, given time.Duration)
 				switch {
 				case bounds.narrow():
 					c.source[name] = "waits"
-				case len(indirect) == 1 || agree || right(indirect, lease) == 0:
+				case len(indirect) == 1 || agree || right(indirect, lease) == 0 || bounds.high > 0 && !explains(indirect, lease):
 					c.source[name] = "round"
 				default:
 					c.source[name] = "fleet"
