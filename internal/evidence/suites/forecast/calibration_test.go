@@ -96,9 +96,9 @@ func rounds() []round {
 	return []round{
 		{"first", "The forecast was made beside these.", fleets()},
 		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen()},
-		{"drawn", "These come from random numbers, and ran after the last change of the forecast.", drawn()},
-		{"fresh", "These come from other random numbers. They were drawn and run once, after the forecast was made, and nothing was changed after.", fresh()},
-		{"waits", "These are of a third seed. They were written down before they ran, with the rule by which the round counts, and ran once.", waits()},
+		{"drawn", "These come from random numbers.", drawn()},
+		{"fresh", "These come from other random numbers. They were drawn after the forecast was made.", fresh()},
+		{"waits", "These come from random numbers again. They were written down before they ran, with the rule by which a run counts.", waits()},
 	}
 }
 
