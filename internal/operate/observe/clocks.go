@@ -266,7 +266,7 @@ func solve(all map[pair]*sums, families map[string]*family, given time.Duration)
 				switch {
 				case bounds.narrow():
 					c.source[name] = "waits"
-				case len(indirect) == 1 || agree || right(indirect, lease) == 0 || bounds.high > 0 && !explains(indirect, lease):
+				case len(indirect) == 1 || agree || right(indirect, lease) == 0 || bounds.low > 0 && bounds.high > 0 && !explains(indirect, lease):
 					c.source[name] = "round"
 				default:
 					c.source[name] = "fleet"
