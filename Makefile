@@ -40,7 +40,7 @@ faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
 
 pictures: ## docs/pictures, from what the tools print and show (redis-server, Chromium)
-	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/pictures -run TestPictures -v -args -update
+	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/suites/pictures -run TestPictures -v -args -update
 
 image: ## the static program of deploy/Dockerfile in an empty root as a user without rights (as root, redis-server): a minute on two cores
 	LOCKMIGRATE_SUITES=redis,image $(GO) test ./internal/evidence/suites/deploy -run TestContainers -v

@@ -3,6 +3,7 @@ package compat_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"slices"
@@ -23,7 +24,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // they wait more than they work; the command line still decides
+	goleak.VerifyTestMain(m)
+}
 
 // quick are options for tests: everything that takes time takes little.
 func quick(change ...func(*compat.Options)) compat.Options {
@@ -223,6 +227,7 @@ func TestForeignValuesAreHeld(t *testing.T) {
 }
 
 func TestDoHoldsAndGivesBack(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		boom := errors.New("boom")
@@ -296,6 +301,7 @@ func TestMaxHoldEndsALock(t *testing.T) {
 }
 
 func TestEveryDialect(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, d := range protocol.Dialects() {
 			t.Run(d.String(), func(t *testing.T) {
@@ -427,6 +433,7 @@ func TestNumbersOfBridgeValues(t *testing.T) {
 
 // TestObserverHearsALocksLife: also what only the bridge knows, takeovers and repairs.
 func TestObserverHearsALocksLife(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var mu sync.Mutex
 		var heard []string

@@ -13,14 +13,14 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // fleet is an embedded server with the record of namespace "orders", at stage bridge. It stands for your Redis, after
 // `lockmigrate stage init` and `lockmigrate stage advance`.
 func fleet() (pool *redis.Pool, stop func()) {
-	server, err := embedded.Start()
+	server, err := demo.StartServer()
 	if err != nil {
 		panic(err)
 	}

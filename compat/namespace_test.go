@@ -59,6 +59,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 // TestAMemberWithAFixedNameComesBack: a process that crashed cannot say goodbye, and the one that follows it
 // under the same name, as in a StatefulSet, works at once. What the first one may still hold is waited for.
 func TestAMemberWithAFixedNameComesBack(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		named := quick(ofOrders, func(o *compat.Options) { o.Member = "pay-0" })
@@ -243,6 +244,7 @@ func TestALateReportAfterGoodbye(t *testing.T) {
 // TestAMisfitSaysWhy: a member that cannot run the record tells it, and is in the way of the next stage with its
 // reason until it is corrected; not of the way back.
 func TestAMisfitSaysWhy(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		well := newLocker(t, s, quick(ofOrders))
@@ -280,6 +282,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 // TestAServiceOutlivesACorrectedRecord: options that did not fit the record work as soon as the record is corrected,
 // and a record that is changed under a member to what it cannot run stops it at once, with the reason.
 func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		store := namespaceOf(t, s, time.Hour)
@@ -407,6 +410,7 @@ func TestAClockOfTheLastCentury(t *testing.T) {
 // TestAServerClockThatJumps: the bound of a report is of the server's clock as it was. When that clock is set, the next
 // report has another bound, and the member goes on.
 func TestAServerClockThatJumps(t *testing.T) {
+	t.Parallel()
 	s := redistest.Mini(t)
 	clock := time.Now().Truncate(time.Millisecond)
 	s.Mini.SetTime(clock)

@@ -51,6 +51,7 @@ func runs(t testing.TB, l compat.Locker, want lockmigrate.Stage) {
 
 // TestLocksOutliveAStageChange (G7).
 func TestLocksOutliveAStageChange(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
@@ -91,6 +92,7 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 
 // TestWaitersFollowTheStage: an Acquire that began in one stage gets its lock in another.
 func TestWaitersFollowTheStage(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
@@ -131,6 +133,7 @@ func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
 // TestMemberFailsClosed (G6): a member without a record, or that cannot report, acquires nothing, and
 // the error of the wait says why.
 func TestMemberFailsClosed(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
 		await(t, "the refusal without a record", func() bool {

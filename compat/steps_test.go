@@ -106,6 +106,7 @@ func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
 
 // TestStaleDeleteWhileSettling: nobody came in; the lock is repaired, settles again and is ours.
 func TestStaleDeleteWhileSettling(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, settling())
 		bridge, result, locked := takeOver(t, s, l, "orders")
@@ -151,6 +152,7 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 // TestStaleDeleteIsRepaired (G5): within one renewal interval the key is ours again, and meanwhile the
 // guard keeps other bridge and modern clients out.
 func TestStaleDeleteIsRepaired(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		o := quick()
 		l, other := newLocker(t, s, o), newLocker(t, s, o)
@@ -179,6 +181,7 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 // TestDisplacedHolderIsTold (G5): a legacy client came in after a stale DEL. The holder is told within
 // one renewal interval, its guard stays until it has released, and its release harms nobody.
 func TestDisplacedHolderIsTold(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		o := quick()
 		l, other := newLocker(t, s, o), newLocker(t, s, o)

@@ -314,6 +314,7 @@ func TestLegacyClientsGetTheirTurns(t *testing.T) {
 // TestWaitersInTheQueueFollowTheStage: those who stand in the queue when the stage changes get their turn in
 // the new one.
 func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		moveTo(t, store, stages.Bridge)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/client/clock"
 	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
@@ -33,7 +32,7 @@ type locker struct {
 	watch  *renewal.Timers
 	lives  lifetime.Locker
 
-	background background.Group
+	background driver.Background
 	closed     atomic.Bool
 }
 

@@ -23,7 +23,7 @@ type choice[T any] struct {
 func choose[T any](cmd *cobra.Command, to *T, name, usage string, all ...T) {
 	c := choice[T]{to, all}
 	cmd.Flags().Var(c, name, usage)
-	completes(cmd, name, c.words())
+	completes(cmd, name, c.words)
 }
 
 func (c choice[T]) words() []string {
@@ -49,9 +49,14 @@ func (c choice[T]) Set(word string) error {
 	return nil
 }
 
-// completes offers words for a flag in the shell.
-func completes(cmd *cobra.Command, flag string, words []string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+func (c choice[T]) hint(word string) string { return oneOf(word, c.words()) }
+
+// completes offers words for a flag in the shell, which asks for them: no other command line pays for the list.
+func completes(cmd *cobra.Command, flag string, words func() []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return words(), cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
 		panic(err) // the flag does not exist: a programming error
 	}
 }
@@ -90,7 +95,8 @@ func dialectNames() (names []string) {
 	return names
 }
 
-// nearest returns the first of the words that is at most two edits away, or that begins like word; "" for none.
+// nearest returns the first of the words that is at most two edits away, and not all other letters, or that begins like
+// word; "" for none.
 func nearest(word string, words []string) string {
 	best, bestDistance := "", 3
 	for _, w := range words {
@@ -98,7 +104,7 @@ func nearest(word string, words []string) string {
 		if len(word) >= 2 && strings.HasPrefix(w, word) {
 			distance = min(distance, 2)
 		}
-		if distance < bestDistance && distance < len(w) {
+		if distance < bestDistance && 2*distance <= len(w) {
 			best, bestDistance = w, distance
 		}
 	}

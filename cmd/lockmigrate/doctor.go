@@ -52,7 +52,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&opts.Match, "match", "", "glob `PATTERN` of the lock keys: rights are tried on it, and only such keys are looked at")
 	cmd.Flags().StringArrayVar(&opts.Uses, "use", nil, "`NAME` of a package and feature whose rights are tried, such as modern or 'compat bridge'; repeatable (default: the way from legacy to modern)")
-	completes(cmd, "use", useNames())
+	completes(cmd, "use", useNames)
 	cmd.Flags().StringVar(&opts.User, "user", "", "`NAME` of the user whose rights are tried (default: the one of this connection)")
 	cmd.Flags().IntVar(&opts.Keys, "keys", 100_000, "look at no more than about `N` keys")
 	cmd.Flags().BoolVar(&all, "all", false, "explain also the checks that pass")

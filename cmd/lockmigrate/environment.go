@@ -16,7 +16,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
+	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
@@ -116,9 +116,9 @@ func (env *environment) note(format string, args ...any) {
 	env.say("lockmigrate: " + fmt.Sprintf(format, args...))
 }
 
-// say writes a line to stderr; on a terminal it is broken between words, unless it names a command, which is copied.
+// say writes a line to stderr; on a terminal it is broken between words.
 func (env *environment) say(line string) {
-	if env.isTerminal(env.stderr) && !strings.Contains(line, `"lockmigrate `) {
+	if env.isTerminal(env.stderr) {
 		line = wrap(line, env.width(env.stderr), len("lockmigrate: "))
 	}
 	fmt.Fprintln(env.stderr, line)
@@ -175,7 +175,7 @@ func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), e
 	if end.Kind != endpoint.Embedded {
 		return end, func() {}, nil
 	}
-	server, err := embedded.Start()
+	server, err := demo.StartServer()
 	if err != nil {
 		return nil, nil, err
 	}

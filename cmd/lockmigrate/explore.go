@@ -34,7 +34,7 @@ func newExploreCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&flags.claims, "claim", nil, "only the claims of these `ID`s; a * at the end stands for any")
-	completes(cmd, "claim", claimNames())
+	completes(cmd, "claim", claimNames)
 	f.BoolVar(&flags.all, "all", false, "list the claims one by one")
 	f.BoolVar(&flags.trace, "trace", false, "print the counterexamples, also when all verdicts are as expected")
 	f.IntVar(&flags.states, "states", explore.DefaultStates, "stop a search after this many states, as incomplete")
@@ -143,7 +143,7 @@ func judgeFindings(found []explore.Finding) error {
 func exploreText(b *strings.Builder, env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) {
 	chosen := len(flags.claims) > 0
 	if flags.all || chosen {
-		b.WriteString(claimTable(env, found))
+		b.WriteString(claimTable(env, found) + "\n" + legend(found))
 	} else {
 		b.WriteString(familyTable(env, found))
 	}
@@ -213,17 +213,23 @@ func familyTable(env *environment, found []explore.Finding) string {
 	}
 	var b strings.Builder
 	b.WriteString(t.Render(env.screen(), ink))
-	b.WriteString(`
-proven               all interleavings of these few clients were run, and none breaks the claim;
-broken, as expected  the claim leaves out what the lock needs, or the old scheme does;
-otherwise            not what is known of the claim, or not searched to the end.
-
-The letters of a claim:
-`)
-	for _, l := range letters {
-		fmt.Fprintf(&b, "%s  %s\n", l.letter, l.one)
-	}
+	b.WriteString("\n" + legend(found))
+	b.WriteString("otherwise            not what is known of the claim, or not searched to the end\n")
 	b.WriteString("\nall claims:        lockmigrate explore --all\none, with its run: lockmigrate explore --claim LLL-clobber\n")
+	return b.String()
+}
+
+// legend says what the verdicts mean, and the letters that are in these claims.
+func legend(found []explore.Finding) string {
+	var b strings.Builder
+	for _, l := range letters {
+		if slices.ContainsFunc(found, func(f explore.Finding) bool { return strings.Contains(f.Clients, l.letter) }) {
+			fmt.Fprintf(&b, "%s                    %s\n", l.letter, l.one)
+		}
+	}
+	b.WriteString(`proven               all interleavings of these few clients were run, and none breaks the claim;
+broken, as expected  the claim leaves out what the lock needs, or the old scheme does
+`)
 	return b.String()
 }
 
@@ -267,7 +273,7 @@ func counterexample(f *explore.Finding) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s, the shortest run that breaks it (%s):\n", f.ID, counted(int64(explore.Commands(f.Trace)), "server command"))
+	fmt.Fprintf(&b, "\n%s, the shortest run that breaks it (%s; t counts ticks, inside is who holds the lock):\n", f.ID, counted(int64(explore.Commands(f.Trace)), "server command"))
 	for i := range f.Trace {
 		fmt.Fprintf(&b, "    %s\n", f.Trace[i].Text(f.Model))
 	}

@@ -88,7 +88,7 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 	}
 	pipe := render(0, nil)
 	assert.NotContains(t, pipe, "\x1b")
-	assert.Equal(t, len(explore.Claims())+3, strings.Count(pipe, "\n"), "a row is a line")
+	assert.Equal(t, len(explore.Claims())+strings.Count(legend(foundAsKnown()), "\n")+4, strings.Count(pipe, "\n"), "a row is a line")
 	for _, columns := range []int{80, 120, 200} {
 		out := render(columns, nil)
 		assert.Contains(t, out, "\x1b[32mproven\x1b[0m")
@@ -97,4 +97,11 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(strings.TrimSuffix(line, "\n")), columns, line)
 		}
 	}
+}
+
+// TestACommandIsNotBroken: a terminal copies a command that a message names as one line.
+func TestACommandIsNotBroken(t *testing.T) {
+	run := "lockmigrate replay orders.profile.json --seed 1 --as story"
+	assert.Equal(t, "see it:\n  "+run, wrap("see it: "+run, 40, 2))
+	assert.Equal(t, "create it with\n  \""+run+"\",\n  or name another", wrap("create it with \""+run+"\", or name another", 40, 2))
 }

@@ -30,6 +30,9 @@ func readScenario(path string) (*scenario.Scenario, error) {
 	if err != nil {
 		return nil, fileError(err)
 	}
+	if isProfile(path) {
+		return nil, usageError("give --profile "+path, "%s is a profile of observe, and no scenario", path)
+	}
 	s, err := scenario.Parse(string(text))
 	var line *scenario.Error
 	switch {
@@ -152,32 +155,43 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed 
 	}{s.Seed, s.Seeds, fmt.Sprintf("%016x", sum.Hash), t.Acquisitions, t.Overlaps, t.Failovers, t.Overlapped.Milliseconds(),
 		hazardCounts(t), meanWait(t).Milliseconds(), t.LongestWait.Milliseconds(), t.Blocked.Milliseconds(), append([]overlapOf{}, blamed...), wall.Seconds()}
 	return env.print(doc, func(out *strings.Builder) {
-		fmt.Fprintf(out, "%d clients, %d seeds from %d, %v each, trace %016x\n", len(s.Fleet.Clients), s.Seeds, s.Seed, s.Fleet.Until, sum.Hash)
-		fmt.Fprintf(out, "turns %s, acquisitions %s, mean wait %s, longest %s\n", thousands(t.Turns), thousands(t.Acquisitions), short(meanWait(t)), short(t.LongestWait))
+		fmt.Fprintf(out, "played       %s on %s, %s of %v from seed %d, trace %016x\n", counted(int64(len(s.Fleet.Clients)), "client"), counted(int64(max(s.Fleet.Masters, 1)), "master"),
+			counted(int64(s.Seeds), "run"), s.Fleet.Until, s.Seed, sum.Hash)
+		fmt.Fprintf(out, "turns        %s, with %s; mean wait %s, longest %s\n", thousands(t.Turns), counted(t.Acquisitions, "acquisition"), short(meanWait(t)), short(t.LongestWait))
 		if t.Failovers > 0 {
-			fmt.Fprintf(out, "failovers %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
+			fmt.Fprintf(out, "failovers    %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
 		}
+		var hazards []string
 		for h, n := range t.Hazards {
 			if n > 0 {
-				fmt.Fprintf(out, "%-16s %s\n", sim.Hazard(h), thousands(n))
+				hazards = append(hazards, sim.Hazard(h).String()+" "+thousands(n))
 			}
 		}
+		fmt.Fprintf(out, "hazards      %s\n", cmp.Or(strings.Join(hazards, ", "), "none"))
+		overlaps := env.ink().Good("none")
+		if t.Overlaps > 0 {
+			overlaps = env.ink().Bad(thousands(t.Overlaps))
+		}
+		fmt.Fprintf(out, "overlaps     %s\n", overlaps)
 		for a := range t.Pairs {
 			for b, n := range t.Pairs[a] {
 				if n > 0 {
-					fmt.Fprintf(out, "overlaps of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+					fmt.Fprintf(out, "             of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
 				}
 			}
 		}
-		for i, o := range blamed {
-			if i == 10 {
-				fmt.Fprintf(out, "and %d more pairs\n", len(blamed)-i)
-				break
+		if len(blamed) > 0 {
+			pairs := terminal.NewTable(terminal.Column{Head: "CAME IN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BESIDE", Wrap: true},
+				terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "TIMES", Right: true})
+			for _, o := range blamed[:min(len(blamed), 10)] {
+				pairs.Row(o.Client, fmt.Sprintf("%+d ms", o.ClockMS), o.Beside, fmt.Sprintf("%+d ms", o.OtherMS), thousands(o.Times))
 			}
-			fmt.Fprintf(out, "%s (clock %+d ms) came in beside %s (clock %+d ms): %s\n", o.Client, o.ClockMS, o.Beside, o.OtherMS, thousands(o.Times))
+			out.WriteString("\n" + pairs.Render(env.screen(), env.ink()))
+			if more := len(blamed) - 10; more > 0 {
+				fmt.Fprintf(out, "and %s\n", counted(int64(more), "more pair"))
+			}
 		}
-		fmt.Fprintf(out, "overlaps: %s\n", thousands(t.Overlaps))
-		fmt.Fprintf(out, "%s server operations on %d masters in %.1fs (%s a second)\n", thousands(sum.Ops), max(s.Fleet.Masters, 1), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
+		fmt.Fprintf(out, "\n%s server operations in %.1fs (%s a second)\n", thousands(sum.Ops), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
 	})
 }
 
@@ -190,26 +204,34 @@ func meanWait(t *sim.Tally) time.Duration {
 
 // runProfile simulates the fleet that observe saw.
 func runProfile(env *environment, flags *simulateFlags) error {
-	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.lease, flags.hold)
+	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.axes.Lease, flags.axes.Hold)
+	if err == nil {
+		err = writable(flags.html)
+	}
 	if err != nil {
 		return err
 	}
 	s.Seed, s.Seeds = flags.seed, flags.runs
 	s.Fleet.Masters = cmp.Or(flags.load.masters, s.Fleet.Masters)
+	flags.load.family = s.family
 	if flags.html == "" {
 		return runFleet(env, &s.Scenario, flags, flags.profile, nil)
 	}
-	match := "PATTERN"
-	if len(s.match) > 0 {
-		match = "'" + strings.Join(s.match, "' '") + "'"
-	}
 	page := &report.Fleet{
 		From: flags.profile, Command: flags.command, Plays: &s.Fleet, Clients: s.clients, Seed: s.Seed, Seeds: s.Seeds,
-		Family: func(key string) string { return s.families[strings.TrimRight(key, "0123456789")] },
+		Family: s.family,
 		Replay: func(seed uint64) string { return flags.replay(flags.profile, seed) },
-		Next:   "lockmigrate next --namespace NAME --match " + match,
+		Next:   nextOf(s.match),
 	}
 	return runFleet(env, &s.Scenario, flags, flags.profile, page)
+}
+
+// nextOf is how a reader of a profile's page asks for the next step.
+func nextOf(match []string) string {
+	if len(match) == 0 {
+		match = []string{"PATTERN"}
+	}
+	return "lockmigrate next --namespace NAME" + matchFlags(match)
 }
 
 // profiled is the fleet of a profile, with the names that the profile has for its clients and keys.
@@ -219,6 +241,9 @@ type profiled struct {
 	families map[string]string // by the prefix of their keys
 	match    []string          // the patterns that observe was given
 }
+
+// family is where a key of the fleet comes from, as the profile names it.
+func (p *profiled) family(key string) string { return p.families[strings.TrimRight(key, "0123456789")] }
 
 // isProfile tells a profile of observe, which is JSON, from a scenario, which is text.
 func isProfile(path string) bool {

@@ -65,11 +65,15 @@ func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadF
 	if err != nil {
 		return err
 	}
+	cost.family = s.family
 	return runLoad(env, &s.Fleet, cost, seed, runtime.NumCPU())
 }
 
 func runForecast(env *environment, path string, o forecast.Options, failovers failoverFlags, today bool, html string) error {
 	p, err := openProfile(path)
+	if err == nil {
+		err = writable(html)
+	}
 	if err != nil {
 		return err
 	}
@@ -93,7 +97,7 @@ func runForecast(env *environment, path string, o forecast.Options, failovers fa
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}
 	if html != "" {
-		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path) }); err != nil {
+		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path, nextOf(p.Match)) }); err != nil {
 			return err
 		}
 	}
@@ -110,10 +114,10 @@ func runForecast(env *environment, path string, o forecast.Options, failovers fa
 }
 
 func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Draws, f.Seed)
+	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %s, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Watched(), f.Draws, f.Seed)
 	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
-	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
-		terminal.Column{Head: "PER HOUR"}, terminal.Column{Head: "WHAT", Wrap: true})
+	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS", Right: true}, terminal.Column{Head: "90 % INTERVAL"},
+		terminal.Column{Head: "PER HOUR", Right: true}, terminal.Column{Head: "WHAT", Wrap: true})
 	for _, s := range f.Stages {
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
@@ -134,7 +138,7 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		}
 		fmt.Fprintf(out, "\nby %s, at stage legacy\n", list.by)
 		most := min(len(list.shares), 10)
-		shares := terminal.NewTable(terminal.Column{Wrap: true}, terminal.Column{}, terminal.Column{})
+		shares := terminal.NewTable(terminal.Column{Wrap: true}, terminal.Column{Right: true}, terminal.Column{Right: true})
 		for _, s := range list.shares[:most] {
 			shares.Row("  "+terminal.Safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
 		}
@@ -145,10 +149,10 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 	}
 	if len(f.Budgets) > 0 {
 		fmt.Fprintln(out, "\nhow far each clock may still move before the longest hold that was seen overlaps")
-		budgets := terminal.NewTable(terminal.Column{Head: "  CLIENT", Wrap: true}, terminal.Column{Head: "CLOCK"}, terminal.Column{Head: "AHEAD", Wrap: true},
+		budgets := terminal.NewTable(terminal.Column{Head: "CLIENT", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "AHEAD", Wrap: true},
 			terminal.Column{Head: "BEHIND", Wrap: true}, terminal.Column{Head: "DRIFT", Wrap: true}, terminal.Column{Head: "FIRST OVERLAP", Wrap: true})
 		for _, b := range f.Budgets {
-			budgets.Row("  "+terminal.Safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
+			budgets.Row(terminal.Safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
 		}
 		fmt.Fprint(out, budgets.Render(env.screen(), env.ink()))
 	}
@@ -165,7 +169,7 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
 	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind\n",
 		short(f.Failovers.Every), f.Failovers.From, short(f.Failovers.Outage), short(f.Failovers.Behind))
-	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS"}, terminal.Column{Head: "90 % INTERVAL"},
+	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS", Right: true}, terminal.Column{Head: "90 % INTERVAL"},
 		terminal.Column{Head: "FIRST HOLDER IS TOLD", Wrap: true}, terminal.Column{Head: "NEVER HEARS OF IT", Wrap: true})
 	for _, s := range f.Stages {
 		l := s.Failovers

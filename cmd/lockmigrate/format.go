@@ -2,26 +2,22 @@ package main
 
 import (
 	"fmt"
-	"strconv"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
 // thousands writes a count with commas: 1,234,567.
 func thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	first := 0
 	if n < 0 {
-		first = 1
+		return "-" + thousands(-n)
 	}
-	for i := len(digits) - 3; i > first; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
+	return forecast.Number(float64(n))
 }
 
 // counted writes a count with its noun: "1 lock", "2,000 locks".
@@ -83,9 +79,17 @@ func timeLeft(ran time.Duration, done, all int) string {
 	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
 }
 
+// command is what a reader copies out of a sentence: in quotes, or behind a colon at its end.
+var command = regexp.MustCompile(`"lockmigrate [^"]+"|: lockmigrate [a-z]+ [^"]*$`)
+
 // wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an
-// indent.
+// indent. A command is one word: the terminal breaks it, and copies it whole.
 func wrap(line string, width, indent int) string {
+	const blank = "\u00a0"
+	line = command.ReplaceAllStringFunc(line, func(c string) string {
+		c, ends := strings.CutPrefix(c, ": ")
+		return map[bool]string{true: ": "}[ends] + strings.ReplaceAll(c, " ", blank)
+	})
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Split(line, " ") {
@@ -99,7 +103,7 @@ func wrap(line string, width, indent int) string {
 			b.WriteByte(' ')
 			column++
 		}
-		b.WriteString(word)
+		b.WriteString(strings.ReplaceAll(word, blank, " "))
 		column += length
 	}
 	return b.String()

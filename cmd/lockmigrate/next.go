@@ -51,6 +51,7 @@ type standing struct {
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
 	near        string       // a namespace with almost this name, where there is no record
+	others      string       // else some that there are
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
 	blockers    []stages.Blocker
@@ -84,8 +85,8 @@ func newestCertificate(namespace string) string {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<20 {
 			continue
 		}
-		if c, err := verify.Load(file); err == nil && c.Namespace == namespace && c.Ended.After(ended) {
-			newest, ended = file, c.Ended
+		if c, err := verify.Load(file); err == nil && c.Evidence.Namespace != nil && c.Evidence.Namespace.Name == namespace && c.Evidence.Ended.After(ended) {
+			newest, ended = file, c.Evidence.Ended
 		}
 	}
 	return newest
@@ -105,7 +106,9 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
 		names, _ := at.store.Names(ctx)
-		s.near = nearest(s.namespace, names)
+		if s.near = nearest(s.namespace, names); s.near == "" && len(names) > 0 {
+			s.others = strings.Join(names[:min(len(names), 5)], ", ")
+		}
 		return s, nil
 	}
 	if err != nil {
@@ -125,7 +128,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		if s.certificate = newestCertificate(s.namespace); s.certificate != "" {
 			_, s.certErr = restsOn(env.now(), view.Record, stages.Modern, stageFlags{evidence: s.certificate})
 			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) && c.Verdict == verify.Seen {
-				s.seen = c.LegacyClients
+				s.seen = c.Evidence.Seen
 			}
 		}
 		s.unfinished(env.now(), view.Record)
@@ -204,6 +207,8 @@ func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
 	if s.near != "" {
 		on.Stands += " of this name; did you mean " + s.near + "?"
+	} else if s.others != "" {
+		on.Stands += " of this name; this server has " + s.others
 	}
 	match := s.match
 	if len(match) == 0 && s.profile != nil {
@@ -390,7 +395,9 @@ func (s *standing) print(env *environment, on step) error {
 		line("stands at", on.Stands)
 		line("measured", doc.Measured[0])
 		for _, why := range doc.Measured[1:] {
-			line("", why)
+			if s.view == nil { // the record has its own figures
+				line("", why)
+			}
 		}
 		if doc.Keys != "" {
 			line("keys", doc.Keys)

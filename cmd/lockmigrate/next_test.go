@@ -197,3 +197,9 @@ func TestNamespaceOfAFile(t *testing.T) {
 	assert.Equal(t, "lockmigrate next --namespace orders", afterObserve(bridge, "orders.profile.json").Command)
 	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}, afterObserve(bridge, "fleet.json"))
 }
+
+// TestNextOfAPage: each pattern has its flag, so that the line runs as it stands on the page.
+func TestNextOfAPage(t *testing.T) {
+	assert.Equal(t, "lockmigrate next --namespace NAME --match 'lock.order.*' --match 'lock.bill.*'", nextOf([]string{"lock.order.*", "lock.bill.*"}))
+	assert.Equal(t, "lockmigrate next --namespace NAME --match 'PATTERN'", nextOf(nil))
+}

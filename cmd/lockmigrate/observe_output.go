@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,7 +169,7 @@ func (o *observeOutput) final(f findings, err error) error {
 	}
 	if o.flags.profile != "" {
 		file := terminal.Quoted(o.flags.profile)
-		fmt.Fprintf(&b, "the fleet is written to %s: lockmigrate simulate --profile %s\n", file, file)
+		fmt.Fprintf(&b, "the fleet is written to %s: what it will have: lockmigrate forecast %s\n", file, file)
 	}
 	held.print(&b)
 	next.print(&b)
@@ -269,7 +270,9 @@ func details(b *strings.Builder, r observe.Report) {
 	if len(r.Events) > 0 {
 		b.WriteString("\n")
 	}
-	for _, e := range r.Events[:min(mostEvents, len(r.Events))] {
+	events := slices.Clone(r.Events)
+	slices.SortStableFunc(events, func(a, b observe.EventRow) int { return a.At.Compare(b.At) }) // a hold is told when it is over
+	for _, e := range events[:min(mostEvents, len(events))] {
 		b.WriteString(eventLine(e) + "\n")
 	}
 	more(b, len(r.Events)-mostEvents, "events")
@@ -323,7 +326,7 @@ func more(b *strings.Builder, n int, what string) {
 }
 
 func eventLine(e observe.EventRow) string {
-	line := fmt.Sprintf("%s %-14s %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), terminal.Quoted(e.Key), whoText(e.By))
+	line := fmt.Sprintf("%s  %-14s  %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), terminal.Quoted(e.Key), whoText(e.By))
 	if e.Victim != nil {
 		line += " against " + whoText(e.Victim)
 	}

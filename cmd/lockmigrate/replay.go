@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,8 +36,11 @@ func newReplayCommand(env *environment) *cobra.Command {
 		Short: "Show one simulated run again, from a file or a seed",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.check(cmd, args); err != nil {
+				return err
+			}
 			if flags.claim != "" {
-				return replayClaim(cmd.Context(), env, flags.claim)
+				return runExplore(cmd.Context(), env, exploreFlags{claims: []string{flags.claim}, trace: true, states: explore.DefaultStates})
 			}
 			flags.remembered = !cmd.Flags().Changed("failover-every")
 			s, err := flags.scenario(env, args)
@@ -54,15 +57,41 @@ func newReplayCommand(env *environment) *cobra.Command {
 	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(grid.Schemes), "clobber")...)
 	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
 	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
+	mayBeNegative(f, "skew")
 	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the cell's lease")
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the cell's hold time")
 	f.Uint64Var(&flags.seed, "seed", 1, "the run's seed")
 	f.BoolVar(&flags.shrink, "shrink", false, "cut a run that breaks down to what it needs")
-	completes(cmd, "claim", claimNames())
+	completes(cmd, "claim", claimNames)
 	choose(cmd, &flags.as, "as", "`FORM`: trace, story, timeline, scenario", "trace", "story", "timeline", "scenario")
 	flags.fleetFlags.add(f)
-	completes(cmd, "dialect", dialectNames())
+	completes(cmd, "dialect", dialectNames)
 	return cmd
+}
+
+// check refuses flags that have no part in the run that is asked for.
+func (f *replayFlags) check(cmd *cobra.Command, args []string) error {
+	asked := given(cmd, "scheme", "claim")
+	if len(args) == 1 {
+		asked = append(asked, "a FILE")
+	}
+	switch {
+	case len(asked) > 1:
+		return usageError("give one of them", "%s exclude each other", strings.Join(asked, " and "))
+	case f.claim != "":
+		return unused(cmd, "--claim: its only form is the trace", "claim")
+	case f.scheme == "clobber":
+		return unused(cmd, "--scheme clobber: its run is known", "scheme", "shrink", "as")
+	case len(args) == 1 && isProfile(args[0]):
+		return unused(cmd, "a profile: the fleet is the one that was observed", append([]string{"seed", "shrink", "as", "lease", "hold", "dialect", "latency", "lose",
+			"pause-every", "pause", "crash-every", "step-every", "step"}, ofProfile...)...)
+	case len(args) == 1:
+		return unused(cmd, "a scenario: the file says all of it", "seed", "shrink", "as")
+	}
+	if flags := given(cmd, ofProfile...); len(flags) > 0 {
+		return usageError("give a profile, or write it into a scenario", "%s has no part in a cell of simulate", flags[0])
+	}
+	return nil
 }
 
 // scenario finds the run to be shown.
@@ -80,7 +109,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 		return readScenario(args[0])
 	}
 	if f.scheme == "" {
-		return nil, usageError("name a FILE, --scheme with --seed, or --claim", "nothing to replay")
+		return nil, usageError("name a FILE, --scheme with --seed, or --claim: lockmigrate replay --claim LLL-clobber shows one", "nothing to replay")
 	}
 	if f.scheme == "clobber" {
 		run, ok := report.HuntClobber(new(sim.World), report.HuntSeeds)
@@ -141,12 +170,7 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 }
 
 // columns is how wide a picture in text may be.
-func (env *environment) columns() int {
-	if env.isTerminal(env.stdout) {
-		return max(env.width(env.stdout), 60)
-	}
-	return 110
-}
+func (env *environment) columns() int { return max(cmp.Or(env.screen(), 110), 60) }
 
 // traceStep is one record in JSON.
 type traceStep struct {
@@ -178,22 +202,4 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 		Ops       int64       `json:"ops"`
 		Steps     []traceStep `json:"steps"`
 	}{result.Seed, fmt.Sprintf("%016x", result.Hash), result.Overlaps, result.Ops, steps}
-}
-
-// replayClaim shows a claim's shortest counterexample.
-func replayClaim(ctx context.Context, env *environment, id string) error {
-	claims, err := chooseClaims([]string{id})
-	if err != nil {
-		return err
-	}
-	for _, c := range claims {
-		start := env.now()
-		f := explore.Check(ctx, c, explore.Limits{})
-		f.Took = env.now().Sub(start)
-		found := []explore.Finding{f}
-		if err := env.print(findingsJSON(found), func(b *strings.Builder) { b.WriteString(claimTable(env, found) + counterexample(&f)) }); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
 }

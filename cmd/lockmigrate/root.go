@@ -5,11 +5,16 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // leaveWithin bounds how long a command may take to clean up after an interrupt.
@@ -107,12 +112,15 @@ func newRootCommand(env *environment) *cobra.Command {
 //go:embed help.txt
 var helpText string
 
-// helpOf is the section of a command.
-func helpOf(path string) (text string, found bool) {
-	_, text, found = strings.Cut("\n"+helpText, "\n== "+path+"\n")
-	text, _, _ = strings.Cut(text, "\n== ")
-	return strings.TrimRight(text, "\n"), found
-}
+// helpSections are the sections by their command's whole name.
+var helpSections = sync.OnceValue(func() map[string]string {
+	sections := map[string]string{}
+	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "== "), "\n== ") {
+		path, text, _ := strings.Cut(section, "\n")
+		sections[path] = strings.TrimRight(text, "\n")
+	}
+	return sections
+})
 
 // prepare gives a command, and those below it, what all commands share.
 func prepare(c *cobra.Command) {
@@ -120,7 +128,7 @@ func prepare(c *cobra.Command) {
 		c.Args, c.ValidArgsFunction = noArguments, cobra.NoFileCompletions
 	}
 	c.DisableFlagsInUseLine = true
-	if text, found := helpOf(c.CommandPath()); found {
+	if text, found := helpSections()[c.CommandPath()]; found {
 		c.Long, c.Example, _ = strings.Cut(text, "\n\nExamples:\n")
 	}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) { // what is no file is not completed as one
@@ -157,9 +165,13 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		what, path = cmd.CommandPath()+" takes no argument, but got ", cmd.CommandPath()+" "
 	}
 	var below []string
+	deeper := "" // "advance" is a command of "stage"
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
 			below = append(below, sub.Name())
+		}
+		if i := slices.IndexFunc(sub.Commands(), func(c *cobra.Command) bool { return c.Name() == args[0] }); i >= 0 {
+			deeper = sub.Commands()[i].CommandPath()
 		}
 	}
 	hint := seeHelp(cmd)
@@ -167,8 +179,22 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		hint = "name the server with --redis URL"
 	} else if near := nearest(args[0], below); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", path+near)
+	} else if deeper != "" {
+		hint = fmt.Sprintf("did you mean %q?", deeper)
+	} else if flag := flagFor(cmd, args[0]); flag != "" {
+		hint = fmt.Sprintf("did you mean --%s '%s'?", flag, args[0])
 	}
 	return usageError(hint, "%s%s", what, shown(args[0]))
+}
+
+// flagFor is the flag that an argument is probably for: patterns, a namespace, a claim; "" for none.
+func flagFor(cmd *cobra.Command, argument string) string {
+	for _, name := range []string{"match", "claim", "namespace"} {
+		if cmd.Flags().Lookup(name) != nil && (name != "match" || strings.ContainsAny(argument, "*?[")) && terminal.Quoted(argument) == argument && !strings.Contains(argument, "'") {
+			return name
+		}
+	}
+	return ""
 }
 
 // flagError turns the flag parser's complaints into usage errors with a suggestion.
@@ -180,6 +206,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	switch {
+	case errors.As(err, &unknown) && !cmd.HasParent() && cmd.Flags().NArg() > 0: // a flag of a command that there is none of
+		return noArguments(cmd, cmd.Flags().Args())
+	case errors.As(err, &unknown) && len(unknown.GetSpecifiedShortnames()) > 1:
+		hint = "a long flag begins with two dashes: --help"
 	case errors.As(err, &unknown) && shown(unknown.GetSpecifiedName()) == aServerURL:
 		return usageError("name the server with --redis URL", "unknown flag")
 	case errors.As(err, &unknown):
@@ -187,8 +217,13 @@ func flagError(cmd *cobra.Command, err error) error {
 			hint = fmt.Sprintf("did you mean --%s?", near)
 		}
 	case errors.As(err, &invalid):
-		if few, ok := invalid.GetFlag().Value.(interface{ words() []string }); ok {
-			hint = oneOf(invalid.GetValue(), few.words())
+		if knows, ok := invalid.GetFlag().Value.(interface{ hint(value string) string }); ok {
+			hint = knows.hint(invalid.GetValue())
+		} else if invalid.GetFlag().Value.Type() == "duration" {
+			hint = "write it like 30s, 10m or 1h30m"
+			if _, err := strconv.Atoi(invalid.GetValue()); err == nil {
+				return usageError(fmt.Sprintf("write %ss", invalid.GetValue()), "--%s %s has no unit", invalid.GetFlag().Name, invalid.GetValue())
+			}
 		}
 		return usageError(hint, "--%s cannot be %s", invalid.GetFlag().Name, shown(invalid.GetValue()))
 	}

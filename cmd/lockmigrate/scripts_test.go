@@ -13,6 +13,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/scripts/reference"
 )
 
 const pythonOfNamespace = `
@@ -130,4 +132,17 @@ func TestScriptsOfNamespace(t *testing.T) {
 	o.runs(exitDone, "stage", "init", "--namespace", "uuids", "--match", "uuid.*", "--dialect", "jedis-uuid", "--shortest-lease", "30s", "--execute")
 	_, stderr = o.runs(exitUnsafe, "scripts", "--namespace", "uuids")
 	assert.Contains(t, stderr, "put a sidecar beside the service")
+}
+
+// TestReferencesKnowEveryName: both references have each key and argument of the bridge's scripts that cannot be left out.
+func TestReferencesKnowEveryName(t *testing.T) {
+	for _, s := range []*scripts.Script{scripts.BridgeAcquire, scripts.BridgeSettle, scripts.BridgeRenew, scripts.BridgeRelease} {
+		for _, a := range append(s.Keys[:len(s.Keys):len(s.Keys)], s.Args...) {
+			for language, text := range map[string]string{"Java": reference.Java, "Python": reference.Python} {
+				if !a.Optional && !strings.Contains(text, `"`+a.Name+`"`) {
+					t.Errorf("%s needs %s, and the reference in %s does not have it", s.Name, a.Name, language)
+				}
+			}
+		}
+	}
 }

@@ -162,6 +162,9 @@ func (at *place) explain(ctx context.Context, err error) error {
 // whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.
 func whichNamespace(ctx context.Context, store *stages.Store, hint string) string {
 	names, _ := store.Names(ctx)
+	if few := len(names); few > 0 && few <= 5 && nearest(store.Namespace, names) == "" {
+		hint = "there are " + strings.Join(names, ", ") + "; " + hint
+	}
 	return orMeant(store.Namespace, names, hint)
 }
 
@@ -200,7 +203,8 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case (to > from) != (step > 0):
-		return usageError("use the other of advance and rollback", "%v lies in the other direction from %v", to, from)
+		other := map[stages.Stage]string{+1: "rollback", -1: "advance"}[step]
+		return usageError(fmt.Sprintf("\"lockmigrate stage %s --namespace %s --to %v\" goes there", other, store.Namespace, to), "%v lies in the other direction from %v", to, from)
 	case to != from+step:
 		return fmt.Errorf("move namespace %s from %v to %v: %w", store.Namespace, from, to, stages.ErrNoNeighbour)
 	}

@@ -43,7 +43,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, flags)
-	completes(cmd, "dialect", dialectNames())
+	completes(cmd, "dialect", dialectNames)
 }
 
 // checkedRecord turns what a command line says into a record, or says why there can be no such namespace.
@@ -67,8 +67,8 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	for _, t := range timesOf(record) {
-		if t.d < 0 || t.d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds, 0 or more", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
+		if t.d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}

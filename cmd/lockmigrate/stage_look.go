@@ -178,11 +178,11 @@ func (k *keysSeen) modernCan(patterns []string) error {
 	if dead {
 		hint = fmt.Sprintf("remove the dead ones with \"lockmigrate sweep%s --ghost-after 1m --execute\", wait for the others", matchFlags(patterns))
 	}
-	what := fmt.Sprintf("legacy values stand on %d keys", len(k.legacy))
+	what, them := fmt.Sprintf("legacy values stand on %d keys", len(k.legacy)), "them"
 	if len(k.legacy) == 1 {
-		what = "a legacy value stands on 1 key"
+		what, them = "a legacy value stands on 1 key", "it"
 	}
-	return unsafeError(hint+", and run it again; or go with --force REASON", "%s, and at stage modern nobody takes it over: %s", what, listKeys(k.legacy, true))
+	return unsafeError(hint+", and run it again; or go with --force REASON", "%s, and at stage modern nobody takes %s over: %s", what, them, listKeys(k.legacy, true))
 }
 
 // besides says what is no reason to refuse stage modern, and still keeps everybody from a key.

@@ -33,7 +33,7 @@ func (at *place) carryOut(p plan, do func() error) error {
 	return do()
 }
 
-// plan prints a plan, and returns why it would be refused.
+// plan prints a plan, and returns why it would be refused: the error says so.
 func (at *place) plan(p plan) error {
 	doc := map[string]any{
 		"plan": p.what, "executed": false, "namespace": at.store.Namespace, "stage": p.record.Stage.String(), "epoch": p.record.Epoch,
@@ -55,9 +55,6 @@ func (at *place) plan(p plan) error {
 		}
 		for _, blocker := range p.blockers {
 			fmt.Fprintf(b, "%s: %s\n", p.by, terminal.Safe(blocker.String()))
-		}
-		if p.refused != nil {
-			fmt.Fprintf(b, "first: %s: %s\n", terminal.Safe(p.refused.Error()), terminal.Safe(hintOf(p.refused)))
 		}
 	})
 	if err == nil && p.refused == nil && !at.env.global.json {
@@ -112,5 +109,5 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		return "", unsafeError(hint, "%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))
-	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.WindowSeconds, c.Ended.UTC().Format(time.RFC3339), longest), nil
+	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
 }

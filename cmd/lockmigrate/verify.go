@@ -1,14 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -78,9 +76,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 func checkVerify(o *verify.Options) error {
 	switch {
 	case o.Window <= 0:
-		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
-	case o.Longest < 0 || o.Burst < 0:
-		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
+		return usageError("give a duration such as 10m", "--for %v must be positive", o.Window)
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
@@ -93,6 +89,9 @@ func checkVerify(o *verify.Options) error {
 type verification = func(context.Context, *endpoint.Endpoint, verify.Options) (verify.Certificate, error)
 
 func runVerify(ctx context.Context, env *environment, opts verify.Options, file string, look verification) error {
+	if err := writable(file); err != nil {
+		return err
+	}
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
@@ -109,7 +108,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return err
 		}
 	}
-	if file != "" && opts.Capture == nil { // a capture has a gap for good
+	if file != "" && !isDevice(file) && opts.Capture == nil { // a capture has a gap for good
 		opts.Save = func(s verify.Saved) {
 			s.Out = file
 			if err := writeFile(stateName(file), s.Write); err != nil {
@@ -131,7 +130,7 @@ func readCapture(name string) verification {
 	return func(ctx context.Context, end *endpoint.Endpoint, opts verify.Options) (verify.Certificate, error) {
 		cert, err := verify.ReadCapture(ctx, end, opts)
 		if err != nil {
-			err = failedError("capture with: tcpdump -i any -s 0 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
+			err = failedError("capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
 		}
 		return cert, err
 	}
@@ -151,28 +150,24 @@ func portOf(end *endpoint.Endpoint) (uint16, error) {
 
 // concludeVerify writes the certificate, and makes the verdict an exit code.
 func concludeVerify(env *environment, cert verify.Certificate, file string) error {
+	var unwritten error
 	if file != "" { // before anything is printed: the terminal may be gone
-		if err := writeFile(file, cert.Write); err != nil {
-			return err
-		}
-		if cert.Evidence.Finished {
+		if unwritten = writeFile(file, cert.Write); unwritten == nil && cert.Evidence.Finished && !isDevice(file) {
 			_ = os.Remove(stateName(file))
 		}
 	}
-	if err := printCertificate(env, cert); err != nil {
-		return err
+	printed := printCertificate(env, cert)
+	switch { // what a window has shown is printed at least, and an old client counts more than a file
+	case unwritten != nil && cert.Verdict == verify.Seen:
+		env.say(errorLine(unwritten))
+	case unwritten != nil || printed != nil:
+		return cmp.Or(unwritten, printed)
 	}
 	switch cert.Verdict {
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		var missing []string
-		for _, o := range cert.Obligations {
-			if !o.Discharged {
-				missing = append(missing, o.ID)
-			}
-		}
-		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(obligation.Open(cert.Obligations), ", "))
 	}
 	return nil
 }
@@ -202,15 +197,11 @@ func printSaved(env *environment, s verify.Saved) error {
 	asked, looked := time.Duration(known.AskedSeconds*float64(time.Second)), time.Duration(known.LookedSeconds*float64(time.Second))
 	lost := append([]string{}, s.Lost()...)
 	doc := struct {
-		Namespace string          `json:"namespace,omitempty"`
-		Saved     time.Time       `json:"saved"`
-		Asked     float64         `json:"asked_seconds"`
-		Looked    float64         `json:"looked_seconds"`
-		Gaps      []verify.Gap    `json:"gaps"`
-		Clients   []verify.Client `json:"legacy_clients"`
-		Lost      []string        `json:"cannot_be_discharged"`
-		Out       string          `json:"out"`
-	}{s.Options.Namespace, s.At, known.AskedSeconds, known.LookedSeconds, append([]verify.Gap{}, known.Gaps...), append([]verify.Client{}, known.Seen...), lost, s.Out}
+		Saved    time.Time       `json:"saved"`
+		Evidence verify.Evidence `json:"evidence"`
+		Lost     []string        `json:"cannot_be_discharged"`
+		Out      string          `json:"out"`
+	}{s.At, known, lost, s.Out}
 	err := env.print(doc, func(b *strings.Builder) {
 		fmt.Fprintf(b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
 		for _, g := range known.Gaps {
@@ -234,29 +225,6 @@ func printSaved(env *environment, s verify.Saved) error {
 	return nil
 }
 
-// writeFile writes beside a file's place and moves it there, so that no reader finds half of it.
-func writeFile(file string, write func(io.Writer) error) error {
-	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
-	var where *fs.PathError
-	if errors.As(err, &where) {
-		return usageError("name another file", "%s: %w", file, where.Err)
-	} else if err != nil {
-		return failedError("check the folder", "%w", err)
-	}
-	defer os.Remove(temp.Name())
-	err = errors.Join(write(temp), temp.Close())
-	if err == nil {
-		err = os.Chmod(temp.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), file)
-	}
-	if err != nil {
-		return failedError("check the folder and the space on the disk", "%w", err)
-	}
-	return nil
-}
-
 // mostClients is how many findings are printed.
 const mostClients = 20
 
@@ -271,7 +239,7 @@ func (env *environment) indented(text string, column int) string {
 
 func printCertificate(env *environment, c verify.Certificate) error {
 	return env.print(pretty{c}, func(b *strings.Builder) {
-		ink := env.ink()
+		ink, e := env.ink(), &c.Evidence
 		verdict := strings.ToUpper(string(c.Verdict))
 		switch c.Verdict {
 		case verify.NoneSeen:
@@ -282,29 +250,32 @@ func printCertificate(env *environment, c verify.Certificate) error {
 			verdict = ink.Warn(verdict)
 		}
 		fmt.Fprintf(b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
-			c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
-		if c.Namespace != "" {
-			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
+			e.Started.Format(time.RFC3339), e.Ended.Format(time.RFC3339), e.LookedSeconds)
+		if n := e.Namespace; n != nil {
+			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", n.Name, n.Epoch)
 		}
-		if len(c.Patterns) > 0 {
+		if len(e.Patterns) > 0 {
 			var shown []string
-			for _, p := range c.Patterns {
+			for _, p := range e.Patterns {
 				shown = append(shown, terminal.Quoted(p))
 			}
 			fmt.Fprintf(b, "keys     %s\n", strings.Join(shown, " "))
 		}
-		for _, s := range c.Servers {
-			fmt.Fprintf(b, "server   %s run %.8s %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, terminal.Safe(s.Is), s.SetNX, s.GetSet, s.Rejected)
+		for _, m := range e.Masters {
+			fmt.Fprintf(b, "server   %s run %.8s %s: ", m.Addr, m.RunID, terminal.Safe(m.Is))
+			denied := int64(0)
+			for i, command := range m.Commands {
+				if denied += command.Denied; i < 2 { // SETNX and GETSET
+					fmt.Fprintf(b, "%d %s, ", command.Run, strings.ToUpper(command.Name))
+				}
+			}
+			fmt.Fprintf(b, "%d denied\n", denied)
 		}
 		b.WriteString("\nobligations\n")
 		for _, o := range c.Obligations {
 			fmt.Fprintf(b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
 		}
-		b.WriteString("\nsources\n")
-		for _, s := range c.Sources {
-			fmt.Fprintf(b, "  %-13s %-7s %s\n", s.Name, s.State, env.indented(s.Found, 24))
-		}
-		printClients(b, c.LegacyClients)
+		printClients(b, e.Seen)
 		b.WriteString("\nwhat this cannot know\n")
 		for _, r := range c.ResidualRisks {
 			fmt.Fprintf(b, "  - %s\n", env.indented(r, 4))

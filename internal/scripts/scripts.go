@@ -200,7 +200,8 @@ func (s *Script) Call(values Values) ([]any, error) {
 // load reads a script, puts the shared parts in their places and binds the names of its header.
 func load(name string) *Script {
 	s := &Script{Name: name}
-	for _, line := range strings.Split(read(name), "\n") {
+	pieces := cut(name)
+	for line := range strings.Lines(pieces[0].header) {
 		if rest, ok := strings.CutPrefix(line, "-- KEYS "); ok {
 			s.Keys = append(s.Keys, argument(rest))
 		} else if rest, ok := strings.CutPrefix(line, "-- ARGV "); ok {
@@ -209,7 +210,7 @@ func load(name string) *Script {
 			s.Words = append(s.Words, argument(rest))
 		}
 	}
-	s.Source = s.compose()
+	s.Source = s.compose(pieces)
 	digest := sha1.Sum([]byte(s.Source))
 	s.Digest = hex.EncodeToString(digest[:])
 	s.ByDigest = s.Digest
@@ -219,45 +220,38 @@ func load(name string) *Script {
 
 // argument reads a line of a header, from the name on.
 func argument(line string) Argument {
-	word, _, _ := strings.Cut(line, " ")
+	word := strings.Fields(line)[0]
 	name := strings.Trim(word, "[].")
 	return Argument{Name: name, Optional: word[0] == '[', Rest: strings.HasSuffix(word, "...")}
 }
 
-// compose returns the script as the server gets it. A name is bound as late as it can be: before the first piece that uses it,
-// where a piece is an included file, or what stands between two of them. So the usual case pays for nothing that
-// only the others need.
-func (s *Script) compose() string {
+// compose returns the script as the server gets it. A name is bound as late as it can be: before the first piece that uses it. So the
+// usual case pays for nothing that only the others need.
+func (s *Script) compose(pieces []piece) string {
 	var source strings.Builder
+	length := 400 // the bindings
+	for _, piece := range pieces {
+		length += len(piece.header) + len(piece.code)
+	}
+	source.Grow(length)
 	bound := map[string]bool{}
-	for _, piece := range pieces(s.Name) {
-		header, code := 0, strings.SplitAfter(piece, "\n")
-		for header < len(code) && strings.HasPrefix(code[header], "--") {
-			header++
-		}
-		used := map[string]bool{}
-		for _, line := range code[header:] {
-			line, _, _ = strings.Cut(line, "--")
-			for word := range strings.FieldsFuncSeq(line, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
-				used[word] = true
-			}
-		}
+	for _, piece := range pieces {
 		var names, places []string
 		bind := func(table string, list []Argument) {
 			for i, a := range list {
-				if used[a.Name] && !a.Rest && !bound[a.Name] {
+				if piece.uses[a.Name] && !a.Rest && !bound[a.Name] {
 					names, places, bound[a.Name] = append(names, a.Name), append(places, fmt.Sprintf("%s[%d]", table, i+1)), true
 				}
 			}
 		}
 		bind("KEYS", s.Keys)
 		bind("ARGV", s.Args)
-		words := s.unpack(used, bound)
-		source.WriteString(strings.Join(code[:header], ""))
+		words := s.unpack(piece.uses, bound)
+		source.WriteString(piece.header)
 		if len(names) > 0 {
 			fmt.Fprintf(&source, "local %s = %s\n", strings.Join(names, ", "), strings.Join(places, ", "))
 		}
-		source.WriteString(words + strings.Join(code[header:], ""))
+		source.WriteString(words + piece.code)
 	}
 	return source.String()
 }
@@ -275,15 +269,50 @@ func (s *Script) unpack(used, bound map[string]bool) string {
 	return fmt.Sprintf("local %s = string.match(ARGV[1], '^%s(.*)$')\n", strings.Join(names, ", "), strings.Repeat("(%S+) ", len(names)-1))
 }
 
-// pieces cuts a file at its includes, and puts the included files between the pieces.
-func pieces(file string) []string {
+// piece is an included file, or what stands between two of them.
+type piece struct {
+	header, code string
+	uses         map[string]bool // the words of the code
+}
+
+// cuts are the files that were cut, while the scripts are loaded: many include the same ones, and every program loads all scripts when it
+// starts.
+var cuts = map[string][]piece{}
+
+func init() { cuts = nil } // after load of the variables above
+
+// cut cuts a file at its includes, and puts the included files between the pieces.
+func cut(file string) []piece {
+	all, known := cuts[file]
+	if known {
+		return all
+	}
 	parts := strings.Split(read(file), "-- include ")
-	all := parts[:1:1]
+	all = appendPiece(nil, parts[0])
 	for _, part := range parts[1:] {
 		included, rest, _ := strings.Cut(part, "\n")
-		all = append(append(all, pieces(included)...), rest)
+		all = appendPiece(append(all, cut(included)...), rest)
 	}
-	return slices.DeleteFunc(all, func(piece string) bool { return piece == "" })
+	cuts[file] = all
+	return all
+}
+
+func appendPiece(all []piece, text string) []piece {
+	if text == "" {
+		return all
+	}
+	p := piece{code: text, uses: map[string]bool{}}
+	for strings.HasPrefix(p.code, "--") {
+		_, p.code, _ = strings.Cut(p.code, "\n")
+	}
+	p.header = text[:len(text)-len(p.code)]
+	for line := range strings.Lines(p.code) {
+		line, _, _ = strings.Cut(line, "--")
+		for word := range strings.FieldsFuncSeq(line, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+			p.uses[word] = true
+		}
+	}
+	return append(all, p)
 }
 
 func read(file string) string {

@@ -17,7 +17,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
@@ -62,7 +61,7 @@ type Client struct {
 	Renewer    *renewal.Renewer
 	Hub        *waiting.Hub    // nil unless Options.Waits
 	Life       context.Context // of waits: ends with lifetime.ErrClosed
-	Background background.Group
+	Background driver.Background
 
 	name    string
 	end     context.CancelCauseFunc

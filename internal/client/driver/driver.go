@@ -24,7 +24,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -36,7 +35,7 @@ type Driver struct {
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
 
-	background background.Group
+	background Background
 }
 
 // Outcome is how a stretch of a machine's run ended.

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -49,7 +48,7 @@ type Locker struct {
 	At           func(t protocol.Instant) time.Time
 	Seen         lockmigrate.Observer
 	Watch        Watch
-	Background   *background.Group
+	Background   *driver.Background
 	ReplyTimeout time.Duration
 	Drift        time.Duration // taken off every deadline
 	Pause        time.Duration // before a release that failed is tried again; it doubles up to 20 times that; zero: 50 ms

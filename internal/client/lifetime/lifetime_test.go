@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -76,7 +75,7 @@ type bench struct {
 	mu     sync.Mutex
 	now    protocol.Instant
 	events []lockmigrate.EventKind
-	group  background.Group
+	group  driver.Background
 	watch  *still
 }
 

@@ -62,7 +62,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
@@ -115,7 +114,7 @@ type Conn struct {
 
 	life       context.Context // of attempts to connect
 	end        context.CancelFunc
-	background background.Group
+	background driver.Background
 }
 
 // ErrClosed stands behind the error of a command on a closed Conn.

@@ -377,9 +377,7 @@ func TestKilledConnectionIsNoticed(t *testing.T) {
 // A command over the shared connection costs the boxes of its arguments: key, token and TTL for the one, key and
 // token for the other.
 func TestAllocations(t *testing.T) {
-	if raceDetector {
-		t.Skip("left out: the race detector changes what is allocated")
-	}
+	redistest.Unraced(t)
 	s := redistest.Real(t)
 	l := open(t, s.Addr, nil)
 	n := testing.AllocsPerRun(2000, func() {

@@ -1,15 +1,20 @@
 package links
 
 import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// floors lists the house from the cellar up. A folder stands for everything below it, except where a longer name has a
-// floor of its own. A package imports packages of its own room, and of lower floors; never of higher ones.
-var floors = [][]string{
+// layers lists the packages from the lowest layer up. A folder stands for everything below it, except where a longer name has a
+// layer of its own. A package imports packages of its own folder, and of lower layers; never of higher ones.
+var layers = [][]string{
 	{".", "internal/glob", "internal/servers", "internal/page", "internal/protocol", "internal/scripts", "pool/rawconn", "internal/operate/profile"},
 	{"internal/topology", "internal/simulate"},
 	{"internal/wire"},
@@ -21,19 +26,19 @@ var floors = [][]string{
 	{"internal/evidence"},
 }
 
-func floorOf(folder string) (floor int, room string) {
-	floor = -1
-	for i, rooms := range floors {
-		for _, r := range rooms {
-			if (folder == r || r != "." && strings.HasPrefix(folder, r+"/")) && len(r) > len(room) {
-				floor, room = i, r
+func layerOf(folder string) (layer int, own string) {
+	layer = -1
+	for i, folders := range layers {
+		for _, r := range folders {
+			if (folder == r || r != "." && strings.HasPrefix(folder, r+"/")) && len(r) > len(own) {
+				layer, own = i, r
 			}
 		}
 	}
-	return floor, room
+	return layer, own
 }
 
-// TestImportsPointDown keeps the floors, and two rules beside them: a lock package needs redigo and the standard library
+// TestImportsPointDown keeps the layers, and two rules beside them: a lock package needs redigo and the standard library
 // only, and nothing but the commands and tests uses the simulator.
 func TestImportsPointDown(t *testing.T) {
 	folder := func(path string) (string, bool) {
@@ -46,8 +51,8 @@ func TestImportsPointDown(t *testing.T) {
 		paths := strings.Fields(line)
 		from, _ := folder(paths[0])
 		from = name(from)
-		above, room := floorOf(from)
-		if !assert.GreaterOrEqual(t, above, 0, "%s has no floor", from) {
+		above, own := layerOf(from)
+		if !assert.GreaterOrEqual(t, above, 0, "%s has no layer", from) {
 			continue
 		}
 		public := above <= 5 && !strings.HasPrefix(from, "internal/simulate") && from != "prommetrics"
@@ -60,12 +65,51 @@ func TestImportsPointDown(t *testing.T) {
 				continue
 			}
 			seen++
-			below, other := floorOf(to)
-			assert.True(t, below < above || below == above && (room == other || above == 0), "%s imports %s, which is not below it", from, to)
+			below, other := layerOf(to)
+			assert.True(t, below < above || below == above && (own == other || above == 0), "%s imports %s, which is not below it", from, to)
 			if strings.HasPrefix(to, "internal/simulate") {
 				assert.True(t, strings.HasPrefix(from, "internal/simulate") || strings.HasPrefix(from, "cmd/") || strings.HasPrefix(from, "internal/evidence"), "%s imports the simulator", from)
 			}
 		}
 	}
 	assert.Greater(t, seen, 100, "imports that were looked at")
+}
+
+// folderName is a folder in the first column of the table of packages.
+var folderName = regexp.MustCompile("`([^`]+)`")
+
+// TestEveryPackageHasARow wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
+// folder for each row.
+func TestEveryPackageHasARow(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "| folder |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	named := map[string]bool{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		for _, m := range folderName.FindAllStringSubmatch(cells[min(1, len(cells)-1)], -1) {
+			folder := path.Clean(m[1])
+			assert.False(t, named[folder], "two rows for %s", folder)
+			named[folder] = true
+			info, err := os.Stat(filepath.Join(root, folder))
+			assert.True(t, err == nil && info.IsDir(), "ARCHITECTURE.md has a row for %s, which is no folder", folder)
+		}
+	}
+	packages := packagesOf(t, root)
+	assert.Greater(t, len(packages), 40)
+	for _, folder := range packages {
+		assert.True(t, named[folder], "ARCHITECTURE.md has no row for %s", folder)
+	}
+}
+
+// packagesOf lists the folders of the workspace that hold Go code, tests included.
+func packagesOf(t *testing.T, root string) (folders []string) {
+	t.Helper()
+	for line := range strings.Lines(list(t, "{{.ImportPath}}")) {
+		folders = append(folders, path.Clean("."+strings.TrimPrefix(strings.TrimSpace(line), module)))
+	}
+	return folders
 }

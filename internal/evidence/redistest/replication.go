@@ -101,7 +101,7 @@ func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
 sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000
-`, g.Name, host, port, sentinels/2+1, downAfter.Milliseconds())
+`, g.Name, host, port, sentinels/2+1, DownAfter.Milliseconds())
 		g.Sentinels = append(g.Sentinels, s)
 		starting.Go(s.Start)
 	}
@@ -173,8 +173,8 @@ func (g *SentinelGroup) Failover() *Server {
 	return g.AwaitFailover(before)
 }
 
-// downAfter is for how long a server must not have answered for a sentinel to take it to be down.
-const downAfter = 500 * time.Millisecond
+// DownAfter is for how long a server must not have answered for a sentinel to take it to be down.
+const DownAfter = 500 * time.Millisecond
 
 // AwaitFailover waits until the failover is over: the sentinels name another master than before, it is one, and
 // each sentinel that answers has it as the group's master; with patience for sentinels that are starved of the
@@ -185,10 +185,10 @@ const downAfter = 500 * time.Millisecond
 // that dies: the failover ends only when the new master is up.
 //
 // Patience alone does not do. A sentinel never promotes a replica that had been without its master for more than
-// ten times downAfter when the sentinel itself saw the master down: both times grow together from then on, so
+// ten times DownAfter when the sentinel itself saw the master down: both times grow together from then on, so
 // sentinels that were starved for longer in that moment replace nobody, for good. Nor does it promote a replica
-// that it takes to be down, as it does with each that is late by downAfter. So the longer it takes, the longer
-// downAfter becomes, until it is over: a fifth of the time waited, so that ten times it are more than all of it,
+// that it takes to be down, as it does with each that is late by DownAfter. So the longer it takes, the longer
+// DownAfter becomes, until it is over: a fifth of the time waited, so that ten times it are more than all of it,
 // while the master stays down.
 func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 	g.t.Helper()
@@ -223,7 +223,7 @@ func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
 		return err == nil && text(role[0]) == "master" && g.allHave(now)
 	})
 	if raised > 0 {
-		g.takeAsDownAfter(downAfter)
+		g.takeAsDownAfter(DownAfter)
 	}
 	return g.Master()
 }

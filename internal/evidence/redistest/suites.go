@@ -46,6 +46,18 @@ func Wanted(component string) bool {
 	return slices.Contains(named, component) || slices.Contains(named, "all")
 }
 
+// Thorough tells whether this run computes what fills a processor for minutes: it names Proofs, and the race detector, with which that
+// takes ten times as long, does not watch. scripts/test makes such a run too.
+func Thorough() bool { return Wanted(Proofs) && !Raced }
+
+// Unraced leaves the test out where the race detector watches: what the test measures changes, or it takes minutes or gigabytes.
+func Unraced(t testing.TB) {
+	t.Helper()
+	if Raced {
+		t.Skip("left out: the race detector changes what is measured, or makes it last for minutes; scripts/test runs it without")
+	}
+}
+
 // Rounds is how often a test repeats something random: few times in the quick loop, and all times where the run names Proofs.
 func Rounds(few, all int) int {
 	if Wanted(Proofs) {

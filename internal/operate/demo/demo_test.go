@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/embedded"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
@@ -21,7 +20,7 @@ const shortAct = 250 * time.Millisecond
 // embeddedPool is the server of `lockmigrate demo`, whose TTLs pass.
 func embeddedPool(t *testing.T) (lockmigrate.Pool, *endpoint.Endpoint) {
 	t.Helper()
-	server, err := embedded.Start()
+	server, err := StartServer()
 	require.NoError(t, err)
 	e, err := endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
 	require.NoError(t, err)

@@ -162,5 +162,5 @@ func databases(ctx context.Context, p *patient) (Verdict, string, string) {
 	if len(used) > 1 {
 		return Warn, "in use: " + strings.Join(slices.Sorted(slices.Values(used)), " "), "SETNX in another database counts as legacy traffic too; verify counts a legacy client of any of them"
 	}
-	return Pass, fmt.Sprintf("one, with %d keys", size), ""
+	return Pass, fmt.Sprintf("one (keys: %d)", size), ""
 }

@@ -137,6 +137,8 @@ func explainIO(what string, err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		reason, hint = "no answer in time", "check the address, firewalls between, and whether the server is overloaded"
+	case errors.Is(err, syscall.EADDRINUSE):
+		hint = "choose another address, or stop what listens there"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		reason = "connection refused"
 	case errors.As(err, &dns):

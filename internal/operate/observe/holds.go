@@ -222,7 +222,7 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 }
 
 // OnePool is what a DEL by another connection of the holder's host may be too.
-const OnePool = "both are of one host: perhaps of one pool, see --group"
+const OnePool = "both are of one host, perhaps of one pool"
 
 // stale is a DEL that removed another's lock.
 func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold, note string) {

@@ -43,6 +43,8 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
 		defer close(sending)
+		ping := time.NewTicker(pingEvery)
+		defer ping.Stop()
 		for {
 			select {
 			case <-over:
@@ -50,7 +52,10 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 			case <-ctx.Done():
 				_ = listener.Unsubscribe()
 				return
-			case <-time.After(pingEvery):
+			case <-s.flushed:
+				loaded, final = s.loadFunctions(ctx)
+				s.functions.Store(loaded)
+			case <-ping.C:
 				if !final { // a FUNCTION FLUSH may have removed them
 					loaded, final = s.loadFunctions(ctx)
 					s.functions.Store(loaded)

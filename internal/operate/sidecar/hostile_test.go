@@ -79,6 +79,27 @@ func TestAnotherDatabase(t *testing.T) {
 	_, err := c.Do("SETNX", "lock:a", ends(time.Minute))
 	require.ErrorContains(t, err, "in database 99", "refused rather than run where it may not be")
 
+	// What the server does not do, or takes back, brings nobody home.
+	says(t, c, "OK", "SELECT", 1)
+	for _, lines := range [][][]any{
+		{{"SELECT", "+0"}}, {{"SELECT", "00"}}, {{"SELECT", 0, "x"}}, {{"SELECT"}}, {{"MULTI"}, {"SELECT", 0}, {"DISCARD"}},
+		{{"WATCH", "other"}, {"MULTI"}, {"SELECT", 0}, {"SET", "other", "x"}, {"DISCARD", "x"}, {"EXEC"}},
+	} {
+		for _, args := range lines {
+			_, _ = c.Do(args[0].(string), args[1:]...)
+		}
+		_, err = c.Do("SETNX", "lock:a", ends(time.Minute))
+		require.ErrorContains(t, err, "ERR lockmigrate sidecar: ", "%v", lines)
+	}
+	assert.Equal(t, int64(0), b.redis.Do("EXISTS", "lock:a"))
+	says(t, c, "OK", "SELECT", 0)
+	says(t, c, "OK", "MULTI")
+	says(t, c, "QUEUED", "SELECT", 0)
+	says(t, c, "QUEUED", "SETNX", "lock:a", ends(time.Minute))
+	_, err = c.Do("EXEC")
+	require.NoError(t, err)
+	says(t, c, "1", "DEL", "lock:a")
+
 	conn, err := redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3))
 	require.NoError(t, err)
 	defer conn.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +44,7 @@ type watched struct {
 	gone     time.Time    // when all connections up to that one had ended; zero: not yet
 	orphan   bool         // that was told
 	entry    string       // on the list on the server; empty: none
+	refused  bool         // the server does not let this sidecar look at it; that was told
 }
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
@@ -312,13 +314,36 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, asked))
 		command.NotAfter = o.notAfter
 		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
-		if reply.Kind != protocol.Integer {
+		switch {
+		case reply.Kind == protocol.Integer:
+			s.kept(key, o, asked, reply)
+		case reply.Kind == protocol.Fault && (strings.Contains(reply.Text, "NOPERM") || strings.Contains(reply.Text, "WRONGTYPE")):
+			s.unseen(key, o, asked, err)
+		default: // no key can be looked at now
 			if ctx.Err() == nil && time.Now().Before(o.until) {
 				s.opts.Log.Warn("a lock could not be looked after", "key", key, "err", err)
 			}
 			return
 		}
-		s.kept(key, o, asked, reply)
+	}
+}
+
+// unseen notes that the server does not let this sidecar look at a key, which takes nothing away from the other keys. Nobody knows
+// whether something is held there, so it counts as held.
+func (s *Sidecar) unseen(key string, o *order, asked time.Time, why error) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	w := s.keys.all[key]
+	if w == nil {
+		return
+	}
+	w.next = asked.Add(s.every(o))
+	old, token := !w.acts[stages.Legacy].IsZero(), !w.acts[stages.Bridge].IsZero() || !w.acts[stages.Modern].IsZero()
+	known := old || token // else the key is from the process before, and may be held by either
+	w.holds[stages.Legacy], w.holds[stages.Bridge] = w.holds[stages.Legacy] || old || !known, w.holds[stages.Bridge] || token || !known
+	if !w.refused {
+		w.refused = true
+		s.opts.Log.Error("a lock could not be looked after: it is neither renewed nor repaired, and counts as held", "key", key, "err", why)
 	}
 }
 
@@ -361,7 +386,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		return
 	}
 	left := time.Duration(reply.Int2) * time.Millisecond
-	w.next = asked.Add(s.every(o))
+	w.next, w.refused = asked.Add(s.every(o)), false
 	token := false
 	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token {
 		listed := w.token == "" && w.since > 0 && w.tried == 0

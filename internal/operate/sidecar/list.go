@@ -122,11 +122,11 @@ func (s *Sidecar) lookLast(ctx context.Context) {
 		command := rules.Keep(protocol.InstantOf(time.Now()), key, false)
 		command.NotAfter = s.order.Load().notAfter
 		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
-		if reply.Kind != protocol.Integer || ctx.Err() != nil {
+		if reply.Kind == protocol.Silence || ctx.Err() != nil {
 			return
 		}
 		s.keys.mu.Lock()
-		if w := s.keys.all[key]; w != nil && reply.Int == protocol.KeepNothing {
+		if w := s.keys.all[key]; w != nil && reply.Kind == protocol.Integer && reply.Int == protocol.KeepNothing {
 			s.keys.forget(s, key, w)
 		}
 		s.keys.mu.Unlock()

@@ -78,6 +78,17 @@ var calls, library, libraryName = func() (map[*scripts.Script]call, string, stri
 	return all, code.String(), library
 }()
 
+// FunctionGone tells that the server did not know a function, as after FUNCTION FLUSH: from now on each command carries its script, until
+// the functions are loaded again, at once.
+func (s *Sidecar) FunctionGone() {
+	if s.functions.CompareAndSwap(true, false) {
+		select {
+		case s.flushed <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // loadFunctions makes sure that the server has the library, and tells whether it does. Final says that the server will not have it: it
 // has no functions, or the sidecar's user may not ask for them. To ask again would only add to the server's log of denials.
 func (s *Sidecar) loadFunctions(ctx context.Context) (loaded, final bool) {

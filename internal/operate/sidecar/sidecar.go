@@ -70,8 +70,9 @@ type Sidecar struct {
 	listing chan struct{} // the list of keys has changed
 	adopts  chan struct{} // it is to be read again
 
-	functions atomic.Bool // the server has the library of functions
-	refused   atomic.Bool // a server's refusal of functions was logged
+	functions atomic.Bool   // the server has the library of functions
+	flushed   chan struct{} // a reply says that it has not
+	refused   atomic.Bool   // a server's refusal of functions was logged
 	news      chan struct{}
 
 	waking sync.Mutex
@@ -111,12 +112,12 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
-		listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1)}
+		listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), flushed: make(chan struct{}, 1)}
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	asked, err := s.member.Hello(ctx)
 	for err != nil {
-		if err = fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err); opts.Await == nil {
+		if err = fmt.Errorf("sidecar: %w", err); opts.Await == nil {
 			return nil, err
 		}
 		if err = opts.Await(ctx, err); err != nil {

@@ -56,7 +56,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	require.NoError(b.t, err)
 	p := proxy.New(proxy.Options{
 		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(d)}},
-		Log:       slog.New(slog.DiscardHandler), Heir: b.heir, Gone: s.Left, Follows: s.Follows,
+		Log:       slog.New(slog.DiscardHandler), Heir: b.heir, Gone: s.Left, Follows: s.Follows, FunctionGone: s.FunctionGone,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
 		},

@@ -32,7 +32,7 @@ var commands = map[string]struct {
 	keys proxy.Keys
 	why  string
 }{
-	"SELECT": {}, "RESET": {},
+	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {},
 	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
 	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
 	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
@@ -76,16 +76,29 @@ func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(before+c.ID
 // place is where a client is: in a database.
 type place struct {
 	database int
+	multi    bool // a transaction is being written
+	unsure   bool // it has a SELECT of another database, of which only replies tell whether it came to be
 	told     bool // that it is another one than the namespace's
 }
 
-// moves follows SELECT and RESET. One that the server refuses, or that a DISCARD takes back, is followed too: the next command
-// on a lock is refused rather than run in a database where it protects nothing.
-func (p *place) moves(args [][]byte) {
-	if len(args) == 1 { // RESET
-		p.database = 0
-	} else if n, err := strconv.Atoi(string(args[1])); err == nil {
-		p.database = n
+// moves follows what changes the database. A SELECT that the server refuses because there is no such database is followed too: the
+// next command on a lock is refused rather than run in a database where it protects nothing.
+func (p *place) moves(name string, args [][]byte) {
+	switch {
+	case name == "SELECT":
+		n, err := strconv.Atoi(string(args[len(args)-1]))
+		switch {
+		case len(args) != 2 || err != nil || strconv.Itoa(n) != string(args[1]): // the server does not take it
+		case p.multi:
+			p.unsure = p.unsure || n != p.database
+		default:
+			p.database, p.unsure = n, false
+		}
+	case len(args) != 1: // the server does not take it
+	case name == "RESET":
+		*p = place{told: p.told}
+	default:
+		p.multi = name == "MULTI"
 	}
 }
 
@@ -97,8 +110,8 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	now := protocol.InstantOf(wall)
 	name := strings.ToUpper(string(args[0]))
 	here := c.Data.(*place)
-	if name == "SELECT" || name == "RESET" {
-		here.moves(args)
+	if c := commands[name]; c.keys == (proxy.Keys{}) {
+		here.moves(name, args)
 		return proxy.Pass, out
 	}
 	refuse := func(why string) (proxy.Verdict, []byte) {
@@ -112,8 +125,11 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if why := commands[name].why; why != "" {
 		return refuse(why)
 	}
-	if here.database != s.opts.Database && !commands[name].keys.Counted {
+	if (here.unsure || here.database != s.opts.Database) && !commands[name].keys.Counted {
 		why := fmt.Sprintf("in database %d; the namespace's locks are in %d, which --redis names", here.database, s.opts.Database)
+		if here.unsure {
+			why = "after a SELECT in a transaction: it is not known in which database; send SELECT again after EXEC or DISCARD"
+		}
 		if !here.told {
 			here.told = true
 			s.opts.Log.Error("a service in another database", "client", c.Addr, "command", name, "key", string(args[1]), "why", why)

@@ -41,7 +41,7 @@ func dialectClaims() []Claim {
 				inUnit(d, world(10, legacyClient("a", in, turns(2)), legacyClient("b", in, turns(2))))},
 			Claim{name("takeover"), "L L", d.Name + ": both find the value of a crashed holder, no delay", taking(d), 0,
 				inUnit(d, world(8, legacyClient("a", in), legacyClient("b", in))).leftBehind(2)},
-			Claim{name("late-takeover"), "L L", d.Name + ": the same, commands up to 5 late: a written expiry may be past already", Violated, 0,
+			Claim{name("late-takeover"), "L L", d.Name + ": both find the value of a crashed holder, commands up to 5 late: a written expiry may be past already", Violated, 0,
 				inUnit(d, world(14, legacyClient("a", in, delay(5)), legacyClient("b", in, delay(5)))).leftBehind(2)},
 			Claim{name("bridge"), "L B", d.Name + ": beside a bridge, legacy clock ahead, grace 1, renewal", Exclusive, 0,
 				inUnit(d, world(10, legacyClient("a", in, ahead(5)), bridgeClient("x", in, grace(1), settle(2), renew(1))))},

@@ -56,6 +56,7 @@ func TestGrantsAreMet(t *testing.T) {
 // TestShareIsMet: the search of the claim about the share sees the legacy client inside while the key is left to it.
 func TestShareIsMet(t *testing.T) {
 	redistest.Need(t, redistest.Proofs)
+	redistest.Unraced(t)
 	for _, c := range grantClaims() {
 		if c.ID != "LMM-grant-share" {
 			continue

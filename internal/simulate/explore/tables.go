@@ -13,8 +13,9 @@ import (
 type tables struct {
 	model   *Model
 	scratch []byte
+	forked  actor // what moved works on
 
-	actors  [][]actor
+	actors  []states
 	facts   [][]facts
 	actorID []map[string]uint32
 
@@ -53,6 +54,26 @@ type facts struct {
 	gone    int16 // ... it acts, and holds a lock, until this tick at most
 }
 
+// states are the local states of one client. One takes more than a kilobyte: a page of them never moves.
+type states struct {
+	pages []*[statesAPage]actor
+	count uint32
+}
+
+const statesAPage = 32
+
+func (s *states) add(a *actor) (id uint32) {
+	id = s.count
+	if id%statesAPage == 0 {
+		s.pages = append(s.pages, new([statesAPage]actor))
+	}
+	s.count++
+	*s.at(id) = *a
+	return id
+}
+
+func (s *states) at(id uint32) *actor { return &s.pages[id/statesAPage][id%statesAPage] }
+
 type move struct {
 	actor, reply uint32
 	client, act  uint8
@@ -78,7 +99,7 @@ type age struct {
 
 func newTables(m *Model) *tables {
 	t := &tables{
-		model: m, actors: make([][]actor, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
+		model: m, actors: make([]states, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
 		actorID: make([]map[string]uint32, len(m.Clients)), serverID: map[string]uint32{},
 		commandID: map[string]uint32{}, replyID: map[protocol.Reply]uint32{},
 		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{},
@@ -96,9 +117,8 @@ func (t *tables) actor(i int, a *actor) uint32 {
 	if id, ok := t.actorID[i][string(t.scratch)]; ok {
 		return id
 	}
-	id := uint32(len(t.actors[i]))
+	id := t.actors[i].add(a)
 	t.actorID[i][string(t.scratch)] = id
-	t.actors[i] = append(t.actors[i], *a)
 	t.facts[i] = append(t.facts[i], t.describe(i, a))
 	return id
 }
@@ -228,22 +248,22 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 	if next, ok := t.moves[key]; ok {
 		return next
 	}
-	a := t.actors[client][id] // a copy: the client forks here
-	c := &t.model.Clients[client]
+	t.forked = *t.actors[client].at(id) // a copy: the client forks here
+	a, c := &t.forked, &t.model.Clients[client]
 	switch what {
 	case runs:
-		t.model.receive(c, &a, t.replies[reply], tick)
+		t.model.receive(c, a, t.replies[reply], tick)
 	case strays:
 		a.stray = protocol.Command{}
 	case posted:
 		a.post(t.replies[reply])
 	case reports:
-		t.model.reports(c, &a, reply == 1, tick)
-		t.model.normalise(c, &a)
+		t.model.reports(c, a, reply == 1, tick)
+		t.model.normalise(c, a)
 	default:
-		t.model.take(c, &a, what, tick)
+		t.model.take(c, a, what, tick)
 	}
-	next := t.actor(client, &a)
+	next := t.actor(client, a)
 	t.moves[key] = next
 	return next
 }

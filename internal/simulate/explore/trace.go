@@ -37,7 +37,7 @@ func (s *search) describe(before, at int) Step {
 	n, was := &s.nodes[at], &s.nodes[before]
 	step := Step{Tick: Ticks(n.tick), Client: int(from.client)}
 	if from.act >= reads {
-		letter := t.actors[from.client][was.actors[from.client]].mail[from.act-reads]
+		letter := t.actors[from.client].at(was.actors[from.client]).mail[from.act-reads]
 		step.What = sayLetter(&letter)
 	} else {
 		step.What = actNames[from.act]
@@ -91,7 +91,7 @@ func (st *Step) Text(m *Model) string {
 	for i, c := range st.Inside {
 		inside[i] = m.Clients[c].Name
 	}
-	line := fmt.Sprintf("t%-2d %-6s %-58s", st.Tick, who, st.What)
+	line := fmt.Sprintf("t%-2d %-6s %-46s", st.Tick, who, st.What)
 	if len(inside) > 0 {
 		line += " inside: " + strings.Join(inside, " ")
 	}

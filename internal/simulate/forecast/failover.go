@@ -124,6 +124,7 @@ const turnsWatched = 10
 // writesOf are the times at which a lock's value, or its TTL, was written in a run.
 func writesOf(w *sim.World, f *sim.Fleet, seed uint64) (writes []protocol.Instant, result sim.Result) {
 	before := map[string]model.Entry{}
+	w.NoCommands = false
 	w.Trace = func(r *sim.Record) {
 		if r.Kind != sim.Executes {
 			return

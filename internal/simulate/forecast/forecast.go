@@ -116,6 +116,9 @@ type Forecast struct {
 	Check *Check `json:"check,omitempty"`
 	// Incomplete tells that clients are left out, or that a lease is not known, as NotKnown says.
 	Incomplete bool `json:"incomplete"`
+	// Begun and Ended are when somebody began to watch, and when the last watch was over.
+	Begun time.Time `json:"observed_from"`
+	Ended time.Time `json:"observed_until"`
 }
 
 // Make makes a forecast of the fleet of a profile: as it is, and at each stage. Its errors say what is wrong with the options or the
@@ -133,6 +136,8 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	}
 	o.failoversOf(f)
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
+	first, last := p.Windows[0], p.Windows[len(p.Windows)-1]
+	out.Begun, out.Ended = first.Start.UTC(), last.Start.UTC().Add(time.Duration(last.Seconds*float64(time.Second)))
 	if o.Failovers.Every > 0 {
 		out.Failovers = &o.Failovers
 	}

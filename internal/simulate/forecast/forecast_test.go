@@ -47,9 +47,7 @@ func made(t *testing.T, p profile.Profile, o Options) *Forecast {
 // measures leaves a test that simulates for many hours to a run without the race detector that names the components.
 func measures(t *testing.T, components ...string) {
 	redistest.Need(t, components...)
-	if raced {
-		t.Skip("it simulates for many hours: scripts/test runs it without the race detector")
-	}
+	redistest.Unraced(t)
 }
 
 // TestUnshared: clients that share no key have no double holds, whatever their clocks.

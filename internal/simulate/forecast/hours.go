@@ -128,7 +128,7 @@ func (g *group) settle() {
 	}
 	turnsInAll := min(eachSettles*float64(len(g.actors)), allSettle)
 	length := time.Duration(min(turnsInAll/total, 1e7) * float64(time.Second))
-	w := new(sim.World)
+	w := &sim.World{NoCommands: true}
 	for round := range settleRounds {
 		d := g.draw(rand.New(rand.NewPCG(1, uint64(round))), 0, 0.5)
 		turns := make([]float64, len(g.actors))

@@ -12,8 +12,9 @@ import (
 //go:embed page.html
 var layout string
 
-// WritePage writes the forecast as one HTML page that loads nothing from a network. From is the profile's name.
-func (f *Forecast) WritePage(w io.Writer, from string) error {
+// WritePage writes the forecast as one HTML page that loads nothing from a network. From is the profile's name, next the command
+// that tells how the migration goes on.
+func (f *Forecast) WritePage(w io.Writer, from, next string) error {
 	t, err := page.Report(layout, template.FuncMap{
 		"number": Number, "hours": Hours, "margin": Margin,
 		// The bars of the intervals have one scale, by the logarithm: stages differ by orders of magnitude.
@@ -31,10 +32,16 @@ func (f *Forecast) WritePage(w io.Writer, from string) error {
 	}
 	return t.Execute(w, struct {
 		*Forecast
-		From  string
-		Style template.CSS
-		Parts []page.Shares
-	}{f, from, page.ReportStyle(), f.Stages[0].parts()})
+		From, Next string
+		Style      template.CSS
+		Parts      []page.Shares
+	}{f, from, next, page.ReportStyle(), f.Stages[0].parts()})
+}
+
+// Watched says when the fleet was watched.
+func (f *Forecast) Watched() string {
+	const minute = "2 Jan 2006, 15:04 UTC"
+	return f.Begun.Format(minute) + " to " + f.Ended.Format(minute)
 }
 
 // parts are the tables of who and what.

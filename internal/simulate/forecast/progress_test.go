@@ -15,8 +15,8 @@ func TestProgress(t *testing.T) {
 	}
 	for _, today := range []bool{false, true} {
 		var told []step
-		o := Options{Draws: 20, Commands: 1000, Today: today, Progress: func(stage string, done, of int) { told = append(told, step{stage, done, of}) }}
-		made, err := Make(observed(0, 0, 0), o)
+		o := Options{Draws: 20, Commands: 1, Today: today, Progress: func(stage string, done, of int) { told = append(told, step{stage, done, of}) }}
+		made, err := Make(observed(0, 0), o)
 		require.NoError(t, err)
 		require.Len(t, told, len(made.Stages))
 		for n, s := range made.Stages {

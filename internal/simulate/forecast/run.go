@@ -218,7 +218,7 @@ func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(floa
 // play runs a fleet once.
 func play(w *sim.World, f *sim.Fleet, seed uint64) (blame.Count, sim.Result) {
 	j := blame.New(f)
-	w.Trace = j.See
+	w.Trace, w.NoCommands = j.See, true
 	result := w.Run(f, seed)
 	return j.Count, result
 }

@@ -16,6 +16,7 @@ import (
 // form: it must lie within one step of the grid.
 func TestBoundary(t *testing.T) {
 	redistest.Need(t, redistest.Proofs)
+	redistest.Unraced(t)
 	g := StandardGrid()
 	const step = time.Second
 	p := Plan{Cells: g.Cells(Standard()), Runs: 5, Seed: 1}

@@ -19,6 +19,8 @@ type Options struct {
 	Limits  Limits
 	Seed    uint64
 	Workers int // threads; 0 is one for each core
+	// Family names the keys of a profile, whose own names it does not keep; nil: the key itself.
+	Family func(key string) string
 	// Progress, if set, is called before each run.
 	Progress func(stage string, factor int)
 }
@@ -161,6 +163,9 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 	connected := connections(&times, &r.Costs)
 	sum := played.Sum()
 	row.Played, row.Overlaps, row.Busiest = sum.Simulated, sum.Overlaps, sum.Busiest.Key
+	if o.Family != nil {
+		row.Busiest = o.Family(row.Busiest)
+	}
 	if sum.Acquisitions > 0 {
 		row.MeanWait = sum.Waited / time.Duration(sum.Acquisitions)
 	}

@@ -31,7 +31,9 @@ func Collect(table grid.Grid, outcomes []grid.Outcome, seed uint64) *Report {
 	}
 	r.TraceHash = fmt.Sprintf("%016x", hash)
 	for _, scheme := range grid.Schemes {
-		r.Rows = append(r.Rows, row(table, outcomes, scheme))
+		if row := row(table, outcomes, scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
+			r.Rows = append(r.Rows, row)
+		}
 	}
 	return r
 }
@@ -62,11 +64,18 @@ func row(table grid.Grid, outcomes []grid.Outcome, scheme string) Row {
 
 // edges are the least skews on either side of zero at which a scheme breaks.
 type edges struct {
-	ahead, behind       time.Duration
-	hasAhead, hasBehind bool
+	ahead, behind              time.Duration
+	hasAhead, hasBehind, tried bool
 }
 
+// What edges say without a skew: no cell broke, or the sweep has no cell of that lease and hold time.
+const (
+	nowhere  = "nowhere"
+	notTried = "not tried"
+)
+
 func (e *edges) note(skew time.Duration, breaks bool) {
+	e.tried = true
 	switch {
 	case !breaks:
 	case skew >= 0 && (!e.hasAhead || skew < e.ahead):
@@ -86,8 +95,10 @@ func (e *edges) String() string {
 		return signedSeconds(e.ahead)
 	case e.hasBehind:
 		return signedSeconds(e.behind)
+	case e.tried:
+		return nowhere
 	default:
-		return "nowhere"
+		return notTried
 	}
 }
 

@@ -128,8 +128,10 @@ func TestPagesInABrowser(t *testing.T) {
 	coming, err := forecast.Make(measured(), forecast.Options{Span: 24 * time.Hour, Draws: 20, Commands: 20_000, Seed: 1, Failovers: forecast.Failovers{Every: time.Hour, Outage: time.Second, Behind: 2 * time.Second}})
 	require.NoError(t, err)
 	pages := map[string]string{
-		"fleet":    write("fleet", func(b *bytes.Buffer) error { return fleet.Write(b) }),
-		"forecast": write("forecast", func(b *bytes.Buffer) error { return coming.WritePage(b, "fleet.json") }),
+		"fleet": write("fleet", func(b *bytes.Buffer) error { return fleet.Write(b) }),
+		"forecast": write("forecast", func(b *bytes.Buffer) error {
+			return coming.WritePage(b, "fleet.json", "lockmigrate next --namespace NAME --match 'lock:*'")
+		}),
 	}
 	b, err := browser.Start(t.Context(), t.TempDir())
 	require.NoError(t, err)

@@ -97,7 +97,7 @@ func (r *Report) next() []advice {
 	for _, row := range r.Rows {
 		if row.Scheme == "legacy" && row.Broken > 0 {
 			why := fmt.Sprintf("Old clients broke at a skew of %s, with lease %v and hold time %v. Measure the clocks, leases and hold times of your fleet.", row.Breaks, r.Grid.Lease, r.Grid.Hold)
-			if row.Breaks == (&edges{}).String() {
+			if row.Breaks == nowhere || row.Breaks == notTried {
 				why = "Old clients broke in some cells. Measure the clocks, leases and hold times of your fleet."
 			}
 			all = append(all, advice{why, "lockmigrate observe --for 10m --profile fleet.json"})

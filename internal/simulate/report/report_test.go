@@ -35,7 +35,7 @@ var (
 func makeSample(t testing.TB) []byte {
 	t.Helper()
 	table := grid.StandardGrid()
-	if !redistest.Wanted(redistest.Proofs) {
+	if !redistest.Thorough() {
 		table.Skews = grid.Range(-12*time.Second, 12*time.Second, 6*time.Second)
 	}
 	plan := grid.Plan{Cells: table.Cells(grid.Standard()), Runs: 2, Seed: 1}
@@ -45,7 +45,7 @@ func makeSample(t testing.TB) []byte {
 	r.Command = "lockmigrate simulate"
 	r.Shrink()
 	for _, c := range explore.Claims() {
-		if c.Expected == explore.Violated && len(r.Claims) < redistest.Rounds(10, 1000) {
+		if c.Expected == explore.Violated && (len(r.Claims) < 10 || redistest.Thorough()) {
 			r.Claims = append(r.Claims, explore.Check(context.Background(), c, explore.Limits{}))
 		}
 	}
@@ -82,10 +82,10 @@ func TestClobberIsFoundAndShrunk(t *testing.T) {
 	}
 	s, err := scenario.Parse(run.Scenario)
 	require.NoError(t, err)
-	result, tally := s.Run(w, nil)
+	result := w.Run(&s.Fleet, s.Seed)
 	require.True(t, OnlyAClobber(&result))
 	for _, e := range s.Expect {
-		_, met := e.Met(&tally)
+		_, met := e.Met(&result.Tally)
 		require.True(t, met)
 	}
 }

@@ -13,7 +13,7 @@ func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply
 	effect := &w.rooms[f.room].store.Last
 	own := writer(f.client, f.turn)
 	w.hashCommand(f, reply)
-	if w.Trace != nil {
+	if w.Trace != nil && !w.NoCommands {
 		w.noteCommand(m, f, reply)
 	}
 	current := f.turn == m.turn && f.process == m.process

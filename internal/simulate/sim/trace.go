@@ -60,17 +60,18 @@ func (w *World) emit(r Record) {
 	if r.Client >= 0 {
 		r.Error = w.members[r.Client].clock.Error(w.now)
 	}
-	w.Trace(&r)
+	w.record = r
+	w.Trace(&w.record)
 }
 
 func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
-	r := Record{
-		At: w.now, Kind: Executes, Client: m.number, Command: f.command, Reply: *reply,
-		Sent: m.view.asked, Error: m.clock.Error(w.now),
-	}
 	room := &w.rooms[f.room]
-	r.Key, r.Exists = room.store.Look(w.clock.Read(w.now).Wall, room.key)
-	w.Trace(&r)
+	key, exists := room.store.Look(w.clock.Read(w.now).Wall, room.key)
+	w.record = Record{
+		At: w.now, Kind: Executes, Client: m.number, Command: f.command, Reply: *reply,
+		Sent: m.view.asked, Error: m.clock.Error(w.now), Key: key, Exists: exists,
+	}
+	w.Trace(&w.record)
 }
 
 // hashCommand mixes a command and its reply into the trace's hash.

@@ -11,8 +11,10 @@ import (
 // World is one run. It can be used for many runs, one after another, and then allocates next to
 // nothing.
 type World struct {
-	// Trace, if set, receives every record of the run in order.
+	// Trace, if set, receives every record of the run in order. The record is its own until it returns.
 	Trace func(*Record)
+	// NoCommands leaves Executes out of the trace: most records are commands, and most of a trace's time goes into them.
+	NoCommands bool
 	// Record, if set, receives every random decision.
 	Recorded *Plan
 	// RecordedFaults receives the faults of the run, those of Chaos included.
@@ -40,6 +42,7 @@ type World struct {
 	hash     uint64
 	ops      int64
 	stopped  bool
+	record   Record // the last one
 	// listening is w.listeners, bound once.
 	listening func(string) int
 }

@@ -121,9 +121,7 @@ const documented = 100
 // than those that are known to. Where more than ten double holds happened, no other interval may be wider than a factor of four.
 // With -calibrate it only measures.
 func TestCalibration(t *testing.T) {
-	if raced {
-		t.Skip("the forecasts simulate many hours of the fleets: scripts/test runs it without the race detector")
-	}
+	redistest.Unraced(t)
 	if *calibrate != "" {
 		measure(t, strings.Split(*calibrate, ","))
 		return

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // plant is a fault that a lock once had, put back by replacing text in the present source.
@@ -40,9 +42,7 @@ func TestPlantsFit(t *testing.T) {
 
 // TestPlanted builds this suite with each fault in turn, by an overlay over the source, and wants it found.
 func TestPlanted(t *testing.T) {
-	if raced {
-		t.Skip("it builds and searches without the race detector, and fills a processor for minutes: scripts/test runs it by itself")
-	}
+	redistest.Unraced(t)
 	root, err := filepath.Abs("../../../..")
 	require.NoError(t, err)
 	for _, p := range plants {

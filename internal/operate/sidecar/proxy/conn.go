@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -61,13 +62,22 @@ func (c *conn) serve() {
 	c.client.Cut = c.endedBy.Load() == notTheClient
 }
 
-// replies copies what the server sends. It looks at none of it.
+// functionGone begins the server's words that it does not have the function of an FCALL.
+var functionGone = []byte("-ERR Function not found")
+
+// lookedAt is how much of a reply that has come is searched for these words.
+const lookedAt = 512
+
+// replies copies what the server sends. It looks for functionGone, and at nothing else.
 func (c *conn) replies() {
 	var b buffer
 	from := newSource(c.up)
 	var err error
 	for err == nil {
 		if err = from.read(&b); b.n > 0 {
+			if c.server.opts.FunctionGone != nil && bytes.Contains(b.bytes()[:min(b.n, lookedAt)], functionGone) {
+				c.server.opts.FunctionGone() // before the client can send more
+			}
 			if _, failed := c.down.Write(b.bytes()); failed != nil {
 				c.endBy(theClient)
 				reset(c.up) // the client is gone

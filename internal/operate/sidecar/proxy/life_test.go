@@ -315,9 +315,7 @@ func TestNothingIsLeft(t *testing.T) {
 
 // TestIdleMemory: 10,000 idle connections cost less than 150 MiB. The proxy is a process of its own.
 func TestIdleMemory(t *testing.T) {
-	if raced {
-		t.Skip("the race detector needs several times the memory; scripts/test runs it without")
-	}
+	redistest.Unraced(t)
 	var limit syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	count := min(10_000, int(limit.Cur)/2-500)

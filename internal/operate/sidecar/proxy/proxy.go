@@ -1,5 +1,5 @@
 // Package proxy stands between clients and a Redis server. It passes requests on byte for byte, but for those that a Rewriter
-// replaces, and copies replies without reading them.
+// replaces, and copies replies. It reads nothing in these but that a function is gone.
 //
 // A client has one connection to the server, so the order of replies, transactions, subscriptions, blocking commands,
 // authentication and the protocol version are the server's business.
@@ -48,6 +48,8 @@ type Options struct {
 	Heir string
 	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
 	Gone func()
+	// FunctionGone, if set, is called when a reply says that the server does not have a function. It must return at once; calls overlap.
+	FunctionGone func()
 	// Follows, if set, is called when this process has taken the listeners of another. That one may have clients left: ended is
 	// called when it has ended.
 	Follows func() (ended func())
@@ -255,7 +257,7 @@ func (s *Server) welcome(inherited map[string]net.Listener) error {
 	for _, d := range s.doors {
 		listener := d.listener
 		s.running.Go(func() { s.accept(d, listener) })
-		s.opts.Log.Info("listening", "address", d.Address, "at", d.actual)
+		s.opts.Log.Info("listening", "address", d.actual)
 	}
 	s.reached, s.open, s.problem = true, true, nil
 	if s.previous != nil {

@@ -1,4 +1,4 @@
-package redistest
+package soak
 
 import (
 	"fmt"
@@ -7,11 +7,13 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 func TestClusterStartsMigratesAndFailsOver(t *testing.T) {
 	began := time.Now()
-	c := NewCluster(t, 3, 1)
+	c := redistest.NewCluster(t, 3, 1)
 	t.Logf("started in %v", time.Since(began))
 	slot := 12182 // of "foo"
 	owner := c.Owner(slot)
@@ -32,7 +34,7 @@ func TestClusterStartsMigratesAndFailsOver(t *testing.T) {
 
 func TestSentinelsFailOver(t *testing.T) {
 	began := time.Now()
-	g := NewSentinels(t, 1, 3)
+	g := redistest.NewSentinels(t, 1, 3)
 	t.Logf("started in %v", time.Since(began))
 	before := g.Master()
 	began = time.Now()
@@ -43,7 +45,7 @@ func TestSentinelsFailOver(t *testing.T) {
 }
 
 func TestReplicaBehindAHeldLinkHasSeenNothing(t *testing.T) {
-	r := NewReplicated(t)
+	r := redistest.NewReplicated(t)
 	r.Master.Do("SET", "a", "1")
 	r.AwaitInStep(t)
 	r.Link.Partition()
@@ -54,7 +56,7 @@ func TestReplicaBehindAHeldLinkHasSeenNothing(t *testing.T) {
 }
 
 func TestTLSServer(t *testing.T) {
-	s := TLS(t, NewCertificates(t))
+	s := redistest.TLS(t, redistest.NewCertificates(t))
 	s.Do("SET", "k", "v")
 	assert.Equal(t, "v", s.Value("k"))
 }
@@ -62,14 +64,14 @@ func TestTLSServer(t *testing.T) {
 // Sentinels that were starved of the processor when the master died, and saw late that it had, replace it all the same.
 func TestStarvedSentinels(t *testing.T) {
 	t.Parallel()
-	g := NewSentinels(t, 1, 3)
+	g := redistest.NewSentinels(t, 1, 3)
 	before := g.Master()
 	var thaw []func()
 	for _, s := range g.Sentinels {
 		thaw = append(thaw, s.Freeze())
 	}
 	before.Kill()
-	time.Sleep(12 * downAfter) // the subject: longer than a replica may have been without its master before they see it
+	time.Sleep(12 * redistest.DownAfter) // the subject: longer than a replica may have been without its master before they see it
 	for _, f := range thaw {
 		f()
 	}
@@ -79,6 +81,6 @@ func TestStarvedSentinels(t *testing.T) {
 	for _, s := range g.Sentinels {
 		fields, err := redis.StringMap(s.Try("SENTINEL", "MASTER", g.Name))
 		assert.NoError(t, err)
-		assert.Equal(t, fmt.Sprint(downAfter.Milliseconds()), fields["down-after-milliseconds"])
+		assert.Equal(t, fmt.Sprint(redistest.DownAfter.Milliseconds()), fields["down-after-milliseconds"])
 	}
 }

@@ -1,8 +1,4 @@
-// Package embedded is a Redis-like server inside this process, for a first look without a server.
-//
-// It is miniredis, whose TTLs stand still until told: here they pass with the real time. It is no evidence
-// about Redis; what it lacks, it refuses.
-package embedded
+package demo
 
 import (
 	"fmt"
@@ -14,15 +10,18 @@ import (
 // resolution is how often TTLs move: well below the 100 ms that lock clients poll with.
 const resolution = 5 * time.Millisecond
 
-// Server is a running embedded server.
+// Server is a Redis-like server inside this process, for a first look without a server.
+//
+// It is miniredis, whose TTLs stand still until told: here they pass with the real time. It is no evidence
+// about Redis; what it lacks, it refuses.
 type Server struct {
 	mini *miniredis.Miniredis
 	stop chan struct{}
 	done chan struct{}
 }
 
-// Start starts a server on a free port of the loopback.
-func Start() (*Server, error) {
+// StartServer starts a server on a free port of the loopback.
+func StartServer() (*Server, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.Start(); err != nil {
 		return nil, fmt.Errorf("start the embedded server: %w", err)

@@ -1,4 +1,4 @@
-package embedded
+package demo
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 
 func TestTTLsPassAndNothingIsLeftRunning(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	s, err := Start()
+	s, err := StartServer()
 	require.NoError(t, err)
 	defer s.Close()
 	conn, err := redis.Dial("tcp", s.Addr())

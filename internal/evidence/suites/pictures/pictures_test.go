@@ -35,7 +35,7 @@ func TestPictures(t *testing.T) {
 	redistest.Need(t, redistest.Browser)
 	folder, act := t.TempDir(), "500ms"
 	if *update {
-		folder, act = filepath.Join("..", "..", "..", "docs", "pictures"), "1800ms"
+		folder, act = filepath.Join("..", "..", "..", "..", "docs", "pictures"), "1800ms"
 	}
 	program := filepath.Join(t.TempDir(), "lockmigrate")
 	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()

@@ -1,4 +1,4 @@
-package background_test
+package driver
 
 import (
 	"runtime"
@@ -7,15 +7,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"go.uber.org/goleak"
-
-	"github.com/lockmigrate/lockmigrate/internal/client/background"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 func TestAClosedGroupRefuses(t *testing.T) {
-	var g background.Group
+	var g Background
 	g.Close()
 	assert.False(t, g.Begin())
 	assert.False(t, g.Go(func() { t.Error("it ran") }))
@@ -26,7 +21,7 @@ func TestAClosedGroupRefuses(t *testing.T) {
 }
 
 func TestAnEndTooMany(t *testing.T) {
-	var g background.Group
+	var g Background
 	assert.True(t, g.Begin())
 	g.End()
 	assert.Panics(t, g.End)
@@ -34,7 +29,7 @@ func TestAnEndTooMany(t *testing.T) {
 
 // Close waits for what was counted in, and for what that starts while Close waits.
 func TestCloseWaits(t *testing.T) {
-	var g background.Group
+	var g Background
 	assert.True(t, g.Begin())
 	closed, started, finish := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { g.Close(); close(closed) }()
@@ -65,7 +60,7 @@ func TestCloseWaits(t *testing.T) {
 // Whatever races with Close either runs before Close returns, or is refused.
 func TestCloseBesideStarts(t *testing.T) {
 	for range 300 {
-		var g background.Group
+		var g Background
 		var starters, closers sync.WaitGroup
 		var over atomic.Bool
 		var started, ran atomic.Int64

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// writable refuses files that cannot be written, before the work of hours that is to go into them. An empty name is no file.
+func writable(files ...string) error {
+	for _, file := range files {
+		if file == "" || isDevice(file) {
+			continue
+		}
+		temp, err := besides(file)
+		if err != nil {
+			return err
+		}
+		_ = temp.Close()
+		_ = os.Remove(temp.Name())
+	}
+	return nil
+}
+
+// isDevice tells what is written to, and never replaced: a terminal, a pipe, /dev/null.
+func isDevice(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
+}
+
+// besides opens a file of another name in the folder of a file.
+func besides(file string) (*os.File, error) {
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return nil, usageError("name a file in it", "%s: is a directory", file)
+	}
+	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		return nil, usageError("name another file", "%s: %w", file, where.Err)
+	} else if err != nil {
+		return nil, failedError("check the folder", "%w", err)
+	}
+	return temp, nil
+}
+
+// writeFile writes beside a file's place and moves it there, so that no reader finds half of it. What a link leads to is written.
+func writeFile(file string, write func(io.Writer) error) error {
+	if isDevice(file) {
+		out, err := os.OpenFile(file, os.O_WRONLY, 0)
+		if err == nil {
+			err = errors.Join(write(out), out.Close())
+		}
+		if err != nil {
+			return failedError("name another file", "%w", err)
+		}
+		return nil
+	}
+	if linked, err := filepath.EvalSymlinks(file); err == nil {
+		file = linked
+	}
+	temp, err := besides(file)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	err = errors.Join(write(temp), temp.Close())
+	if err == nil {
+		err = os.Chmod(temp.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), file)
+	}
+	if err != nil {
+		return failedError("check the folder and the space on the disk", "%w", err)
+	}
+	return nil
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package forecast
-
-const raced = true
