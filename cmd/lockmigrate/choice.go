@@ -49,6 +49,8 @@ func (c choice[T]) Set(word string) error {
 	return nil
 }
 
+func (c choice[T]) hint(word string) string { return oneOf(word, c.words()) }
+
 // completes offers words for a flag in the shell.
 func completes(cmd *cobra.Command, flag string, words []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {

@@ -170,17 +170,19 @@ func TestVerifyOverACluster(t *testing.T) {
 	})
 	require.Equal(t, exitUnsafe, code, r.diagnostics.String())
 	var cert struct {
-		Servers []struct {
-			Addr string
-			N    int64 `json:"setnx_calls"`
+		Evidence struct {
+			Masters []struct {
+				Addr     string
+				Commands []struct{ Run int64 } // the first is SETNX
+			}
+			Seen []struct{ Addr string }
 		}
-		Clients []struct{ Addr string } `json:"legacy_clients"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(r.out.String()), &cert))
-	for _, s := range cert.Servers {
-		assert.Equal(t, s.Addr == c.Masters[2].Addr, s.N > 0, s.Addr)
+	for _, m := range cert.Evidence.Masters {
+		assert.Equal(t, m.Addr == c.Masters[2].Addr, m.Commands[0].Run > 0, m.Addr)
 	}
-	assert.True(t, slices.ContainsFunc(cert.Clients, func(l struct{ Addr string }) bool { return l.Addr == from }), r.out.String())
+	assert.True(t, slices.ContainsFunc(cert.Evidence.Seen, func(l struct{ Addr string }) bool { return l.Addr == from }), r.out.String())
 
 	r = start(t, "verify", "--for", "12s", "--match", "lock:*", "--burst", "0", "--redis", c.URL())
 	redistest.Await(t, "a look", 20*time.Second, func() bool { return connections(c.Masters[1]) > 0 })

@@ -78,9 +78,6 @@ func (f fenceFlags) check() error {
 	if f.opts.All && (f.opts.Remove || len(f.opts.Users) == 0) {
 		return usageError("leave out --with-set: --remove takes away whatever the fence denied, and --watch shows every refusal", "--with-set says what a fence is to deny")
 	}
-	if f.watch < 0 {
-		return usageError("give a duration such as 10m", "--watch %v is negative", f.watch)
-	}
 	return nil
 }
 

@@ -190,7 +190,7 @@ func meanWait(t *sim.Tally) time.Duration {
 
 // runProfile simulates the fleet that observe saw.
 func runProfile(env *environment, flags *simulateFlags) error {
-	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.lease, flags.hold)
+	s, err := readProfile(env, flags.profile, &flags.fleetFlags, flags.axes.Lease, flags.axes.Hold)
 	if err != nil {
 		return err
 	}

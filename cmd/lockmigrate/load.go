@@ -56,15 +56,13 @@ func (f *loadFlags) check(cmd *cobra.Command) error {
 		return usageError("give more than 0, and at most 1", "--max-cpu %g", f.cpu)
 	case f.connections < 1:
 		return usageError("give at least 1", "--maxclients %d", f.connections)
-	case f.memory < 0:
-		return usageError("give bytes, or 0 for no limit", "--maxmemory %d", f.memory)
 	}
 	return f.checkMasters()
 }
 
 func (f *loadFlags) checkMasters() error {
-	if f.masters < 0 || f.masters > 1024 {
-		return usageError("give 1 to 1024", "--masters %d", f.masters)
+	if f.masters > 1024 {
+		return usageError("give up to 1024", "--masters %d", f.masters)
 	}
 	return nil
 }

@@ -84,8 +84,8 @@ func newestCertificate(namespace string) string {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<20 {
 			continue
 		}
-		if c, err := verify.Load(file); err == nil && c.Namespace == namespace && c.Ended.After(ended) {
-			newest, ended = file, c.Ended
+		if c, err := verify.Load(file); err == nil && c.Evidence.Namespace != nil && c.Evidence.Namespace.Name == namespace && c.Evidence.Ended.After(ended) {
+			newest, ended = file, c.Evidence.Ended
 		}
 	}
 	return newest
@@ -125,7 +125,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		if s.certificate = newestCertificate(s.namespace); s.certificate != "" {
 			_, s.certErr = restsOn(env.now(), view.Record, stages.Modern, stageFlags{evidence: s.certificate})
 			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) && c.Verdict == verify.Seen {
-				s.seen = c.LegacyClients
+				s.seen = c.Evidence.Seen
 			}
 		}
 		s.unfinished(env.now(), view.Record)

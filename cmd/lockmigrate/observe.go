@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,25 +20,20 @@ import (
 
 // observeFlags are the flags of observe.
 type observeFlags struct {
-	window   time.Duration
-	follow   bool
-	profile  string
-	holds    string
-	from     string
-	pcap     string
-	port     uint16
-	listen   []string
-	group    string
-	lease    time.Duration
-	match    []string
-	commands int64
-	load     float64
-	buffer   int64
-	snapshot int
+	opts    observe.Options
+	limits  observe.Limits
+	match   []string
+	follow  bool
+	profile string
+	holds   string
+	from    string
+	pcap    string
+	port    uint16
+	listen  []string
 }
 
 func newObserveCommand(env *environment) *cobra.Command {
-	var flags observeFlags
+	flags := observeFlags{opts: observe.Options{Group: observe.ByAddr}}
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
@@ -47,7 +41,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	}
 	cmd.AddCommand(newObserveMergeCommand(env), newObserveOverlapsCommand(env))
 	f := cmd.Flags()
-	f.DurationVar(&flags.window, "for", 10*time.Second, "watch for this `DURATION`")
+	f.DurationVar(&flags.limits.For, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
 	f.StringVar(&flags.holds, "holds", "", "write the holds that --pcap or --listen saw to `FILE`, for observe overlaps")
@@ -55,86 +49,70 @@ func newObserveCommand(env *environment) *cobra.Command {
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
 	f.StringArrayVar(&flags.listen, "listen", nil, "pass clients on from this `ADDRESS` (host:port or unix:PATH) to the server, and watch them; repeatable")
-	f.StringVar(&flags.group, "group", "addr", "one row for each `addr`, host or name (CLIENT SETNAME)")
-	f.DurationVar(&flags.lease, "lease", 0, "the lease of every legacy client, where it is known")
+	choose(cmd, &flags.opts.Group, "group", "one row for each `addr`, host or name (CLIENT SETNAME)", observe.ByAddr, observe.ByHost, observe.ByName)
+	f.DurationVar(&flags.opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
-	f.Int64Var(&flags.commands, "max-commands", 5_000_000, "stop after `N` commands of any kind")
-	f.Float64Var(&flags.load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
-	f.Int64Var(&flags.buffer, "max-buffer", 8, "stop when the server holds more than this many `MIB` for us")
-	f.IntVar(&flags.snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
+	f.Int64Var(&flags.limits.Commands, "max-commands", 5_000_000, "stop after `N` commands of any kind")
+	f.Float64Var(&flags.limits.Load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
+	f.Int64Var(&flags.limits.Buffer, "max-buffer", 8, "stop when the server holds more than this many `MIB` for us")
+	f.IntVar(&flags.limits.Snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
+	mayBeNegative(f, "snapshot")
 	return cmd
 }
 
-// options checks the flags.
-func (f observeFlags) options() (observe.Options, observe.Limits, error) {
-	group, err := groupOf(f.group)
-	o := observe.Options{Group: group, Lease: f.lease, Match: glob.Any(f.match)}
-	if f.holds != "" {
-		o.Holds = mostHolds
-	}
-	l := observe.Limits{For: f.window, Commands: f.commands, Buffer: f.buffer << 20, Load: f.load, Snapshot: f.snapshot}
+// check refuses what cannot be meant, and completes the options.
+func (f *observeFlags) check() error {
+	l := &f.limits
 	switch {
-	case err != nil:
-		return o, l, err
-	case f.window <= 0:
-		return o, l, usageError("give a duration such as 30s", "--for %v is no time", f.window)
-	case f.window > 24*time.Hour:
-		return o, l, usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", f.window)
-	case f.lease < 0:
-		return o, l, usageError("give a duration such as 30s", "--lease %v is negative", f.lease)
-	case f.commands <= 0:
-		return o, l, usageError("give a number of commands", "--max-commands %d is none", f.commands)
-	case slices.Contains(f.match, ""):
-		return o, l, usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+	case l.For <= 0:
+		return usageError("give a duration such as 30s", "--for %v is no time", l.For)
+	case l.For > 24*time.Hour:
+		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
+	case l.Commands <= 0:
+		return usageError("give a number of commands", "--max-commands %d is none", l.Commands)
 	case f.holds != "" && f.pcap == "" && len(f.listen) == 0:
-		return o, l, usageError("MONITOR shows all clients of a server: the report has their overlaps", "--holds is for --pcap and --listen")
-	case f.load <= 0 || f.buffer <= 0:
-		return o, l, usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
+		return usageError("MONITOR shows all clients of a server: the report has their overlaps", "--holds is for --pcap and --listen")
+	case l.Load <= 0 || l.Buffer <= 0:
+		return usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
+	case f.from != "" && f.pcap != "":
+		return usageError("read one after the other", "--from and --pcap are two sources")
 	}
-	return o, l, nil
-}
-
-// groupOf reads --group.
-func groupOf(name string) (observe.Group, error) {
-	g := observe.Group(name)
-	if g != observe.ByAddr && g != observe.ByHost && g != observe.ByName {
-		return g, usageError(oneOf(name, []string{"addr", "host", "name"}), "--group %q is none", name)
+	l.Buffer <<= 20
+	f.opts.Match = glob.Any(f.match)
+	if f.holds != "" {
+		f.opts.Holds = mostHolds
 	}
-	return g, nil
+	return nil
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
-	opts, limits, err := flags.options()
-	if err != nil {
+	if err := flags.check(); err != nil {
 		return err
 	}
-	if flags.from != "" && flags.pcap != "" {
-		return usageError("read one after the other", "--from and --pcap are two sources")
-	}
-	if len(flags.listen) == 0 && (flags.from != "" || flags.pcap != "") {
-		return observeFile(ctx, env, flags, opts)
-	}
-	if len(flags.listen) > 0 {
+	flags.opts.Emit = follow(env, flags.follow)
+	switch {
+	case len(flags.listen) > 0:
 		if err := flags.checkListening(); err != nil {
 			return err
 		}
-		return observeListening(ctx, env, flags, opts, limits)
+		return observeListening(ctx, env, flags)
+	case flags.from != "" || flags.pcap != "":
+		return observeFile(ctx, env, flags)
 	}
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
 	}
 	defer stop()
-	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, limits.For)
-	opts.Emit = follow(env, flags.follow)
-	masters, err := observe.StartMasters(ctx, end, opts, limits)
+	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, flags.limits.For)
+	masters, err := observe.StartMasters(ctx, end, flags.opts, flags.limits)
 	if err != nil {
 		return findings{}.verdict(err)
 	}
 	out := newObserveOutput(env, flags)
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
-	err = out.whileRunning(masters, ended, limits.For)
+	err = out.whileRunning(masters, ended, flags.limits.For)
 	found := findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), nil}
 	if printErr := out.final(found, err); printErr != nil {
 		return printErr
@@ -142,7 +120,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	return found.verdict(err)
 }
 
-func observeFile(ctx context.Context, env *environment, flags observeFlags, opts observe.Options) error {
+func observeFile(ctx context.Context, env *environment, flags observeFlags) error {
 	in := io.Reader(os.Stdin)
 	if name := cmp.Or(flags.from, flags.pcap); name != "-" {
 		file, err := os.Open(name)
@@ -152,8 +130,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags, opts
 		defer file.Close()
 		in = file
 	}
-	opts.Emit = follow(env, flags.follow)
-	o := observe.New(opts)
+	o := observe.New(flags.opts)
 	var err error
 	var holes []string
 	var held *overlaps.Seen

@@ -19,7 +19,8 @@ import (
 const drainListening = 10 * time.Second
 
 // observeListening is a proxy that passes everything on and watches it.
-func observeListening(ctx context.Context, env *environment, flags observeFlags, opts observe.Options, limits observe.Limits) error {
+func observeListening(ctx context.Context, env *environment, flags observeFlags) error {
+	limits := flags.limits
 	end, stop, err := env.endpoint("")
 	if err != nil {
 		return err
@@ -40,8 +41,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags,
 	if err != nil {
 		return err
 	}
-	opts.Emit = follow(env, flags.follow)
-	listening := observe.Listen(opts, clocks)
+	listening := observe.Listen(flags.opts, clocks)
 	server := proxy.New(proxy.Options{
 		Listeners: passingListeners(flags.listen), Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {

@@ -53,6 +53,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(grid.Schemes), "clobber")...)
 	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
 	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
+	mayBeNegative(f, "skew")
 	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the cell's lease")
 	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the cell's hold time")
 	f.Uint64Var(&flags.seed, "seed", 1, "the run's seed")

@@ -187,8 +187,8 @@ func flagError(cmd *cobra.Command, err error) error {
 			hint = fmt.Sprintf("did you mean --%s?", near)
 		}
 	case errors.As(err, &invalid):
-		if few, ok := invalid.GetFlag().Value.(interface{ words() []string }); ok {
-			hint = oneOf(invalid.GetValue(), few.words())
+		if knows, ok := invalid.GetFlag().Value.(interface{ hint(value string) string }); ok {
+			hint = knows.hint(invalid.GetValue())
 		}
 		return usageError(hint, "--%s cannot be %s", invalid.GetFlag().Name, shown(invalid.GetValue()))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -272,4 +273,34 @@ func TestShort(t *testing.T) {
 func isMoved(err error) bool {
 	var refused redis.Error
 	return errors.As(err, &refused) && len(refused) > 5 && refused[:5] == "MOVED"
+}
+
+// TestNoNumberIsBelowZero gives each number of each command a value below zero: only those that say so take it.
+func TestNoNumberIsBelowZero(t *testing.T) {
+	asked := 0
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			value := map[string]string{"duration": "-1s", "int": "-1", "int64": "-1", "float64": "-0.5"}[f.Value.Type()]
+			if _, allowed := f.Annotations[negative]; value == "" || allowed {
+				return
+			}
+			args := append(strings.Fields(c.CommandPath())[1:], "--"+f.Name+"="+value, "--redis", "redis://127.0.0.1:1")
+			if c.Args != nil && c.Args(c, nil) != nil {
+				args = append(args, "no-such-file")
+			}
+			code, _, stderr := lockmigrateIn(t.Context(), false, args...)
+			assert.Equal(t, exitUsage, code, "%v: %s", args, stderr)
+			assert.Contains(t, stderr, "--"+f.Name+" "+value+" is negative: give 0 or more", "%v", args)
+			asked++
+		})
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	look(newRootCommand(processEnvironment()))
+	assert.Greater(t, asked, 60)
+	code, _, stderr := lockmigrateIn(t.Context(), false, "observe", "--snapshot", "-1", "--redis", "redis://127.0.0.1:1")
+	assert.Equal(t, exitFailed, code, stderr)
+	assert.NotContains(t, stderr, "negative")
 }

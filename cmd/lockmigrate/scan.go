@@ -24,38 +24,19 @@ import (
 )
 
 func newScanCommand(env *environment) *cobra.Command {
-	var opts census.Options
-	var confidence string
+	opts := census.Options{Confidence: census.Medium}
 	cmd := &cobra.Command{
-		Use:     "scan [flags]",
-		Short:   "Take a census of lock keys: format, state, expiry, TTL",
-		PreRunE: func(*cobra.Command, []string) error { return checkScan(&opts, confidence) },
-		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runScan(ctx, env, end, opts) }),
+		Use:   "scan [flags]",
+		Short: "Take a census of lock keys: format, state, expiry, TTL",
+		RunE:  env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runScan(ctx, env, end, opts) }),
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&opts.Match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
 	f.BoolVar(&opts.All, "all", false, "list also keys that are no locks")
-	f.StringVar(&confidence, "confidence", "medium", "list rows from this `LEVEL` on: low, medium, high")
+	choose(cmd, &opts.Confidence, "confidence", "list rows from this `LEVEL` on: low, medium, high", census.Low, census.Medium, census.High)
 	f.DurationVar(&opts.GhostAfter, "ghost-after", time.Hour, "a `DURATION`: what expired longer ago is a ghost")
 	f.IntVar(&opts.Rate, "rate", 0, "most keys a second, `N`; 0 is as fast as the server allows")
 	return cmd
-}
-
-func checkScan(o *census.Options, confidence string) error {
-	for _, level := range []census.Confidence{census.Low, census.Medium, census.High} {
-		if confidence == level.String() {
-			o.Confidence = level
-		}
-	}
-	switch {
-	case o.Confidence == census.None:
-		return usageError(oneOf(confidence, []string{"low", "medium", "high"}), "--confidence %q is no level", confidence)
-	case o.GhostAfter < 0:
-		return usageError("give a duration such as 1h", "--ghost-after %v is negative", o.GhostAfter)
-	case o.Rate < 0:
-		return usageError("give a number of keys, or 0 for no limit", "--rate %d is negative", o.Rate)
-	}
-	return nil
 }
 
 func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts census.Options) error {

@@ -41,10 +41,7 @@ func newServeCommand(env *environment) *cobra.Command {
 }
 
 func checkServe(o *serve.Options) error {
-	switch {
-	case o.Burst < 0 || o.CensusEvery < 0 || o.Lease < 0:
-		return usageError("give a duration such as 5s, or 0", "--burst, --census-every or --lease is negative")
-	case o.Burst > 0 && o.Every < o.Burst:
+	if o.Burst > 0 && o.Every < o.Burst {
 		return usageError("the same value for both is always", "--every %v is shorter than --burst %v", o.Every, o.Burst)
 	}
 	return nil

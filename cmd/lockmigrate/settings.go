@@ -121,11 +121,28 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 			break
 		}
 	}
-	return checkNames(cmd)
+	return checkValues(cmd)
 }
 
-// checkNames refuses patterns and namespaces that no command can mean, wherever they come from.
-func checkNames(cmd *cobra.Command) error {
+const negative = "may be negative"
+
+// mayBeNegative lets a flag have a number below zero. No other flag has one.
+func mayBeNegative(f *pflag.FlagSet, name string) {
+	f.Lookup(name).Annotations = map[string][]string{negative: {}}
+}
+
+// checkValues refuses numbers, patterns and namespaces that no command can mean, wherever they come from.
+func checkValues(cmd *cobra.Command) (err error) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		_, allowed := f.Annotations[negative]
+		_, number := map[string]bool{"duration": true, "int": true, "int64": true, "float64": true}[f.Value.Type()]
+		if number && !allowed && err == nil && strings.HasPrefix(f.Value.String(), "-") {
+			err = usageError("give 0 or more", "--%s %s is negative", f.Name, f.Value)
+		}
+	})
+	if err != nil {
+		return err
+	}
 	if f := cmd.Flags().Lookup("match"); f != nil {
 		if list, ok := f.Value.(pflag.SliceValue); ok && slices.Contains(list.GetSlice(), "") {
 			return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")

@@ -50,6 +50,7 @@ func newSidecarCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
 	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended; its holder may live (default: no end, and it is told after 10m)")
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
+	mayBeNegative(f, "hold")
 	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
 	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long connections may go on after SIGTERM")
 	f.StringVar(&flags.handover, "handover", "", "`PATH` of a socket by which a sidecar that starts takes the listeners of this one over")
@@ -62,9 +63,6 @@ func newSidecarCommand(env *environment) *cobra.Command {
 func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error {
 	if flags.Namespace == "" {
 		return usageError("give --namespace NAME; "+seeNamespaces, "no namespace is named")
-	}
-	if flags.drain < 0 {
-		return usageError("give a duration such as 10s", "--drain %v is negative", flags.drain)
 	}
 	secure, err := flags.tls()
 	if err != nil {

@@ -20,22 +20,20 @@ import (
 // simulateFlags are the flags of simulate.
 type simulateFlags struct {
 	fleetFlags
-	schemes             []string
-	skew, leases, holds string
-	lease, hold         time.Duration
-	runs                int
-	seed                uint64
-	html                string
-	scenario, profile   string
-	determinism, text   bool
-	workers             int
-	run                 time.Duration
-	load                loadFlags
-	command             string // that was given, for the page
+	axes              grid.Grid
+	runs              int
+	seed              uint64
+	html              string
+	scenario, profile string
+	determinism, text bool
+	workers           int
+	run               time.Duration
+	load              loadFlags
+	command           string // that was given, for the page
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
-	var flags simulateFlags
+	flags := simulateFlags{axes: grid.StandardGrid()}
 	cmd := &cobra.Command{
 		Use:   "simulate [flags]",
 		Short: "Show where clock skew and other faults break each scheme",
@@ -44,7 +42,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 				return err
 			}
 			switch {
-			case flags.run < 0 || flags.run > 1000*time.Hour:
+			case flags.run > 1000*time.Hour:
 				return usageError("give up to 1000h", "--run %v", flags.run)
 			case flags.scenario != "" && flags.profile != "":
 				return usageError("give one of them", "--scenario and --profile exclude each other")
@@ -83,12 +81,13 @@ func newSimulateCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&flags.schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern)")
-	f.StringVar(&flags.skew, "skew", "-12s:12s:1s", "by how much one clock is ahead: `FROM:TO:STEP`")
-	f.StringVar(&flags.leases, "leases", "3s:12s:1s", "the leases of the first map: `FROM:TO:STEP`")
-	f.StringVar(&flags.holds, "holds", "1s:12s:1s", "the hold times of the second map: `FROM:TO:STEP`")
-	f.DurationVar(&flags.lease, "lease", 10*time.Second, "the lease while the hold time varies")
-	f.DurationVar(&flags.hold, "hold", 2*time.Second, "the hold time while the lease varies")
+	axes := &flags.axes
+	f.StringSliceVar(&axes.Schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern)")
+	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`")
+	f.Var((*axis)(&axes.Leases), "leases", "the leases of the first map: `FROM:TO:STEP`")
+	f.Var((*axis)(&axes.Holds), "holds", "the hold times of the second map: `FROM:TO:STEP`")
+	f.DurationVar(&axes.Lease, "lease", axes.Lease, "the lease while the hold time varies")
+	f.DurationVar(&axes.Hold, "hold", axes.Hold, "the hold time while the lease varies")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run in each cell")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
 	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none; with --profile the fleet's page, only where it is given")
@@ -119,23 +118,13 @@ func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
 	if s, err = f.setting(); err != nil {
 		return g, s, err
 	}
-	if len(f.schemes) == 0 {
-		f.schemes = grid.Schemes
+	if g = f.axes; len(g.Schemes) == 0 {
+		g.Schemes = grid.Schemes
 	}
-	for _, name := range f.schemes {
+	for _, name := range g.Schemes {
 		if !slices.Contains(grid.Schemes, name) {
 			return g, s, usageError(oneOf(name, grid.Schemes), "no scheme is named %q", name)
 		}
-	}
-	g = grid.Grid{Schemes: f.schemes, Lease: f.lease, Hold: f.hold}
-	if g.Skews, err = axis("skew", f.skew); err != nil {
-		return g, s, err
-	}
-	if g.Leases, err = axis("leases", f.leases); err != nil {
-		return g, s, err
-	}
-	if g.Holds, err = axis("holds", f.holds); err != nil {
-		return g, s, err
 	}
 	if f.runs < 1 || f.runs > 1_000_000 {
 		return g, s, usageError("give 1 to 1000000", "--runs %d", f.runs)
@@ -244,7 +233,7 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 	if flags.text {
 		b.WriteString(r.TextMaps())
 	}
-	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.lease, flags.hold)
+	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.axes.Lease, flags.axes.Hold)
 	if o := smallestBreak(r, flags); o != nil {
 		fmt.Fprintf(b, "see one:   %s --shrink\n", report.ReplayCommand(o))
 	}
@@ -257,7 +246,7 @@ func smallestBreak(r *report.Report, flags *simulateFlags) *grid.Outcome {
 	var best *grid.Outcome
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		if o.Broken > 0 && o.Lease == flags.lease && o.Hold == flags.hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
+		if o.Broken > 0 && o.Lease == flags.axes.Lease && o.Hold == flags.axes.Hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
 			best = o
 		}
 	}

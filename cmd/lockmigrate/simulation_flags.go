@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -35,6 +36,7 @@ func (f *fleetFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.polls, "polls", standard.Polls, "attempts within one lease")
 	flags.IntVar(&f.leases, "leases-per-run", standard.Leases, "how many leases a run lasts")
 	flags.Int64Var(&f.drift, "drift", 0, "clocks drift by this many `PPM`, half of them the other way")
+	mayBeNegative(flags, "drift")
 	flags.DurationVar(&f.latency, "latency", 150*time.Microsecond, "median delay of the network, one way")
 	flags.Float64Var(&f.lose, "lose", 0, "chance that a command or its reply is lost, or a command arrives twice: 0.01 is one in a hundred")
 	flags.Float64Var(&f.overrun, "overrun", 0, "chance that work takes up to two leases more")
@@ -65,8 +67,6 @@ func (f *failoverFlags) add(flags *pflag.FlagSet) {
 // check takes known for true where a profile says how often they come.
 func (f *failoverFlags) check(known bool) error {
 	switch {
-	case f.every < 0 || f.outage < 0 || f.behind < 0:
-		return usageError("give durations above zero", "--failover-every %v, --outage %v, --replica-behind %v", f.every, f.outage, f.behind)
 	case f.every > 0 && f.every < 2*(2*f.outage+f.behind):
 		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.every, f.outage, f.behind)
 	case f.every == 0 && !known && *f != failoverFlags{outage: usualOutage, behind: usualBehind}:
@@ -102,10 +102,8 @@ func (f *fleetFlags) setting() (*grid.Setting, error) {
 		return nil, usageError("give 1 to 200", "--clients %d", f.clients)
 	case f.polls < 1 || f.leases < 1:
 		return nil, usageError("give at least 1", "--polls %d, --leases-per-run %d", f.polls, f.leases)
-	case f.lose < 0 || f.lose > 1 || f.overrun < 0 || f.overrun > 1:
+	case f.lose > 1 || f.overrun > 1:
 		return nil, usageError("give a chance from 0 to 1", "--lose %g, --overrun %g", f.lose, f.overrun)
-	case f.latency < 0 || f.pause < 0 || f.pauseEvery < 0 || f.crashEvery < 0 || f.stepEvery < 0:
-		return nil, usageError("give durations above zero", "a duration is negative")
 	}
 	s.Clients, s.Dialect, s.Polls, s.Leases, s.DriftPPM, s.Queue = f.clients, d, f.polls, f.leases, f.drift, f.queue
 	s.Network.Request = sim.Spread(f.latency/3, f.latency, 7*f.latency, 33*f.latency)
@@ -148,22 +146,44 @@ func (f *fleetFlags) line() string {
 	return b.String()
 }
 
-// axis reads FROM:TO:STEP, or a single value.
-func axis(name, text string) ([]time.Duration, error) {
-	parts := strings.Split(text, ":")
+// axis is the value of a flag that takes FROM:TO:STEP, or a single duration.
+type axis []time.Duration
+
+// String implements pflag.Value, as do the methods below.
+func (a *axis) String() string {
+	switch n := len(*a); n {
+	case 0:
+		return ""
+	case 1:
+		return (*a)[0].String()
+	default:
+		return fmt.Sprintf("%v:%v:%v", (*a)[0], (*a)[n-1], (*a)[1]-(*a)[0])
+	}
+}
+
+// Type is a string's: help shows the default in quotes.
+func (a *axis) Type() string { return "string" }
+
+// Set reads the value.
+func (a *axis) Set(text string) error {
 	var values []time.Duration
-	for _, p := range parts {
-		d, err := time.ParseDuration(p)
+	for part := range strings.SplitSeq(text, ":") {
+		d, err := time.ParseDuration(part)
 		if err != nil {
-			return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s", "--%s %q", name, text)
+			return err
 		}
 		values = append(values, d)
 	}
 	switch {
-	case len(values) == 1:
-		return values, nil
 	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
-		return grid.Range(values[0], values[1], values[2]), nil
+		values = grid.Range(values[0], values[1], values[2])
+	case len(values) != 1:
+		return errors.New("these are no steps") // hint says what there may be
 	}
-	return nil, usageError("write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps", "--%s %q", name, text)
+	*a = values
+	return nil
+}
+
+func (a *axis) hint(string) string {
+	return "write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps"
 }

@@ -67,8 +67,8 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	for _, t := range timesOf(record) {
-		if t.d < 0 || t.d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds, 0 or more", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
+		if t.d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
 	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}

@@ -112,5 +112,5 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		return "", unsafeError(hint, "%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))
-	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.WindowSeconds, c.Ended.UTC().Format(time.RFC3339), longest), nil
+	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
 }

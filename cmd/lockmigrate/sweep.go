@@ -44,10 +44,8 @@ func checkSweepOptions(o sweep.Options) error {
 		return usageError("say which keys are locks with --match PATTERN", "--execute without --match would judge keys by their form alone")
 	case o.GhostAfter < time.Minute:
 		return usageError("a legacy clock may be behind by that much; give at least 1m", "--ghost-after %v is too short", o.GhostAfter)
-	case o.TTL < 0 || o.TTL > 0 && o.TTL < time.Second:
+	case o.TTL > 0 && o.TTL < time.Second:
 		return usageError("give at least 1s", "--ttl %v is too short", o.TTL)
-	case o.Rate < 0 || o.ScanRate < 0 || o.Limit < 0:
-		return usageError("give a number, or 0 for no limit", "--rate, --scan-rate or --limit is negative")
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -79,8 +80,6 @@ func checkVerify(o *verify.Options) error {
 	switch {
 	case o.Window <= 0:
 		return usageError("give a duration such as 10m", "--for %v is no time", o.Window)
-	case o.Longest < 0 || o.Burst < 0:
-		return usageError("give a duration such as 30s, or 0", "--longest or --burst is negative")
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
 	case o.Burst > 0 && o.Every < o.Burst:
@@ -166,13 +165,7 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		var missing []string
-		for _, o := range cert.Obligations {
-			if !o.Discharged {
-				missing = append(missing, o.ID)
-			}
-		}
-		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(missing, ", "))
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(obligation.Open(cert.Obligations), ", "))
 	}
 	return nil
 }
@@ -202,15 +195,11 @@ func printSaved(env *environment, s verify.Saved) error {
 	asked, looked := time.Duration(known.AskedSeconds*float64(time.Second)), time.Duration(known.LookedSeconds*float64(time.Second))
 	lost := append([]string{}, s.Lost()...)
 	doc := struct {
-		Namespace string          `json:"namespace,omitempty"`
-		Saved     time.Time       `json:"saved"`
-		Asked     float64         `json:"asked_seconds"`
-		Looked    float64         `json:"looked_seconds"`
-		Gaps      []verify.Gap    `json:"gaps"`
-		Clients   []verify.Client `json:"legacy_clients"`
-		Lost      []string        `json:"cannot_be_discharged"`
-		Out       string          `json:"out"`
-	}{s.Options.Namespace, s.At, known.AskedSeconds, known.LookedSeconds, append([]verify.Gap{}, known.Gaps...), append([]verify.Client{}, known.Seen...), lost, s.Out}
+		Saved    time.Time       `json:"saved"`
+		Evidence verify.Evidence `json:"evidence"`
+		Lost     []string        `json:"cannot_be_discharged"`
+		Out      string          `json:"out"`
+	}{s.At, known, lost, s.Out}
 	err := env.print(doc, func(b *strings.Builder) {
 		fmt.Fprintf(b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
 		for _, g := range known.Gaps {
@@ -271,7 +260,7 @@ func (env *environment) indented(text string, column int) string {
 
 func printCertificate(env *environment, c verify.Certificate) error {
 	return env.print(pretty{c}, func(b *strings.Builder) {
-		ink := env.ink()
+		ink, e := env.ink(), &c.Evidence
 		verdict := strings.ToUpper(string(c.Verdict))
 		switch c.Verdict {
 		case verify.NoneSeen:
@@ -282,29 +271,32 @@ func printCertificate(env *environment, c verify.Certificate) error {
 			verdict = ink.Warn(verdict)
 		}
 		fmt.Fprintf(b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
-			c.Started.Format(time.RFC3339), c.Ended.Format(time.RFC3339), c.WindowSeconds)
-		if c.Namespace != "" {
-			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", c.Namespace, c.Epoch)
+			e.Started.Format(time.RFC3339), e.Ended.Format(time.RFC3339), e.LookedSeconds)
+		if n := e.Namespace; n != nil {
+			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", n.Name, n.Epoch)
 		}
-		if len(c.Patterns) > 0 {
+		if len(e.Patterns) > 0 {
 			var shown []string
-			for _, p := range c.Patterns {
+			for _, p := range e.Patterns {
 				shown = append(shown, terminal.Quoted(p))
 			}
 			fmt.Fprintf(b, "keys     %s\n", strings.Join(shown, " "))
 		}
-		for _, s := range c.Servers {
-			fmt.Fprintf(b, "server   %s run %.8s %s: %d SETNX, %d GETSET, %d denied\n", s.Addr, s.RunID, terminal.Safe(s.Is), s.SetNX, s.GetSet, s.Rejected)
+		for _, m := range e.Masters {
+			fmt.Fprintf(b, "server   %s run %.8s %s: ", m.Addr, m.RunID, terminal.Safe(m.Is))
+			denied := int64(0)
+			for i, command := range m.Commands {
+				if denied += command.Denied; i < 2 { // SETNX and GETSET
+					fmt.Fprintf(b, "%d %s, ", command.Run, strings.ToUpper(command.Name))
+				}
+			}
+			fmt.Fprintf(b, "%d denied\n", denied)
 		}
 		b.WriteString("\nobligations\n")
 		for _, o := range c.Obligations {
 			fmt.Fprintf(b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
 		}
-		b.WriteString("\nsources\n")
-		for _, s := range c.Sources {
-			fmt.Fprintf(b, "  %-13s %-7s %s\n", s.Name, s.State, env.indented(s.Found, 24))
-		}
-		printClients(b, c.LegacyClients)
+		printClients(b, e.Seen)
 		b.WriteString("\nwhat this cannot know\n")
 		for _, r := range c.ResidualRisks {
 			fmt.Fprintf(b, "  - %s\n", env.indented(r, 4))

@@ -27,14 +27,16 @@ import (
 // verified is what a run of verify printed as JSON.
 type verified struct {
 	Verdict     string
-	Ended       time.Time
 	Why         string
 	Obligations []struct {
 		ID         string
 		Discharged bool
 		Evidence   string
 	}
-	LegacyClients []struct{ Addr, Evidence, Dialect string } `json:"legacy_clients"`
+	Evidence struct { // what was found
+		Ended time.Time
+		Seen  []struct{ Addr, Evidence, Dialect string }
+	}
 }
 
 // open lists the obligations that are not discharged.
@@ -71,8 +73,8 @@ func verifyWhile(t *testing.T, url string, act func(), args ...string) verified 
 	require.NoError(t, json.Unmarshal([]byte(r.out), &v), "%s%s", r.out, r.stderr)
 	want := map[string]int{"none-seen": exitDone, "seen": exitUnsafe, "inconclusive": exitInconclusive}[v.Verdict]
 	assert.Equal(t, want, r.code, r.stderr)
-	if act != nil && acted.After(v.Ended) {
-		t.Fatalf("verify's window ended at %v, before the test had acted: %v; the machine is too busy to tell", v.Ended, acted)
+	if act != nil && acted.After(v.Evidence.Ended) {
+		t.Fatalf("verify's window ended at %v, before the test had acted: %v; the machine is too busy to tell", v.Evidence.Ended, acted)
 	}
 	return v
 }

@@ -331,11 +331,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	if err := errors.Join(CheckName(s.Namespace), CheckPatterns(r.Patterns)); err != nil {
 		return err
 	}
-	patterns, err := packPatterns(r.Patterns)
-	if err != nil {
-		return err
-	}
-	clients, err := r.Clients()
+	patterns, clients, err := r.stored()
 	if err != nil {
 		return err
 	}
@@ -380,11 +376,7 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err := CheckPatterns(to.Patterns); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	patterns, err := packPatterns(to.Patterns)
-	if err != nil {
-		return nil, err
-	}
-	clients, err := to.Clients()
+	patterns, clients, err := to.stored()
 	if err != nil {
 		return nil, err
 	}

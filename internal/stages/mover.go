@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Mover is the operator's side of a change of stage: it waits until nobody blocks it, and makes it.
@@ -80,11 +82,7 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 		}
 		inTheWay = blockers
 		wait(view, blockers)
-		timer := time.NewTimer(m.Look)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !topology.Sleep(ctx, m.Look) {
 			return givenUp()
 		}
 	}
@@ -105,11 +103,7 @@ func (m *Mover) Follow(ctx context.Context, wait func(View)) error {
 			return nil
 		}
 		wait(view)
-		timer := time.NewTimer(m.Look)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !topology.Sleep(ctx, m.Look) {
 			waited := &Waited{Namespace: m.Store.Namespace, To: view.Record.Stage, Cause: context.Cause(ctx)}
 			for _, l := range late {
 				waited.Blockers = append(waited.Blockers, Blocker{Member: l.ID, Why: "behind", Wait: -1, Stage: l.Stage, Left: l.Left})

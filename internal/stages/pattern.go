@@ -89,11 +89,6 @@ func each(all []string, change func(string) string) []string {
 	return out
 }
 
-func packPatterns(patterns []string) (string, error) {
-	text, err := json.Marshal(EscapeAll(patterns))
-	return string(text), err
-}
-
 func unpackPatterns(text string) (patterns []string, err error) {
 	err = json.Unmarshal([]byte(text), &patterns)
 	return UnescapeAll(patterns), err

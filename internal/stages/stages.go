@@ -125,13 +125,6 @@ type Member struct {
 	Misfit  string        // why it cannot run the record; empty when it can
 }
 
-// NameOf returns what people call a member: its id without the part that is drawn when a process of a fixed name
-// starts.
-func NameOf(id string) string {
-	name, _, _ := strings.Cut(id, "/")
-	return name
-}
-
 // Lives tells that the member's lease lasts: commands of it may act.
 func (m Member) Lives() bool { return m.Left >= 0 }
 
@@ -446,6 +439,15 @@ type clients struct {
 	Lag      int64  `json:"lag_ms,omitempty"`
 	Delay    int64  `json:"delay_ms,omitempty"`
 	Yield    int64  `json:"yield_ms,omitempty"`
+}
+
+// stored is how the record's patterns, and what it says of the old clients, stand on the server.
+func (r Record) stored() (patterns, clients string, err error) {
+	text, err := json.Marshal(EscapeAll(r.Patterns))
+	if err == nil {
+		clients, err = r.Clients()
+	}
+	return string(text), clients, err
 }
 
 // Clients is what the record says of the old clients, as it is stored.

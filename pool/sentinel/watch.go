@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // The sentinels publish that a master was replaced. Whoever hears of it has the table asked for anew at
@@ -66,12 +68,8 @@ func (w *watcher) follow(addr string) {
 		if w.listen(addr) {
 			pause = firstPause
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-w.ctx.Done():
-			timer.Stop()
+		if !topology.Sleep(w.ctx, pause) {
 			return
-		case <-timer.C:
 		}
 		pause = min(2*pause, longestPause)
 	}

@@ -3,16 +3,14 @@ package lifetime
 import (
 	"context"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Sleep waits for d, or until ctx ends: then it returns the cause.
 func Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+	if topology.Sleep(ctx, d) {
 		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	return context.Cause(ctx)
 }

@@ -79,7 +79,6 @@ type Master struct {
 	WatchedSeconds float64  `json:"watched_seconds"`        // MONITOR was on
 	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
 	LegacySeen     int64    `json:"monitor_legacy"`         // commands of legacy clients that MONITOR showed
-	OtherSeen      int64    `json:"monitor_other"`          // SETNX and GETSET that MONITOR saw on other keys
 	Capture        *Capture `json:"capture,omitempty"`      // nil: none was read beside the counters
 	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
 }

@@ -183,7 +183,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	require.NoError(t, err)
 	// Without these the question or the fault is another one.
 	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_untold", "masters.acl_log_length", "masters.acl_log_read",
-		"masters.watched_seconds", "masters.monitor_other", "masters.monitor_legacy", "masters.acl_log_denied", "masters.redirected", "masters.refused", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
+		"masters.watched_seconds", "masters.monitor_legacy", "masters.acl_log_denied", "masters.redirected", "masters.refused", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
 	var all map[string]any
 	require.NoError(t, json.Unmarshal(text, &all))
 	var paths []string

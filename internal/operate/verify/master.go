@@ -325,7 +325,6 @@ func (m *master) closeTap(why string) {
 		return
 	}
 	m.tap.close()
-	m.facts.OtherSeen += m.tap.others()
 	m.tap = nil
 	if why != "" {
 		m.watchBreaks(why)

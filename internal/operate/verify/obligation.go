@@ -112,7 +112,7 @@ func keysAreAll(e *Evidence) (bool, string) {
 
 func mastersAreAll(e *Evidence) (bool, string) {
 	if r := e.Recorded; r != nil {
-		return false, "a capture's file says nothing of the server: whose connections it had, what its counters were, what stood on the keys. Read one as it is written (--pcap -)"
+		return false, "a capture's file says nothing of the server: whose connections it had, what its counters were, what stood on the keys. Read one as it is written (--pcap -). This one has " + strings.Join(append([]string{r.String()}, r.NotSeen...), "; not seen: ")
 	}
 	if len(e.Masters) == 0 {
 		return false, "no master was looked at"
@@ -144,7 +144,16 @@ func countersProveThemselves(e *Evidence) (bool, string) {
 	return len(e.Masters) > 0, fmt.Sprintf("%d looks at the counters: one run id a master, no count fell, our own ECHO rose with every look", looks)
 }
 
+// commandsAreAccountedFor also says where MONITOR failed: that decides nothing, and may be why commands are not accounted for.
 func commandsAreAccountedFor(e *Evidence) (bool, string) {
+	yes, evidence := e.accounted()
+	for _, m := range e.Masters {
+		evidence = strings.Join(append([]string{evidence}, m.WatchBreaks...), "; ")
+	}
+	return yes, evidence
+}
+
+func (e *Evidence) accounted() (bool, string) {
 	var run, watched, ruled, captured int64
 	for _, m := range e.Masters {
 		if len(m.Commands) != taking {

@@ -98,11 +98,11 @@ func TestResume(t *testing.T) {
 				assert.Equal(t, c.open, open(cert))
 			}
 			require.Len(t, cert.Evidence.Gaps, 1)
-			assert.GreaterOrEqual(t, cert.WindowSeconds, 2.0)
+			assert.GreaterOrEqual(t, cert.Evidence.LookedSeconds, 2.0)
 			if c.anew == "" {
 				assert.Empty(t, cert.Evidence.Gaps[0].Restarted)
 				assert.GreaterOrEqual(t, took, 2-saved.Evidence.LookedSeconds-0.01, "the gap is no part of the window")
-				assert.True(t, cert.Started.Equal(saved.Evidence.Started))
+				assert.True(t, cert.Evidence.Started.Equal(saved.Evidence.Started))
 				if c.verdict == verify.NoneSeen {
 					assert.Contains(t, cert.Obligations[0].Evidence, "1 gap of")
 					assert.Contains(t, fmt.Sprint(cert.ResidualRisks), "nobody looked")

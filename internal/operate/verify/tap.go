@@ -143,10 +143,3 @@ func (t *tap) close() {
 	_ = t.conn.Close()
 	<-t.done
 }
-
-// others returns how many SETNX and GETSET were on other keys.
-func (t *tap) others() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.traffic.other
-}

@@ -18,7 +18,6 @@ type traffic struct {
 	prefix  string         // of this run's marks; other runs may look at the same server
 
 	counts   counts
-	other    int64  // SETNX and GETSET on other keys
 	caller   string // the client whose script runs, if lines of "lua" follow
 	ours     bool   // the script is one of the bridge or of modern clients
 	line     observe.Line
@@ -105,11 +104,9 @@ func (t *traffic) judge(name string, at int, cut bool) {
 	partly := cut || len(w) >= observe.MaxWords
 	switch name {
 	case "setnx", "getset":
-		if !t.matches(w[1]) {
-			t.other++
-			return
+		if t.matches(w[1]) {
+			t.sees(w[1], w[2], strings.ToUpper(name))
 		}
-		t.sees(w[1], w[2], strings.ToUpper(name))
 	case "renamenx":
 		if t.matches(w[2]) {
 			t.sees(w[2], "", "RENAMENX")

@@ -166,7 +166,7 @@ func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
 		} else {
 			t.Log(n, c.Verdict, c.Why)
 		}
-		for _, l := range c.LegacyClients {
+		for _, l := range c.Evidence.Seen {
 			if l.Addr == addr {
 				named.Add(1)
 				break
@@ -178,7 +178,7 @@ func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
 		if c.Verdict == verify.NoneSeen {
 			clean.Add(1)
 		} else {
-			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+			t.Log(n, c.Verdict, c.Why, c.Evidence.Seen)
 		}
 	})
 	t.Logf("seen %d of %d, named by address %d, none-seen where nobody hid %d of %d; %d turns of the other application",
@@ -205,13 +205,13 @@ func TestOneHiddenClientBehindTheFence(t *testing.T) {
 			_, err := conn.Do(words[0].(string), words[1:]...)
 			assert.Error(t, err, words)
 		})
-		for _, l := range c.LegacyClients {
+		for _, l := range c.Evidence.Seen {
 			if l.Addr == addr && c.Verdict == verify.Seen {
 				named.Add(1)
 				return
 			}
 		}
-		t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+		t.Log(n, c.Verdict, c.Why, c.Evidence.Seen)
 	})
 	s.Do("ACL", "LOG", "RESET")
 	each(func(n int) {
@@ -219,7 +219,7 @@ func TestOneHiddenClientBehindTheFence(t *testing.T) {
 		if c.Verdict == verify.NoneSeen {
 			clean.Add(1)
 		} else {
-			t.Log(n, c.Verdict, c.Why, c.LegacyClients)
+			t.Log(n, c.Verdict, c.Why, c.Evidence.Seen)
 		}
 	})
 	assert.EqualValues(t, rounds, named.Load())
@@ -410,7 +410,7 @@ func TestGapsOfMonitor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, open(c), "commands", "it ran long after the burst")
 	assert.True(t, warned, "it is said as soon as it is known")
-	assert.Empty(t, c.LegacyClients)
+	assert.Empty(t, c.Evidence.Seen)
 }
 
 func TestMonitorNamesTheClient(t *testing.T) {
@@ -425,8 +425,8 @@ func TestMonitorNamesTheClient(t *testing.T) {
 		}
 	})
 	assert.Equal(t, verify.Seen, c.Verdict)
-	require.NotEmpty(t, c.LegacyClients)
-	l := c.LegacyClients[0]
+	require.NotEmpty(t, c.Evidence.Seen)
+	l := c.Evidence.Seen[0]
 	assert.Equal(t, "billing-7", l.Name)
 	assert.Equal(t, "default", l.User)
 	assert.Equal(t, "jedis-ms", l.Dialect)
@@ -459,7 +459,7 @@ func TestWaitingServicesAreNoOldClients(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, handed, "cmdstat_zrem:calls=", "the key was handed on")
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
-	assert.Empty(t, c.LegacyClients)
+	assert.Empty(t, c.Evidence.Seen)
 }
 
 // TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of

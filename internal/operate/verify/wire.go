@@ -350,7 +350,6 @@ func (m *master) endWire(ctx context.Context) {
 		command.Captured = command.Run - missing(i)
 		command.Unclear += w.traffic.counts.unclear[i]
 	}
-	m.facts.OtherSeen += w.traffic.other
 	if err2 != nil || m.listed == nil {
 		return
 	}

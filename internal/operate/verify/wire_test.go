@@ -234,17 +234,16 @@ func TestCaptureFile(t *testing.T) {
 		require.NoError(t, err)
 		cert, err := verify.ReadCapture(t.Context(), end, verify.Options{Match: []string{"lock:*"}, Longest: time.Millisecond, Capture: &text, CapturePort: port})
 		require.NoError(t, err)
-		at := slices.IndexFunc(cert.Sources, func(s verify.Source) bool { return s.Name == "capture" })
-		require.GreaterOrEqual(t, at, 0)
-		assert.Equal(t, verify.Part, cert.Sources[at].State)
+		assert.Positive(t, cert.Evidence.Recorded.Packets)
 		if old {
 			assert.Equal(t, verify.Seen, cert.Verdict)
-			require.Len(t, cert.LegacyClients, 1)
-			assert.Equal(t, "capture: it sent SETNX (1)", cert.LegacyClients[0].Evidence)
+			require.Len(t, cert.Evidence.Seen, 1)
+			assert.Equal(t, "capture: it sent SETNX (1)", cert.Evidence.Seen[0].Evidence)
 		} else {
 			assert.Equal(t, verify.Inconclusive, cert.Verdict)
 			assert.Subset(t, open(cert), []string{"masters", "counters", "commands", "denials", "values"})
 			assert.Contains(t, cert.Why, "a capture's file says nothing of the server")
+			assert.Contains(t, cert.Why, cert.Evidence.Recorded.String())
 		}
 	}
 }

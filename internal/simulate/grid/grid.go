@@ -5,9 +5,7 @@ package grid
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -224,28 +222,13 @@ type Plan struct {
 // Run runs all cells. The outcome is the same for any number of workers.
 func (p *Plan) Run(ctx context.Context) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(p.Cells))
-	workers := p.Workers
-	if workers <= 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
-	var next, done atomic.Int64
-	var group sync.WaitGroup
-	for range workers {
-		group.Go(func() {
-			var w sim.World
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(p.Cells) || ctx.Err() != nil {
-					return
-				}
-				outcomes[i] = p.cell(&w, i)
-				if n := done.Add(1); p.Progress != nil && n%16 == 0 {
-					p.Progress(int(n))
-				}
-			}
-		})
-	}
-	group.Wait()
+	var done atomic.Int64
+	sim.Each(ctx, p.Workers, len(p.Cells), func(w *sim.World, i int) {
+		outcomes[i] = p.cell(w, i)
+		if n := done.Add(1); p.Progress != nil && n%16 == 0 {
+			p.Progress(int(n))
+		}
+	})
 	return outcomes, ctx.Err()
 }
 

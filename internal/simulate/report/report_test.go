@@ -82,10 +82,10 @@ func TestClobberIsFoundAndShrunk(t *testing.T) {
 	}
 	s, err := scenario.Parse(run.Scenario)
 	require.NoError(t, err)
-	result, tally := s.Run(w, nil)
+	result := w.Run(&s.Fleet, s.Seed)
 	require.True(t, OnlyAClobber(&result))
 	for _, e := range s.Expect {
-		_, met := e.Met(&tally)
+		_, met := e.Met(&result.Tally)
 		require.True(t, met)
 	}
 }

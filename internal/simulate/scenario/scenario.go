@@ -109,25 +109,6 @@ func pairs(t *sim.Tally, what string) (n int64, ok bool) {
 	return n, ok
 }
 
-// Run runs the scenario's seeds one after the other. With a trace function, only the first seed is traced.
-func (s *Scenario) Run(w *sim.World, trace func(*sim.Record)) (sim.Result, sim.Tally) {
-	var sum sim.Tally
-	var first sim.Result
-	for n := range max(s.Seeds, 1) {
-		w.Trace = nil
-		if n == 0 {
-			w.Trace = trace
-		}
-		r := w.Run(&s.Fleet, s.Seed+uint64(n))
-		if n == 0 {
-			first = r
-		}
-		sum.Add(&r.Tally)
-	}
-	w.Trace = nil
-	return first, sum
-}
-
 // fail reports a line that cannot be read.
 func fail(line int, format string, args ...any) error {
 	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
@@ -153,6 +134,3 @@ func (e *Error) Usage() bool { return true }
 
 // Hint says where the language is described.
 func (e *Error) Hint() string { return "docs/simulator.md describes the language" }
-
-// Line writes an expectation that a count equals n.
-func Line(what string, n int64) string { return "expect " + Expectation{what, "=", n}.String() }

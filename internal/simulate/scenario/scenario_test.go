@@ -33,13 +33,8 @@ func TestScenarios(t *testing.T) {
 			s, err := scenario.Parse(string(text))
 			require.NoError(t, err)
 
-			var w sim.World
 			var lines []string
-			var trace func(*sim.Record)
-			if s.HasTrace || *rewrite {
-				trace = func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) }
-			}
-			_, tally := s.Run(&w, trace)
+			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
 			if *rewrite {
 				update(t, file, s, &tally, lines)
 				return
@@ -55,6 +50,21 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
+// run plays all seeds, and traces the first one if asked.
+func run(s *scenario.Scenario, trace func(*sim.Record), traced bool) sim.Tally {
+	var play sim.Parallel
+	if traced {
+		play.Watch = func(seed uint64, _ int) func(*sim.Record) {
+			if seed != s.Seed {
+				return nil
+			}
+			return trace
+		}
+	}
+	played := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
+	return played.Sum().Tally
+}
+
 func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, lines []string) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -66,7 +76,7 @@ func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, l
 		}
 		if words := strings.Fields(line); len(words) == 4 && words[0] == "expect" && words[2] == "=" {
 			n, _ := scenario.Count(tally, words[1])
-			kept[i] = scenario.Line(words[1], n)
+			kept[i] = "expect " + scenario.Expectation{What: words[1], Op: "=", N: n}.String()
 		}
 	}
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(kept, "\n")+"\n"), 0o644))
@@ -82,8 +92,7 @@ func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
 	for i := range s.Fleet.Clients {
 		s.Fleet.Clients[i].Share = 0
 	}
-	var w sim.World
-	_, tally := s.Run(&w, nil)
+	tally := run(s, nil, false)
 	require.Less(t, tally.Entered[session.Legacy], int64(20))
 	require.Greater(t, tally.Entered[session.Modern], int64(20000))
 }
@@ -98,7 +107,7 @@ func TestEveryHazardIsShown(t *testing.T) {
 		s, err := scenario.Parse(string(text))
 		require.NoError(t, err)
 		s.Seeds = 1
-		_, tally := s.Run(new(sim.World), nil)
+		tally := run(s, nil, false)
 		sum.Add(&tally)
 	}
 	for h := range sim.Hazards {

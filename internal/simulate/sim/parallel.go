@@ -1,10 +1,30 @@
 package sim
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"sync/atomic"
 )
+
+// Each calls do for each number below n, on so many threads at once (0: one for each core). Each thread has a World of its own. It
+// begins with no further number when ctx is over.
+func Each(ctx context.Context, threads, n int, do func(w *World, i int)) {
+	if threads <= 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range min(threads, n) {
+		group.Go(func() {
+			var w World
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				do(&w, i)
+			}
+		})
+	}
+	group.Wait()
+}
 
 // Parallel plays runs side by side: the seeds of a fleet, and its masters, which have nothing to do with each other.
 type Parallel struct {
@@ -39,48 +59,32 @@ func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Played {
 	masters := max(fleet.Masters, 1)
 	played := Played{Masters: make([]Result, masters)}
 	hashes := make([]uint64, masters*seeds)
-	workers := p.Workers
-	if workers <= 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
-	var next atomic.Int64
-	var one, calling sync.Mutex
-	var group sync.WaitGroup
-	for range min(workers, len(hashes)) {
-		group.Go(func() {
-			var w World
-			if p.Overlap != nil {
-				w.Overlap = func(came, inside int) {
-					calling.Lock()
-					defer calling.Unlock()
-					p.Overlap(came, inside)
-				}
+	var adding, calling sync.Mutex
+	Each(context.Background(), p.Workers, len(hashes), func(w *World, n int) {
+		if p.Overlap != nil {
+			w.Overlap = func(came, inside int) {
+				calling.Lock()
+				defer calling.Unlock()
+				p.Overlap(came, inside)
 			}
-			for {
-				n := int(next.Add(1)) - 1
-				if n >= len(hashes) {
-					return
-				}
-				s := seed + uint64(n/masters)
-				if p.Watch != nil {
-					w.Trace = p.Watch(s, n%masters)
-				}
-				r := w.runMaster(fleet, s, n%masters)
-				hashes[n] = r.Hash
-				one.Lock()
-				sum := &played.Masters[n%masters]
-				sum.Ops += r.Ops
-				sum.Simulated += r.Simulated
-				sum.Tally.Add(&r.Tally)
-				sum.Busiest.add(r.Busiest)
-				if r.Overlaps > 0 && (!played.AnyBroken || s < played.Broken) {
-					played.Broken, played.AnyBroken = s, true
-				}
-				one.Unlock()
-			}
-		})
-	}
-	group.Wait()
+		}
+		s := seed + uint64(n/masters)
+		if p.Watch != nil {
+			w.Trace = p.Watch(s, n%masters)
+		}
+		r := w.runMaster(fleet, s, n%masters)
+		hashes[n] = r.Hash
+		adding.Lock()
+		defer adding.Unlock()
+		sum := &played.Masters[n%masters]
+		sum.Ops += r.Ops
+		sum.Simulated += r.Simulated
+		sum.Tally.Add(&r.Tally)
+		sum.Busiest.add(r.Busiest)
+		if r.Overlaps > 0 && (!played.AnyBroken || s < played.Broken) {
+			played.Broken, played.AnyBroken = s, true
+		}
+	})
 	for i, hash := range hashes {
 		if i == 0 {
 			played.Hash = hash

@@ -91,7 +91,7 @@ func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 			require.NoError(t, err)
 			n := 0
 			for _, m := range view.Members {
-				if m.Epoch == epoch && slices.Contains(ids, stages.NameOf(m.ID)) {
+				if m.Epoch == epoch && slices.Contains(ids, nameOf(m.ID)) {
 					n++
 				}
 			}
@@ -124,7 +124,7 @@ func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 	follow("after a stop", epoch, "a", "b")
 	blockers, err := c.store.Move(t.Context(), epoch, stages.Modern, false)
 	require.NoError(t, err)
-	assert.True(t, slices.ContainsFunc(blockers, func(b stages.Blocker) bool { return stages.NameOf(b.Member) == "paused" }), "%v", blockers)
+	assert.True(t, slices.ContainsFunc(blockers, func(b stages.Blocker) bool { return nameOf(b.Member) == "paused" }), "%v", blockers)
 	paused.Signal(syscall.SIGCONT)
 	follow("after a stop", epoch, "a", "b", "paused")
 	c.Progress(1, all...)

@@ -53,6 +53,12 @@ func (c *crew) stopOutside(h *holders.Holder, stop, resume func(), others ...*ho
 	c.t.Fatal("the member was never outside")
 }
 
+// nameOf is what a member was called: its id without the part that is drawn when it starts.
+func nameOf(id string) string {
+	name, _, _ := strings.Cut(id, "/")
+	return name
+}
+
 // silent waits until the lease of a member is over.
 func (c *crew) silent(id string) {
 	c.t.Helper()
@@ -60,7 +66,7 @@ func (c *crew) silent(id string) {
 		view, err := c.store.Show(c.t.Context())
 		require.NoError(c.t, err)
 		for _, m := range view.Members {
-			if stages.NameOf(m.ID) == id {
+			if nameOf(m.ID) == id {
 				return m.Left < 0
 			}
 		}
@@ -77,7 +83,7 @@ func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool
 	mover := &stages.Mover{Store: c.store, Look: 20 * time.Millisecond}
 	err := mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
 		for _, b := range blockers {
-			waited[stages.NameOf(b.Member)+" "+b.Why] = true
+			waited[nameOf(b.Member)+" "+b.Why] = true
 		}
 	})
 	require.NoError(c.t, err)
