@@ -360,7 +360,7 @@ func (s *standing) waits() (lines []string) {
 		for _, u := range c.Uses {
 			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
 			if at(0.9) >= 10*time.Millisecond {
-				lines = append(lines, fmt.Sprintf("when %s was measured, %s waited for %s (half of its acquisitions of %s) and %s (one in ten waited longer)", s.profileFile, c.Name, short(at(0.5)), u.Family, short(at(0.9))))
+				lines = append(lines, fmt.Sprintf("when measured, %s waited for %s (half of its acquisitions of %s) and %s (one in ten waited longer)", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
 			}
 		}
 	}
