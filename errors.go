@@ -27,8 +27,8 @@ var (
 	// counts as held and is never taken over.
 	ErrForeignFormat = errors.New("foreign value on the lock key")
 
-	// ErrStage: the stage of the namespace does not allow the operation.
-	ErrStage = errors.New("not allowed in this stage")
+	// ErrStage: the namespace does not allow the operation: its stage, its options, or because there is no such namespace.
+	ErrStage = errors.New("the namespace does not allow it")
 
 	// ErrReleased: the lock was released before.
 	ErrReleased = errors.New("lock already released")

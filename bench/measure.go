@@ -28,6 +28,7 @@ type scenario struct {
 	name  string
 	fits  func(c contestant) bool
 	once  bool // in the first round only
+	free  bool // neither server nor clients are pinned
 	apart bool // each contestant has a server of its own, and all run at once: what counts is no time
 	specs func(p Plan) []Spec
 }
@@ -81,14 +82,29 @@ func init() {
 	for _, n := range widths {
 		scenarios = append(scenarios, scenario{
 			name: width(n), fits: func(c contestant) bool { return c.shares || c.name == "raw" },
-			specs: func(p Plan) []Spec {
-				return []Spec{{Scenario: "crowd", Goroutines: n, For: p.Stretch, Slices: p.slices()}}
-			},
+			specs: callers(n),
+		})
+	}
+	for _, n := range freeWidths {
+		scenarios = append(scenarios, scenario{
+			name: freeWidth(n), free: true, fits: func(c contestant) bool { return c.name == "modern" || c.name == "raw" }, specs: callers(n),
 		})
 	}
 }
 
+// freeWidths are those that are measured without pinning too.
+var freeWidths = []int{2, 4, 8, 16, 64}
+
 func width(n int) string { return fmt.Sprint("width-", n) }
+
+func freeWidth(n int) string { return fmt.Sprint("free-", n) }
+
+// callers is one process with n goroutines, each with a key of its own.
+func callers(n int) func(p Plan) []Spec {
+	return func(p Plan) []Spec {
+		return []Spec{{Scenario: "crowd", Goroutines: n, For: p.Stretch, Slices: p.slices()}}
+	}
+}
 
 // told are the locks to choose from whose waiters are woken, and the ideal.
 func told(c contestant) bool { return c.name == "modern" || c.name == "compat" || c.list }
@@ -164,6 +180,15 @@ func measureRound(p Plan, s *server, sc scenario, round int, results Results) er
 	}
 	if sc.apart {
 		return together(p, sc, field, results)
+	}
+	if sc.free && pinned() {
+		defer func(as struct{ server, clients string }) { placement = as }(placement)
+		placement = placements["all"]
+		var err error
+		if s, err = startServer(); err != nil {
+			return err
+		}
+		defer s.stop()
 	}
 	if spec := sc.specs(p)[0]; spec.Slices > 0 {
 		samples, err := measureSlices(s, spec, field, fmt.Sprintf("%s-%d-", sc.name, round))

@@ -48,12 +48,17 @@ var tables = []table{
 	{
 		title: "Free locks, 1 to 256 goroutines, a key each", scenario: width(widths[0]),
 		text:    "Locks taken and given back per second / raw, by the number of goroutines. They share one connection, where raw has one for each.",
-		figures: eachWidth(figure{of: rate, base: "raw", digits: 2}),
+		figures: eachWidth(widths, width, figure{of: rate, base: "raw", digits: 2}),
 	},
 	{
-		title: "The same, the slowest in a hundred", scenario: width(widths[0]),
+		title: "The same, not pinned", scenario: freeWidth(freeWidths[0]),
+		text:    "Server and client may use every core, so the client's threads compete with the server.",
+		figures: eachWidth(freeWidths, freeWidth, figure{of: rate, base: "raw", digits: 2}),
+	},
+	{
+		title: "The same pinned, the slowest in a hundred", scenario: width(widths[0]),
 		text:    "p99 of the time that a lock is taken and given back in / raw.",
-		figures: eachWidth(figure{of: slowest, base: "raw", digits: 2}),
+		figures: eachWidth(widths, width, figure{of: slowest, base: "raw", digits: 2}),
 	},
 	{
 		title: "The same, where few share", scenario: width(2),
@@ -129,9 +134,9 @@ var tables = []table{
 }
 
 // eachWidth repeats a figure for each number of goroutines.
-func eachWidth(f figure) (all []figure) {
+func eachWidth(widths []int, name func(int) string, f figure) (all []figure) {
 	for _, n := range widths {
-		f.what, f.in = fmt.Sprint(n), width(n)
+		f.what, f.in = fmt.Sprint(n), name(n)
 		all = append(all, f)
 	}
 	return all

@@ -266,7 +266,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 	for _, w := range p.Windows {
 		s.Fleet.Masters = max(s.Fleet.Masters, w.Masters)
 	}
-	if err := flags.failovers.check(false); err != nil {
+	if err := flags.remember(env, p.Failovers); err != nil {
 		return nil, err
 	}
 	s.Fleet.Server = flags.failovers.server()

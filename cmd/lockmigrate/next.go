@@ -348,7 +348,7 @@ func (s *standing) sweep() string {
 	return fmt.Sprintf("lockmigrate sweep%s --ghost-after 1m --execute", matchFlags(s.view.Record.Patterns))
 }
 
-// waits says what the old clients wait today, as far as the profile knows.
+// waits says what the old clients waited when the profile was measured.
 func (s *standing) waits() (lines []string) {
 	if s.profile == nil {
 		return nil
@@ -360,7 +360,7 @@ func (s *standing) waits() (lines []string) {
 		for _, u := range c.Uses {
 			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
 			if at(0.9) >= 10*time.Millisecond {
-				lines = append(lines, fmt.Sprintf("today %s waits for %s (half of its acquisitions of %s) and %s (one in ten waits longer)", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
+				lines = append(lines, fmt.Sprintf("when measured, %s waited for %s (half of its acquisitions of %s) and %s (one in ten waited longer)", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
 			}
 		}
 	}
@@ -375,7 +375,15 @@ func (s *standing) measured() []string {
 	case s.oldErr != nil:
 		return []string{s.profileFile + ": " + s.oldErr.Error()}
 	}
-	return append([]string{fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Seconds()*float64(time.Second))))}, s.old.Why...)
+	what := fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Seconds()*float64(time.Second))))
+	if n := len(s.profile.Windows); n > 0 && !s.profile.Windows[n-1].Start.IsZero() {
+		begun := s.profile.Windows[n-1].Start
+		what += ", last on " + begun.UTC().Format(time.DateOnly)
+		if s.view != nil && s.view.Record.Epoch > 1 && begun.Before(s.view.Record.Since) {
+			what += ", before the present stage"
+		}
+	}
+	return append([]string{what}, s.old.Why...)
 }
 
 func (s *standing) print(env *environment, on step) error {

@@ -133,7 +133,7 @@ func TestNext(t *testing.T) {
 		"legacy, silent member": {standing{view: at(stages.Legacy, stages.Member{ID: "a", Left: -1}), keys: held}, "lockmigrate stage --namespace orders", "no member lives", false},
 		"legacy, misfit":        {standing{view: at(stages.Legacy, lives, unfit), keys: held}, "lockmigrate stage --namespace orders", "correct or stop 1 member", false},
 		"legacy, ready": {standing{view: at(stages.Legacy, lives), keys: held, profile: enough},
-			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "today java waits for 100ms", false},
+			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "when measured, java waited for 100ms", false},
 		"legacy, blocked": {standing{view: at(stages.Legacy, lives), keys: held, blockers: []stages.Blocker{{Member: "a", Why: "behind", Left: time.Second, Wait: -1}}},
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
 		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
@@ -202,4 +202,17 @@ func TestNamespaceOfAFile(t *testing.T) {
 func TestNextOfAPage(t *testing.T) {
 	assert.Equal(t, "lockmigrate next --namespace NAME --match 'lock.order.*' --match 'lock.bill.*'", nextOf([]string{"lock.order.*", "lock.bill.*"}))
 	assert.Equal(t, "lockmigrate next --namespace NAME --match 'PATTERN'", nextOf(nil))
+}
+
+// A profile from before the present stage speaks of waits that were, as after a rollback.
+func TestNextSaysHowOldItsFiguresAre(t *testing.T) {
+	measured := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for since, want := range map[time.Time]string{
+		measured.Add(time.Hour):  "orders.profile.json, watched for 10m00s, last on 2026-03-01, before the present stage",
+		measured.Add(-time.Hour): "orders.profile.json, watched for 10m00s, last on 2026-03-01",
+	} {
+		s := standing{profileFile: "orders.profile.json", profile: &profile.Profile{Windows: []profile.Window{{Start: measured, Seconds: 600}}},
+			view: &stages.View{Record: stages.Record{Epoch: 3, Since: since}}}
+		assert.Equal(t, want, s.measured()[0])
+	}
 }

@@ -244,11 +244,14 @@ func skewText(c observe.Row) string {
 	if c.SkewMS == nil {
 		return "-"
 	}
-	mark := ""
-	if c.LeaseFrom == "round" {
+	mark, off := "", *c.SkewErrorMS
+	switch c.LeaseFrom {
+	case "round":
 		mark = "?"
+	case "waits":
+		off += (c.LeaseHighMS - c.LeaseLowMS) / 2
 	}
-	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, *c.SkewErrorMS), mark)
+	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, off), mark)
 }
 
 // What the text shows of each list; --json has more.
@@ -287,6 +290,13 @@ func details(b *strings.Builder, r observe.Report) {
 	for _, c := range r.Clients {
 		if c.LeaseFrom == "round" {
 			b.WriteString("\n? a guess: the nearest lease that people write down. One client uses these keys, or most clocks agree on another one. Say --lease to be sure\n")
+			if c.LeaseLowMS > 0 {
+				fmt.Fprintf(b, "  waiters did not take over as they would with a lease below %s", span(c.LeaseLowMS))
+				if c.LeaseHighMS > 0 {
+					fmt.Fprintf(b, ", and took over as they would not with one above %s", span(c.LeaseHighMS))
+				}
+				b.WriteString("\n")
+			}
 			return
 		}
 	}

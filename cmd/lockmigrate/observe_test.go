@@ -87,6 +87,38 @@ func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
 	assert.Regexp(t, `(?m)^overlaps +[1-9][0-9,]*$`, out)
 }
 
+// TestSimulateRemembersFailovers: simulate --profile has the failovers that the profile's masters remember, unless the command line says
+// otherwise; the line for replay names them.
+func TestSimulateRemembersFailovers(t *testing.T) {
+	t.Chdir(t.TempDir())
+	hold := profile.Spread{N: 100, Quantiles: []profile.Quantile{{Share: 0, MS: 100}, {Share: 1, MS: 200}}}
+	p := profile.Profile{
+		Version: profile.Version, Windows: []profile.Window{{Seconds: 60, Masters: 1}}, Failovers: &profile.Failovers{Seen: 2, Seconds: 240},
+		Clients: []profile.Client{{Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true,
+			Uses: []profile.Use{{Family: "order", LeaseMS: 30_000, LeaseFrom: "given", Acquired: 100, Hold: hold, Own: profile.Own{Keys: 1, Acquired: 100}}}}},
+		Families: []profile.Family{{Name: "order", Keys: 1}},
+	}
+	file, err := os.Create("fleet.json")
+	require.NoError(t, err)
+	require.NoError(t, p.Write(file))
+	require.NoError(t, file.Close())
+	for _, c := range []struct {
+		flags      []string
+		note, have string
+	}{
+		{nil, "with failovers: the masters remember 2 in 4 minutes; --failover-every 0 leaves them out", "failovers "},
+		{[]string{"--failover-every", "0"}, "", ""},
+		{[]string{"--outage", "1m"}, "too often for an outage of 1m0s", ""},
+		{[]string{"--failover-every", "3m"}, "", "failovers "},
+	} {
+		code, out, errs := lockmigrateIn(t.Context(), false, append([]string{"simulate", "--profile", "fleet.json", "--runs", "1"}, c.flags...)...)
+		assert.Equal(t, exitDone, code, out+errs)
+		assert.Contains(t, errs, c.note, "%q", c.flags)
+		assert.Equal(t, c.note != "", strings.Contains(errs, "failovers"), "%q: %s", c.flags, errs)
+		assert.Equal(t, c.have != "", strings.Contains(out, "\nfailovers "), "%q: %s", c.flags, out)
+	}
+}
+
 // TestObserveMerge observes the same fleet twice, merges the profiles and creates the namespace with the line that is printed.
 func TestObserveMerge(t *testing.T) {
 	t.Chdir(t.TempDir())

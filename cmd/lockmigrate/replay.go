@@ -42,6 +42,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 			if flags.claim != "" {
 				return runExplore(cmd.Context(), env, exploreFlags{claims: []string{flags.claim}, trace: true, states: explore.DefaultStates})
 			}
+			flags.remembered = !cmd.Flags().Changed("failover-every")
 			s, err := flags.scenario(env, args)
 			if err != nil {
 				return err

@@ -41,6 +41,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 			if err := flags.load.check(cmd); err != nil {
 				return err
 			}
+			flags.remembered = !cmd.Flags().Changed("failover-every") && !flags.load.on
 			switch {
 			case flags.run > 1000*time.Hour:
 				return usageError("give up to 1000h", "--run %v", flags.run)

@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -24,6 +26,7 @@ type fleetFlags struct {
 	crashEvery, stepEvery, stepsize time.Duration
 	queue                           bool
 	failovers                       failoverFlags
+	remembered                      bool // the failovers are those of the profile, where it has some
 }
 
 // failoverFlags say how often a replica takes a master's place; simulate, replay and forecast share them.
@@ -59,7 +62,7 @@ const (
 )
 
 func (f *failoverFlags) add(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.every, "failover-every", 0, "of a profile's fleet: a replica takes each master's place about this often (0: never)")
+	flags.DurationVar(&f.every, "failover-every", 0, "of a profile's fleet: a replica takes each master's place about this often (0: never; else as the profile's masters remember)")
 	flags.DurationVar(&f.outage, "outage", usualOutage, "with --failover-every: about how long nobody answers")
 	flags.DurationVar(&f.behind, "replica-behind", usualBehind, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
 }
@@ -72,6 +75,23 @@ func (f *failoverFlags) check(known bool) error {
 	case f.every == 0 && !known && *f != failoverFlags{outage: usualOutage, behind: usualBehind}:
 		return usageError("give --failover-every too", "--outage and --replica-behind have no part in a fleet without failovers")
 	}
+	return nil
+}
+
+// remember takes what a profile's masters remember, where the command line says nothing of failovers.
+func (f *fleetFlags) remember(env *environment, seen *profile.Failovers) error {
+	every := seen.Every()
+	if !f.remembered || every == 0 {
+		return f.failovers.check(false)
+	}
+	said := fmt.Sprintf("the masters remember %d in %s", seen.Seen, forecast.Hours(seen.Seconds/3600))
+	with := f.failovers
+	if with.every = every.Round(time.Second); with.check(true) != nil {
+		env.note("failovers are left out: %s, which is too often for an outage of %v; --failover-every says how often they come", said, with.outage)
+		return f.failovers.check(true)
+	}
+	env.note("with failovers: %s; --failover-every 0 leaves them out", said)
+	f.failovers = with
 	return nil
 }
 

@@ -2,6 +2,7 @@ package rawconn
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -9,10 +10,11 @@ import (
 // TestALookIsTriedAgainSoon: a few looks in vain cost a few reads, so that a server that was late once is looked for again.
 // A look that cost a time slice puts the next one off for longer.
 func TestALookIsTriedAgainSoon(t *testing.T) {
-	var l look
+	const bound = 100 * time.Microsecond
+	l := look{bound: bound}
 	skips := func(n int) int {
 		for range n {
-			l.missed(lookFor)
+			l.missed(bound)
 		}
 		return l.skip
 	}
@@ -21,7 +23,7 @@ func TestALookIsTriedAgainSoon(t *testing.T) {
 	require.Equal(t, 8, skips(1))
 	require.Equal(t, 4096, skips(9))
 	require.Equal(t, 4096, skips(5), "the most")
-	l = look{}
-	l.missed(9 * lookFor)
+	l = look{bound: bound}
+	l.missed(9 * bound)
 	require.Equal(t, 256, l.skip)
 }

@@ -35,18 +35,18 @@ type expecting struct{}
 
 // expectation is what Expecting was called with.
 type expectation struct {
-	due    func() bool
+	due    func() time.Duration
 	sleeps func()
 }
 
-// Expecting returns a context for DialContext. Reads of the connection that it dials may look for data for up to 40 µs before
-// they sleep. They do so while due returns true, and while it pays: after two reads that looked in vain, the next 4 reads sleep at
+// Expecting returns a context for DialContext. Reads of the connection that it dials may look for data before they sleep. They do
+// so for as long as due returns, and while it pays: after two reads that looked in vain, the next 4 reads sleep at
 // once. After each further look in vain it is twice as many, up to 4096.
 //
 // It is for a client that writes from one goroutine and reads on another. To wake a sleeping thread takes longer than a server
-// on the same machine needs for an answer. due tells that a reply is on its way. sleeps is called before a read goes to sleep, whether
-// it has looked or not. Reads call both, from their own goroutine: they may write, and must not read.
-func Expecting(ctx context.Context, due func() bool, sleeps func()) context.Context {
+// on the same machine needs for an answer: 40 µs are about as long. due returns 0 where no reply is on its way. sleeps is called
+// before a read goes to sleep, whether it has looked or not. Reads call both, from their own goroutine: they may write, and must not read.
+func Expecting(ctx context.Context, due func() time.Duration, sleeps func()) context.Context {
 	return context.WithValue(ctx, expecting{}, expectation{due, sleeps})
 }
 

@@ -41,15 +41,13 @@ type transfer struct {
 
 // look lets a read try again where it found nothing.
 type look struct {
-	due    func() bool // nil: never
-	sleeps func()      // set where due is
-	since  time.Time   // when this read found nothing; zero while it has not
-	misses int         // reads in a row that looked for nothing
-	skip   int         // reads to come that do not look
+	due    func() time.Duration // nil: never
+	sleeps func()               // set where due is
+	since  time.Time            // when this read found nothing; zero while it has not
+	bound  time.Duration        // how long this read looks
+	misses int                  // reads in a row that looked for nothing
+	skip   int                  // reads to come that do not look
 }
-
-// lookFor is about what it takes to send a thread to sleep and to wake it.
-const lookFor = 40 * time.Microsecond
 
 func expect(conn net.Conn, w expectation) {
 	if q, ok := conn.(*quietConn); ok {
@@ -66,14 +64,14 @@ func (l *look) again() bool {
 		l.skip--
 		return false
 	case l.since.IsZero():
-		if !l.due() {
+		if l.bound = l.due(); l.bound <= 0 {
 			return false
 		}
 		l.since = time.Now()
 		return true
 	}
 	took := time.Since(l.since)
-	if took < lookFor {
+	if took < l.bound {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // the server may be waiting for this processor
 		return true
 	}
@@ -87,7 +85,7 @@ func (l *look) found() {
 	if l.since.IsZero() {
 		return
 	}
-	if took := time.Since(l.since); took > lookFor {
+	if took := time.Since(l.since); took > l.bound {
 		l.missed(took)
 		return
 	}
@@ -98,7 +96,7 @@ func (l *look) found() {
 // cost a time slice: then it is many at once.
 func (l *look) missed(took time.Duration) {
 	const many, most = 8, 12
-	if l.misses++; took > 8*lookFor {
+	if l.misses++; took > 8*l.bound {
 		l.misses = max(l.misses, many)
 	}
 	l.misses = min(l.misses, most)

@@ -47,7 +47,7 @@ func pair(t testing.TB, network string, wrap func(net.Conn) net.Conn) (wrapped, 
 }
 
 // expecting is a pair whose first end looks for data while due says so.
-func expecting(t testing.TB, network string, due func() bool) (looks, other net.Conn) {
+func expecting(t testing.TB, network string, due func() time.Duration) (looks, other net.Conn) {
 	return dialled(t, network, func(network, address string) (net.Conn, error) {
 		return rawconn.DialContext(rawconn.Expecting(t.Context(), due, func() { asleep.Add(1) }), network, address)
 	})
@@ -56,7 +56,7 @@ func expecting(t testing.TB, network string, due func() bool) (looks, other net.
 // asleep counts the reads of expecting's connections that went to sleep.
 var asleep atomic.Int64
 
-func always() bool { return true }
+func always() time.Duration { return 40 * time.Microsecond }
 
 func dialled(t testing.TB, network string, dial func(network, address string) (net.Conn, error)) (one, other net.Conn) {
 	t.Helper()
@@ -283,7 +283,7 @@ func TestQuietAllocatesNothing(t *testing.T) {
 // A read asks what is due only where it found nothing. One that waits long anyway does not: it would look in vain.
 func TestALookIsForRepliesThatComeSoon(t *testing.T) {
 	var asked atomic.Int32
-	looks, other := expecting(t, "tcp", func() bool { asked.Add(1); return true })
+	looks, other := expecting(t, "tcp", func() time.Duration { asked.Add(1); return always() })
 	buffer := make([]byte, 1)
 	read := func(after time.Duration) {
 		go func() { time.Sleep(after); _, _ = other.Write(buffer) }()
@@ -299,9 +299,9 @@ func TestALookIsForRepliesThatComeSoon(t *testing.T) {
 
 // Nothing is due: the read sleeps. So does one that has looked for long enough, and both end with a deadline and with Close.
 func TestALookEnds(t *testing.T) {
-	for _, due := range []bool{false, true} {
+	for _, due := range []time.Duration{0, always()} {
 		before := asleep.Load()
-		looks, _ := expecting(t, "tcp", func() bool { return due })
+		looks, _ := expecting(t, "tcp", func() time.Duration { return due })
 		require.NoError(t, looks.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 		_, err := looks.Read(make([]byte, 1))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)

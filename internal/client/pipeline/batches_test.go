@@ -115,14 +115,15 @@ func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
 		require.Equal(t, 1, f.sent())
 		<-k.wake
 		k.asleep = true
-		require.True(t, k.due(), "a reply is on its way")
+		look := map[int]time.Duration{1: lookAlone, 2: lookShared}[procs]
+		require.Equal(t, look, k.due(), "a reply is on its way")
 		require.Equal(t, 2, f.sent(), "less than half is under way")
 		submit(1)
 		require.Equal(t, 2, f.sent(), "left behind")
-		require.True(t, k.due())
+		require.Equal(t, look, k.due())
 		require.Equal(t, 3, f.sent())
 		submit(1)
-		require.True(t, k.due())
+		require.Equal(t, look, k.due())
 		require.Equal(t, map[int]int{1: 3, 2: 4}[procs], f.sent(), "half is under way: its reply completes the other one")
 		k.sleeps()
 		require.Equal(t, 4, f.sent())
@@ -132,12 +133,31 @@ func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
 	}
 }
 
+// TestHowLongAReadLooks: a caller that is alone wants no more than a wake-up costs. Several on several processors want the reply
+// before their threads sleep; on one processor they would wait for the look. Among many the next reply is there already.
+func TestHowLongAReadLooks(t *testing.T) {
+	for _, c := range []struct {
+		procs int
+		crowd uint32
+		want  time.Duration
+	}{{1, 1, lookAlone}, {1, 16, lookAlone}, {1, 17, 0}, {2, 1, lookAlone}, {2, 2, lookShared}, {2, 64, lookShared}, {2, 65, 0}} {
+		f := newFake()
+		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k.conn, k.procs, k.timer = f, c.procs, time.NewTimer(time.Hour) // neither reader nor writer runs
+		require.Zero(t, k.due(), "no reply is due")
+		ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+		require.True(t, ok && err == nil)
+		k.crowd = c.crowd
+		require.Equal(t, c.want, k.due(), "%+v", c)
+	}
+}
+
 // TestFewOverARawConnection: whoever is left with writing does it, beside a server that is looked for and beside one that answers too
 // late for that. Callers come and go, so that halves are seldom complete. A command that nobody wrote would stay without a reply.
 func TestFewOverARawConnection(t *testing.T) {
 	s := redistest.Real(t)
 	slow := redistest.NewProxy(t, s)
-	slow.Before(func([]string) { time.Sleep(100 * time.Microsecond) }) // longer than a look
+	slow.Before(func([]string) { time.Sleep(200 * time.Microsecond) }) // longer than a look
 	for _, addr := range []string{s.Addr, slow.Addr} {
 		for _, procs := range []int{1, 2} {
 			few(t, addr, procs)

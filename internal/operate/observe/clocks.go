@@ -26,6 +26,7 @@ type sums struct {
 	// readings are the largest samples of one stretch of time after the other.
 	readings []reading
 	stretch  time.Duration
+	lease    within // and what the client adds, by what it did as a waiter
 }
 
 const (
@@ -61,7 +62,7 @@ func (s *sums) add(x, quantum time.Duration) {
 
 // join takes in what another connection of the same client has seen.
 func (s *sums) join(other *sums) {
-	s.of = other.of
+	s.of, s.lease = other.of, s.lease.and(other.lease)
 	if s.trip == 0 || other.trip > 0 && other.trip < s.trip {
 		s.trip = other.trip
 	}
@@ -126,6 +127,7 @@ type party struct {
 	sums    *sums
 	// The estimate of offset + lease, or offset alone, with what the writers add taken off.
 	sum, off time.Duration
+	lease    within
 }
 
 // enough is how many samples make a connection a party of its own.
@@ -176,7 +178,11 @@ func parties(all map[pair]*sums) []*party {
 		if p.direct {
 			p.off += time.Millisecond // the TTL was cut to whole milliseconds
 		}
-		p.sum -= p.client.extra(p.sums.of)
+		extra := p.client.extra(p.sums.of)
+		p.sum -= extra
+		if p.lease.low = max(p.sums.lease.low-extra, 0); p.sums.lease.high > 0 {
+			p.lease.high = max(p.sums.lease.high-extra, 1)
+		}
 	}
 	slices.SortFunc(out, func(a, b *party) int { // maps have no order, results must
 		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.sum, b.sum), cmp.Compare(a.client.addr, b.client.addr))
@@ -201,7 +207,8 @@ func (c *client) extra(of *protocol.Dialect) time.Duration {
 // Clocks are the solved offsets and leases.
 type Clocks struct {
 	lease  map[string]time.Duration // by family
-	source map[string]string        // by family: given, fleet, round
+	within map[string]within        // its bounds, by family
+	source map[string]string        // by family: given, expire, waits, fleet, round
 	offset map[*client]time.Duration
 	off    map[*client]time.Duration // the error bar
 	n      map[*client]int64         // samples
@@ -214,16 +221,20 @@ type Clocks struct {
 //
 //	given   --lease;
 //	expire  the TTL that the clients set after they have written the value, where most clocks are right with it;
+//	waits   what waiters did, where it bounds the lease closely from both sides;
 //	fleet   the lease, among those that people write down, with which most clients' clocks are right;
-//	round   the same with one client only, or where most clocks agree with each other on a lease that people do not write down: a guess.
+//	round   the same with one client only, or where no clock is right with it, or most agree with each other on a lease that people
+//	        do not write down: a guess. That other lease is taken where it lies between the bounds. Where there are two bounds,
+//	        most clocks must be right with a lease that is no guess.
 //
-// A fleet whose clocks are all wrong by the same amount is therefore not found without --lease, and one
-// client alone only where its offset is small beside the steps between such leases.
+// All but the given lease lie within what waiters did, where that is known. A fleet whose clocks are all wrong by the same amount,
+// and that nobody waits in, is not found without --lease. One client alone is found only where its offset is small beside the
+// steps between such leases.
 //
 // Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
 // half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
 func solve(all map[pair]*sums, families map[string]*family, given time.Duration) *Clocks {
-	c := &Clocks{map[string]time.Duration{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
+	c := &Clocks{map[string]time.Duration{}, map[string]within{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
 	for p, s := range all {
 		c.n[p.client] += s.n
 	}
@@ -243,19 +254,28 @@ func solve(all map[pair]*sums, families map[string]*family, given time.Duration)
 		c.offsets(direct, 0)
 		if len(indirect) > 0 {
 			var lease time.Duration
+			bounds := leaseWithin(indirect)
 			switch ttl, ok := families[name].ttl(); {
 			case given > 0:
 				lease, c.source[name] = given, "given"
-			case ok && explains(indirect, ttl):
+			case ok && bounds.has(ttl) && explains(indirect, ttl):
 				lease, c.source[name] = ttl, "expire"
 			default:
-				lease = roundLease(indirect)
-				c.source[name] = "fleet"
-				if len(indirect) == 1 || agreesOnOther(indirect, lease) {
+				lease = roundLease(indirect, bounds)
+				other, agree := agreesOnOther(indirect, lease)
+				switch {
+				case bounds.narrow():
+					c.source[name] = "waits"
+				case len(indirect) == 1 || agree || right(indirect, lease) == 0 || bounds.low > 0 && bounds.high > 0 && !explains(indirect, lease):
 					c.source[name] = "round"
+				default:
+					c.source[name] = "fleet"
+				}
+				if agree && bounds.high > 0 && bounds.has(other) {
+					lease = other
 				}
 			}
-			c.lease[name] = lease
+			c.lease[name], c.within[name] = lease, bounds
 			c.offsets(indirect, lease)
 		}
 	}
@@ -329,9 +349,17 @@ func right(fleet []*party, lease time.Duration) (right int) {
 	return right
 }
 
-// agreesOnOther tells that most clocks of a fleet would be right together with another lease, and wrong with this one. Either may be true.
-func agreesOnOther(fleet []*party, lease time.Duration) bool {
-	return !explains(fleet, lease) && slices.ContainsFunc(fleet, func(p *party) bool { return 2*right(fleet, p.sum) > len(fleet) })
+// agreesOnOther finds another lease with which most clocks of a fleet would be right together, where they are wrong with this one.
+// Either may be true.
+func agreesOnOther(fleet []*party, lease time.Duration) (other time.Duration, agree bool) {
+	if explains(fleet, lease) {
+		return 0, false
+	}
+	i := slices.IndexFunc(fleet, func(p *party) bool { return 2*right(fleet, p.sum) > len(fleet) })
+	if i < 0 {
+		return 0, false
+	}
+	return fleet[i].sum.Round(time.Millisecond), true
 }
 
 // cost is how badly a lease explains a fleet: a clock that is right costs nothing, one that is wrong costs by
@@ -362,12 +390,16 @@ var written = func() []time.Duration {
 	return slices.Compact(all)
 }()
 
-// roundLease finds the lease that explains the sums best. Among equals the lease in the middle of the sums
-// wins, then the shorter. Clients that write whole seconds take leases of whole seconds.
-func roundLease(fleet []*party) time.Duration {
+// roundLease finds the lease that explains the sums best, within bounds. Among equals the lease in the middle of the sums
+// wins, then the shorter. Clients that write whole seconds take leases of whole seconds. Where people write down none within the
+// bounds it is their middle.
+func roundLease(fleet []*party, bounds within) time.Duration {
 	middle := fleet[len(fleet)/2] // they are in order
-	best, bestCost := time.Duration(0), math.Inf(1)
+	best, bestCost := bounds.middle(), math.Inf(1)
 	for _, lease := range written {
+		if !bounds.has(lease) {
+			continue
+		}
 		for _, shift := range []time.Duration{0, middle.sums.quantum / 2} {
 			if shift > 0 && middle.sums.quantum < coarse || middle.sums.quantum >= coarse && lease%middle.sums.quantum != 0 {
 				continue

@@ -14,7 +14,8 @@
 //
 // A legacy value is the client's own now + lease + extra, and MONITOR stamps the command with the server's
 // clock. So value - extra - stamp = offset + lease - delay - rounding, with delay >= 0: the largest of many
-// samples is the closest to offset + lease. Clocks tells the two apart; see there for what it assumes. Where the
+// samples is the closest to offset + lease. What a waiter reads, and whether it takes over, bounds its lease
+// whatever the clocks are (waits.go). Clocks tells the two apart; see there for what it assumes. Where the
 // command sets a TTL too, the TTL is the lease, and what is left is the offset. In dialects of whole seconds
 // the spread of the samples bounds what rounding has taken; whether a language cuts or rounds is told by the fleet,
 // and the error bar is never below half a second.

@@ -42,6 +42,9 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 	}
 	o.counts.LockCommands++
 	o.vanished(lk, e, l.At)
+	if a := c.attempts[id]; a != nil && e.Op != OpSetNX && e.Op != OpTake && e.Op != OpGetSet {
+		a.waiting = false
+	}
 	if e.Done == Unsettled && (e.Op == OpSetNX || e.Op == OpTake || e.Op == OpGetSet) && o.opts.Wonder != nil {
 		o.opts.Wonder(e.DB, e.Key)
 	}
@@ -163,7 +166,13 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	} else {
 		c.poll.add(l.At.Sub(a.last))
 	}
-	a.last, a.took, a.looked, a.readKnown, a.left = l.At, o.took(), false, false, false
+	if a.waiting {
+		o.waited(c, lk, a)
+	}
+	a.last, a.took, a.looked, a.waiting, a.readKnown, a.left = l.At, o.took(), false, false, false, false
+	if a.fresh = a.wrote != e.Value; a.fresh {
+		a.wroteAt = l.At
+	}
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if s.timed() {
 		o.sample(c, lk, s, l.At, e.TTL)
@@ -274,7 +283,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 			c.readAfter++
 			o.misread(c, lk, at, e)
 		}
-		a.looked, a.lookedAt = true, at
+		a.looks(c, lk, at)
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {

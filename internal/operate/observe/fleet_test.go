@@ -132,6 +132,50 @@ func value(p *float64) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
+// TestLeaseOfRealWaiters: a lease that nobody writes down is found, and clocks with it, where holders overrun it and others wait.
+func TestLeaseOfRealWaiters(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python)
+	t.Parallel()
+	s := redistest.Real(t)
+	lease, clocks := 1650*time.Millisecond, []time.Duration{300 * time.Millisecond, -350 * time.Millisecond}
+	var all []*holders.Holder
+	for _, clock := range clocks {
+		all = append(all, holders.Start(t, holders.RedisPy, s.URL(), holders.Arg("lease", lease), holders.Arg("wait", time.Minute), holders.Arg("clock", clock)))
+	}
+	heard := func(h *holders.Holder, want string) {
+		select {
+		case e := <-h.Events():
+			require.Equal(t, want, e.Event, "%+v", e)
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%v is silent", h)
+		}
+	}
+	report := watch(t, s, observe.Options{}, func() {
+		for round := range 4 {
+			first, second := all[round%2], all[1-round%2]
+			first.Send("acquire lock:x")
+			heard(first, "acquired")
+			second.Send("acquire lock:x")
+			heard(second, "acquired") // when the lease is over by its clock
+			second.Send("release lock:x")
+			heard(second, "released")
+			first.Send("release lock:x")
+			<-first.Events() // released, or not: it has lost the lock
+		}
+	})
+	require.Len(t, report.Clients, 2)
+	for _, row := range report.Clients {
+		t.Logf("lease %v from %s, between %v and %v; skew %v ±%v", value(row.LeaseMS), row.LeaseFrom, row.LeaseLowMS, row.LeaseHighMS, value(row.SkewMS), value(row.SkewErrorMS))
+		assert.Positive(t, row.LeaseLowMS)
+		assert.LessOrEqual(t, row.LeaseLowMS, ms(lease))
+		assert.GreaterOrEqual(t, row.LeaseHighMS, ms(lease))
+		assert.GreaterOrEqual(t, value(row.LeaseMS), row.LeaseLowMS)
+		assert.LessOrEqual(t, value(row.LeaseMS), row.LeaseHighMS)
+		within := row.LeaseHighMS - row.LeaseLowMS
+		assert.LessOrEqual(t, distance(value(row.SkewMS), clocks), within+2*value(row.SkewErrorMS)+2)
+	}
+}
+
 // TestPlantedHazards plants a stale delete with an overlap, and wants it found with both holders named.
 func TestPlantedHazards(t *testing.T) {
 	redistest.Need(t, redistest.Redis, redistest.Java)

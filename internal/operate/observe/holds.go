@@ -23,6 +23,10 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 	}
 	o.works(c, lk)
 	at := c.attempt(lk.id)
+	if h := lk.holder; h == nil || !o.same(h.c, c) || at.failed {
+		o.tookOver(c, lk, at, l, e.Value)
+	}
+	at.waiting = false
 	if at.looked {
 		o.trip(c, lk, l.At.Sub(at.last))
 		c.pause.add(l.At.Sub(at.lookedAt))

@@ -238,7 +238,7 @@ func TestRoundLease(t *testing.T) {
 		for _, sum := range c.sums {
 			fleet = append(fleet, &party{sum: sum, sums: &sums{quantum: time.Millisecond}})
 		}
-		assert.Equal(t, c.want, roundLease(fleet), c.sums)
+		assert.Equal(t, c.want, roundLease(fleet, within{}), c.sums)
 		seen := map[pair]*sums{}
 		for i, sum := range c.sums {
 			one := &sums{trip: time.Millisecond, of: protocol.JedisMS}

@@ -57,6 +57,7 @@ type Observer struct {
 	tokens   map[string]asker // who asked with which token, for hand-overs
 	names    map[string]Peer
 	steps    map[string]step // by host
+	pooled   map[string]bool // hosts of which one connection takes over what another one has read
 
 	first, last protocol.Instant
 	line        bounds // of the command at hand
@@ -174,6 +175,9 @@ type attempt struct {
 	readKnown   bool
 	left        bool // a GET before the release told that the key was lost
 	looked      bool // a GET came after the last try
+	waiting     bool // nothing came after that GET, which found a value
+	fresh       bool // the last try was the first with its value
+	wroteAt     protocol.Instant
 	lookedAt    protocol.Instant
 }
 

@@ -90,14 +90,14 @@ func (row *clientRow) profiled() profile.Client {
 	for _, family := range slices.Sorted(maps.Keys(uses)) {
 		u := joined(uses[family])
 		u.Family = family
-		lease, from := ttl, "ttl"
+		lease, from, bounds := ttl, "ttl", within{}
 		if row.Kind == Legacy {
-			if l, f := leaseOf(row.members, family); l > 0 {
-				lease, from = l, f
+			if l, f, b := leaseOf(row.members, family); l > 0 {
+				lease, from, bounds = l, f, b
 			}
 		}
 		if lease > 0 {
-			u.LeaseMS, u.LeaseFrom = ms(lease), from
+			u.LeaseMS, u.LeaseFrom, u.LeaseLowMS, u.LeaseHighMS = ms(lease), from, ms(bounds.low), ms(bounds.high)
 		}
 		if late := gaveUp[family]; late != nil {
 			u.GaveUp = u.GaveUp.And(spread([]*samples{late}))

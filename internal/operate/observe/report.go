@@ -81,7 +81,9 @@ type Row struct {
 	Kind        string   `json:"kind"`
 	Dialect     string   `json:"dialect"`
 	LeaseMS     *float64 `json:"lease_ms"`
-	LeaseFrom   string   `json:"lease_from,omitempty"` // given, fleet, round; ttl for tokens
+	LeaseFrom   string   `json:"lease_from,omitempty"`   // given, expire, waits, fleet, round; ttl for tokens
+	LeaseLowMS  float64  `json:"lease_low_ms,omitempty"` // bounds by what waiters did; 0: none
+	LeaseHighMS float64  `json:"lease_high_ms,omitempty"`
 	PollMS      *float64 `json:"poll_ms"`
 	PollSamples int      `json:"poll_samples"`
 	SkewMS      *float64 `json:"skew_ms"`

@@ -171,8 +171,8 @@ func newRow(id group, members []*client) clientRow {
 	row.Keys = byCount(families)
 	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
 	if len(row.Keys) > 0 && row.Kind == Legacy {
-		if lease, from := leaseOf(members, row.Keys[0]); lease > 0 {
-			row.LeaseMS, row.LeaseFrom = ref(ms(lease)), from
+		if lease, from, bounds := leaseOf(members, row.Keys[0]); lease > 0 {
+			row.LeaseMS, row.LeaseFrom, row.LeaseLowMS, row.LeaseHighMS = ref(ms(lease)), from, ms(bounds.low), ms(bounds.high)
 		}
 	}
 	if row.LeaseMS == nil && lead.ttl > 0 && id.dialect != setnxUUID {
@@ -184,16 +184,16 @@ func newRow(id group, members []*client) clientRow {
 	return row
 }
 
-// leaseOf is the lease of a family by what the servers of these clients have seen: one that is no guess, then the shortest.
-func leaseOf(members []*client, family string) (lease time.Duration, from string) {
+// leaseOf is the lease of a family by what the servers of these clients have seen, and its bounds: one that is no guess, then the shortest.
+func leaseOf(members []*client, family string) (lease time.Duration, from string, bounds within) {
 	for _, c := range members {
 		l, known := c.o.clocks.lease[family]
 		f := c.o.clocks.source[family]
 		if better := lease == 0 || from == "round" && f != "round" || l < lease && (from == "round") == (f == "round"); known && better {
-			lease, from = l, f
+			lease, from, bounds = l, f, c.o.clocks.within[family]
 		}
 	}
-	return lease, from
+	return lease, from, bounds
 }
 
 // skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several

@@ -178,10 +178,15 @@ func (p *Profile) share(name string, t *table) {
 func (c Client) and(o Client) Client {
 	fresh := c.Connections == 0
 	c.Connections, c.AtOnce = max(c.Connections, o.Connections), max(c.AtOnce, o.AtOnce)
-	sameLeases, stepped := true, false
+	sameLeases, stepped, longer := true, false, 0.0
 	for _, u := range o.Uses {
 		stepped = stepped || u.Hazards["step"] > 0
-		if i := slices.IndexFunc(c.Uses, func(x Use) bool { return x.Family == u.Family }); i >= 0 && c.Uses[i].LeaseMS != u.LeaseMS {
+		i := slices.IndexFunc(c.Uses, func(x Use) bool { return x.Family == u.Family })
+		switch {
+		case i < 0 || c.Uses[i].LeaseMS == u.LeaseMS:
+		case c.Uses[i].LeaseFrom == "waits" && u.LeaseFrom == "waits": // one lease, measured twice
+			longer = c.Uses[i].LeaseMS - u.LeaseMS
+		default:
 			sameLeases = false
 		}
 	}
@@ -190,6 +195,10 @@ func (c Client) and(o Client) Client {
 	case !c.SkewKnown:
 		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, o.SkewMS, o.SkewErrorMS, o.Clock
 	case sameLeases && !stepped:
+		c.Clock = slices.Clone(c.Clock)
+		for i := range c.Clock { // with the lease of the later window
+			c.Clock[i].SkewMS += longer
+		}
 		c.SkewMS, c.SkewErrorMS, c.Clock = o.SkewMS, o.SkewErrorMS, slices.Concat(c.Clock, o.Clock)
 	default: // another lease or a step: what was read before is not to be compared
 		c.SkewMS, c.SkewErrorMS, c.Clock = o.SkewMS, o.SkewErrorMS, o.Clock
@@ -207,9 +216,23 @@ func (c Client) and(o Client) Client {
 	return c
 }
 
+// rank says how well a lease is known: not at all, as a guess, as one that clients' clocks speak for, as measured.
+func (u Use) rank() int {
+	switch {
+	case u.LeaseMS == 0:
+		return 0
+	case u.LeaseFrom == "round":
+		return 1
+	case u.LeaseFrom == "fleet":
+		return 2
+	}
+	return 3
+}
+
 func (u Use) and(o Use) Use {
-	if o.LeaseMS > 0 && (u.LeaseMS == 0 || u.guess() && !o.guess() || u.guess() == o.guess() && o.LeaseMS < u.LeaseMS) {
-		u.LeaseMS, u.LeaseFrom = o.LeaseMS, o.LeaseFrom
+	both := u.LeaseFrom == "waits" && o.LeaseFrom == "waits" // the later clock belongs to the later lease
+	if a, b := u.rank(), o.rank(); b > a || b == a && o.LeaseMS < u.LeaseMS || both {
+		u.LeaseMS, u.LeaseFrom, u.LeaseLowMS, u.LeaseHighMS = o.LeaseMS, o.LeaseFrom, o.LeaseLowMS, o.LeaseHighMS
 	}
 	u.Tries += o.Tries
 	u.Acquired += o.Acquired

@@ -30,8 +30,39 @@ const (
 	longestYield = 20 * time.Second // that the bridge takes
 )
 
-// guess tells that the lease is the nearest that people write down: the values speak for no lease more than for another.
-func (u Use) guess() bool { return u.LeaseFrom == "round" }
+// Between are the shortest and the longest lease that the window allows, in ms; both are 0 where it is not known. A lease that only
+// what waiters did bounds has two.
+func (u Use) Between() (low, high float64) {
+	if u.LeaseLowMS > 0 && u.LeaseHighMS > 0 && (u.LeaseFrom == "round" || u.LeaseFrom == "waits") {
+		return u.LeaseLowMS, u.LeaseHighMS
+	}
+	return u.LeaseMS, u.LeaseMS
+}
+
+// refuted tells that waiters did what they would not do with the lease that was given.
+func (u Use) refuted() bool {
+	const near = 50 // ms; a command may be held up on its way
+	return u.LeaseFrom == "given" && (u.LeaseMS < u.LeaseLowMS-near || u.LeaseHighMS > 0 && u.LeaseMS > u.LeaseHighMS+near)
+}
+
+// guess tells that the lease is the nearest that people write down: the values speak for no lease more than for another, and waiters
+// did not bound it.
+func (u Use) guess() bool {
+	low, high := u.Between()
+	return u.LeaseFrom == "round" && low == high
+}
+
+// bounds are those of the lease in words.
+func (u Use) bounds() string {
+	say := func(ms float64) time.Duration { return time.Duration(ms) * time.Millisecond }
+	switch {
+	case u.LeaseHighMS == 0:
+		return fmt.Sprintf("of %v or more", say(u.LeaseLowMS))
+	case u.LeaseLowMS == 0:
+		return fmt.Sprintf("of %v or less", say(u.LeaseHighMS))
+	}
+	return fmt.Sprintf("between %v and %v", say(u.LeaseLowMS), say(u.LeaseHighMS))
+}
 
 // Guessed tells whether the lease of an old client is a guess, which a longer look would not make better.
 func (p Profile) Guessed() bool {
@@ -73,11 +104,19 @@ func (p Profile) OldClients() (OldClients, error) {
 	}
 
 	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
-	lag := func(c Client) float64 { return -c.SkewMS + c.SkewErrorMS }
+	lag := func(c Client) float64 { // with the longest lease the clock is the farthest behind
+		longer := 0.0
+		for _, u := range c.Uses {
+			_, high := u.Between()
+			longer = max(longer, high-u.LeaseMS)
+		}
+		return -c.SkewMS + c.SkewErrorMS + longer
+	}
 	slow, late, idle := old[0], old[0], old[0]
 	var short struct {
 		ms  float64
 		who string
+		by  string
 	}
 	for _, c := range old {
 		known := false
@@ -87,10 +126,14 @@ func (p Profile) OldClients() (OldClients, error) {
 				continue
 			case u.guess():
 				missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess; observe --lease gives it", c.Name, ms(u.LeaseMS)))
+			case u.refuted():
+				missing = append(missing, fmt.Sprintf("the lease of %s: %v was given, and its waiters did what they do with one %s", c.Name, ms(u.LeaseMS), u.bounds()))
 			}
 			known = true
-			if short.ms == 0 || u.LeaseMS < short.ms {
-				short.ms, short.who = u.LeaseMS, c.Name
+			if low, high := u.Between(); short.ms == 0 || low < short.ms {
+				if short.ms, short.who, short.by = low, c.Name, ""; low < high {
+					short.by = ", which is " + u.bounds() + " by what its waiters did"
+				}
 			}
 		}
 		switch {
@@ -110,7 +153,7 @@ func (p Profile) OldClients() (OldClients, error) {
 		}
 	}
 	o.Shortest = ms(short.ms * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
-	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s, less %.0f %%", o.Shortest, ms(short.ms), short.who, 100*leaseMargin))
+	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s%s, less %.0f %%", o.Shortest, ms(short.ms).Round(time.Millisecond), short.who, short.by, 100*leaseMargin))
 	o.ClockLag = max(leastLag, up(ms(lag(slow))+lagMargin, 100*time.Millisecond))
 	o.Why = append(o.Why, fmt.Sprintf("clock lag %v: %s is at most %v behind, and %v more; at least %v", o.ClockLag, slow.Name, max(0, ms(lag(slow))).Round(time.Millisecond), lagMargin, leastLag))
 	o.CommandDelay = max(leastDelay, up(delayMargin*ms(late.Pause.Most()), 50*time.Millisecond))

@@ -69,13 +69,17 @@ type Reading struct {
 type Use struct {
 	Family  string  `json:"family"`
 	LeaseMS float64 `json:"lease_ms,omitempty"` // 0: not known
-	// LeaseFrom says where the lease is known from: given, expire (the TTL that follows), fleet (clients share it), round (a
-	// guess), ttl.
+	// LeaseFrom says where the lease is known from: given, expire (the TTL that follows), waits (what waiters did bounds it
+	// closely), fleet (clients share it), round (a guess), ttl.
 	LeaseFrom string `json:"lease_from,omitempty"`
-	Tries     int64  `json:"tries"`
-	Acquired  int64  `json:"acquired"`
-	Takeovers int64  `json:"takeovers"` // those of Acquired that took an expired lock over
-	Renewals  int64  `json:"renewals"`
+	// LeaseLowMS and LeaseHighMS bound the lease by what waiters did; 0 is no bound. Skews are those with LeaseMS: with a longer
+	// lease each clock is so much further behind.
+	LeaseLowMS  float64 `json:"lease_low_ms,omitempty"`
+	LeaseHighMS float64 `json:"lease_high_ms,omitempty"`
+	Tries       int64   `json:"tries"`
+	Acquired    int64   `json:"acquired"`
+	Takeovers   int64   `json:"takeovers"` // those of Acquired that took an expired lock over
+	Renewals    int64   `json:"renewals"`
 	// Hold is from the acquisition to the holder's release, or its late try to release; a crash is not in it.
 	Hold Spread `json:"hold"`
 	// Wait is from the first try to the acquisition.
@@ -235,7 +239,7 @@ func (c Client) validate() error {
 	}
 	spreads := []Spread{c.Poll, c.Pause}
 	for _, u := range c.Uses {
-		if bad(u.LeaseMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
+		if bad(u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
 			float64(u.Left), float64(u.Open), float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
 			return errNumber
 		}

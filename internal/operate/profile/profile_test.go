@@ -260,6 +260,21 @@ func TestMerge(t *testing.T) {
 	_, _, known = got.Clients[1].Drift()
 	assert.False(t, known)
 
+	// A lease that was measured twice is one lease: the clocks are compared as they are with the later one.
+	second.Clients[0].Uses[0].Hazards = nil
+	for i, p := range []*profile.Profile{&first, &second} {
+		for j := range p.Clients {
+			u := &p.Clients[j].Uses[0]
+			u.LeaseFrom, u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS = "waits", float64(4010-20*i), 3980, 4020
+		}
+	}
+	got, err = profile.Merge(first, second)
+	require.NoError(t, err)
+	assert.EqualValues(t, 3990, got.Clients[0].Uses[0].LeaseMS)
+	require.Len(t, got.Clients[0].Clock, 2)
+	assert.EqualValues(t, 120, got.Clients[0].Clock[0].SkewMS, "with a lease that is 20 ms shorter")
+	assert.EqualValues(t, 200, got.Clients[0].Clock[1].SkewMS)
+
 	_, err = profile.Merge(first, first)
 	assert.ErrorContains(t, err, "two profiles are of the same time")
 	second.Match = []string{"order:*"}

@@ -9,7 +9,7 @@ import (
 )
 
 // Budget is how far the clock of one old client may still move before the longest hold that was seen overlaps with another:
-// the lease less that hold less what the clocks are apart. Below 0 it overlaps already.
+// the lease, or the shortest that it may be, less that hold less what the clocks are apart. Below 0 it overlaps already.
 type Budget struct {
 	Client   string  `json:"client"`
 	SkewMS   float64 `json:"skew_ms"`
@@ -51,14 +51,16 @@ func (f *fleet) budgets() []Budget {
 					continue
 				}
 				name := f.profile.Clients[other.client].Name
-				if left := other.lease - other.hold.Most() - (a.skew - other.skew); left < b.AheadMS {
-					b.AheadMS, b.Ahead = left, name
+				ahead := other.leaseIn.at(0, other.lease) - other.hold.Most() - (a.skew - other.skew)
+				behind := a.leaseIn.at(0, a.lease) - a.hold.Most() - (other.skew - a.skew)
+				if ahead < b.AheadMS {
+					b.AheadMS, b.Ahead = ahead, name
 				}
-				if left := a.lease - a.hold.Most() - (other.skew - a.skew); left < b.BehindMS {
-					b.BehindMS, b.Behind = left, name
+				if behind < b.BehindMS {
+					b.BehindMS, b.Behind = behind, name
 				}
-				b.reach(other.lease-other.hold.Most()-(a.skew-other.skew), drift(a)-drift(other))
-				b.reach(a.lease-a.hold.Most()-(other.skew-a.skew), drift(other)-drift(a))
+				b.reach(ahead, drift(a)-drift(other))
+				b.reach(behind, drift(other)-drift(a))
 			}
 		}
 	}

@@ -20,12 +20,14 @@ type drawn struct {
 type drawnActor struct {
 	*actor
 	hold, think law
+	lease       float64 // ms
 	offset      float64 // ms
 	dies        float64 // chance, each turn
 }
 
-// draw draws the figures of a group as they are after some time with their drifts.
-func (g *group) draw(r *rand.Rand, after time.Duration) *drawn {
+// draw draws the figures of a group as they are after some time with their drifts. Lease says where in its bounds the lease lies, from 0
+// to 1: all keys of a family have one. Clock and lease are drawn together, since their sum is seen.
+func (g *group) draw(r *rand.Rand, after time.Duration, lease float64) *drawn {
 	d := &drawn{group: g, network: g.network}
 	var holds []law
 	for _, s := range g.holds {
@@ -33,9 +35,9 @@ func (g *group) draw(r *rand.Rand, after time.Duration) *drawn {
 	}
 	for i := range g.actors {
 		a := &g.actors[i]
-		one := drawnActor{actor: a, hold: holds[a.pool]}
+		one := drawnActor{actor: a, hold: holds[a.pool], lease: a.leaseIn.at(lease, a.lease)}
 		ppm := a.drift + a.driftError*(2*r.Float64()-1)
-		one.offset = a.skew + a.skewError*(2*r.Float64()-1) + ppm*after.Seconds()/1000
+		one.offset = a.skew + a.lease - one.lease + a.skewError*(2*r.Float64()-1) + ppm*after.Seconds()/1000
 		if a.crashed > 0 {
 			one.dies = gamma(float64(a.crashed), r) / float64(a.acquired)
 		}
@@ -92,7 +94,7 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 	for i := range d.members {
 		m := &d.members[i]
 		c := sim.Client{
-			Member: m.member, Keys: m.keys, Offset: millis(m.offset), Hold: m.hold.all(), Think: m.think.all(),
+			Member: m.plays(), Keys: m.keys, Offset: millis(m.offset), Hold: m.hold.all(), Think: m.think.all(),
 			First: sim.Uniform(0, min(millis(1000/m.perSecond), until/4)), Dies: sim.PPM(m.dies * 1e6),
 		}
 		c.Chaos.Restart = sim.Uniform(time.Second, 3*time.Second)
@@ -106,6 +108,21 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 		f.Clients = append(f.Clients, c)
 	}
 	return f
+}
+
+// plays is the member with the lease that was drawn.
+func (m *drawnActor) plays() session.Member {
+	member := m.member
+	if m.leaseIn.high > 0 && m.member.Scheme.Old() {
+		member.Lease = millis(m.lease)
+	}
+	return member
+}
+
+// shareOf is where in its bounds the lease of a draw lies. The draws lie evenly, in no order.
+func shareOf(n int) float64 {
+	_, share := math.Modf(float64(n+1) * (math.Sqrt(5) - 1) / 2)
+	return share
 }
 
 func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

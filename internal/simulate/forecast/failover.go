@@ -73,19 +73,19 @@ const clientTimeout = 2 * time.Second
 // In the second a failover comes just after one of these writes, chosen at random. The weight of a run is the chance that a failover
 // comes so, parted among the writes that it loses.
 func (o *Options) overthrown(g *group, number uint64) (out outcome) {
-	least := o.failover(new(sim.World), g, rand.New(rand.NewPCG(o.Seed, number<<40)))
+	least := o.failover(new(sim.World), g, rand.New(rand.NewPCG(o.Seed, number<<40)), 0.5)
 	times := min(max(int(float64(o.Commands)/float64(o.Draws)/max(float64(least.ops), 1)), episodes), 20*episodes)
 	out.gather(g, parallel(o.Draws, func(w *sim.World, n int) oneDraw {
 		return conditioned(times, rand.New(rand.NewPCG(o.Seed, number<<40|uint64(n+1)<<8)), func(r *rand.Rand) []weighed {
-			return []weighed{o.failover(w, g, r)}
+			return []weighed{o.failover(w, g, r, shareOf(n))}
 		})
 	}), times)
 	return out
 }
 
 // failover makes the two runs of one failover.
-func (o *Options) failover(w *sim.World, g *group, r *rand.Rand) weighed {
-	d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)))
+func (o *Options) failover(w *sim.World, g *group, r *rand.Rand, lease float64) weighed {
+	d := g.draw(r, time.Duration(r.Float64()*float64(o.Span)), lease)
 	behind := time.Duration(r.Float64() * float64(o.Failovers.Behind))
 	outage := time.Duration((0.5 + r.Float64()) * float64(o.Failovers.Outage))
 	longest, perSecond := time.Duration(0), 0.0

@@ -29,7 +29,7 @@ func failing(skews ...float64) profile.Profile {
 
 // waited counts what failovers that come now and then bring, and how many of them: the simulator's own.
 func waited(g *group, failovers Failovers, run time.Duration) (found blame.Count, times int64) {
-	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0).fleet(-1, run)
+	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5).fleet(-1, run)
 	f.Network.Timeout = clientTimeout
 	f.Server = sim.Server{
 		FailoverEvery: sim.Uniform(failovers.Every/2, failovers.Every*3/2), Outage: sim.Uniform(failovers.Outage/2, failovers.Outage*3/2), Behind: sim.Uniform(0, failovers.Behind),

@@ -21,7 +21,8 @@ type actor struct {
 
 	skew, skewError   float64 // ms that its clock is ahead of the server's, at the end of the last window
 	drift, driftError float64 // ppm; both 0 where it is not known
-	lease             float64 // ms
+	lease             float64 // ms; the clock is the one that belongs to it
+	leaseIn           leaseSpan
 	perSecond         float64 // acquisitions, of keys that it has to itself too
 	shared            float64 // those of keys that others use
 	hold              profile.Spread
@@ -158,9 +159,9 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		if family.Beyond > 0 {
 			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
 		}
-		f.guessed(family)
+		leases := f.leasesOf(family)
 		for _, groups := range together(family) {
-			made := f.group(family.Name, groups, members, seconds)
+			made := f.group(family.Name, groups, members, seconds, leases)
 			made.network = network
 			if len(made.actors) > maxActors {
 				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
@@ -184,29 +185,6 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 		}
 	}
 	return f, nil
-}
-
-// guessed says where a lease is a guess that most clocks speak against. Only the sum of lease and clock is seen: observe takes a lease
-// that people write down, with which most clocks are right. Where most are wrong with each such lease, the lease may be another one.
-func (f *fleet) guessed(family profile.Family) {
-	old, right := 0, 0
-	lease := 0.0
-	for i, c := range f.profile.Clients {
-		u := c.Use(family.Name)
-		shares := slices.ContainsFunc(family.Groups, func(g profile.Group) bool { return slices.Contains(g.Clients, i) })
-		if !shares || c.Kind != "legacy" || !c.SkewKnown || u.LeaseFrom != "fleet" && u.LeaseFrom != "round" {
-			continue
-		}
-		old++
-		lease = u.LeaseMS
-		if math.Abs(c.SkewMS) <= c.SkewErrorMS+50 {
-			right++
-		}
-	}
-	if 2*right < old {
-		f.incomplete = true
-		f.doubt("the lease of %s is a guess: with %v most clocks would be wrong; observe --lease gives it", family.Name, millis(lease))
-	}
 }
 
 // mostJoint is how many keys are simulated together at most. A client that waits for one key does not ask for another: among few
@@ -259,7 +237,7 @@ func touches(a, b []profile.Group) bool {
 }
 
 // group makes the clients of some groups of one family.
-func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64) group {
+func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64, leases leaseSpan) group {
 	made := group{family: family, times: 1, share: 1}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
@@ -291,6 +269,8 @@ func (f *fleet) group(family string, groups []profile.Group, members []*session.
 		a.skew, a.skewError, a.lease, a.hold, a.crashed, a.acquired = client.SkewMS, client.SkewErrorMS, u.LeaseMS, u.Hold, u.Crashed, u.Acquired
 		if a.member.Lease = millis(a.lease); !a.member.Scheme.Old() {
 			a.member.Renew = a.member.Lease / 3
+		} else {
+			a.leaseIn = leases
 		}
 		a.perSecond, a.turn = a.shared, u.Hold.Mean()+u.Wait.Mean()
 		if one {

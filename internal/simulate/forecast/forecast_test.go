@@ -126,7 +126,7 @@ func TestForecastConditioned(t *testing.T) {
 		conditioned += r.perSecond / float64(len(out.rates))
 	}
 
-	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 	const hours = 200
 	found, _ := play(new(sim.World), d.fleet(-1, hours*time.Hour), 1)
 	require.Greater(t, found.N, 60)
@@ -145,7 +145,7 @@ func TestForecastInterval(t *testing.T) {
 	require.NoError(t, err)
 	inside, runs := 0, 60
 	for n := range runs {
-		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0)
+		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0, 0.5)
 		found, _ := play(new(sim.World), d.fleet(-1, time.Hour), uint64(n))
 		if c := float64(found.N); c >= s.Count.Low && c <= s.Count.High {
 			inside++
@@ -214,7 +214,7 @@ func TestForecastBudget(t *testing.T) {
 	assert.Equal(t, "java-1", b.Ahead)
 	assert.Equal(t, -1.0, b.Hours, "no drift is known")
 	for _, more := range []float64{-200, 600} {
-		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0)
+		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 		for i := range d.members {
 			d.members[i].hold = law{shares: []float64{0, 1}, values: []float64{1000, 4000}}
 		}
@@ -274,6 +274,67 @@ func TestGuessedLease(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, c.said, f.incomplete, "%+v: %v", c, f.notKnown)
 	}
+}
+
+// TestBoundedLease: a lease that waiters bound is drawn from the bounds, and the clocks with it. A bound that is missing is where a clock
+// would be right, and then not all is known.
+func TestBoundedLease(t *testing.T) {
+	wrong, right := []float64{-2500, -2500, -3000}, []float64{0, 0, 2500}
+	for _, c := range []struct {
+		from       string
+		skews      []float64
+		low, high  float64
+		span       leaseSpan
+		incomplete bool
+	}{
+		{"waits", right, 9970, 10_020, leaseSpan{9970, 10_020}, false},
+		{"round", wrong, 7000, 11_000, leaseSpan{7000, 11_000}, false},
+		{"fleet", wrong, 7000, 0, leaseSpan{7000, 10_000}, true},
+		{"fleet", wrong, 0, 8000, leaseSpan{7000, 8000}, true},
+		{"fleet", wrong, 0, 0, leaseSpan{}, true},
+		{"fleet", right, 7000, 11_000, leaseSpan{}, false},
+		{"given", wrong, 7000, 11_000, leaseSpan{}, false},
+	} {
+		p := observed(c.skews...)
+		for i := range p.Clients {
+			u := &p.Clients[i].Uses[0]
+			u.LeaseFrom, u.LeaseLowMS, u.LeaseHighMS = c.from, c.low, c.high
+		}
+		f, err := fleetOf(p)
+		require.NoError(t, err)
+		assert.Equal(t, c.incomplete, f.incomplete, "%+v: %v", c, f.notKnown)
+		for _, a := range f.groups[0].actors {
+			assert.Equal(t, c.span, a.leaseIn, "%+v", c)
+		}
+		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.25)
+		for i, m := range d.fleet(-1, time.Hour).Clients {
+			assert.InDelta(t, 10_000+c.skews[i], float64(m.Member.Lease+m.Offset)/1e6, 1e-3, "the sum was seen: %+v", c)
+			if c.span.high > 0 {
+				assert.InDelta(t, c.span.low+(c.span.high-c.span.low)/4, float64(m.Member.Lease)/1e6, 1e-3, "%+v", c)
+			}
+		}
+	}
+}
+
+// TestBoundedLeaseWidens: of a lease within bounds the interval reaches from what the shortest brings to what the longest does.
+func TestBoundedLeaseWidens(t *testing.T) {
+	measures(t)
+	of := func(from string, lease, low, high float64) Interval {
+		p := observed(6500, 0, 0)
+		for i := range p.Clients {
+			p.Clients[i].SkewMS += 10_000 - lease
+			u := &p.Clients[i].Uses[0]
+			u.LeaseFrom, u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS = from, lease, low, high
+		}
+		return made(t, p, Options{Span: 24 * time.Hour, Draws: 20, Commands: 200_000, Today: true}).Stages[0].Count
+	}
+	short, long, between := of("given", 9500, 0, 0), of("given", 10_500, 0, 0), of("waits", 10_000, 9500, 10_500)
+	t.Logf("9.5 s %+v; 10.5 s %+v; between them %+v", short, long, between)
+	assert.Greater(t, short.Low, long.High)
+	assert.Less(t, between.Low, short.Low)
+	assert.Greater(t, between.High, long.High)
+	assert.Greater(t, between.Mean, long.Mean)
+	assert.Less(t, between.Mean, short.Mean)
 }
 
 // TestLeftOut: what the profile does not say is named, and makes the forecast incomplete.

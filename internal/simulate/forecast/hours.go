@@ -130,7 +130,7 @@ func (g *group) settle() {
 	length := time.Duration(min(turnsInAll/total, 1e7) * float64(time.Second))
 	w := &sim.World{NoCommands: true}
 	for round := range settleRounds {
-		d := g.draw(rand.New(rand.NewPCG(1, uint64(round))), 0)
+		d := g.draw(rand.New(rand.NewPCG(1, uint64(round))), 0, 0.5)
 		turns := make([]float64, len(g.actors))
 		w.Trace = func(r *sim.Record) {
 			if r.Kind == sim.Enters {

@@ -32,7 +32,7 @@ func TestForecastByHour(t *testing.T) {
 			g.actors[i].think = pauses[busy]
 		}
 		hours := map[bool]float64{true: 10, false: 300}[busy]
-		d := g.draw(rand.New(rand.NewPCG(3, 3)), 0)
+		d := g.draw(rand.New(rand.NewPCG(3, 3)), 0, 0.5)
 		playing := d.fleet(-1, time.Duration(hours*float64(time.Hour)))
 		j := blame.New(playing)
 		w := &sim.World{Trace: func(r *sim.Record) {

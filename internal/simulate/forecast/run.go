@@ -54,7 +54,7 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 	near := 0.0 // the share of the time that is near a risky hold
 	old := 0
 	for n := range o.Draws {
-		d := g.draw(generator(n, 0), when((float64(n)+0.5)/float64(o.Draws)))
+		d := g.draw(generator(n, 0), when((float64(n)+0.5)/float64(o.Draws)), shareOf(n))
 		for i := range d.members {
 			m := &d.members[i]
 			near += m.perSecond * d.risky(i) * (3*m.lease/1000 + m.hold.mean()/1000) / float64(o.Draws)
@@ -70,7 +70,7 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 	}
 	if near < rareShare && old > 0 {
 		out.gather(g, parallel(o.Draws, func(w *sim.World, n int) oneDraw {
-			return conditioned(episodes, generator(n, 2), func(r *rand.Rand) []weighed { return o.riskyHold(w, g, r, when) })
+			return conditioned(episodes, generator(n, 2), func(r *rand.Rand) []weighed { return o.riskyHold(w, g, r, when, shareOf(n)) })
 		}), episodes)
 		return out
 	}
@@ -87,7 +87,7 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 			// The parts lie evenly over the span, so that drifts are as they will be.
 			after := when((float64(part) + r.Float64()) / float64(parts))
 			for b := range blocks {
-				d := g.draw(generator(n, 3), after)
+				d := g.draw(generator(n, 3), after, shareOf(n))
 				found, result := play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
 				one.found = append(one.found, weighed{found, 1 / (blocks * length.Seconds()), result.Simulated, result.Ops})
 				one.counts[b] += float64(found.N)
@@ -197,8 +197,8 @@ func conditioned(times int, r *rand.Rand, episode func(*rand.Rand) []weighed) (o
 }
 
 // riskyHold makes a run for each member, in which one hold of it outlasts its edge.
-func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(float64) time.Duration) (all []weighed) {
-	d := g.draw(r, when(r.Float64()))
+func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(float64) time.Duration, lease float64) (all []weighed) {
+	d := g.draw(r, when(r.Float64()), lease)
 	for i := range d.members {
 		m := &d.members[i]
 		often := m.perSecond * d.risky(i)
@@ -230,7 +230,7 @@ func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 	for _, a := range g.actors {
 		least = max(least, 20*a.member.Lease)
 	}
-	d := g.draw(r, 0)
+	d := g.draw(r, 0, 0.5)
 	_, result := play(new(sim.World), d.fleet(-1, least), 1)
 	perSecond := max(float64(result.Ops)/least.Seconds(), 1e-3)
 	seconds := float64(o.Commands) / perSecond / float64(o.Draws) / blocks

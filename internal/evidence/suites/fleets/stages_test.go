@@ -167,4 +167,4 @@ func TestStageChangesUnderLoad(t *testing.T) {
 }
 
 // told are the errors of a member that was stopped or cut off; events of errors carry no name.
-var told = []string{"lock lost", "outcome unknown", "i/o timeout", "not allowed in this stage"}
+var told = []string{"lock lost", "outcome unknown", "i/o timeout", "the namespace does not allow it"}
