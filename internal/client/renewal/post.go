@@ -35,6 +35,10 @@ type entry struct {
 	round *round
 }
 
+// over tells whether nothing is to be sent: the lease is over or released, or its next round waits. What a majority of other servers
+// has decided is sent here too: each server's key is to last. The caller holds the renewer's mu.
+func (e entry) over() bool { return e.lease.index == 0 || e.lease.rests || e.lease.round != e.round }
+
 // A portion begins with firstPortion and is at most largest, which a pipeline.Conn has on its way at once.
 const firstPortion, largest = 64, 500
 
@@ -96,13 +100,14 @@ func (r *Renewer) take(p *post) (portion []entry, commands []protocol.Command) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !p.sorted {
+		p.waiting = slices.DeleteFunc(p.waiting, entry.over)
 		slices.SortFunc(p.waiting, func(a, b entry) int { return cmp.Compare(a.lease.Until(), b.lease.Until()) })
 		p.sorted = true
 	}
 	for len(p.waiting) > 0 && len(portion) < p.portion {
 		e := p.waiting[0]
 		p.waiting = p.waiting[1:]
-		if e.lease.index == 0 || e.round.decided { // over, released, or renewed by the others
+		if e.over() {
 			continue
 		}
 		if e.round.sent == 0 {
