@@ -307,7 +307,7 @@ func (c *Conn) At(ctx context.Context, key string) string {
 // Batch sends commands without waiting for replies in between, as far as half of Bound allows, and calls each for every reply,
 // with the errors of Do. One server's replies come in order, from the caller's goroutine. Of several servers each gets what is
 // its own, all at once: then each is called from several goroutines, but never for one command twice. What is redirected is
-// sent on.
+// sent on, all at once too.
 func (c *Conn) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	if c.only != nil {
 		c.only.batch(ctx, commands, each)
@@ -351,8 +351,17 @@ func (c *Conn) batch(ctx context.Context, addr string, commands []protocol.Comma
 		}
 		each(indexes[n], reply, err)
 	})
-	for _, i := range onward { // the first one corrects the table
-		reply, err := c.Do(ctx, commands[i])
-		each(i, reply, err)
+	var sending sync.WaitGroup
+	for n, i := range onward {
+		send := func() {
+			reply, err := c.Do(ctx, commands[i])
+			each(i, reply, err)
+		}
+		if n == 0 { // it corrects the table
+			send()
+			continue
+		}
+		sending.Go(send)
 	}
+	sending.Wait()
 }
