@@ -153,7 +153,11 @@ func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags 
 		if flags.execute {
 			what = "could"
 		}
-		return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed", len(failed), len(nodes), what)
+		unsure := ""
+		if slices.ContainsFunc(all, func(p fence.Plan) bool { return p.Unsure }) {
+			unsure = ", or may be"
+		}
+		return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
 	}
 	return nil
 }
@@ -206,6 +210,9 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  rules now  %s\n", terminal.Safe(p.Now))
 	}
 	switch {
+	case p.Unsure:
+		fmt.Fprintf(b, "  NOT KNOWN  %s; it may be done: run it again\n\n", terminal.Safe(p.Error))
+		return
 	case p.Error != "":
 		fmt.Fprintf(b, "  NOT DONE   %s\n\n", terminal.Safe(p.Error))
 		return

@@ -111,7 +111,7 @@ func TestNext(t *testing.T) {
 	held := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Held, ends: time.Second, ttl: -1}}}
 	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Ghost, ends: -time.Hour, ttl: -1}}}
 	ended := func(broke string) *verify.Saved { // after an hour of a day
-		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Named: true, CountsDenied: true, LogRead: true}
+		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Moves: "no cluster", Named: true, CountsDenied: true, LogRead: true}
 		for _, name := range verify.Taking {
 			m.Commands = append(m.Commands, verify.Command{Name: name})
 		}

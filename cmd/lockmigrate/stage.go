@@ -154,6 +154,8 @@ func (at *place) explain(ctx context.Context, err error) error {
 		return inconclusiveError("nothing was changed; run it again, now or later", "%w", err)
 	case errors.Is(err, context.Canceled):
 		return err
+	case errors.Is(err, stages.ErrUnsure):
+		return failedError(`look at it with "lockmigrate stage" before you run it again`, "%w", err)
 	default:
 		return endpoint.Explain(err)
 	}

@@ -350,7 +350,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
 		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err) // whether it ran is not known: the keys stay reserved
+		return fmt.Errorf("%s: %w", what, unsure(err, true)) // the keys stay reserved
 	}
 	endErr := c.end(ctx)
 	switch {
@@ -386,14 +386,14 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		return s.change(what)(s.eval(ctx, scripts.StageSet, values))
+		return s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
 	}
 	c, err := s.reserve(ctx, to.Patterns)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	values["not_after"] = c.until.UnixMilli()
-	blockers, err := s.change(what)(s.eval(ctx, scripts.StageSet, values))
+	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
 	if err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNoRecord) {
 		return nil, err // whether it ran is not known: the keys stay reserved
 	}
@@ -420,13 +420,13 @@ func (s *Store) Delete(ctx context.Context, epoch int64, execute bool) ([]Blocke
 	what := "delete namespace " + s.Namespace
 	values := s.on(scripts.Values{"seen": epoch, "execute": flag(execute)})
 	if !execute {
-		return s.change(what)(s.eval(ctx, scripts.StageDelete, values))
+		return s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	}
 	c, err := s.reserve(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	blockers, err := s.change(what)(s.eval(ctx, scripts.StageDelete, values))
+	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	switch {
 	case err == nil && len(blockers) == 0:
 		c.entry.Epoch = max(c.entry.Epoch, epoch)

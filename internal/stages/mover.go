@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
@@ -25,6 +28,19 @@ type Mover struct {
 
 // ErrNoNeighbour says that a stage cannot be reached in one step.
 var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one step")
+
+// ErrUnsure says that a change was sent and has no reply. A look at the record finds out.
+var ErrUnsure = errors.New("no reply came: it may be done")
+
+// unsure marks the error of a change that may have been made.
+func unsure(err error, execute bool) error {
+	var refused redis.Error
+	var dial *net.OpError
+	if !execute || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnsure, err)
+}
 
 // Run moves to a stage, and tells wait who blocks each time that somebody does. A namespace that is at
 // the stage already is left as it is: that is how a command whose reply was lost finishes when it is

@@ -305,18 +305,18 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 }
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
-	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to))(
+	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to), execute)(
 		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
 			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
 // cannot be.
-func (s *Store) change(what string) func(any, error) ([]Blocker, error) {
+func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, error) {
 	return func(reply any, err error) ([]Blocker, error) {
 		row, err := redis.Values(reply, err)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
+			return nil, fmt.Errorf("%s: %w", what, unsure(err, execute))
 		}
 		var code, found, stage int64
 		if row, err = redis.Scan(row, &code, &found, &stage); err != nil {

@@ -63,6 +63,7 @@ type Plan struct {
 	Verdict     Verdict                 `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
 	Obligations []obligation.Obligation `json:"obligations,omitempty"` // what Fenced needs
 	Error       string                  `json:"error,omitempty"`       // why it was not done, or cannot be
+	Unsure      bool                    `json:"unsure,omitempty"`      // with Error: the change was sent, and may be done
 
 	options Options
 }
@@ -319,7 +320,7 @@ func (p *Plan) remove(r rule) {
 }
 
 // Execute carries a plan out, asks the server whether it now says what was planned, and takes the change
-// back where it does not. The user's rules of before are restored by their exact text.
+// back where it does not. The user's rules of before are restored by their exact text. An error with Unsure means that the change may stand.
 func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
 	if len(p.Command) == 0 {
 		return nil
@@ -332,7 +333,13 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
 	if before == "" {
 		return &endpoint.Error{What: fmt.Sprintf("the server has no user %q any more", p.User), Advice: "ACL USERS lists them"}
 	}
+	known := *p
+	p.Unsure, p.Verdict, p.Obligations = true, "", nil // what held before may hold no more
 	if _, err := redis.DoContext(conn, ctx, p.Command[0], words(p.Command[1:])...); err != nil {
+		var refused redis.Error
+		if errors.As(err, &refused) {
+			*p = known
+		}
 		return endpoint.Explain(err)
 	}
 	for i := range p.Checks {
@@ -345,12 +352,14 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
 		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", words(restore)...); undo != nil {
 			return fmt.Errorf("user %s: %v is %s instead of %s, and the change could not be taken back: %w", p.User, t.Command, t.Did, t.After, undo)
 		}
+		*p = known
 		return &endpoint.Error{What: fmt.Sprintf("user %s: %v would be %s instead of %s; the change is taken back", p.User, t.Command, t.Did, t.After), Advice: "see ACL GETUSER " + p.User}
 	}
 	if lines, err = list(ctx, conn); err != nil {
 		return err
 	}
 	p.judge(ctx, conn, lines)
+	p.Unsure = false
 	return nil
 }
 

@@ -106,7 +106,8 @@ func TestAnotherDatabase(t *testing.T) {
 	pool := &redis.Pool{MaxIdle: 4, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3)) }}
 	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Modern, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
-	three := b.client(b.sidecar("three", "", func(o *sidecar.Options) { o.Pool, o.Database = pool, 3 }))
+	inThree := b.sidecar("three", "", func(o *sidecar.Options) { o.Pool, o.Database = pool, 3 })
+	three := b.client(inThree)
 	_, err = three.Do("SETNX", "lock:a", ends(time.Minute))
 	require.ErrorContains(t, err, "in database 0; the namespace's locks are in 3")
 	says(t, three, "OK", "SELECT", 3)
@@ -114,6 +115,26 @@ func TestAnotherDatabase(t *testing.T) {
 	there, err := redis.Int(conn.Do("EXISTS", "lock:a"))
 	require.NoError(t, err)
 	assert.Equal(t, 1, there)
+
+	// A SELECT before AUTH may have been refused.
+	admin := b.redis.Conn()
+	b.redis.Do("ACL", "SETUSER", "service", "on", ">pw", "~*", "&*", "+@all")
+	for _, login := range [][]any{{"AUTH", "service", "pw"}, {"hello", 2, "auth", "service", "pw"}} {
+		says(t, admin, "OK", "CONFIG", "SET", "requirepass", "secret")
+		early := b.client(inThree)
+		_, err = early.Do("SELECT", 3)
+		require.ErrorContains(t, err, "NOAUTH")
+		_, err = early.Do(login[0].(string), login[1:]...)
+		require.NoError(t, err)
+		says(t, admin, "OK", "CONFIG", "SET", "requirepass", "")
+		_, err = early.Do("SETNX", "lock:b", ends(time.Minute))
+		require.ErrorContains(t, err, "before AUTH", "refused rather than taken in database 0")
+		says(t, early, "OK", "SELECT", 3)
+		_, err = early.Do(login[0].(string), login[1:]...) // once more: it changes no database
+		require.NoError(t, err)
+		says(t, early, "1", "SETNX", "lock:b", ends(time.Minute))
+		says(t, early, "1", "DEL", "lock:b")
+	}
 }
 
 // What changes how a connection answers leaves locks what they are.

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -32,7 +33,7 @@ var commands = map[string]struct {
 	keys proxy.Keys
 	why  string
 }{
-	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {},
+	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {}, "AUTH": {}, "HELLO": {},
 	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
 	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
 	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
@@ -77,6 +78,8 @@ func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(before+c.ID
 type place struct {
 	database int
 	multi    bool // a transaction is being written
+	early    bool // it has sent a SELECT of another database, and no AUTH yet
+	authed   bool // it has sent AUTH
 	unsure   bool // it has a SELECT of another database, of which only replies tell whether it came to be
 	told     bool // that it is another one than the namespace's
 }
@@ -92,7 +95,13 @@ func (p *place) moves(name string, args [][]byte) {
 		case p.multi:
 			p.unsure = p.unsure || n != p.database
 		default:
+			p.early = !p.authed && (p.early || n != p.database)
 			p.database, p.unsure = n, false
+		}
+	case name == "AUTH", name == "HELLO":
+		if name == "AUTH" || slices.ContainsFunc(args[1:], func(word []byte) bool { return strings.EqualFold(string(word), "AUTH") }) {
+			// Where a password is needed, a SELECT before the first AUTH was refused.
+			p.unsure, p.early, p.authed = p.unsure || p.early, false, true
 		}
 	case len(args) != 1: // the server does not take it
 	case name == "RESET":
@@ -128,7 +137,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if (here.unsure || here.database != s.opts.Database) && !commands[name].keys.Counted {
 		why := fmt.Sprintf("in database %d; the namespace's locks are in %d, which --redis names", here.database, s.opts.Database)
 		if here.unsure {
-			why = "after a SELECT in a transaction: it is not known in which database; send SELECT again after EXEC or DISCARD"
+			why = "after a SELECT in a transaction or before AUTH: it is not known in which database; send SELECT again after EXEC, DISCARD or AUTH"
 		}
 		if !here.told {
 			here.told = true

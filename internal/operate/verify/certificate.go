@@ -118,7 +118,7 @@ func (c Certificate) Supports(p Purpose) error {
 func risksOf(e *Evidence, verdict Verdict) []string {
 	risks := []string{
 		fmt.Sprintf("a client that does nothing for longer than %v (a monthly job, a cold standby) was not seen", e.window().Round(time.Second)),
-		"a client that takes locks with other commands was not looked for: WATCH, INCR, APPEND, hashes, RESTORE, COPY, RENAME",
+		"a client that takes locks with other commands was not looked for: WATCH, INCR, APPEND, hashes, RESTORE, COPY, RENAME, or those of a module",
 		"a client that held a lock before the window may still send a DEL",
 	}
 	if verdict == NoneSeen {

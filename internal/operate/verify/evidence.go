@@ -59,6 +59,7 @@ type Master struct {
 	Canary int64    `json:"canary"`           // by how much the count of our own ECHO rose
 	Ended  bool     `json:"ended"`            // the last look succeeded
 	Breaks []string `json:"breaks,omitempty"` // why two looks cannot be compared
+	Moves  string   `json:"moves"`            // what a move of slots changes, at the start; empty: not known
 
 	Commands []Command `json:"commands"` // one for each of Taking
 

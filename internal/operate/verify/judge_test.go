@@ -35,7 +35,7 @@ func clean() Evidence {
 		Patterns:  []string{"lock.order.*"},
 		Namespace: &Namespace{Name: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Same: true},
 		Masters: []Master{{
-			Addr: "10.0.0.1:6379", RunID: "6cac81f0", Version: "7.0.15", Looks: 3600, Canary: 3599, Ended: true, Commands: commands,
+			Addr: "10.0.0.1:6379", RunID: "6cac81f0", Version: "7.0.15", Looks: 3600, Canary: 3599, Ended: true, Moves: "no cluster", Commands: commands,
 			CountsDenied: true, Named: true, LogRead: true, WatchedSeconds: 3600,
 		}},
 		MastersSame: true,

@@ -117,6 +117,9 @@ func (m *master) begin(ctx context.Context) error {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
 	m.first, m.ruled = m.last, m.excludedNow(ctx)
+	if m.facts.Moves = m.moves(ctx); m.facts.Moves == "" {
+		m.q.warn(m.addr + ": " + movesUnknown)
+	}
 	if m.q.wire != nil {
 		if err := m.beginWire(ctx); err != nil {
 			return err
@@ -129,6 +132,21 @@ func (m *master) begin(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// moves is what changes when a slot moves: a node may join, run commands of old clients, and leave between two lists of the masters. Each
+// new owner of a slot takes a new epoch. A slot that goes to nobody in the end is told by the count of CLUSTER SETSLOT (7.0) or by ASK (6.2).
+// It is empty if that is not known.
+func (m *master) moves(ctx context.Context) string {
+	if m.end.Kind != endpoint.Cluster {
+		return "no cluster"
+	}
+	info, err := redis.String(redis.DoContext(m.conn, ctx, "CLUSTER", "INFO"))
+	epoch := endpoint.InfoOf(info)["cluster_current_epoch"]
+	if err != nil || epoch == "" {
+		return ""
+	}
+	return fmt.Sprintf("epoch %s, %d SETSLOT, %d ASK", epoch, m.last.stats["cluster|setslot"].Calls, m.last.errors["ASK"])
 }
 
 // named tells that SETNX and GETSET exist under these names, or why that is not known.
@@ -448,6 +466,9 @@ func (m *master) finish(ctx context.Context) {
 	ruled := m.excludedNow(ctx)
 	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		m.breaks("it could not be read at the end: " + endOf(err))
+	}
+	if now := m.moves(ctx); now != m.facts.Moves {
+		m.breaks(fmt.Sprintf("slots may have moved, to a node that was not looked at: CLUSTER INFO and the counters told %q at the start and %q at the end", m.facts.Moves, now))
 	}
 	m.awaitLast(ctx)
 	m.closeTap("")

@@ -128,10 +128,14 @@ func mastersAreAll(e *Evidence) (bool, string) {
 	return true, nouns(int64(len(e.Masters)), "master") + ", the same at the end"
 }
 
+const movesUnknown = "it is not known whether slots of the cluster move: grant +cluster|info"
+
 func countersProveThemselves(e *Evidence) (bool, string) {
 	looks := 0
 	for _, m := range e.Masters {
 		switch {
+		case m.Moves == "":
+			return false, m.Addr + ": " + movesUnknown
 		case len(m.Breaks) > 0:
 			return false, m.Addr + ": " + strings.Join(m.Breaks, "; ")
 		case m.RunID == "" || m.Looks < 2 || !m.Ended:
