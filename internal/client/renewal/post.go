@@ -45,10 +45,12 @@ const firstPortion, largest = 64, 500
 // send has leases renewed on every server.
 func (r *Renewer) send(due []*Lease) {
 	var together []entry
+	now := r.opts.Now()
 	r.mu.Lock()
 	for _, s := range due {
 		if alone, ok := s.Owner.(Alone); ok {
 			round := s.round
+			round.sent = now
 			r.background.Go(func() { r.sendAlone(s, round, alone) })
 			continue
 		}

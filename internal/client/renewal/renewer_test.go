@@ -352,6 +352,25 @@ func TestAloneRenewsItself(t *testing.T) {
 	})
 }
 
+// TestAloneIsExtended: a lease whose owner renews it lasts for as long as that goes well.
+func TestAloneIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		h := &hermit{lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 10)}
+		for range cap(h.answers) {
+			h.answers <- Extended
+		}
+		h.lease.Owner, h.lease.Span, h.lease.Every = h, 300*time.Millisecond, 100*time.Millisecond
+		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(h.lease.Span))
+		b.r.Add(&h.lease)
+		time.Sleep(950 * time.Millisecond)
+		if left, want := h.lease.Until().Sub(b.clock.Now()), 250*time.Millisecond; left != want || len(h.lost) > 0 {
+			t.Errorf("%v are left of the lease, not %v; lost: %d times", left, want, len(h.lost))
+		}
+		close(h.answers)
+	})
+}
+
 func TestCloseEndsEveryLease(t *testing.T) {
 	b := newBench(t)
 	k := b.hold(time.Hour, time.Hour, 0)
