@@ -57,7 +57,7 @@ type Observer struct {
 	tokens   map[string]asker // who asked with which token, for hand-overs
 	names    map[string]Peer
 	steps    map[string]step // by host
-	pooled   map[string]bool // hosts of which one connection takes over what another one has read
+	pooled   map[string]bool // hosts with several connections: one takes over what another has read
 
 	first, last protocol.Instant
 	line        bounds // of the command at hand

@@ -80,7 +80,7 @@ type place struct {
 	multi    bool // a transaction is being written
 	early    bool // it has sent a SELECT of another database, and no AUTH yet
 	authed   bool // it has sent AUTH
-	unsure   bool // it has a SELECT of another database, of which only replies tell whether it came to be
+	unsure   bool // it has sent a SELECT of another database; only replies tell whether that came to be
 	told     bool // that it is another one than the namespace's
 }
 
