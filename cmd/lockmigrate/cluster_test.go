@@ -201,15 +201,6 @@ func looks(s *redistest.Server) (n int) {
 	return n
 }
 
-func addrOf(t *testing.T, conn redis.Conn) string {
-	t.Helper()
-	info, err := redis.String(conn.Do("CLIENT", "INFO"))
-	require.NoError(t, err)
-	_, after, _ := strings.Cut(info, " addr=")
-	addr, _, _ := strings.Cut(after, " ")
-	return addr
-}
-
 // fenced tells whether a server denies SETNX to a user.
 func fenced(t *testing.T, s *redistest.Server) bool {
 	t.Helper()

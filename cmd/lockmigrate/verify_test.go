@@ -468,3 +468,12 @@ func editInfo(to io.Writer, from io.Reader, edit func(line string) string) {
 		}
 	}
 }
+
+func addrOf(t *testing.T, conn redis.Conn) string {
+	t.Helper()
+	info, err := redis.String(conn.Do("CLIENT", "INFO"))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
+	return addr
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,9 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	}
 	if len(e.Trusted) > 0 {
 		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
+	}
+	if slices.ContainsFunc(e.Masters, Master.offersUncounted) {
+		risks = append(risks, "a node that was offered slots for a while was not looked at: Redis before 6.2 does not count that")
 	}
 	for _, g := range e.Gaps {
 		if g.Restarted == "" {

@@ -173,6 +173,19 @@ func TestJudge(t *testing.T) {
 
 // TestNothingLookedAtIsNothingShown takes away each field of the evidence in turn: what was not looked at never
 // leads to none-seen, unless it is a fault that did not happen or a part of the question.
+// TestOffersOfSlots: a server that does not count what would show that another node served slots leaves a risk, and the certificate says so.
+func TestOffersOfSlots(t *testing.T) {
+	const cluster = "epoch 6, 0 SETSLOT, 0 ASK"
+	for _, c := range []struct {
+		version, moves string
+		risk           bool
+	}{{"5.0.14", cluster, true}, {"6.0.16", cluster, true}, {"6.2.11", cluster, false}, {"7.0.15", cluster, false}, {"6.0.16", "no cluster", false}} {
+		e := clean()
+		e.Masters[0].Version, e.Masters[0].Moves = c.version, c.moves
+		assert.Equal(t, c.risk, strings.Contains(strings.Join(risksOf(&e, NoneSeen), "\n"), "offered slots"), c.version)
+	}
+}
+
 func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	assert.Equal(t, []string{"window", "masters", "counters", "commands", "denials", "values"}, openOf(Evidence{}))
 	e := clean()

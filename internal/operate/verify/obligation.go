@@ -251,6 +251,13 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 	return len(e.Masters) > 0, "no command that can take a lock was denied"
 }
 
+// offersUncounted tells a node of a cluster whose server counts neither SETSLOT nor ASK.
+func (m Master) offersUncounted() bool {
+	var major, minor int
+	_, _ = fmt.Sscanf(m.Version, "%d.%d", &major, &minor)
+	return strings.HasPrefix(m.Moves, "epoch") && (major < 6 || major == 6 && minor < 2)
+}
+
 // majorOf reads the first number of a version, 0 if there is none.
 func majorOf(version string) int {
 	first, _, _ := strings.Cut(version, ".")

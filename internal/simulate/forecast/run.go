@@ -1,9 +1,8 @@
 package forecast
 
 import (
+	"context"
 	"math/rand/v2"
-	"runtime"
-	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
@@ -237,23 +236,9 @@ func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 	return min(max(time.Duration(seconds*float64(time.Second)), time.Duration(parts)*least), 1000*time.Hour)
 }
 
-// parallel runs f for each number below n, on all processors. Each result is a function of its number.
+// parallel runs f for each number below n, on all cores. Each result is a function of its number.
 func parallel(n int, f func(w *sim.World, i int) oneDraw) []oneDraw {
 	results := make([]oneDraw, n)
-	var all sync.WaitGroup
-	next := make(chan int)
-	for range min(runtime.GOMAXPROCS(0), n) {
-		all.Go(func() {
-			w := new(sim.World)
-			for i := range next {
-				results[i] = f(w, i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	all.Wait()
+	sim.Each(context.Background(), 0, n, func(w *sim.World, i int) { results[i] = f(w, i) })
 	return results
 }

@@ -67,7 +67,7 @@ func ginkgo(t *testing.T, source, program, addr string) outcomes {
 // TestGoRedis wants for each test of go-redis' suite the outcome that it has on a server without a sidecar. It asks for -go-redis.
 func TestGoRedis(t *testing.T) {
 	if !*withGoRedis {
-		t.Skip("left out: -go-redis asks for it")
+		t.Skip("left out: it downloads go-redis and runs its whole suite twice; -go-redis asks for it")
 	}
 	out, err := exec.Command("go", "mod", "download", "-json", goRedis).Output()
 	require.NoError(t, err, "%s", out)
