@@ -16,7 +16,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
@@ -28,8 +27,8 @@ type locker struct {
 	now    func() time.Time                // of every value written and judged
 	sync   func(ctx context.Context) error // corrects that clock
 	driver *driver.Driver
-	mono   renewal.Clock // of the deadlines
-	watch  *renewal.Timers
+	mono   lifetime.Clock // of the deadlines
+	watch  *lifetime.Timers
 	lives  lifetime.Locker
 
 	background driver.Background
@@ -43,7 +42,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: renewal.NewClock()}
+	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: lifetime.NewClock()}
 	l.rules, _ = protocol.Rules(opts.Dialect)
 	l.opts.Observer = connect.Observer(opts.Observer)
 	pool = topology.Leaving(pool)
@@ -52,7 +51,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		l.now, l.sync = server.Now, server.Sync
 	}
 	l.driver = &driver.Driver{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
-	l.watch = renewal.NewTimers(l.mono.Now)
+	l.watch = lifetime.NewTimers(l.mono.Now)
 	l.lives = lifetime.Locker{
 		Now: l.mono.Now, At: l.mono.At, Seen: l.opts.Observer, Watch: l.watch,
 		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,

@@ -39,7 +39,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -434,10 +433,10 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Renewal implements renewal.Held.
+// Renewal implements lifetime.Held.
 func (k *lock) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
-// Heard implements renewal.Held.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
+// Heard implements lifetime.Held.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer { return lifetime.Extension(reply) }

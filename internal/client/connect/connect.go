@@ -20,7 +20,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
@@ -57,11 +56,11 @@ type Server struct {
 
 // Client is the wiring of one Locker. New makes one, Close ends it.
 type Client struct {
-	Clock      renewal.Clock // of the deadlines
+	Clock      lifetime.Clock // of the deadlines
 	Seen       lockmigrate.Observer
 	Lives      lifetime.Locker
 	Servers    []Server
-	Renewer    *renewal.Renewer
+	Renewer    *lifetime.Renewer
 	Hub        *waiting.Hub    // nil unless Options.Waits
 	Life       context.Context // of waits: ends with lifetime.ErrClosed
 	Background driver.Background
@@ -75,15 +74,15 @@ type Client struct {
 
 // New wires a Locker over pools that limits.Pool accepts. It sends nothing and starts nothing yet.
 func New(o Options, pools ...lockmigrate.Pool) *Client {
-	c := &Client{Clock: renewal.NewClock(), Seen: Observer(o.Observer), name: o.Package}
+	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package}
 	c.Life, c.end = context.WithCancelCause(context.Background())
-	var renewals []renewal.Batcher
+	var renewals []lifetime.Batcher
 	for _, pool := range pools {
 		s, batches := c.server(pool, o)
 		c.Servers = append(c.Servers, s)
 		renewals = append(renewals, batches)
 	}
-	c.Renewer = renewal.New(renewal.Options{
+	c.Renewer = lifetime.NewRenewer(lifetime.RenewerOptions{
 		Now: c.Clock.Now, Servers: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.patience(),
 	})
 	c.Lives = lifetime.Locker{
@@ -103,14 +102,14 @@ func New(o Options, pools ...lockmigrate.Pool) *Client {
 }
 
 // server wires one pool.
-func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, renewal.Batcher) {
+func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
 	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
 	s := Server{Pool: pool, Driver: &driver.Driver{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
 	s.Commands = s.Driver
 	patience := o.patience()
 	if dial == nil && servers == nil {
-		return s, &renewal.Pooled{Pool: pool, Timeout: patience}
+		return s, &lifetime.Pooled{Pool: pool, Timeout: patience}
 	}
 	open := func(timeout time.Duration) *pipeline.Conn {
 		conn := pipeline.New(pipeline.Options{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})

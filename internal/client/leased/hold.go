@@ -11,7 +11,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -198,16 +197,16 @@ func (h *Hold) Explain(e *lockmigrate.Error) {
 // Ended implements lifetime.Kind.
 func (h *Hold) Ended(*lockmigrate.Error) { h.locker.disown(h) }
 
-// Renewal implements renewal.Held: the command that the machine begins with.
+// Renewal implements lifetime.Held: the command that the machine begins with.
 func (h *Hold) Renewal() protocol.Command {
 	m := h.kind.Renewing()
 	return m.Next(0, protocol.Reply{}).Command
 }
 
-// Heard implements renewal.Held.
-func (h *Hold) Heard(reply protocol.Reply) renewal.Answer {
-	answer := renewal.Extension(reply)
-	if answer == renewal.Gone {
+// Heard implements lifetime.Held.
+func (h *Hold) Heard(reply protocol.Reply) lifetime.Answer {
+	answer := lifetime.Extension(reply)
+	if answer == lifetime.Gone {
 		h.sees(reply.Text)
 	}
 	return answer

@@ -1,4 +1,4 @@
-package renewal
+package lifetime
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestASlowerServerIsRenewedToo(t *testing.T) {
 		const locks, span = 1000, 15 * time.Second
 		clock := NewClock()
 		near, far := &pipe{each: 10 * time.Microsecond}, &pipe{each: time.Millisecond}
-		r := New(Options{Now: clock.Now, Servers: []Batcher{near, near, far}, Quorum: 2, ReplyTimeout: span / 4})
+		r := NewRenewer(RenewerOptions{Now: clock.Now, Servers: []Batcher{near, near, far}, Quorum: 2, ReplyTimeout: span / 4})
 		defer r.Close()
 		lost := keep(t, r, clock, "k", locks, span)
 		time.Sleep(3 * span)

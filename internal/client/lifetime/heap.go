@@ -1,4 +1,4 @@
-package renewal
+package lifetime
 
 func (r *Renewer) push(s *Lease) {
 	r.heap = append(r.heap, s)

@@ -1,4 +1,4 @@
-package renewal
+package lifetime
 
 import (
 	"context"
@@ -8,12 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server is a line that answers at once, and counts.
 type server struct {
@@ -51,8 +47,8 @@ func (p *server) counts() (batches, sent int) {
 
 var yes = protocol.Reply{Kind: protocol.Integer, Int: 1}
 
-// lock is a Held that tells what it hears.
-type lock struct {
+// leased is a Held that tells what it hears.
+type leased struct {
 	key     string
 	lease   Lease
 	renewed chan struct{}
@@ -60,11 +56,11 @@ type lock struct {
 	lost    chan Loss
 }
 
-func (k *lock) Key() string { return k.key }
+func (k *leased) Key() string { return k.key }
 
-func (k *lock) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
+func (k *leased) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
 
-func (k *lock) Heard(reply protocol.Reply) Answer {
+func (k *leased) Heard(reply protocol.Reply) Answer {
 	switch {
 	case reply.Kind != protocol.Integer:
 		return Unclear
@@ -75,40 +71,40 @@ func (k *lock) Heard(reply protocol.Reply) Answer {
 	}
 }
 
-func (k *lock) Renewed(time.Duration) {
+func (k *leased) Renewed(time.Duration) {
 	select {
 	case k.renewed <- struct{}{}:
 	default:
 	}
 }
 
-func (k *lock) RenewalFailed(err error) {
+func (k *leased) RenewalFailed(err error) {
 	select {
 	case k.failed <- err:
 	default:
 	}
 }
 
-func (k *lock) Lost(why Loss) { k.lost <- why }
+func (k *leased) Lost(why Loss) { k.lost <- why }
 
-// bench is a renewer and its server. Tests that wait for a deadline run in synctest's virtual time: they take none, and a busy machine
+// watched is a renewer and its server. Tests that wait for a deadline run in synctest's virtual time: they take none, and a busy machine
 // does not make them late.
-type bench struct {
+type watched struct {
 	*testing.T
 	clock Clock
 	post  *server
 	r     *Renewer
 }
 
-func newBench(t *testing.T) *bench {
-	b := &bench{T: t, clock: NewClock(), post: &server{reply: yes}}
-	b.r = New(Options{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
+func newWatched(t *testing.T) *watched {
+	b := &watched{T: t, clock: NewClock(), post: &server{reply: yes}}
+	b.r = NewRenewer(RenewerOptions{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
 	t.Cleanup(func() { b.r.Close() })
 	return b
 }
 
-func (b *bench) hold(span, every, most time.Duration) *lock {
-	k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+func (b *watched) hold(span, every, most time.Duration) *leased {
+	k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
 	now := b.clock.Now()
 	k.lease.Begin(now, now.Add(span))
@@ -130,9 +126,9 @@ func within[T any](t *testing.T, what string, from <-chan T) T {
 // TestDueRenewalsGoTogether: what is due, and what soon will be, is one pipeline.
 func TestDueRenewalsGoTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		const locks = 500
-		var held []*lock
+		var held []*leased
 		for range locks {
 			held = append(held, b.hold(time.Hour, time.Second, 0))
 		}
@@ -153,7 +149,7 @@ func TestDueRenewalsGoTogether(t *testing.T) {
 // TestRestingLeaseIsOnlyWatched: nothing is sent any more, and the deadline is told.
 func TestRestingLeaseIsOnlyWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		k := b.hold(2*time.Second, time.Millisecond, time.Hour)
 		within(t, "a renewal", k.renewed)
 		b.r.Rest(&k.lease)
@@ -173,7 +169,7 @@ func TestRestingLeaseIsOnlyWatched(t *testing.T) {
 
 // TestRestingLeaseIsNotLostByAnAnswer: a renewal that overtakes a release finds nothing, which is no news.
 func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
-	b := newBench(t)
+	b := newWatched(t)
 	k := b.hold(time.Hour, time.Hour, 0)
 	k.lease.round = &round{}
 	b.r.Rest(&k.lease)
@@ -190,7 +186,7 @@ func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
 
 func TestAnswersOfTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
 		k := b.hold(time.Minute, time.Millisecond, 0)
 		if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
@@ -211,8 +207,8 @@ func TestAnswersOfTheServer(t *testing.T) {
 // TestAnAnswerAfterTheDeadlineIsTooLate: nothing brings a lease back, also where the goroutine has not looked yet.
 func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	now := protocol.Instant(0)
-	newLease := func(r *Renewer) *lock {
-		k := &lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	newLease := func(r *Renewer) *leased {
+		k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
 		k.lease.Begin(now, now.Add(time.Hour))
 		r.running = true // nobody looks but this test
@@ -226,7 +222,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
 		t.Run(c.name, func(t *testing.T) {
 			now = 0
-			r := New(Options{Now: func() protocol.Instant { return now }, Servers: []Batcher{&server{}}})
+			r := NewRenewer(RenewerOptions{Now: func() protocol.Instant { return now }, Servers: []Batcher{&server{}}})
 			k := newLease(r)
 			if c.why == Outlived {
 				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {
@@ -256,7 +252,7 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 // TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, and this lease has none.
 func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
 		b.r.Rest(&k.lease)
 		until := k.lease.Until()
@@ -270,8 +266,8 @@ func TestTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := NewClock()
 		w := NewTimers(clock.Now)
-		newLease := func(span time.Duration) *lock {
-			k := &lock{lost: make(chan Loss, 2)}
+		newLease := func(span time.Duration) *leased {
+			k := &leased{lost: make(chan Loss, 2)}
 			k.lease.Owner = k
 			k.lease.Begin(clock.Now(), clock.Now().Add(span))
 			w.Add(&k.lease)
@@ -304,7 +300,7 @@ func TestTimers(t *testing.T) {
 
 func TestNoAnswerEndsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
 		k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
 		if why := within(t, "the end", k.lost); why != Deadline {
@@ -315,7 +311,7 @@ func TestNoAnswerEndsTheLease(t *testing.T) {
 
 func TestMaxEndsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newWatched(t)
 		k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
 		if why := within(t, "the end", k.lost); why != Outlived {
 			t.Errorf("lost: %v", why)
@@ -325,7 +321,7 @@ func TestMaxEndsTheLease(t *testing.T) {
 
 // hermit renews itself.
 type hermit struct {
-	lock
+	leased
 	answers chan Answer
 }
 
@@ -333,8 +329,8 @@ func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answer
 
 func TestAloneRenewsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		h := &hermit{lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+		b := newWatched(t)
+		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
 		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
 		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
 		for _, a := range []Answer{Extended, Unclear, Gone} {
@@ -355,8 +351,8 @@ func TestAloneRenewsItself(t *testing.T) {
 // TestAloneIsExtended: a lease whose owner renews it lasts for as long as that goes well.
 func TestAloneIsExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		h := &hermit{lock{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 10)}
+		b := newWatched(t)
+		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 10)}
 		for range cap(h.answers) {
 			h.answers <- Extended
 		}
@@ -372,7 +368,7 @@ func TestAloneIsExtended(t *testing.T) {
 }
 
 func TestCloseEndsEveryLease(t *testing.T) {
-	b := newBench(t)
+	b := newWatched(t)
 	k := b.hold(time.Hour, time.Hour, 0)
 	b.r.Close()
 	if why := within(t, "the end", k.lost); why != Closed {
@@ -381,5 +377,5 @@ func TestCloseEndsEveryLease(t *testing.T) {
 	if why := within(t, "the end of a late one", b.hold(time.Hour, time.Hour, 0).lost); why != TooLate {
 		t.Errorf("added after Close: %v", why)
 	}
-	b.r = New(Options{Now: b.clock.Now, ReplyTimeout: time.Second}) // for the cleanup
+	b.r = NewRenewer(RenewerOptions{Now: b.clock.Now, ReplyTimeout: time.Second}) // for the cleanup
 }

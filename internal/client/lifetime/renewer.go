@@ -1,4 +1,4 @@
-package renewal
+package lifetime
 
 import (
 	"context"
@@ -116,7 +116,7 @@ type round struct {
 // at every lease when its deadline is there. So it never sends or dials itself; that is done by a task for
 // each server, see post.
 type Renewer struct {
-	opts Options
+	opts RenewerOptions
 
 	mu      sync.Mutex
 	heap    []*Lease
@@ -134,7 +134,7 @@ type Renewer struct {
 }
 
 // Options of a Renewer; Now, Servers and ReplyTimeout are required.
-type Options struct {
+type RenewerOptions struct {
 	Now          func() protocol.Instant // monotonic
 	Servers      []Batcher               // one to each
 	Quorum       int                     // how many of them decide; zero: one
@@ -143,7 +143,7 @@ type Options struct {
 }
 
 // New returns a renewer that starts its goroutine with the first lease.
-func New(opts Options) *Renewer {
+func NewRenewer(opts RenewerOptions) *Renewer {
 	opts.Quorum = max(opts.Quorum, 1)
 	r := &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{}), posts: make(map[place]*post)}
 	r.life, r.end = context.WithCancel(context.Background())

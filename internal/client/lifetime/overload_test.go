@@ -1,4 +1,4 @@
-package renewal
+package lifetime
 
 import (
 	"context"
@@ -59,9 +59,9 @@ func (s split) Batch(ctx context.Context, commands []protocol.Command, each func
 // keep holds locks, and returns what counts those that were lost.
 func keep(t *testing.T, r *Renewer, clock Clock, key string, locks int, span time.Duration) func() int {
 	t.Helper()
-	all := make([]*lock, locks)
+	all := make([]*leased, locks)
 	for i := range all {
-		k := &lock{key: key, renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k := &leased{key: key, renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
 		k.lease.Owner, k.lease.Span, k.lease.Every = k, span, span/3
 		now := clock.Now()
 		k.lease.Begin(now, now.Add(span))
@@ -92,7 +92,7 @@ func TestASlowServerKeepsWhatItCan(t *testing.T) {
 				const span = 15 * time.Second
 				clock := NewClock()
 				p := &pipe{each: time.Second / time.Duration(c.rate)}
-				r := New(Options{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
+				r := NewRenewer(RenewerOptions{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
 				defer r.Close()
 				lost := keep(t, r, clock, "k", c.locks, span)
 				time.Sleep(3 * span)
@@ -110,7 +110,7 @@ func TestAHungServerHoldsUpNoOther(t *testing.T) {
 		const span = 15 * time.Second
 		clock := NewClock()
 		servers := split{"hangs": {hangs: true}, "works": {each: time.Millisecond}}
-		r := New(Options{Now: clock.Now, Servers: []Batcher{servers}, ReplyTimeout: span / 4})
+		r := NewRenewer(RenewerOptions{Now: clock.Now, Servers: []Batcher{servers}, ReplyTimeout: span / 4})
 		defer r.Close()
 		hung := keep(t, r, clock, "hangs", 2000, span)
 		works := keep(t, r, clock, "works", 2000, span)
@@ -127,7 +127,7 @@ func TestAHungServerIsToldToAllWhoWait(t *testing.T) {
 		const span = 15 * time.Second
 		clock := NewClock()
 		p := &pipe{hangs: true}
-		r := New(Options{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
+		r := NewRenewer(RenewerOptions{Now: clock.Now, Servers: []Batcher{p}, ReplyTimeout: span / 4})
 		defer r.Close()
 		lost := keep(t, r, clock, "k", 10_000, span)
 		time.Sleep(span/3 + span/4 + time.Second)
