@@ -19,7 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
@@ -51,7 +50,7 @@ type Server struct {
 	Pool     lockmigrate.Pool // its connections do not outlive the word of a wrong server
 	Driver   *driver.Driver   // over a connection of the pool, for commands that need one to themselves
 	Commands waiting.Runner   // over the pipelined connection; the Driver where the pool cannot dial
-	own      []*pipeline.Conn
+	own      []*driver.Conn
 }
 
 // Client is the wiring of one Locker. New makes one, Close ends it.
@@ -111,8 +110,8 @@ func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batc
 	if dial == nil && servers == nil {
 		return s, &lifetime.Pooled{Pool: pool, Timeout: patience}
 	}
-	open := func(timeout time.Duration) *pipeline.Conn {
-		conn := pipeline.New(pipeline.Options{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+	open := func(timeout time.Duration) *driver.Conn {
+		conn := driver.NewConn(driver.ConnOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
 		s.own = append(s.own, conn)
 		return conn
 	}

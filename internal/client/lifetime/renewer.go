@@ -93,7 +93,7 @@ func (l Loss) String() string {
 	}[l]
 }
 
-// Batcher sends commands together and hands out their replies: a pipeline.Conn, or Pooled.
+// Batcher sends commands together and hands out their replies: a driver.Conn, or Pooled.
 type Batcher interface {
 	// At names the server that serves a key, where there are several: each has a queue of its own.
 	At(ctx context.Context, key string) string
@@ -133,7 +133,7 @@ type Renewer struct {
 	background sync.WaitGroup
 }
 
-// Options of a Renewer; Now, Servers and ReplyTimeout are required.
+// RenewerOptions of a Renewer; Now, Servers and ReplyTimeout are required.
 type RenewerOptions struct {
 	Now          func() protocol.Instant // monotonic
 	Servers      []Batcher               // one to each
@@ -142,7 +142,7 @@ type RenewerOptions struct {
 	ReplyTimeout time.Duration           // the longest wait for the next reply of a batch
 }
 
-// New returns a renewer that starts its goroutine with the first lease.
+// NewRenewer returns a renewer that starts its goroutine with the first lease.
 func NewRenewer(opts RenewerOptions) *Renewer {
 	opts.Quorum = max(opts.Quorum, 1)
 	r := &Renewer{opts: opts, wake: make(chan struct{}, 1), done: make(chan struct{}), posts: make(map[place]*post)}

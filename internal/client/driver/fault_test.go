@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -55,7 +54,7 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 		}
 	})
 	var dials atomic.Int32
-	l := open(t, "", func(o *Options) {
+	l := open(t, "", func(o *ConnOptions) {
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			dials.Add(1)
 			return redis.DialContext(ctx, "tcp", proxy.Addr)
@@ -64,9 +63,9 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
 	go func() { <-reached; cancel(reason) }()
-	told := make(chan driver.Outcome, 1)
+	told := make(chan Outcome, 1)
 	m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
-	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { told <- o })
+	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) { told <- o })
 	require.ErrorIs(t, err, reason)
 	require.Equal(t, protocol.Unsure, out.Step.Verdict)
 	close(pass)
@@ -89,14 +88,14 @@ func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	queuedUp(t, l, 1)
 	cancel()
 	err := <-second
-	require.ErrorIs(t, err, driver.ErrNotSent)
+	require.ErrorIs(t, err, ErrNotSent)
 	require.ErrorIs(t, err, context.Canceled)
 
 	ctx, cancel = context.WithCancel(t.Context())
-	ran := make(chan driver.Outcome, 1)
+	ran := make(chan Outcome, 1)
 	go func() {
 		m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
-		out, err := l.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { t.Error("nothing to finish") })
+		out, err := l.Advance(ctx, m, protocol.Reply{}, func(Outcome) { t.Error("nothing to finish") })
 		assert.ErrorIs(t, err, context.Canceled)
 		ran <- out
 	}()
@@ -154,7 +153,7 @@ func TestAnswerLastWithdrawn(t *testing.T) {
 	}()
 	queuedUp(t, l, 2)
 	cancel()
-	require.ErrorIs(t, <-left, driver.ErrNotSent)
+	require.ErrorIs(t, <-left, ErrNotSent)
 	last := ask(t.Context(), l, "LAST")
 	queuedUp(t, l, 3)
 	f.gate <- struct{}{}
@@ -169,7 +168,7 @@ func TestAnswerLastWithdrawn(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *Options) { o.Bound = 2 })
+	l := over(t, f, func(o *ConnOptions) { o.Bound = 2 })
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() { assert.NoError(t, <-ask(t.Context(), l, "A")) })
@@ -179,7 +178,7 @@ func TestQueueIsBounded(t *testing.T) {
 	eventually(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, <-ask(ctx, l, "B"), driver.ErrNotSent)
+	require.ErrorIs(t, <-ask(ctx, l, "B"), ErrNotSent)
 	for range 5 {
 		f.replies <- "OK"
 	}
@@ -193,7 +192,7 @@ func TestBrokenConnection(t *testing.T) {
 	f.gate = make(chan struct{})
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
-	l := open(t, "", func(o *Options) {
+	l := open(t, "", func(o *ConnOptions) {
 		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
@@ -205,7 +204,7 @@ func TestBrokenConnection(t *testing.T) {
 
 	err := <-sent
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.NotErrorIs(t, err, driver.ErrNotSent)
+	require.NotErrorIs(t, err, ErrNotSent)
 	require.ErrorIs(t, <-downs, io.ErrUnexpectedEOF)
 	spare.replies <- "OK"
 	require.NoError(t, <-waiting)
@@ -214,10 +213,10 @@ func TestBrokenConnection(t *testing.T) {
 
 func TestReplyTimeout(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *Options) { o.ReplyTimeout = 40 * time.Millisecond })
+	l := over(t, f, func(o *ConnOptions) { o.ReplyTimeout = 40 * time.Millisecond })
 	start := time.Now()
 	err := <-ask(t.Context(), l, "SILENT")
-	require.NotErrorIs(t, err, driver.ErrNotSent)
+	require.NotErrorIs(t, err, ErrNotSent)
 	assert.ErrorContains(t, err, "no reply within 40ms")
 	assert.GreaterOrEqual(t, time.Since(start), 40*time.Millisecond)
 }
@@ -227,7 +226,7 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 	f := newFake()
 	f.rogue = true
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *Options) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
+	l := over(t, f, func(o *ConnOptions) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
 	require.NoError(t, l.Connect(t.Context(), ""))
 	f.replies <- "OK"
 	assert.ErrorContains(t, <-downs, "nobody asked")
@@ -236,7 +235,7 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 func TestIdleConnectionIsPinged(t *testing.T) {
 	f := newFake()
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *Options) {
+	l := over(t, f, func(o *ConnOptions) {
 		o.Ping, o.ReplyTimeout = 5*time.Millisecond, 20*time.Millisecond
 		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 	})
@@ -251,7 +250,7 @@ func TestAttemptsToConnect(t *testing.T) {
 	var dials atomic.Int32
 	refused := errors.New("refused")
 	up := newFake()
-	l := open(t, "", func(o *Options) {
+	l := open(t, "", func(o *ConnOptions) {
 		o.Retry = 30 * time.Millisecond
 		o.Dial = func(context.Context) (redis.Conn, error) {
 			if dials.Add(1) == 1 {
@@ -261,7 +260,7 @@ func TestAttemptsToConnect(t *testing.T) {
 		}
 	})
 	err := <-ask(t.Context(), l, "A")
-	require.ErrorIs(t, err, driver.ErrNotSent)
+	require.ErrorIs(t, err, ErrNotSent)
 	require.ErrorIs(t, err, refused)
 	// What comes next waits for the next attempt, as long as its context lasts: the error of the last one says
 	// nothing about what that will find.
@@ -283,7 +282,7 @@ func TestAttemptsToConnect(t *testing.T) {
 
 func TestSetup(t *testing.T) {
 	s := redistest.Mini(t)
-	l := open(t, s.Addr, func(o *Options) {
+	l := open(t, s.Addr, func(o *ConnOptions) {
 		o.Setup = func(_ string, c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
 	})
 	_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
@@ -292,12 +291,12 @@ func TestSetup(t *testing.T) {
 	assert.True(t, s.Mini.Exists("k"))
 
 	ended := make(chan struct{})
-	l = open(t, s.Addr, func(o *Options) {
+	l = open(t, s.Addr, func(o *ConnOptions) {
 		o.ReplyTimeout = 20 * time.Millisecond
 		o.Setup = func(_ string, c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
 	})
 	_, err = l.Request(t.Context(), wire.Plain("SET", "k", "v"))
-	require.ErrorIs(t, err, driver.ErrNotSent)
+	require.ErrorIs(t, err, ErrNotSent)
 	<-ended
 }
 
@@ -307,7 +306,7 @@ func TestSetup(t *testing.T) {
 func TestNothingIsMiscounted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		proxy := redistest.NewProxy(t, s)
-		l := open(t, proxy.Addr, func(o *Options) { o.Bound = 16; o.ReplyTimeout = time.Second })
+		l := open(t, proxy.Addr, func(o *ConnOptions) { o.Bound = 16; o.ReplyTimeout = time.Second })
 		stop := make(chan struct{})
 		var trouble, all sync.WaitGroup
 		trouble.Go(func() {
@@ -337,7 +336,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 					switch {
 					case err == nil:
 						yes.Add(1)
-					case errors.Is(err, driver.ErrNotSent):
+					case errors.Is(err, ErrNotSent):
 						no.Add(1)
 					default:
 						unknown.Add(1)
@@ -409,7 +408,7 @@ func (m *silent) Next(_ protocol.Instant, _ protocol.Reply) protocol.Step {
 
 // A run whose caller has left may outlast the time that it is given. It is told once, when the machine has ended.
 func TestRunThatOutlastsItsBoundIsToldOnce(t *testing.T) {
-	l := over(t, nil, func(o *Options) {
+	l := over(t, nil, func(o *ConnOptions) {
 		o.ReplyTimeout = 20 * time.Millisecond
 		o.Dial = func(context.Context) (redis.Conn, error) { return newFake(), nil }
 	})
@@ -417,7 +416,7 @@ func TestRunThatOutlastsItsBoundIsToldOnce(t *testing.T) {
 	m := &silent{asks: 12} // each question takes a ReplyTimeout, and a bound is four
 	told := make(chan int32, 16)
 	time.AfterFunc(5*time.Millisecond, cancel)
-	_, err := l.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { told <- m.next.Load() })
+	_, err := l.Advance(ctx, m, protocol.Reply{}, func(Outcome) { told <- m.next.Load() })
 	require.ErrorIs(t, err, context.Canceled)
 	assert.EqualValues(t, m.asks+1, <-told, "told when the machine has ended")
 	l.Close()

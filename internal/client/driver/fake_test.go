@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -108,22 +108,22 @@ func (f *fake) DoWithTimeout(_ time.Duration, name string, args ...any) (any, er
 	return f.Do(name, args...)
 }
 
-func open(t testing.TB, addr string, change func(*Options)) *Conn {
-	o := Options{
+func open(t testing.TB, addr string, change func(*ConnOptions)) *Conn {
+	o := ConnOptions{
 		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
 		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 	}
 	if change != nil {
 		change(&o)
 	}
-	l := New(o)
+	l := NewConn(o)
 	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
 
 // over opens a Conn over a connection in memory.
-func over(t testing.TB, f *fake, change func(*Options)) *Conn {
-	return open(t, "", func(o *Options) {
+func over(t testing.TB, f *fake, change func(*ConnOptions)) *Conn {
+	return open(t, "", func(o *ConnOptions) {
 		o.Dial = f.dial
 		if change != nil {
 			change(o)

@@ -1,4 +1,54 @@
-// Package pipeline is one connection to each server, which any number of callers share.
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// ConnOptions of a Conn. Now is required, and either Dial or Servers.
+type ConnOptions struct {
+	// Dial makes a connection outside of any pool. It must honour its context.
+	Dial func(ctx context.Context) (redis.Conn, error)
+	// Servers, where the keys are on several, takes Dial's place. A command goes the way that package topology describes;
+	// one server's silence is no other's.
+	Servers topology.Servers
+	// Now is the clock of the machines that Advance runs.
+	Now func() protocol.Instant
+	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout. Without Servers addr is empty.
+	Setup func(addr string, conn redis.Conn) error
+	// Down, if set, is called once for each connection that was set up and broke. It must not block.
+	Down func(addr string, conn redis.Conn, err error)
+
+	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
+	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
+	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
+	Bound        int           // how many commands may be without reply, for each server; zero: 1024
+}
+
+func (o ConnOptions) withDefaults() ConnOptions {
+	or(&o.ReplyTimeout, 5*time.Second)
+	or(&o.Ping, 30*time.Second)
+	or(&o.Retry, 10*time.Millisecond)
+	or(&o.Bound, 1024)
+	return o
+}
+
+func or[T comparable](value *T, otherwise T) {
+	if *value == *new(T) {
+		*value = otherwise
+	}
+}
+
+// Conn is the pipelined connection to one server, or one to each of several, made when it is needed. Any number of callers
+// share it.
 //
 // Commands are pipelined without anybody asking for it: what arrives while a write is under way goes
 // out together with the next one, and one reader hands the replies out in their order. So a hundred
@@ -55,59 +105,8 @@
 // processors, 2 to 64 callers have it look for 100 µs. A reader that misses replies stops looking. Then each batch puts threads to
 // sleep and wakes them, and a lock costs the client twice the processor time. The price of looking: with a server 40 to 100 µs
 // away, one processor may look for as long as replies are due.
-package pipeline
-
-import (
-	"context"
-	"errors"
-	"sync"
-	"time"
-
-	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
-)
-
-// Options of a Conn. Now is required, and either Dial or Servers.
-type Options struct {
-	// Dial makes a connection outside of any pool. It must honour its context.
-	Dial func(ctx context.Context) (redis.Conn, error)
-	// Servers, where the keys are on several, takes Dial's place. A command goes the way that package topology describes;
-	// one server's silence is no other's.
-	Servers topology.Servers
-	// Now is the clock of the machines that Advance runs.
-	Now func() protocol.Instant
-	// Setup, if set, is run on a fresh connection before anything else, within ReplyTimeout. Without Servers addr is empty.
-	Setup func(addr string, conn redis.Conn) error
-	// Down, if set, is called once for each connection that was set up and broke. It must not block.
-	Down func(addr string, conn redis.Conn, err error)
-
-	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
-	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
-	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
-	Bound        int           // how many commands may be without reply, for each server; zero: 1024
-}
-
-func (o Options) withDefaults() Options {
-	or(&o.ReplyTimeout, 5*time.Second)
-	or(&o.Ping, 30*time.Second)
-	or(&o.Retry, 10*time.Millisecond)
-	or(&o.Bound, 1024)
-	return o
-}
-
-func or[T comparable](value *T, otherwise T) {
-	if *value == *new(T) {
-		*value = otherwise
-	}
-}
-
-// Conn is the connection to one server, or one to each of several, made when it is needed. It is safe for concurrent use.
 type Conn struct {
-	opts Options
+	opts ConnOptions
 	only *server // without Servers
 	stop func()  // ends the hearing of masters that are none any more
 
@@ -117,14 +116,14 @@ type Conn struct {
 
 	life       context.Context // of attempts to connect
 	end        context.CancelFunc
-	background driver.Background
+	background Background
 }
 
 // ErrClosed stands behind the error of a command on a closed Conn.
 var ErrClosed = errors.New("connection closed")
 
-// New returns a Conn that connects with its first command.
-func New(opts Options) *Conn {
+// NewConn returns a Conn that connects with its first command.
+func NewConn(opts ConnOptions) *Conn {
 	c := &Conn{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
 	c.life, c.end = context.WithCancel(context.Background())
 	if opts.Servers == nil {
@@ -144,7 +143,7 @@ func (c *Conn) at(addr string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, driver.NotSent{Cause: ErrClosed}
+		return nil, NotSent{Cause: ErrClosed}
 	}
 	s := c.servers[addr]
 	if s == nil {
@@ -194,7 +193,7 @@ func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
 }
 
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
-// there is none: it matches driver.ErrNotSent, or the command may have run, or may run yet. Commands whose
+// there is none: it matches ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
 func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
 	request, err := wire.RequestOf(command)
@@ -226,7 +225,7 @@ func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Re
 		reply := silence
 		addr, asking, err := redirects.Next(ctx)
 		if err != nil {
-			err = driver.NotSent{Cause: err}
+			err = NotSent{Cause: err}
 		} else if s, err = c.at(addr); err == nil {
 			var pending *call
 			if reply, pending, err = s.exchange(ctx, request, asking); pending != nil {
@@ -238,35 +237,35 @@ func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Re
 		case errors.Is(err, ErrClosed):
 		case reply.Kind == protocol.Fault:
 			again, pause = redirects.Refused(reply.Text)
-		case reply.Kind == protocol.Silence && (errors.Is(err, driver.ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
+		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
 			again, pause = redirects.Unreachable()
 		}
 		if !again {
 			return reply, nil, err
 		}
 		if !topology.Sleep(ctx, pause) {
-			return silence, nil, driver.NotSent{Cause: context.Cause(ctx)}
+			return silence, nil, NotSent{Cause: context.Cause(ctx)}
 		}
 	}
 }
 
-// Advance runs a machine as driver.Driver does: until it wants to sleep or is done. When ctx ends
+// Advance runs a machine as Driver does: until it wants to sleep or is done. When ctx ends
 // first, the run goes on in the background and abandoned is told what came out; unless nothing was sent
 // yet, which the verdict Failed says.
-func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	return c.run(ctx, driver.Run{Machine: m, Now: c.opts.Now}, reply, abandoned)
+func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
+	return c.run(ctx, Run{Machine: m, Now: c.opts.Now}, reply, abandoned)
 }
 
-func (c *Conn) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+func (c *Conn) run(ctx context.Context, r Run, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
 		var request wire.Request
 		if err := request.Of(&command); err != nil {
-			return protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err}
+			return protocol.Reply{Kind: protocol.Silence}, NotSent{Cause: err}
 		}
 		reply, under, err := c.exchange(ctx, &request)
 		if under != nil {
-			pending, err = under, driver.ErrPending
+			pending, err = under, ErrPending
 		}
 		return reply, err
 	})
@@ -278,7 +277,7 @@ func (c *Conn) run(ctx context.Context, r driver.Run, reply protocol.Reply, aban
 
 // finish brings a run to its end whose caller has left: pending is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
-func (c *Conn) finish(ctx context.Context, r driver.Run, pending *call, abandoned func(driver.Outcome)) {
+func (c *Conn) finish(ctx context.Context, r Run, pending *call, abandoned func(Outcome)) {
 	c.background.GoOrDo(func() { // itself if it is closed, where everything ends at once
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*c.opts.ReplyTimeout)
 		defer cancel()
@@ -317,7 +316,7 @@ func (c *Conn) Batch(ctx context.Context, commands []protocol.Command, each func
 	for i, command := range commands {
 		addr, err := c.opts.Servers.Locate(ctx, command.Key)
 		if err != nil {
-			each(i, protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err})
+			each(i, protocol.Reply{Kind: protocol.Silence}, NotSent{Cause: err})
 			continue
 		}
 		parts[addr] = append(parts[addr], i)

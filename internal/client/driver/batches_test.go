@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -70,7 +69,7 @@ func writesForARound(t *testing.T, callers int) float64 {
 func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		f := newFake()
-		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
 		k.conn, k.procs, k.crowd, k.timer = f, procs, 8, time.NewTimer(time.Hour) // no writer runs
 		writes := func(commands int) int {
 			for range commands {
@@ -101,7 +100,7 @@ func TestTwoHalvesStayApart(t *testing.T) {
 func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		f := newFake()
-		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
 		k.conn, k.procs, k.crowd, k.timer = f, procs, 6, time.NewTimer(time.Hour) // neither reader nor writer runs
 		submit := func(commands int) {
 			for range commands {
@@ -142,7 +141,7 @@ func TestHowLongAReadLooks(t *testing.T) {
 		want  time.Duration
 	}{{1, 1, lookAlone}, {1, 16, lookAlone}, {1, 17, 0}, {2, 1, lookAlone}, {2, 2, lookShared}, {2, 64, lookShared}, {2, 65, 0}} {
 		f := newFake()
-		k := newLink(&server{owner: New(Options{Dial: f.dial})})
+		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
 		k.conn, k.procs, k.timer = f, c.procs, time.NewTimer(time.Hour) // neither reader nor writer runs
 		require.Zero(t, k.due(), "no reply is due")
 		ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
@@ -167,7 +166,7 @@ func TestFewOverARawConnection(t *testing.T) {
 
 func few(t *testing.T, addr string, procs int) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-	l := open(t, addr, func(o *Options) {
+	l := open(t, addr, func(o *ConnOptions) {
 		o.ReplyTimeout = time.Minute // else a command that was left behind goes over the next connection
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
@@ -200,7 +199,7 @@ func few(t *testing.T, addr string, procs int) {
 
 func TestBatchWithinABound(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Addr, func(o *Options) { o.Bound = 64 })
+		l := open(t, s.Addr, func(o *ConnOptions) { o.Bound = 64 })
 		s.Do("SET", "k", "token")
 		commands := make([]protocol.Command, 500)
 		for i := range commands {
@@ -227,7 +226,7 @@ func TestBatchWithinABound(t *testing.T) {
 // Callers who fill the pipeline, and those who queue up for a place, keep no batch waiting.
 func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *Options) { o.Bound = 8 })
+	l := over(t, f, func(o *ConnOptions) { o.Bound = 8 })
 	var callers []<-chan error
 	for range 12 {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
@@ -256,7 +255,7 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 
 func TestCancelledBatch(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *Options) { o.Bound = 8 })
+	l := over(t, f, func(o *ConnOptions) { o.Bound = 8 })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		eventually(t, "the window is under way", func() bool { return f.sent() == 4 })
@@ -269,7 +268,7 @@ func TestCancelledBatch(t *testing.T) {
 		switch {
 		case err == nil:
 			good++
-		case errors.Is(err, driver.ErrNotSent):
+		case errors.Is(err, ErrNotSent):
 			never++
 		default:
 			without++

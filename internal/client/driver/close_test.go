@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -26,7 +25,7 @@ func TestCloseBesideCallersThatLeave(t *testing.T) {
 		for range callers {
 			all.Go(func() {
 				m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
-				out, err := l.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
+				out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) {
 					assert.NotEqual(t, protocol.Acquired, o.Step.Verdict, "nobody has answered")
 					told.Add(1)
 				})

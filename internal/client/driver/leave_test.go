@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -23,7 +22,7 @@ func TestAServerThatIsTheWrongOneIsLeft(t *testing.T) {
 	servers := redistest.NewReplicated(t)
 	name := redistest.NewLink(t, servers.Master.Addr)
 	var dials atomic.Int64
-	l := open(t, name.Addr, func(o *Options) {
+	l := open(t, name.Addr, func(o *ConnOptions) {
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			dials.Add(1)
 			return redis.DialContext(ctx, "tcp", name.Addr)
@@ -42,7 +41,7 @@ func TestAServerThatIsTheWrongOneIsLeft(t *testing.T) {
 			all.Go(func() {
 				err := set()
 				assert.ErrorContains(t, err, "READONLY")
-				assert.NotErrorIs(t, err, driver.ErrNotSent)
+				assert.NotErrorIs(t, err, ErrNotSent)
 				_, err = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
 				assert.NoError(t, err, "what others have sent gets its reply")
 			})

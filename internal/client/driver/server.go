@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -114,7 +113,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 		left := one.link.await(ctx, one)
 		switch left {
 		case withdrawn: // the writer frees it
-			return silence, left, driver.NotSent{Cause: context.Cause(ctx)}
+			return silence, left, NotSent{Cause: context.Cause(ctx)}
 		case abandonedCall:
 			return silence, left, nil
 		}
@@ -130,7 +129,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 		case topology.IsBusy(one.err):
 			if !patience.Wait(ctx, s.owner.opts.ReplyTimeout) {
 				if ctx.Err() != nil {
-					one.err = driver.NotSent{Cause: context.Cause(ctx)} // it has not run
+					one.err = NotSent{Cause: context.Cause(ctx)} // it has not run
 				}
 				break
 			}
@@ -143,7 +142,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 			one.err = err
 		case !one.again():
 		case tries > resubmissions:
-			one.err = driver.NotSent{Cause: one.err}
+			one.err = NotSent{Cause: one.err}
 		default:
 			one.renew()
 			err := s.submit(ctx, one)
@@ -162,26 +161,26 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 // caller's then.
 func (s *server) submit(ctx context.Context, one *call) error {
 	if ctx.Err() != nil {
-		return driver.NotSent{Cause: context.Cause(ctx)}
+		return NotSent{Cause: context.Cause(ctx)}
 	}
 	for range resubmissions {
 		k := s.link.Load()
 		if k == nil {
 			var err error
 			if k, err = s.connect(ctx); err != nil {
-				return driver.NotSent{Cause: err}
+				return NotSent{Cause: err}
 			}
 		}
 		ok, err := k.submit(ctx, one)
 		if err != nil {
-			return driver.NotSent{Cause: err}
+			return NotSent{Cause: err}
 		}
 		if ok {
 			return nil
 		}
 		s.link.CompareAndSwap(k, nil) // it is over, and about to say so itself
 	}
-	return driver.NotSent{Cause: errors.New("connections break as soon as they are made")}
+	return NotSent{Cause: errors.New("connections break as soon as they are made")}
 }
 
 func (s *server) fresh(ctx context.Context) (redis.Conn, error) {

@@ -1,4 +1,4 @@
-package pipeline
+package driver
 
 import (
 	"context"
@@ -10,19 +10,15 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func newConn(t *testing.T, s *redistest.Server, change func(*Options)) *Conn {
+func newConn(t *testing.T, s *redistest.Server, change func(*ConnOptions)) *Conn {
 	t.Helper()
-	o := Options{
+	o := ConnOptions{
 		Dial:         func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) },
 		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 		ReplyTimeout: 5 * time.Second,
@@ -30,7 +26,7 @@ func newConn(t *testing.T, s *redistest.Server, change func(*Options)) *Conn {
 	if change != nil {
 		change(&o)
 	}
-	l := New(o)
+	l := NewConn(o)
 	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
@@ -89,9 +85,9 @@ func TestCancelledRunIsFinished(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	m := &protocol.ModernAcquire{Key: "k", Token: "t", TTL: time.Minute}
-	abandoned := make(chan driver.Outcome, 1)
+	abandoned := make(chan Outcome, 1)
 	late, start := redistest.NewLateness(t), time.Now()
-	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) { abandoned <- o })
+	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) { abandoned <- o })
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
 	assert.Less(t, time.Since(start), 200*time.Millisecond+late.Most())
@@ -104,7 +100,7 @@ func TestCancelledRunIsFinished(t *testing.T) {
 func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 	s := redistest.Real(t)
 	down := make(chan error, 10)
-	l := newConn(t, s, func(o *Options) {
+	l := newConn(t, s, func(o *ConnOptions) {
 		o.ReplyTimeout = 50 * time.Millisecond
 		o.Down = func(_ string, _ redis.Conn, err error) { down <- err }
 	})
