@@ -1,4 +1,4 @@
-package clock_test
+package lockers_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/clock"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
@@ -15,7 +15,7 @@ func TestServerClockFollowsTheServer(t *testing.T) {
 	s := redistest.Mini(t)
 	const ahead = 10 * time.Minute
 	s.Mini.SetTime(time.Now().Add(ahead))
-	read := clock.NewServer(s.Pool(), time.Second)
+	read := lockers.NewServerClock(s.Pool(), time.Second)
 	_, _, ok := read.Offset()
 	assert.False(t, ok)
 	require.NoError(t, read.Sync(t.Context()))
@@ -28,7 +28,7 @@ func TestServerClockFollowsTheServer(t *testing.T) {
 
 func TestServerClockIsRefreshed(t *testing.T) {
 	s := redistest.Mini(t)
-	read := aged(clock.NewServer(s.Pool(), time.Second), time.Hour)
+	read := aged(lockers.NewServerClock(s.Pool(), time.Second), time.Hour)
 	require.NoError(t, read.Sync(t.Context()))
 	s.Mini.SetTime(time.Now().Add(-time.Hour))
 	require.NoError(t, read.Sync(t.Context()))
@@ -39,9 +39,9 @@ func TestServerClockIsRefreshed(t *testing.T) {
 func TestServerClockWithoutItsServer(t *testing.T) {
 	s := redistest.Mini(t)
 	pool := s.Pool()
-	fresh := aged(clock.NewServer(pool, time.Second), time.Hour)
+	fresh := aged(lockers.NewServerClock(pool, time.Second), time.Hour)
 	require.NoError(t, fresh.Sync(t.Context()))
-	old := aged(clock.NewServer(pool, time.Second), time.Nanosecond)
+	old := aged(lockers.NewServerClock(pool, time.Second), time.Nanosecond)
 	require.NoError(t, old.Sync(t.Context()))
 	s.Mini.Close()
 	assert.NoError(t, fresh.Sync(t.Context()), "a measurement is good until MaxAge")
@@ -49,7 +49,7 @@ func TestServerClockWithoutItsServer(t *testing.T) {
 }
 
 // aged measures each time, and keeps a measurement for so long when it cannot.
-func aged(c *clock.Server, most time.Duration) *clock.Server {
+func aged(c *lockers.ServerClock, most time.Duration) *lockers.ServerClock {
 	c.Refresh, c.MaxAge = time.Nanosecond, most
 	return c
 }
@@ -57,7 +57,7 @@ func aged(c *clock.Server, most time.Duration) *clock.Server {
 // On a real server the offset of a clock on the same host is within the round trip.
 func TestServerClockIsPrecise(t *testing.T) {
 	s := redistest.Real(t)
-	read := clock.NewServer(s.Pool(), time.Second)
+	read := lockers.NewServerClock(s.Pool(), time.Second)
 	require.NoError(t, read.Sync(t.Context()))
 	offset, bound, _ := read.Offset()
 	assert.LessOrEqual(t, offset.Abs(), bound+time.Millisecond)

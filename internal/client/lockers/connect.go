@@ -1,10 +1,14 @@
-// Package connect wires a Locker: connections for commands, renewals and waiting, the watch over its leases, and their end.
+// Package lockers is what every Locker is made of: the wiring of its connections (Connect), the checks of its options, the
+// randomness of its tokens, and a clock that follows the server's. Locker is the one of a token with a TTL on one server, which
+// modern and modern/redisson share.
+//
+// # Connections
 //
 // Commands and renewals of a server share one pipelined connection, in which a batch of renewals has room of its own. It gives
 // a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL, no time would be left for another
 // try: the renewals then have a connection of their own, which is less patient. Where a pool only hands out connections, each
 // attempt and each batch takes one and gives it back.
-package connect
+package lockers
 
 import (
 	"context"
@@ -53,7 +57,7 @@ type Server struct {
 	own      []*driver.Conn
 }
 
-// Client is the wiring of one Locker. New makes one, Close ends it.
+// Client is the wiring of one Locker. Connect makes one, Close ends it.
 type Client struct {
 	Clock      lifetime.Clock // of the deadlines
 	Seen       lockmigrate.Observer
@@ -71,8 +75,8 @@ type Client struct {
 	left    error
 }
 
-// New wires a Locker over pools that limits.Pool accepts. It sends nothing and starts nothing yet.
-func New(o Options, pools ...lockmigrate.Pool) *Client {
+// Connect wires a Locker over pools that CheckPool accepts. It sends nothing and starts nothing yet.
+func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package}
 	c.Life, c.end = context.WithCancelCause(context.Background())
 	var renewals []lifetime.Batcher

@@ -1,5 +1,4 @@
-// Package clock follows the server's clock, for members whose host clock is not trusted.
-package clock
+package lockers
 
 import (
 	"context"
@@ -13,13 +12,13 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// Server follows the server's TIME. The offset is
+// ServerClock follows the server's TIME. The offset is
 // measured as the server's time minus the middle of the round trip; of several round trips the
 // shortest counts, and half of it bounds the error. Between measurements the host's monotonic clock
 // carries the time on, so a step of the host's clock changes nothing.
 //
 // It is safe for concurrent use and starts no goroutine.
-type Server struct {
+type ServerClock struct {
 	Pool         lockmigrate.Pool
 	ReplyTimeout time.Duration
 	Refresh      time.Duration // the age at which Sync measures again
@@ -36,14 +35,14 @@ type Server struct {
 	measuring atomic.Bool
 }
 
-// NewServer returns a clock that has measured nothing yet: it reads the host's clock until the first Sync. It measures every
+// NewServerClock returns a clock that has measured nothing yet: it reads the host's clock until the first Sync. It measures every
 // 30 seconds, in which a quartz that is off by 100 ppm drifts 3 ms.
-func NewServer(pool lockmigrate.Pool, replyTimeout time.Duration) *Server {
-	return &Server{Pool: pool, ReplyTimeout: min(replyTimeout, time.Second), Refresh: 30 * time.Second, MaxAge: 5 * time.Minute, Samples: 3}
+func NewServerClock(pool lockmigrate.Pool, replyTimeout time.Duration) *ServerClock {
+	return &ServerClock{Pool: pool, ReplyTimeout: min(replyTimeout, time.Second), Refresh: 30 * time.Second, MaxAge: 5 * time.Minute, Samples: 3}
 }
 
 // Now returns the server's time as far as it is known.
-func (c *Server) Now() time.Time {
+func (c *ServerClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.measured {
@@ -54,7 +53,7 @@ func (c *Server) Now() time.Time {
 
 // Offset returns how far the server's clock is ahead of the host's, and how far off that may be. ok is
 // false before the first measurement.
-func (c *Server) Offset() (ahead, bound time.Duration, ok bool) {
+func (c *ServerClock) Offset() (ahead, bound time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.measured {
@@ -70,7 +69,7 @@ const drift = 10 * time.Millisecond
 
 // Heard takes a time that the server told after the local time sent. If the measurement says another one, the server's clock was
 // set, or another server has its place: the next Sync measures again, and fails where it cannot. It costs no command.
-func (c *Server) Heard(server, sent time.Time) {
+func (c *ServerClock) Heard(server, sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	early, late := c.server.Add(sent.Sub(c.base)-c.bound-drift), c.server.Add(time.Since(c.base)+c.bound+drift)
@@ -79,7 +78,7 @@ func (c *Server) Heard(server, sent time.Time) {
 
 // Sync measures again if the last measurement is older than Refresh. While the server does not answer,
 // a measurement is good until MaxAge. Until then one caller at a time measures for all.
-func (c *Server) Sync(ctx context.Context) error {
+func (c *ServerClock) Sync(ctx context.Context) error {
 	c.mu.Lock()
 	age, good := time.Since(c.base), c.measured && !c.stepped && time.Since(c.base) < c.MaxAge
 	c.mu.Unlock()
@@ -93,7 +92,7 @@ func (c *Server) Sync(ctx context.Context) error {
 	return nil
 }
 
-func (c *Server) measure(ctx context.Context) error {
+func (c *ServerClock) measure(ctx context.Context) error {
 	conn, err := c.Pool.GetContext(ctx)
 	if err != nil {
 		return fmt.Errorf("read the server's clock: %w", err)
@@ -124,7 +123,7 @@ func (c *Server) measure(ctx context.Context) error {
 }
 
 // timeout keeps a reply's wait within the caller's deadline.
-func (c *Server) timeout(ctx context.Context) time.Duration {
+func (c *ServerClock) timeout(ctx context.Context) time.Duration {
 	timeout := c.ReplyTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))

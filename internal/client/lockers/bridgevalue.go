@@ -1,9 +1,9 @@
-package random
+package lockers
 
 import "github.com/lockmigrate/lockmigrate/internal/protocol"
 
 // BridgeValue returns a fresh bridge value of a dialect, with an owner's part that no client has.
-func (s *Source) BridgeValue(d *protocol.Dialect) string {
+func (s *Random) BridgeValue(d *protocol.Dialect) string {
 	owner := ""
 	switch d.Layout {
 	case protocol.UUIDColonNumber:

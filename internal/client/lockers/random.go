@@ -1,5 +1,4 @@
-// Package random draws what must not be guessed.
-package random
+package lockers
 
 import (
 	"crypto/rand"
@@ -8,15 +7,15 @@ import (
 	"sync"
 )
 
-// Source draws randomness from the system in larger pieces: a read of it costs more than a token.
-type Source struct {
+// Random draws randomness from the system in larger pieces: a read of it costs more than a token.
+type Random struct {
 	mu   sync.Mutex
 	buf  [1024]byte
 	left int
 }
 
 // Read fills p.
-func (s *Source) Read(p []byte) {
+func (s *Random) Read(p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left < len(p) {
@@ -30,7 +29,7 @@ func (s *Source) Read(p []byte) {
 }
 
 // Between draws evenly from low to below high; both are between 2^62 and 2^63.
-func (s *Source) Between(low, high int64) int64 {
+func (s *Random) Between(low, high int64) int64 {
 	for { // what falls outside is thrown away
 		var b [8]byte
 		s.Read(b[:])

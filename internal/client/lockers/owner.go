@@ -1,4 +1,4 @@
-package leased
+package lockers
 
 import (
 	"context"

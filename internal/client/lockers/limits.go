@@ -1,6 +1,4 @@
-// Package limits has the checks of options that all lock packages share: what no kind of lock can work with is refused in the
-// same words by each of them.
-package limits
+package lockers
 
 import (
 	"errors"
@@ -20,14 +18,14 @@ const Longest = 10 * 365 * 24 * time.Hour
 // Shortest is the shortest pause, period or timeout. Shorter ones would only keep the processor busy.
 const Shortest = time.Millisecond
 
-// Option is a duration with the name of its option.
-type Option struct {
+// Named is a duration with the name of its option.
+type Named struct {
 	Name  string
 	Value time.Duration
 }
 
 // Durations refuses values that are negative or longer than Longest, each with its name and value.
-func Durations(options ...Option) error {
+func Durations(options ...Named) error {
 	var wrong []error
 	for _, o := range options {
 		switch {
@@ -41,7 +39,7 @@ func Durations(options ...Option) error {
 }
 
 // Periods refuses what Durations refuses, and values that are not zero and shorter than Shortest.
-func Periods(options ...Option) error {
+func Periods(options ...Named) error {
 	wrong := []error{Durations(options...)}
 	for _, o := range options {
 		if o.Value > 0 && o.Value < Shortest {
@@ -51,8 +49,8 @@ func Periods(options ...Option) error {
 	return errors.Join(wrong...)
 }
 
-// Pool refuses a pool that can never give a connection: none, a nil pointer, and a *redis.Pool without a function to dial.
-func Pool(pool lockmigrate.Pool) error {
+// CheckPool refuses a pool that can never give a connection: none, a nil pointer, and a *redis.Pool without a function to dial.
+func CheckPool(pool lockmigrate.Pool) error {
 	if pool == nil {
 		return errors.New("a Locker needs a pool")
 	}
@@ -65,8 +63,8 @@ func Pool(pool lockmigrate.Pool) error {
 	return nil
 }
 
-// Same tells that two pools are one and the same.
-func Same(a, b lockmigrate.Pool) bool {
+// SamePool tells that two pools are one and the same.
+func SamePool(a, b lockmigrate.Pool) bool {
 	v, w := reflect.ValueOf(a), reflect.ValueOf(b)
 	return v.Kind() == reflect.Pointer && v.Type() == w.Type() && v.Pointer() == w.Pointer()
 }
@@ -105,8 +103,8 @@ func ReplyTimeout(ttl time.Duration) time.Duration { return max(min(5*time.Secon
 func (t Terms) Validate() error {
 	d := t.WithDefaults()
 	wrong := []error{
-		Durations(Option{"TTL", t.TTL}, Option{"MaxHold", t.MaxHold}),
-		Periods(Option{"RenewEvery", max(t.RenewEvery, 0)}, Option{"ReplyTimeout", t.ReplyTimeout}),
+		Durations(Named{"TTL", t.TTL}, Named{"MaxHold", t.MaxHold}),
+		Periods(Named{"RenewEvery", max(t.RenewEvery, 0)}, Named{"ReplyTimeout", t.ReplyTimeout}),
 	}
 	refuse := func(bad bool, format string, args ...any) {
 		if bad {

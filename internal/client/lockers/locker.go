@@ -1,5 +1,4 @@
-// Package leased is what the Lockers of tokens with a TTL on one server share: those of modern and modern/redisson.
-package leased
+package lockers
 
 import (
 	"context"
@@ -8,10 +7,8 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -24,8 +21,8 @@ const pause, longestPause = 50 * time.Millisecond, time.Second
 
 // Locker is the common part of a Locker. Its fields are set once. Connections are Client's, whose Close ends the Locker.
 type Locker struct {
-	*connect.Client
-	limits.Terms
+	*Client
+	Terms
 	Wait time.Duration                               // of Acquire; 0: as long as the context lasts
 	New  func(ctx context.Context, key string) *Hold // prepares an acquisition
 	Hot  *waiting.Heat

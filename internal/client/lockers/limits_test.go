@@ -1,4 +1,4 @@
-package limits
+package lockers
 
 import (
 	"context"
@@ -26,8 +26,8 @@ func TestDurations(t *testing.T) {
 		{math.MaxInt64, "ten years", "ten years"},
 		{-1, "X -1ns: must not be negative", "X -1ns: must not be negative"},
 	} {
-		for i, check := range []func(...Option) error{Durations, Periods} {
-			err, want := check(Option{"X", c.value}), []string{c.duration, c.period}[i]
+		for i, check := range []func(...Named) error{Durations, Periods} {
+			err, want := check(Named{"X", c.value}), []string{c.duration, c.period}[i]
 			if want == "" {
 				assert.NoError(t, err, "%v", c.value)
 			} else {
@@ -43,20 +43,20 @@ func (*dialler) GetContext(context.Context) (redis.Conn, error) { return nil, ni
 
 func TestPool(t *testing.T) {
 	for want, pool := range map[string]lockmigrate.Pool{
-		"a Locker needs a pool":      nil,
-		"the *redis.Pool is nil":     (*redis.Pool)(nil),
-		"the *limits.dialler is nil": (*dialler)(nil),
-		"neither Dial nor Dial":      &redis.Pool{},
+		"a Locker needs a pool":       nil,
+		"the *redis.Pool is nil":      (*redis.Pool)(nil),
+		"the *lockers.dialler is nil": (*dialler)(nil),
+		"neither Dial nor Dial":       &redis.Pool{},
 	} {
-		assert.ErrorContains(t, Pool(pool), want)
+		assert.ErrorContains(t, CheckPool(pool), want)
 	}
-	assert.NoError(t, Pool(&dialler{}))
-	assert.NoError(t, Pool(&redis.Pool{Dial: func() (redis.Conn, error) { return nil, nil }}))
+	assert.NoError(t, CheckPool(&dialler{}))
+	assert.NoError(t, CheckPool(&redis.Pool{Dial: func() (redis.Conn, error) { return nil, nil }}))
 }
 
 func TestSame(t *testing.T) {
 	a, b := &dialler{}, &dialler{}
-	assert.True(t, Same(a, a))
-	assert.False(t, Same(a, b))
-	assert.False(t, Same(a, &redis.Pool{}))
+	assert.True(t, SamePool(a, a))
+	assert.False(t, SamePool(a, b))
+	assert.False(t, SamePool(a, &redis.Pool{}))
 }
