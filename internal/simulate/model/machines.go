@@ -1,4 +1,4 @@
-package session
+package model
 
 import (
 	"cmp"
@@ -13,29 +13,29 @@ import (
 
 func (s *Session) machine() protocol.Machine {
 	switch s.running {
-	case legacyAcquire:
+	case runsLegacyAcquire:
 		return &s.legacyAcquire
-	case legacyRenew:
+	case runsLegacyRenew:
 		return &s.legacyRenew
-	case legacyRelease:
+	case runsLegacyRelease:
 		return &s.legacyRelease
-	case bridgeAcquire:
+	case runsBridgeAcquire:
 		return &s.bridgeAcquire
-	case bridgeRenew:
+	case runsBridgeRenew:
 		return &s.bridgeRenew
-	case bridgeRelease:
+	case runsBridgeRelease:
 		return &s.bridgeRelease
-	case modernAcquire:
+	case runsModernAcquire:
 		return &s.modernAcquire
-	case modernQueue:
+	case runsModernQueue:
 		return &s.modernQueue
-	case modernRenew:
+	case runsModernRenew:
 		return &s.modernRenew
-	case redissonAcquire:
+	case runsRedissonAcquire:
 		return &s.redissonAcquire
-	case redissonRelease:
+	case runsRedissonRelease:
 		return &s.redissonRelease
-	case sidecarKeep:
+	case runsSidecarKeep:
 		return &s.keeper
 	default:
 		return &s.modernRelease
@@ -45,13 +45,13 @@ func (s *Session) machine() protocol.Machine {
 func (s *Session) beginAcquire() {
 	switch s.Scheme {
 	case Legacy, GoLegacy, Sidecar:
-		s.running = legacyAcquire
+		s.running = runsLegacyAcquire
 		s.legacyAcquire = protocol.LegacyAcquire{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
 			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.bound,
 		}
 	case Bridge:
-		s.running = bridgeAcquire
+		s.running = runsBridgeAcquire
 		s.Value = s.bridgeValue()
 		s.bridgeAcquire = protocol.BridgeAcquire{
 			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
@@ -75,20 +75,20 @@ func (s *Session) beginAcquire() {
 func (s *Session) beginRenew() {
 	switch s.Scheme {
 	case Sidecar: // the old code renews nothing; its sidecar looks after the lock
-		s.running, s.keeper = sidecarKeep, keeper{key: s.Key}
+		s.running, s.keeper = runsSidecarKeep, keeper{key: s.Key}
 	case Legacy, GoLegacy:
-		s.running = legacyRenew
+		s.running = runsLegacyRenew
 		s.legacyRenew = protocol.LegacyRenew{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value, ValueExpiry: s.Expiry,
 			Pending: s.pending, PendingExpiry: s.pendingExpiry,
 		}
 	case Bridge:
-		s.running = bridgeRenew
+		s.running = runsBridgeRenew
 		s.bridgeRenew = protocol.BridgeRenew{
 			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease, NotAfter: s.bound,
 		}
 	default:
-		s.running = modernRenew
+		s.running = runsModernRenew
 		s.modernRenew = protocol.ModernRenew{
 			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson,
 		}
@@ -98,13 +98,13 @@ func (s *Session) beginRenew() {
 func (s *Session) beginRelease() {
 	switch s.Scheme {
 	case Legacy, GoLegacy, Sidecar:
-		s.running = legacyRelease
+		s.running = runsLegacyRelease
 		s.legacyRelease = protocol.LegacyRelease{
 			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
 			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme.faithful(),
 		}
 	case Bridge:
-		s.running = bridgeRelease
+		s.running = runsBridgeRelease
 		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
 			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
 		if s.Member.Queue {
@@ -116,7 +116,7 @@ func (s *Session) beginRelease() {
 			s.giveBack()
 			return
 		}
-		s.running = modernRelease
+		s.running = runsModernRelease
 		s.modernRelease = protocol.ModernRelease{
 			Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL,
 		}
@@ -133,20 +133,20 @@ func (s *Session) beginRelease() {
 // won takes over what the acquiring machine knows.
 func (s *Session) won() {
 	switch s.running {
-	case legacyAcquire:
+	case runsLegacyAcquire:
 		s.Value, s.Expiry = s.legacyAcquire.Value(), s.legacyAcquire.Expiry()
 		s.Deadline = s.asked.Add(s.Lease)
-	case bridgeAcquire:
+	case runsBridgeAcquire:
 		s.Value = s.bridgeAcquire.Value
 		s.Deadline, s.Fence = s.bridgeAcquire.Deadline(), s.bridgeAcquire.FenceToken()
 		if s.Truthful { // that machine thinks in wall time
 			s.Deadline = s.asked.Add(s.Lease)
 		}
-	case modernAcquire:
+	case runsModernAcquire:
 		s.Deadline, s.Fence = s.modernAcquire.Deadline(), s.modernAcquire.FenceToken()
-	case redissonAcquire:
+	case runsRedissonAcquire:
 		s.Deadline = s.redissonAcquire.Deadline()
-	case modernQueue:
+	case runsModernQueue:
 		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
 		s.stands = s.modernQueue.Stands()
 	}
@@ -155,11 +155,11 @@ func (s *Session) won() {
 // prolonged takes over what the renewing machine knows.
 func (s *Session) prolonged() {
 	switch s.running {
-	case legacyRenew: // the new value was computed after that
+	case runsLegacyRenew: // the new value was computed after that
 		s.Deadline = s.began.Add(s.Lease)
-	case bridgeRenew:
+	case runsBridgeRenew:
 		s.Deadline = s.asked.Add(s.Lease)
-	case modernRenew:
+	case runsModernRenew:
 		s.Deadline = s.modernRenew.Deadline()
 	}
 }
@@ -169,7 +169,7 @@ const holdsWanted = 2
 
 // giveBack begins to give one hold of Redisson's lock back.
 func (s *Session) giveBack() {
-	s.running = redissonRelease
+	s.running = runsRedissonRelease
 	s.redissonRelease = protocol.ReleaseRedisson{
 		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
 		Channel: protocol.RedissonChannel(s.Key),
@@ -179,12 +179,12 @@ func (s *Session) giveBack() {
 // nest goes on with the next hold after one has been taken or given back; ok is false after the last.
 func (s *Session) nest(now Reading, verdict protocol.Verdict) (step protocol.Step, ok bool) {
 	switch {
-	case s.running == redissonAcquire && verdict == protocol.Acquired:
+	case s.running == runsRedissonAcquire && verdict == protocol.Acquired:
 		if s.holds++; s.holds < holdsWanted {
 			s.tryModern()
 			return s.advanceModern(now, protocol.Reply{}), true
 		}
-	case s.running == redissonRelease && verdict == protocol.Released && s.holds > 1:
+	case s.running == runsRedissonRelease && verdict == protocol.Released && s.holds > 1:
 		s.holds--
 		s.giveBack()
 		return s.advanceModern(now, protocol.Reply{}), true
@@ -195,12 +195,12 @@ func (s *Session) nest(now Reading, verdict protocol.Verdict) (step protocol.Ste
 // tryModern begins one attempt, or the wait in the queue.
 func (s *Session) tryModern() {
 	if s.Redisson {
-		s.running = redissonAcquire
+		s.running = runsRedissonAcquire
 		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease, Holds: int(s.holds) + 1}
 		return
 	}
 	if s.Member.Queue {
-		s.running = modernQueue
+		s.running = runsModernQueue
 		s.modernQueue = protocol.ModernQueue{
 			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
 			QueueTTL: 3 * s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Share: s.Share,
@@ -211,7 +211,7 @@ func (s *Session) tryModern() {
 		}
 		return
 	}
-	s.running = modernAcquire
+	s.running = runsModernAcquire
 	s.modernAcquire = protocol.ModernAcquire{
 		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL,
 	}
@@ -220,12 +220,12 @@ func (s *Session) tryModern() {
 // advanceModern asks a token machine, which thinks in monotonic time, and asks again after a poll
 // while the lock is busy and patience lasts.
 func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step {
-	polls := s.running == modernAcquire || s.running == redissonAcquire
+	polls := s.running == runsModernAcquire || s.running == runsRedissonAcquire
 	if reply.Kind == protocol.Woke && polls {
 		s.tryModern()
 		reply = protocol.Reply{}
 	}
-	if reply.Kind == protocol.Woke && s.running == modernQueue {
+	if reply.Kind == protocol.Woke && s.running == runsModernQueue {
 		// A member that has tracking hears of a change, one that has not finds it when its sleep is over. Here
 		// every waking is taken for a change: it allows more, the key to be taken past the queue.
 		reply.Kind = protocol.Changed
@@ -259,7 +259,7 @@ func (s *Session) Hears() bool { return s.Phase == Acquiring && !s.Polls }
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.
 func (s *Session) Listens() bool {
-	return s.Hears() && (s.running != bridgeAcquire || !s.bridgeAcquire.Holds())
+	return s.Hears() && (s.running != runsBridgeAcquire || !s.bridgeAcquire.Holds())
 }
 
 // Channel is where the client listens for the lock to be granted to it.

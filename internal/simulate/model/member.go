@@ -1,10 +1,4 @@
-// Package session is a client of a lock as the simulator and the explorer know it: it takes turns,
-// and in each turn runs the real protocol machines to acquire, renew and release one key.
-//
-// A Session is a plain value without a clock, a connection or randomness. Its driver tells it the
-// client's clock and the last reply and carries out its steps: in virtual time (package sim), or one
-// interleaving after another (package explore).
-package session
+package model
 
 import (
 	"time"

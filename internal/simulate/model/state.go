@@ -1,4 +1,4 @@
-package session
+package model
 
 import "encoding/binary"
 
@@ -15,7 +15,7 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.Bounded() {
 		b = binary.AppendVarint(b, int64(s.Deadline))
 		b = binary.AppendVarint(b, int64(s.asked))
-		if s.running == legacyRenew {
+		if s.running == runsLegacyRenew {
 			b = binary.AppendVarint(b, int64(s.began))
 		}
 	}
@@ -29,31 +29,31 @@ func (s *Session) AppendState(b []byte) []byte {
 		b = append(append(b, s.held.Value...), 0)
 	}
 	switch s.running {
-	case legacyAcquire:
+	case runsLegacyAcquire:
 		b = s.legacyAcquire.AppendState(b)
-	case legacyRenew:
+	case runsLegacyRenew:
 		b = s.legacyRenew.AppendState(b)
-	case legacyRelease:
+	case runsLegacyRelease:
 		b = s.legacyRelease.AppendState(b)
-	case bridgeAcquire:
+	case runsBridgeAcquire:
 		b = s.bridgeAcquire.AppendState(b)
-	case bridgeRenew:
+	case runsBridgeRenew:
 		b = s.bridgeRenew.AppendState(b)
-	case bridgeRelease:
+	case runsBridgeRelease:
 		b = s.bridgeRelease.AppendState(b)
-	case modernAcquire:
+	case runsModernAcquire:
 		b = binary.AppendVarint(s.modernAcquire.AppendState(b), int64(s.patience))
-	case modernQueue:
+	case runsModernQueue:
 		b = s.modernQueue.AppendState(b)
-	case modernRenew:
+	case runsModernRenew:
 		b = s.modernRenew.AppendState(b)
-	case modernRelease:
+	case runsModernRelease:
 		b = s.modernRelease.AppendState(b)
-	case redissonAcquire:
+	case runsRedissonAcquire:
 		b = binary.AppendVarint(s.redissonAcquire.AppendState(b), int64(s.patience))
-	case redissonRelease:
+	case runsRedissonRelease:
 		b = s.redissonRelease.AppendState(b)
-	case sidecarKeep:
+	case runsSidecarKeep:
 		if s.keeper.asked {
 			b = append(b, 1)
 		}

@@ -1,4 +1,4 @@
-package session
+package model
 
 import (
 	"time"
@@ -94,23 +94,23 @@ type machineKind uint8
 
 const (
 	noMachine machineKind = iota
-	legacyAcquire
-	legacyRenew
-	legacyRelease
-	bridgeAcquire
-	bridgeRenew
-	bridgeRelease
-	modernAcquire
-	modernQueue
-	modernRenew
-	modernRelease
-	redissonAcquire
-	redissonRelease
-	sidecarKeep
+	runsLegacyAcquire
+	runsLegacyRenew
+	runsLegacyRelease
+	runsBridgeAcquire
+	runsBridgeRenew
+	runsBridgeRelease
+	runsModernAcquire
+	runsModernQueue
+	runsModernRenew
+	runsModernRelease
+	runsRedissonAcquire
+	runsRedissonRelease
+	runsSidecarKeep
 )
 
-// New makes the session of the id-th client.
-func New(id int, member *Member) Session {
+// NewSession makes the session of the id-th client.
+func NewSession(id int, member *Member) Session {
 	return Session{Member: member, ID: uint32(id), Key: member.Key, fenceKey: member.Fence, bound: member.NotAfter}
 }
 
@@ -130,7 +130,7 @@ func (s *Session) On(key, fence string) {
 }
 
 // Reset brings the session back to its beginning.
-func (s *Session) Reset() { *s = New(int(s.ID), s.Member) }
+func (s *Session) Reset() { *s = NewSession(int(s.ID), s.Member) }
 
 // Acquire begins a turn.
 func (s *Session) Acquire(now Reading) protocol.Step {
@@ -176,13 +176,13 @@ func (s *Session) GiveUp(now Reading) protocol.Step {
 func (s *Session) giveUp(now Reading) protocol.Step {
 	s.Phase = Releasing
 	s.beginRelease()
-	if s.running == bridgeRelease {
+	if s.running == runsBridgeRelease {
 		s.bridgeRelease.Hand = false // what is ours may be a takeover that has not settled
 		if s.Ended == Acquiring {
 			s.bridgeRelease.Entry, s.bridgeRelease.Stood = s.bridgeAcquire.Entries()
 		}
 	}
-	if s.running == modernRelease && s.Member.Queue && s.Ended == Acquiring {
+	if s.running == runsModernRelease && s.Member.Queue && s.Ended == Acquiring {
 		s.modernRelease.Entry, s.modernRelease.Channel, s.modernRelease.Claim = true, s.Channel(), s.claim()
 	}
 	return s.Next(now, protocol.Reply{})
@@ -233,13 +233,13 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 
 // advance asks the machine. In the old code a missing reply is an exception that leaves the operation.
 func (s *Session) advance(now Reading, reply protocol.Reply) protocol.Step {
-	if reply.Kind == protocol.Silence && s.Scheme.faithful() && s.running != sidecarKeep {
+	if reply.Kind == protocol.Silence && s.Scheme.faithful() && s.running != runsSidecarKeep {
 		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Threw}
 	}
-	if s.running >= modernAcquire {
+	if s.running >= runsModernAcquire {
 		return s.advanceModern(now, reply)
 	}
-	if s.running >= bridgeAcquire && !s.Truthful {
+	if s.running >= runsBridgeAcquire && !s.Truthful {
 		return s.machine().Next(now.Mono, reply)
 	}
 	return s.machine().Next(now.Wall, reply)
@@ -261,7 +261,7 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 		}
 	case Renewing:
 		s.Phase = Holding
-		if r := &s.legacyRenew; s.running == legacyRenew {
+		if r := &s.legacyRenew; s.running == runsLegacyRenew {
 			s.Value, s.Expiry, s.pending, s.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
 		}
 		switch verdict {
@@ -295,7 +295,7 @@ func (s *Session) forget() {
 // the ablation asks for the reply.
 func (s *Session) extend(now Reading) {
 	switch {
-	case s.FromReply && (s.running == modernQueue && s.modernQueue.Handed() || s.running == bridgeAcquire && s.bridgeAcquire.Handed()):
+	case s.FromReply && (s.running == runsModernQueue && s.modernQueue.Handed() || s.running == runsBridgeAcquire && s.bridgeAcquire.Handed()):
 		s.Deadline = now.Mono.Add(s.claim().Truncate(time.Millisecond))
 	case s.FromReply:
 		s.Deadline = now.Mono.Add(s.Lease)
