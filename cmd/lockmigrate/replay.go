@@ -10,11 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
@@ -54,7 +52,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(grid.Schemes), "clobber")...)
+	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(sim.Schemes), "clobber")...)
 	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
 	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
 	mayBeNegative(f, "skew")
@@ -122,7 +120,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 	if err != nil {
 		return nil, err
 	}
-	cell := grid.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
+	cell := sim.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
 	if err := cell.Validate(); err != nil {
 		return nil, usageError("see the flags of replay", "%w", err)
 	}
@@ -136,11 +134,11 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 	w := new(sim.World)
 	fleet, seed := &s.Fleet, s.Seed
 	if flags.shrink {
-		planned, result := shrink.Record(w, fleet, seed)
+		planned, result := sim.Planned(w, fleet, seed)
 		if result.Overlaps == 0 {
 			return usageError("try another --seed", "this run does not break: there is nothing to shrink")
 		}
-		fleet = shrink.New(w, 100*time.Millisecond).Shrink(planned)
+		fleet = sim.NewShrinker(w, 100*time.Millisecond).Shrink(planned)
 		seed = 0
 	}
 	records, result := story.Trace(w, fleet, seed)

@@ -7,7 +7,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
@@ -54,10 +53,10 @@ func HuntClobber(w *sim.World, seeds uint64) (found Run, ok bool) {
 			continue
 		}
 		left--
-		planned, _ := shrink.Record(w, fleet, seed)
-		s := shrink.New(w, skewStep)
+		planned, _ := sim.Planned(w, fleet, seed)
+		s := sim.NewShrinker(w, skewStep)
 		s.Breaks = OnlyAClobber
-		if candidate := s.Shrink(planned); small == nil || shrink.Size(candidate).Less(shrink.Size(small)) {
+		if candidate := s.Shrink(planned); small == nil || sim.WeightOf(candidate).Less(sim.WeightOf(small)) {
 			small = candidate
 		}
 	}

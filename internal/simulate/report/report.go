@@ -11,7 +11,6 @@ import (
 
 	looks "github.com/lockmigrate/lockmigrate/internal/page"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
@@ -23,8 +22,8 @@ type Report struct {
 	TraceHash string
 	Ops       int64
 	Simulated time.Duration
-	Grid      grid.Grid
-	Outcomes  []grid.Outcome // in the order of Grid.Cells
+	Grid      sim.Grid
+	Outcomes  []sim.Outcome // in the order of Grid.Cells
 	Runs      []Run
 	Rows      []Row
 	Claims    []explore.Finding
@@ -143,16 +142,16 @@ func (r *Report) schemes() []schemeView {
 	return views
 }
 
-func (r *Report) heatMap(scheme, axis string, rows []time.Duration, cells []grid.Outcome) template.HTML {
+func (r *Report) heatMap(scheme, axis string, rows []time.Duration, cells []sim.Outcome) template.HTML {
 	h := heatMap{skews: r.Grid.Skews, rows: rows}
 	for i := range rows {
-		var line []*grid.Outcome
+		var line []*sim.Outcome
 		for j := range r.Grid.Skews {
 			line = append(line, &cells[i*len(r.Grid.Skews)+j])
 		}
 		h.cells = append(h.cells, line)
 	}
-	return template.HTML(h.draw(fmt.Sprintf("%s: skew against %s", scheme, axis), func(row int, o *grid.Outcome) string {
+	return template.HTML(h.draw(fmt.Sprintf("%s: skew against %s", scheme, axis), func(row int, o *sim.Outcome) string {
 		if o.Broken == 0 {
 			return ""
 		}

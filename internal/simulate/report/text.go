@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
@@ -95,7 +95,7 @@ func (r *Report) TextMaps() string {
 	return b.String()
 }
 
-func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []grid.Outcome) {
+func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []sim.Outcome) {
 	for r, row := range rows {
 		fmt.Fprintf(b, "%8v ", row)
 		for c := range columns {

@@ -1,22 +1,19 @@
-package shrink
+package sim
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 func TestRecordedRunIsTheSameRun(t *testing.T) {
-	cell := grid.Cell{Scheme: "mixed-25", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second, Setting: grid.Standard()}
+	cell := Cell{Scheme: "mixed-25", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second, Setting: StandardSetting()}
 	cell.Setting.Network.LoseReply, cell.Setting.Network.Repeat = 5000, 5000
-	cell.Setting.Chaos.CrashEvery, cell.Setting.Chaos.Restart = sim.Uniform(time.Second, 20*time.Second), sim.Fixed(time.Second)
-	var w sim.World
+	cell.Setting.Chaos.CrashEvery, cell.Setting.Chaos.Restart = Uniform(time.Second, 20*time.Second), Fixed(time.Second)
+	var w World
 	for seed := range uint64(50) {
-		planned, was := Record(&w, cell.Fleet(), seed)
+		planned, was := Planned(&w, cell.Fleet(), seed)
 		is := w.Run(planned, was.Seed)
 		require.Equal(t, was.Hash, is.Hash, "seed %d", seed)
 		require.Equal(t, was.Tally, is.Tally)
@@ -25,23 +22,23 @@ func TestRecordedRunIsTheSameRun(t *testing.T) {
 
 func TestShrinksToAMinimalRun(t *testing.T) {
 	const step = 100 * time.Millisecond
-	var w sim.World
-	cells := []grid.Cell{
+	var w World
+	cells := []Cell{
 		{Scheme: "legacy", Skew: 11 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second},
 		{Scheme: "legacy", Skew: -9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
 		{Scheme: "legacy", Skew: 0, Lease: 5 * time.Second, Hold: 9 * time.Second},
 		{Scheme: "mixed-50", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
 	}
 	for _, cell := range cells {
-		cell.Setting = grid.Standard()
+		cell.Setting = StandardSetting()
 		planned, was := firstBreak(t, &w, &cell)
 		require.Positive(t, was.Overlaps)
-		s := New(&w, step)
+		s := NewShrinker(&w, step)
 		small := s.Shrink(planned)
 		r := w.Run(small, 0)
 		require.Positive(t, r.Overlaps)
 		t.Logf("%s %v: %d clients, %d events, skew %v, %d server commands, %d runs tried", cell.Scheme, cell.Skew,
-			len(small.Clients), Size(small).Events, Size(small).Skew, r.Ops, s.Runs)
+			len(small.Clients), WeightOf(small).Events, WeightOf(small).Skew, r.Ops, s.Runs)
 		require.Len(t, small.Clients, 2)
 		require.LessOrEqual(t, r.Ops, int64(8), "server commands")
 		requireMinimal(t, s, small, step)
@@ -49,41 +46,41 @@ func TestShrinksToAMinimalRun(t *testing.T) {
 }
 
 // requireMinimal drops every event, and moves every clock by a step, one at a time: all must pass.
-func requireMinimal(t *testing.T, s *Shrinker, f *sim.Fleet, step time.Duration) {
+func requireMinimal(t *testing.T, s *Shrinker, f *Fleet, step time.Duration) {
 	t.Helper()
-	passes := func(what string, change func(*sim.Fleet)) {
+	passes := func(what string, change func(*Fleet)) {
 		c := clone(f)
 		change(c)
 		require.False(t, s.breaks(c), what)
 	}
 	for i := range f.Clients {
-		passes("without a client", func(c *sim.Fleet) { dropClient(c, i) })
+		passes("without a client", func(c *Fleet) { dropClient(c, i) })
 		if o := f.Clients[i].Offset; o != 0 {
 			sign := time.Duration(1)
 			if o < 0 {
 				sign = -1
 			}
-			passes("with a step less skew", func(c *sim.Fleet) { c.Clients[i].Offset -= sign * step })
+			passes("with a step less skew", func(c *Fleet) { c.Clients[i].Offset -= sign * step })
 		}
 	}
 	for i := range f.Plan.Turns {
-		passes("without a turn", func(c *sim.Fleet) { c.Plan.Turns = append(c.Plan.Turns[:i:i], c.Plan.Turns[i+1:]...) })
+		passes("without a turn", func(c *Fleet) { c.Plan.Turns = append(c.Plan.Turns[:i:i], c.Plan.Turns[i+1:]...) })
 	}
 	for i := range f.Plan.Delays {
-		passes("without a delay", func(c *sim.Fleet) { c.Plan.Delays = append(c.Plan.Delays[:i:i], c.Plan.Delays[i+1:]...) })
+		passes("without a delay", func(c *Fleet) { c.Plan.Delays = append(c.Plan.Delays[:i:i], c.Plan.Delays[i+1:]...) })
 	}
 	for i := range f.Faults {
-		passes("without a fault", func(c *sim.Fleet) { c.Faults = append(c.Faults[:i:i], c.Faults[i+1:]...) })
+		passes("without a fault", func(c *Fleet) { c.Faults = append(c.Faults[:i:i], c.Faults[i+1:]...) })
 	}
 }
 
-func firstBreak(t *testing.T, w *sim.World, cell *grid.Cell) (*sim.Fleet, sim.Result) {
+func firstBreak(t *testing.T, w *World, cell *Cell) (*Fleet, Result) {
 	t.Helper()
 	for seed := range uint64(100) {
 		if r := w.Run(cell.Fleet(), seed); r.Overlaps > 0 {
-			return Record(w, cell.Fleet(), seed)
+			return Planned(w, cell.Fleet(), seed)
 		}
 	}
 	t.Fatal("no seed breaks")
-	return nil, sim.Result{}
+	return nil, Result{}
 }
