@@ -14,7 +14,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // replayFlags are the flags of replay.
@@ -141,23 +140,23 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 		fleet = sim.NewShrinker(w, 100*time.Millisecond).Shrink(planned)
 		seed = 0
 	}
-	records, result := story.Trace(w, fleet, seed)
+	records, result := report.Trace(w, fleet, seed)
 	if env.global.json {
 		return env.encode(traceJSON(fleet, records, &result))
 	}
 	switch flags.as {
 	case "trace":
 		for i := range records {
-			fmt.Fprintln(env.stdout, story.Line(fleet, &records[i]))
+			fmt.Fprintln(env.stdout, report.TraceLine(fleet, &records[i]))
 		}
 	case "story":
 		for i := range records {
-			if sentence := story.Sentence(fleet, &records[i]); sentence != "" {
+			if sentence := report.Sentence(fleet, &records[i]); sentence != "" {
 				fmt.Fprintf(env.stdout, "%9.3fs  %s\n", time.Duration(records[i].At).Seconds(), sentence)
 			}
 		}
 	case "timeline":
-		fmt.Fprint(env.stdout, report.TextTimeline(story.Draw(fleet, records), env.columns()))
+		fmt.Fprint(env.stdout, report.TextTimeline(report.Draw(fleet, records), env.columns()))
 	case "scenario":
 		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
 		fmt.Fprint(env.stdout, out.Format())
@@ -186,11 +185,11 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 	for i := range records {
 		r := &records[i]
 		steps[i] = traceStep{
-			AtUS: int64(r.At) / 1000, Client: story.Who(f, int(r.Client)), What: r.Kind.String(),
-			Sentence: story.Sentence(f, r), ClockUS: r.Error.Microseconds(),
+			AtUS: int64(r.At) / 1000, Client: report.Who(f, int(r.Client)), What: r.Kind.String(),
+			Sentence: report.Sentence(f, r), ClockUS: r.Error.Microseconds(),
 		}
 		if r.Kind == sim.Executes {
-			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), story.Reply(&r.Command, &r.Reply)
+			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), report.Reply(&r.Command, &r.Reply)
 		}
 	}
 	return struct {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // maxRuns bounds the runs that a report draws: it must stay a file that one can send.
@@ -156,7 +155,7 @@ func (r *Report) axis(i int, o *sim.Outcome) (string, time.Duration) {
 func ShrinkCell(w *sim.World, id string, o *sim.Outcome) Run {
 	planned, _ := sim.Planned(w, o.Fleet(), o.FirstSeed)
 	small := sim.NewShrinker(w, skewStep).Shrink(planned)
-	records, result := story.Trace(w, small, 0)
+	records, result := Trace(w, small, 0)
 	s := scenario.Scenario{
 		Purpose: []string{fmt.Sprintf("%s: the smallest run that breaks it at lease %v, hold %v.", o.Scheme, o.Lease, o.Hold)},
 		Fleet:   *small, Seed: 1, Seeds: 1,
@@ -173,7 +172,7 @@ func title(o *sim.Outcome, small *sim.Fleet, commands int64) string {
 	skew := "clocks agree"
 	for i := range small.Clients {
 		if off := small.Clients[i].Offset; off != 0 {
-			skew = "one clock " + story.Ahead(off)
+			skew = "one clock " + Ahead(off)
 		}
 	}
 	return fmt.Sprintf("%s, lease %v, hold %v: %s, %d clients, %d server commands", o.Scheme, o.Lease, o.Hold, skew, len(small.Clients), commands)

@@ -129,9 +129,9 @@ func number(n int64) string { return forecast.Number(float64(n)) }
 func (f *Fleet) parts() []looks.Shares {
 	byCause, byClient := map[string]int64{}, map[string]int64{}
 	for c, clients := range f.found {
-		for name, n := range clients {
-			byCause[blame.Cause(c).String()] += n
-			byClient[name] += n
+		for _, name := range slices.Sorted(maps.Keys(clients)) {
+			byCause[blame.Cause(c).String()] += clients[name]
+			byClient[name] += clients[name]
 		}
 	}
 	all := []looks.Shares{{Head: "By cause", Of: "cause"}, {Head: "By client: whose clock, hold time or late delete it is", Of: "client", Mono: true}, {Head: "By keys", Of: "keys", Mono: true}}

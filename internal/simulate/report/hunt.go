@@ -8,7 +8,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // ClobberFleet is a fleet of old clients whose clocks agree to the nanosecond and whose work never
@@ -63,7 +62,7 @@ func HuntClobber(w *sim.World, seeds uint64) (found Run, ok bool) {
 	if small == nil {
 		return Run{}, false
 	}
-	records, _ := story.Trace(w, small, 0)
+	records, _ := Trace(w, small, 0)
 	text := scenario.Scenario{
 		Purpose: []string{"Clocks agree, nobody overruns: a loser's GETSET shortens the winner's lease."},
 		Fleet:   *small, Seed: 1, Seeds: 1,

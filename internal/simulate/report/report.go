@@ -1,4 +1,5 @@
-// Package report writes what a sweep and a search found as one HTML file: no script or style is loaded
+// Package report tells what happened: a run as lines of a trace, as sentences and as the lanes of a timeline; what a sweep and a
+// search found, and a profile's fleet, as one HTML file. No script or style is loaded
 // from anywhere, and all of it can be read without JavaScript, which only adds copying and arrow keys.
 package report
 
@@ -12,7 +13,6 @@ import (
 	looks "github.com/lockmigrate/lockmigrate/internal/page"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // Report is what one file shows.
@@ -187,7 +187,7 @@ type card struct {
 	*Run
 	Picture template.HTML
 	Phone   template.HTML // the same for a narrow screen
-	Steps   []story.Moment
+	Steps   []Moment
 	Names   []string
 }
 
@@ -203,7 +203,7 @@ func (r *Report) cards() []card {
 	var cards []card
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		t := story.Draw(run.Fleet, run.Records)
+		t := Draw(run.Fleet, run.Records)
 		c := card{Run: run, Steps: t.Steps, Picture: template.HTML(drawTimeline(t, run.ID, onScreen)), Phone: template.HTML(drawTimeline(t, run.ID, onPhone))}
 		for j := range run.Fleet.Clients {
 			c.Names = append(c.Names, run.Fleet.Clients[j].Name)

@@ -15,7 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // sample is a report of the standard sweep, with few runs. It is made once.
@@ -92,7 +91,7 @@ func TestTextTimeline(t *testing.T) {
 	w := new(sim.World)
 	run, ok := HuntClobber(w, HuntSeeds)
 	require.True(t, ok)
-	text := TextTimeline(story.Draw(run.Fleet, run.Records), 110)
+	text := TextTimeline(Draw(run.Fleet, run.Records), 110)
 	require.Contains(t, text, "#")
 	for _, line := range strings.Split(text, "\n") {
 		require.LessOrEqual(t, len([]rune(line)), 130)
