@@ -34,20 +34,17 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // locker is a lockmigrate.Locker over a majority of servers.
 type locker struct {
-	conns  *connect.Client
+	conns  *lockers.Client
 	opts   Options
-	tokens random.Source
+	tokens lockers.Random
 }
 
 // Options of a Locker; the zero value is sensible. No duration may be longer than ten years.
@@ -69,15 +66,15 @@ type Options struct {
 	Poll time.Duration
 }
 
-func (o Options) terms() limits.Terms {
-	t := limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
-	limits.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), limits.Shortest))
+func (o Options) terms() lockers.Terms {
+	t := lockers.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+	lockers.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), lockers.Shortest))
 	return t
 }
 
 // validate tells what is wrong with the options, without changing them.
 func (o Options) validate() error {
-	err := errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
+	err := errors.Join(o.terms().Validate(), lockers.Durations(lockers.Named{Name: "Wait", Value: o.Wait}), lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}))
 	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
 	}
@@ -94,23 +91,23 @@ func New(pools []lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		return nil, fmt.Errorf("quorum: %w", err)
 	}
 	for i, pool := range pools {
-		if err := limits.Pool(pool); err != nil {
+		if err := lockers.CheckPool(pool); err != nil {
 			return nil, fmt.Errorf("quorum: pool %d: %w", i, err)
 		}
 		for j := range i {
-			if limits.Same(pools[j], pool) {
+			if lockers.SamePool(pools[j], pool) {
 				return nil, fmt.Errorf("quorum: pools %d and %d are one and the same: the servers must be independent", j, i)
 			}
 		}
 	}
 	t := opts.terms().WithDefaults()
 	opts.TTL, opts.RenewEvery, opts.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
-	limits.Default(&opts.Poll, 200*time.Millisecond)
+	lockers.Default(&opts.Poll, 200*time.Millisecond)
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
 	q := &locker{opts: opts}
-	q.conns = connect.New(connect.Options{
+	q.conns = lockers.Connect(lockers.Options{
 		Package: "quorum", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
 	}, pools...)
 	return q, nil
@@ -434,10 +431,10 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Renewal implements renewal.Held.
+// Renewal implements lifetime.Held.
 func (k *lock) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
-// Heard implements renewal.Held.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
+// Heard implements lifetime.Held.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer { return lifetime.Extension(reply) }
