@@ -35,6 +35,7 @@
 -- connection, would take our guard without a key for one to be repaired. Nobody would ever give that key back.
 -- The usual case is a key that nobody waits for, without a state of gaps. It was held for less than a part of a gap.
 -- include effects.lua
+-- include replica.lua
 local function holds(name)
   local seen = redis.pcall('GET', name)
   if type(seen) ~= 'table' then return seen == value, seen end
@@ -48,6 +49,8 @@ if not mine or not whose then
   mine, seen = holds(key)
   whose = holds(guard)
   if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+  local refusal = not mine and replica(key, seen)
+  if refusal then return refusal end
 end
 
 -- free() deletes what is ours.

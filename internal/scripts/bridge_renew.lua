@@ -20,15 +20,16 @@
 -- the server allows the SET of what is missing too. The counter comes last, and may be refused.
 -- include bounded.lua
 -- include bridge_shared.lua
+-- include replica.lua
 
 local code, missing = 1, nil
 local found = redis.pcall('MGET', key, guard)
 if found[1] ~= value or found[2] ~= value then
   local owner, seen = text(guard), text(key)
   if owner == value and seen and seen ~= value then
-    return {-1, 0, 0, seen}
+    return replica(key, seen) or {-1, 0, 0, seen}
   end
-  if owner ~= value and (owner or seen ~= value) then return {0} end
+  if owner ~= value and (owner or seen ~= value) then return replica(key, seen) or {0} end
   missing = not seen and key or not owner and guard
   if missing then code = 2 end
 end
