@@ -178,6 +178,9 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 	if err == nil {
 		if err = introduce(ctx, conn, who); err != nil {
 			_ = conn.Close()
+			if e.tls != nil && closed(err) {
+				err = &tlsError{err, true}
+			}
 		}
 	}
 	var explained *Error
@@ -236,7 +239,7 @@ func (e *Endpoint) open(ctx context.Context, network, addr string, wrap func(net
 	secure := tls.Client(conn, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, &handshakeError{err}
+		return nil, &tlsError{err, false}
 	}
 	return secure, nil
 }
