@@ -102,6 +102,12 @@ func newRootCommand(env *environment) *cobra.Command {
 		newVersionCommand(env),
 		newDocsCommand(),
 	)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		of, rest, _ := root.Find(args)
+		return noArguments(of, rest)
+	}
 	prepare(root)
 	return root
 }
