@@ -27,7 +27,11 @@ func NewShrinker(w *World, step time.Duration) *Shrinker {
 
 // Planned runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
 // Stop, a run is over at its first overlap anyway, and a shrunk one may break later than the first.
+// A fleet that has a plan draws nothing, so there is nothing to record.
 func Planned(w *World, fleet *Fleet, seed uint64) (*Fleet, Result) {
+	if fleet.Plan != nil {
+		return clone(fleet), w.Run(fleet, seed)
+	}
 	var plan Plan
 	w.Recorded = &plan
 	result := w.Run(fleet, seed)
