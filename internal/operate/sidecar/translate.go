@@ -179,18 +179,18 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		return proxy.Pass, out
 	}
 	command.NotAfter = o.notAfter
-	if takes {
-		if command.Op == protocol.SidecarTake && command.TTL == 0 {
-			s.counts.over.Add(1)
-			s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
-		}
-		t.checkText(c.Addr, key, command.Sidecar.Text)
+	switch over := command.Op == protocol.SidecarTake && command.TTL == 0; {
+	case over: // nothing is taken, so it waits for nothing
+		s.counts.over.Add(1)
+		s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
+	case takes:
 		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, here.multi, at); {
 		case stale:
 			return t.Rewrite(c, args, out)
 		case waits:
 			return proxy.Hold, out
 		}
+		t.checkText(c.Addr, key, command.Sidecar.Text)
 	}
 	s.counts.translated(name).Add(1)
 	database := ""
