@@ -108,9 +108,9 @@ func (o Options) Validate() error {
 	wrong = append(wrong, limits.Durations(
 		limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "ShortestLease", Value: o.ShortestLease},
 		limits.Option{Name: "ClockLag", Value: o.ClockLag}, limits.Option{Name: "CommandDelay", Value: o.CommandDelay},
-		limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
+		limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
 		limits.Option{Name: "Yield", Value: max(o.Yield, 0)},
-	), limits.Terms{TTL: o.TTL, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
+	), limits.Terms{TTL: o.TTL, Wait: o.Wait, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
 	if errors.Join(wrong...) != nil {
 		return errors.Join(wrong...)
 	}

@@ -124,11 +124,11 @@ func TestServesEveryLocker(t *testing.T) {
 			return l.Do, l.Close, err
 		},
 		"redisson": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := redisson.New(s.Pool(), redisson.Options{Observer: o})
+			l, err := redisson.New(s.Pool(), modern.Options{Observer: o})
 			return l.Do, l.Close, err
 		},
 		"quorum": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, quorum.Options{Observer: o})
+			l, err := quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, modern.Options{Observer: o})
 			return l.Do, l.Close, err
 		},
 	} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
@@ -29,7 +30,7 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	}
 	var told atomic.Int64
 	seen := &redistest.Told{}
-	q, err := quorum.New(pools, quorum.Options{
+	q, err := quorum.New(pools, modern.Options{
 		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen.Observe, func(e lockmigrate.Event) {
 			if e.Op == "give back" {
 				told.Add(1)

@@ -107,7 +107,7 @@ func modernTurns(opts modern.Options) func(s *stand) error {
 func redissonTurns(s *stand) error {
 	var lockers [2]lockmigrate.Locker
 	for i := range lockers {
-		l, err := redisson.New(s.pool, redisson.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
+		l, err := redisson.New(s.pool, modern.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func redissonTurns(s *stand) error {
 }
 
 func quorumTurns(s *stand) error {
-	q, err := quorum.New(s.pools, quorum.Options{TTL: 2 * time.Second, ReplyTimeout: time.Second})
+	q, err := quorum.New(s.pools, modern.Options{TTL: 2 * time.Second, ReplyTimeout: time.Second})
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		"queue":  ofModern(modern.Options{TTL: lease, Yield: 20 * time.Millisecond}), // longer than the interval of those who poll
 		"unfair": ofModern(modern.Options{TTL: lease, Unfair: true}),
 		"redisson": func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-			locker, err := redisson.New(pool, redisson.Options{TTL: lease})
+			locker, err := redisson.New(pool, modern.Options{TTL: lease})
 			if err != nil {
 				return nil, err
 			}

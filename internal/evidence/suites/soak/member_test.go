@@ -111,7 +111,7 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 	case planted:
 		return p.bug(pool), closePool, nil
 	case redissons:
-		l, err := redisson.New(pool, redisson.Options{TTL: ttl, ReplyTimeout: ttl / 2})
+		l, err := redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2})
 		if err != nil {
 			return nil, nil, err
 		}

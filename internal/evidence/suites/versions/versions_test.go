@@ -54,7 +54,7 @@ var locks = []lock{
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
 	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		mode := new(redistest.Mode)
-		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args), Observer: mode.Observe})
+		locker, err := redisson.New(pool, modern.Options{TTL: ttlOf(args), Observer: mode.Observe})
 		if err != nil {
 			return nil, err
 		}
