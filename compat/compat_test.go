@@ -441,7 +441,7 @@ func TestObserverHearsALocksLife(t *testing.T) {
 			o.Observer = func(e lockmigrate.Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				heard = append(heard, strings.TrimSpace(e.Kind.String()+" "+e.Note))
+				heard = append(heard, strings.TrimSpace(string(e.Kind)+" "+e.Note))
 			}
 		}))
 		hears := func(what string) {

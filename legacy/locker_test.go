@@ -270,7 +270,7 @@ func TestObserver(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, key, e.Key)
-		seen = append(seen, e.Kind.String())
+		seen = append(seen, string(e.Kind))
 	}
 	locker := newLocker(t, s.Pool(), legacy.Options{Observer: observer})
 	lock, err := locker.TryAcquire(t.Context(), key)

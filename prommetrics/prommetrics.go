@@ -69,8 +69,10 @@ func New(buckets ...float64) (prometheus.Collector, lockmigrate.Observer) {
 		mode:     prometheus.NewGaugeVec(gauge("waiting_mode", "1 for what wakes waiters at present: idle, polling, messages, tracking."), []string{"mode"}),
 		stage:    prometheus.NewGaugeVec(gauge("stage", "1 for the stage that a Locker of package compat runs: legacy, bridge, modern; nothing while it runs none."), []string{"stage"}),
 	}
-	for r := lockmigrate.ReasonDeadline; r <= lockmigrate.ReasonClosed; r++ {
-		c.lost.WithLabelValues(r.String()) // a series that begins with the first loss would have no increase
+	for _, r := range []lockmigrate.Reason{
+		lockmigrate.ReasonDeadline, lockmigrate.ReasonMaxHold, lockmigrate.ReasonTaken, lockmigrate.ReasonDisplaced, lockmigrate.ReasonClosed,
+	} {
+		c.lost.WithLabelValues(string(r)) // a series that begins with the first loss would have no increase
 	}
 	return c, c.observe
 }
@@ -101,11 +103,11 @@ func (c *collector) observe(e lockmigrate.Event) {
 		c.renewals.Observe(e.Took.Seconds())
 	case lockmigrate.EventLost:
 		var lost *lockmigrate.Error
-		reason := lockmigrate.Reason(0)
+		reason := lockmigrate.Reason("")
 		if errors.As(e.Err, &lost) {
 			reason = lost.Reason
 		}
-		c.lost.WithLabelValues(reason.String()).Inc()
+		c.lost.WithLabelValues(string(reason)).Inc()
 		c.holds.Observe(e.Held.Seconds())
 		c.held.Dec()
 	case lockmigrate.EventFailed:
@@ -116,7 +118,7 @@ func (c *collector) observe(e lockmigrate.Event) {
 		c.failed.WithLabelValues(e.Op, unknown).Inc()
 	case lockmigrate.EventMode:
 		c.mode.Reset()
-		c.mode.WithLabelValues(e.Mode.String()).Set(1)
+		c.mode.WithLabelValues(e.Mode).Set(1)
 	case lockmigrate.EventStage:
 		c.stage.Reset()
 		if e.Err == nil {

@@ -31,11 +31,12 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	var told atomic.Int64
 	seen := &redistest.Told{}
 	q, err := quorum.New(pools, modern.Options{
-		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen.Observe, func(e lockmigrate.Event) {
+		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: func(e lockmigrate.Event) {
+			seen.Observe(e)
 			if e.Op == "give back" {
 				told.Add(1)
 			}
-		}),
+		},
 	})
 	require.NoError(t, err)
 	first, err := q.Acquire(t.Context(), "before")

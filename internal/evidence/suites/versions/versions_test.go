@@ -108,7 +108,7 @@ type heard struct {
 	mode *redistest.Mode
 }
 
-func (h heard) Waiting() string { return h.mode.Is().String() }
+func (h heard) Waiting() string { return h.mode.Is() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
