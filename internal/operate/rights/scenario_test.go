@@ -169,10 +169,10 @@ func memberTurns(stage lockmigrate.Stage) func(s *stand) error {
 
 // scenarios are the uses that can be tried over a pool.
 var scenarios = map[string]func(s *stand) error{
-	"legacy":                  legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, false),
-	"legacy ReleaseCompare":   legacyTurns(legacy.JedisMS, legacy.ReleaseCompare, false),
-	"legacy ServiceStack":     legacyTurns(legacy.ServiceStack, legacy.ReleaseUnexpired, false),
-	"legacy FollowServer":     legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, true),
+	"legacy":                  legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseUnexpired, false),
+	"legacy ReleaseCompare":   legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseCompare, false),
+	"legacy ServiceStack":     legacyTurns(legacy.Dialect{Name: "servicestack"}, legacy.ReleaseUnexpired, false),
+	"legacy FollowServer":     legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseUnexpired, true),
 	"modern":                  modernTurns(modern.Options{}),
 	"modern FenceTTL":         modernTurns(modern.Options{FenceTTL: time.Minute}),
 	"modern Unfair":           modernTurns(modern.Options{Unfair: true}),
