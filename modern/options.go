@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 )
 
 // longestClaim is how long a lock that was handed over may be held by a waiter that has not spoken yet; the first renewal, at a
@@ -76,7 +76,7 @@ type Options struct {
 func (o Options) validate() error {
 	d := o.withDefaults()
 	wrong := []error{
-		limits.Durations(limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "Yield", Value: o.Yield}),
+		lockers.Durations(lockers.Named{Name: "FenceTTL", Value: o.FenceTTL}, lockers.Named{Name: "Yield", Value: o.Yield}),
 		o.terms().Validate(),
 	}
 	refuse := func(bad bool, format string, args ...any) {
@@ -100,6 +100,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o Options) terms() limits.Terms {
-	return limits.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
+func (o Options) terms() lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
 }

@@ -81,7 +81,7 @@ func (f *replayFlags) check(cmd *cobra.Command, args []string) error {
 	case f.claim != "":
 		return unused(cmd, "--claim: its only form is the trace", "claim")
 	case f.scheme == "clobber":
-		return unused(cmd, "--scheme clobber: its run is known", "scheme", "shrink", "as")
+		return unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as")
 	case len(args) == 1 && isProfile(args[0]):
 		return unused(cmd, "a profile: the fleet is the one that was observed", append([]string{"seed", "shrink", "as", "lease", "hold", "dialect", "latency", "lose",
 			"pause-every", "pause", "crash-every", "step-every", "step"}, ofProfile...)...)
@@ -138,7 +138,7 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 	if flags.shrink {
 		planned, result := shrink.Record(w, fleet, seed)
 		if result.Overlaps == 0 {
-			return usageError("try another --seed", "this run does not break: there is nothing to shrink")
+			return usageError("take a run with an overlap, such as another --seed", "this run does not break: there is nothing to shrink")
 		}
 		fleet = shrink.New(w, 100*time.Millisecond).Shrink(planned)
 		seed = 0

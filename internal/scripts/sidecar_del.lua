@@ -44,6 +44,7 @@ if alone and owner == mine and breath == '0' and s.place == '-' then -- the usua
   return 1
 end
 -- include bridge_yield.lua
+-- include fence.lua
 -- include queue_grant.lua
 if stands then
   freed = 1

@@ -78,6 +78,7 @@ end
 if s.place == '-' and not careful and shape ~= 'wait' and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(value) end
 -- include bridge_shared.lua
 -- include bridge_yield.lua
+-- include fence.lua
 -- include queue_grant.lua
 local owner, seen, kind = text(guard), text(key)
 if once == '1' and s.text == written and held(s) and (seen == held(s) or not seen and owner == held(s)) then return granted() end

@@ -15,6 +15,7 @@ const (
 	cellHeight = 17
 	mapLeft    = 62
 	mapTop     = 8
+	halfLabel  = 106 // half of the label below, with room to spare
 )
 
 // heatMap is one map of one scheme.
@@ -26,7 +27,8 @@ type heatMap struct {
 
 // draw writes the map; link names the run of a cell, empty for none.
 func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string) string {
-	width := mapLeft + len(h.skews)*cellWidth + 8
+	middle := mapLeft + max(len(h.skews)*cellWidth/2, halfLabel-mapLeft)
+	width := max(mapLeft+len(h.skews)*cellWidth+8, middle+halfLabel)
 	height := mapTop + len(h.rows)*cellHeight + 40
 	fmt.Fprintf(h, `<svg class="map" viewBox="0 0 %d %d" width="%d" role="group" aria-label="%s">`, width, height, width, label)
 	fmt.Fprintf(h, `<rect class="k0" x="%d" y="%d" width="%d" height="%d"/>`, mapLeft, mapTop, len(h.skews)*cellWidth-1, len(h.rows)*cellHeight-1)
@@ -44,7 +46,7 @@ func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string)
 			fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">%s</text>`, mapLeft+s*cellWidth+cellWidth/2, height-24, signedSeconds(skew))
 		}
 	}
-	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, mapLeft+len(h.skews)*cellWidth/2, height-6)
+	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, middle, height-6)
 	return h.String()
 }
 

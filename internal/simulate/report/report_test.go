@@ -94,9 +94,11 @@ func TestTextTimeline(t *testing.T) {
 	w := new(sim.World)
 	run, ok := HuntClobber(w, HuntSeeds)
 	require.True(t, ok)
-	text := TextTimeline(story.Draw(run.Fleet, run.Records), 110)
-	require.Contains(t, text, "#")
-	for _, line := range strings.Split(text, "\n") {
-		require.LessOrEqual(t, len([]rune(line)), 130)
+	for _, columns := range []int{60, 80, 110} {
+		text := TextTimeline(story.Draw(run.Fleet, run.Records), columns)
+		require.Contains(t, text, "#")
+		for _, line := range strings.Split(text, "\n") {
+			require.LessOrEqual(t, len([]rune(line)), columns)
+		}
 	}
 }

@@ -57,11 +57,11 @@ func TextTimeline(t *story.Timeline, columns int) string {
 	b.WriteString(textKey(t, name, width, at))
 	end := t.End.Round(time.Millisecond).String()
 	fmt.Fprintf(&b, "%-*s  0s%*s\n", name, "", width-2, end)
-	b.WriteString(". wants  = believes it holds  # two inside  | its lease is over  p paused  x crashed\n")
+	b.WriteString(". wants   = believes it holds   # two inside\n| its lease is over   p paused   x crashed\n")
 	return b.String()
 }
 
-// textKey draws the key: the letter of the client whose value stands on it.
+// textKey draws the key: the number of the row of the client whose value stands on it.
 func textKey(t *story.Timeline, name, width int, at func(time.Duration) int) string {
 	line := []byte(strings.Repeat(" ", width))
 	for _, v := range t.Key {
@@ -75,7 +75,8 @@ func textKey(t *story.Timeline, name, width int, at func(time.Duration) int) str
 			line[x] = letter
 		}
 	}
-	return fmt.Sprintf("%-*s  %s\n%-*s  (the key: whose value, by number from the top; - nothing, ? of nobody in this run)\n", name, "the key", strings.TrimRight(string(line), " "), name, "")
+	return fmt.Sprintf("%-*s  %s\n%-*s  (the row of the client whose value it has, 1 the\n%-*s  first; - no value, ? of nobody in this run)\n",
+		name, "the key", strings.TrimRight(string(line), " "), name, "", name, "")
 }
 
 // TextMaps draws the heat maps for a terminal: a digit for each cell that broke (9: every run did), a

@@ -33,7 +33,11 @@ func New(w *sim.World, step time.Duration) *Shrinker {
 
 // Record runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
 // Stop, a run is over at its first overlap anyway, and a shrunk one may break later than the first.
+// A fleet that has a plan draws nothing, so there is nothing to record.
 func Record(w *sim.World, fleet *sim.Fleet, seed uint64) (*sim.Fleet, sim.Result) {
+	if fleet.Plan != nil {
+		return clone(fleet), w.Run(fleet, seed)
+	}
 	var plan sim.Plan
 	w.Recorded = &plan
 	result := w.Run(fleet, seed)
