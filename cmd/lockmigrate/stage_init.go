@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
@@ -71,7 +72,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
-	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
+	opts := compat.Options{Dialect: legacy.Dialect{Name: dialect.Name}, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
 	if err := opts.Validate(); err != nil {
 		return record, unsafeError("leases this short leave no time to notice an overlap: move these clients first, or measure the delay again and give --command-delay", "the bridge is not safe beside leases of %v: %w", record.Shortest, err)
 	}

@@ -23,9 +23,8 @@ const pause, longestPause = 50 * time.Millisecond, time.Second
 type Locker struct {
 	*Client
 	Terms
-	Wait time.Duration                               // of Acquire; 0: as long as the context lasts
-	New  func(ctx context.Context, key string) *Hold // prepares an acquisition
-	Hot  *waiting.Heat
+	New func(ctx context.Context, key string) *Hold // prepares an acquisition
+	Hot *waiting.Heat
 
 	mu    sync.Mutex
 	owned map[ownership]*Hold // what owners in contexts hold
