@@ -9,7 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -217,10 +217,10 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		return look{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules(), Key: key, Owner: random.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules(), Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
-		m.Owner = random.UUID()[:8] + "-lockmigrate"
+		m.Owner = lockers.UUID()[:8] + "-lockmigrate"
 	}
 	began := l.conns.Clock.Now()
 	var done driver.Outcome

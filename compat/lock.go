@@ -9,7 +9,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -163,33 +162,33 @@ func (k *lock) Ended(lost *lockmigrate.Error) {
 // Gone implements lifetime.Kind.
 func (k *lock) Gone() { k.permit.leave() }
 
-// Renewal implements renewal.Held: the command that the machine begins with.
+// Renewal implements lifetime.Held: the command that the machine begins with.
 func (k *lock) Renewal() protocol.Command {
 	return k.hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
 }
 
-// Heard implements renewal.Held: what the machine makes of the reply.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer {
+// Heard implements lifetime.Held: what the machine makes of the reply.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer {
 	m := k.hold().renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)
 	switch step.Verdict {
 	case protocol.Renewed, protocol.Repaired:
-		return renewal.Extended
+		return lifetime.Extended
 	case protocol.Displaced, protocol.Lost:
-		return renewal.Gone
+		return lifetime.Gone
 	default:
-		return renewal.Unclear
+		return lifetime.Unclear
 	}
 }
 
-// Renewed implements renewal.Held.
+// Renewed implements lifetime.Held.
 func (k *lock) Renewed(took time.Duration) { k.RenewedAs(k.lastHeard(), took) }
 
-// Lost implements renewal.Held.
-func (k *lock) Lost(why renewal.Loss) {
-	if why == renewal.Taken {
+// Lost implements lifetime.Held.
+func (k *lock) Lost(why lifetime.Loss) {
+	if why == lifetime.Taken {
 		k.LoseTo(k.lastHeard(), "renew")
 		return
 	}
@@ -207,8 +206,8 @@ func (k *lock) lastHeard() protocol.Verdict {
 // stage Legacy.
 type alone struct{ *lock }
 
-// RenewAlone implements renewal.Alone.
-func (k alone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
+// RenewAlone implements lifetime.Alone.
+func (k alone) RenewAlone(ctx context.Context) (lifetime.Answer, error) {
 	answer, _, err := k.Life.RenewAlone(ctx)
 	return answer, err
 }

@@ -7,12 +7,9 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/clock"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -38,9 +35,9 @@ type locker struct {
 	opts    Options // as given, with defaults; what a record changes is in the gate
 	gate    *gate
 	member  *member // nil without a Namespace
-	clock   *clock.Server
-	conns   *connect.Client
-	random  random.Source
+	clock   *lockers.ServerClock
+	conns   *lockers.Client
+	random  lockers.Random
 	hot     *waiting.Heat
 	channel string // where this Locker hears that a lock was handed to it
 	stop    context.CancelFunc
@@ -52,17 +49,17 @@ type locker struct {
 //
 // TryAcquire is one command in the stages Bridge and Modern; after a takeover it takes the time to settle too.
 func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+	if err := errors.Join(lockers.CheckPool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + random.UUID()}
-	l.conns = connect.New(connect.Options{
+	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + lockers.UUID()}
+	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll,
 	}, pool)
 	pool = l.conns.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
-	l.clock = clock.NewServer(pool, l.opts.ReplyTimeout)
+	l.clock = lockers.NewServerClock(pool, l.opts.ReplyTimeout)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
@@ -417,7 +414,7 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 
 type onServerTime struct {
 	protocol.Machine
-	clock *clock.Server
+	clock *lockers.ServerClock
 }
 
 func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {

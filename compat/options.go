@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -105,12 +105,12 @@ func (o Options) Validate() error {
 	var wrong []error
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 
-	wrong = append(wrong, limits.Durations(
-		limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "ShortestLease", Value: o.ShortestLease},
-		limits.Option{Name: "ClockLag", Value: o.ClockLag}, limits.Option{Name: "CommandDelay", Value: o.CommandDelay},
-		limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
-		limits.Option{Name: "Yield", Value: max(o.Yield, 0)},
-	), limits.Terms{TTL: o.TTL, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
+	wrong = append(wrong, lockers.Durations(
+		lockers.Named{Name: "Lease", Value: o.Lease}, lockers.Named{Name: "ShortestLease", Value: o.ShortestLease},
+		lockers.Named{Name: "ClockLag", Value: o.ClockLag}, lockers.Named{Name: "CommandDelay", Value: o.CommandDelay},
+		lockers.Named{Name: "Wait", Value: o.Wait}, lockers.Named{Name: "FenceTTL", Value: o.FenceTTL},
+		lockers.Named{Name: "Yield", Value: max(o.Yield, 0)},
+	), lockers.Terms{TTL: o.TTL, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
 	if errors.Join(wrong...) != nil {
 		return errors.Join(wrong...)
 	}
@@ -133,7 +133,7 @@ func (o Options) Validate() error {
 // if no record makes them right. under judges by the record itself.
 func (o Options) relationsUnderSome() []error {
 	if o.ShortestLease == 0 { // the longest that the Locker's own lease leaves room for
-		o.ShortestLease = limits.Longest
+		o.ShortestLease = lockers.Longest
 		if o.Lease > 0 {
 			o.ShortestLease = o.Lease
 		}
@@ -184,18 +184,18 @@ func (o Options) relations() []error {
 
 // withDefaults fills in the zero values.
 func (o Options) withDefaults() Options {
-	terms := limits.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
+	terms := lockers.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
 	o.TTL, o.ReplyTimeout = terms.TTL, terms.ReplyTimeout
-	limits.Default(&o.ShortestLease, defaultShortestLease)
+	lockers.Default(&o.ShortestLease, defaultShortestLease)
 	unit := o.rules().Unit.Resolution()
-	limits.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
-	limits.Default(&o.ClockLag, stages.DefaultClockLag)
-	limits.Default(&o.CommandDelay, stages.DefaultCommandDelay)
+	lockers.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
+	lockers.Default(&o.ClockLag, stages.DefaultClockLag)
+	lockers.Default(&o.CommandDelay, stages.DefaultCommandDelay)
 	o.poll = o.rules().Poll
-	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), limits.Shortest)
+	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), lockers.Shortest)
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
-	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest).Truncate(time.Millisecond)
-	limits.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
+	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), lockers.Shortest).Truncate(time.Millisecond)
+	lockers.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
 	return o
 }
 

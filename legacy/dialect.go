@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -80,7 +80,7 @@ func (c Custom) Dialect() (Dialect, error) {
 	case c.Extra < 0 || c.Extra > 1_000_000:
 		return nil, fmt.Errorf("dialect %s: Extra %d: must be from 0 to 1,000,000", c.Name, c.Extra)
 	}
-	if err := limits.Periods(limits.Option{Name: "Poll", Value: c.Poll}); err != nil {
+	if err := lockers.Periods(lockers.Named{Name: "Poll", Value: c.Poll}); err != nil {
 		return nil, fmt.Errorf("dialect %s: %w", c.Name, err)
 	}
 	rules := &protocol.Dialect{

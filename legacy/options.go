@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -86,8 +86,8 @@ func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
 func (o Options) validate() error {
 	d, known := protocol.Rules(o.Dialect)
 	wrong := []error{
-		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),
-		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}, limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
+		lockers.Durations(lockers.Named{Name: "Lease", Value: o.Lease}, lockers.Named{Name: "Wait", Value: o.Wait}, lockers.Named{Name: "Jitter", Value: o.Jitter}),
+		lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}, lockers.Named{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
 	}
 	refuse := func(bad bool, format string, args ...any) {
 		if bad {
@@ -101,7 +101,7 @@ func (o Options) validate() error {
 }
 
 func (o Options) lease() time.Duration {
-	limits.Default(&o.Lease, defaultLease)
+	lockers.Default(&o.Lease, defaultLease)
 	return o.Lease
 }
 
@@ -109,7 +109,7 @@ func (o Options) withDefaults() Options {
 	o.Lease = o.lease()
 	rules, _ := protocol.Rules(o.Dialect)
 	o.Dialect = rules
-	limits.Default(&o.Poll, rules.Poll)
-	limits.Default(&o.ReplyTimeout, limits.ReplyTimeout(o.Lease))
+	lockers.Default(&o.Poll, rules.Poll)
+	lockers.Default(&o.ReplyTimeout, lockers.ReplyTimeout(o.Lease))
 	return o
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 )
 
 // defaultPoll is the pause of those who wait without client tracking.
@@ -79,8 +79,8 @@ type Options struct {
 func (o Options) validate() error {
 	d := o.withDefaults()
 	wrong := []error{
-		limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "Yield", Value: o.Yield}),
-		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}),
+		lockers.Durations(lockers.Named{Name: "Wait", Value: o.Wait}, lockers.Named{Name: "FenceTTL", Value: o.FenceTTL}, lockers.Named{Name: "Yield", Value: o.Yield}),
+		lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}),
 		o.terms().Validate(),
 	}
 	refuse := func(bad bool, format string, args ...any) {
@@ -99,12 +99,12 @@ func (o Options) validate() error {
 func (o Options) withDefaults() Options {
 	t := o.terms().WithDefaults()
 	o.TTL, o.RenewEvery, o.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
-	limits.Default(&o.Poll, defaultPoll)
+	lockers.Default(&o.Poll, defaultPoll)
 	o.claim = min(longestClaim, o.TTL)
 	o.replicaTimeout = max(min(time.Second, o.TTL/3, o.ReplyTimeout/2).Truncate(time.Millisecond), time.Millisecond)
 	return o
 }
 
-func (o Options) terms() limits.Terms {
-	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+func (o Options) terms() lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
 }

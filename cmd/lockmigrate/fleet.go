@@ -14,9 +14,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
@@ -176,7 +176,7 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed 
 		for a := range t.Pairs {
 			for b, n := range t.Pairs[a] {
 				if n > 0 {
-					fmt.Fprintf(out, "             of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+					fmt.Fprintf(out, "             of %s with %s: %s\n", model.Scheme(a), model.Scheme(b), thousands(n))
 				}
 			}
 		}
@@ -286,7 +286,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 			if !scheme.Old() {
 				c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
 			}
-			if scheme == session.Bridge { // as package compat waits
+			if scheme == model.Bridge { // as package compat waits
 				c.Queue, c.Tracks, c.Yield, c.Claim = true, true, dialect.Poll+dialect.Poll/5, min(c.Lease/3, 3*time.Second)
 			}
 			for _, set := range sets {
@@ -318,8 +318,8 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 }
 
 // playedBy is what plays a client that was observed, or why nothing does.
-func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme session.Scheme, dialect *protocol.Dialect, why string) {
-	scheme, known := session.SchemeNamed(seen.Kind)
+func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme model.Scheme, dialect *protocol.Dialect, why string) {
+	scheme, known := model.SchemeNamed(seen.Kind)
 	if !known {
 		return scheme, nil, "kind " + terminal.Quoted(seen.Kind)
 	}
@@ -338,7 +338,7 @@ func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme session.Sch
 func workOn(p profile.Profile, i int, family string, lease, hold time.Duration) sim.Client {
 	seen := &p.Clients[i]
 	use := seen.Use(family)
-	c := sim.Client{Member: session.Member{
+	c := sim.Client{Member: model.Member{
 		Patience: time.Hour, Lease: ms(use.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
 	}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
 	if rate, e, ok := seen.Drift(); ok && math.Abs(rate) > e {

@@ -46,6 +46,7 @@ if others == unwanted and not breathes then
   redis.call('DEL', key, guard)
   return 1
 end
+-- include replica.lua
 local function holds(name)
   local seen = redis.pcall('GET', name)
   if type(seen) ~= 'table' then return seen == value, seen end
@@ -57,6 +58,8 @@ if not mine or not whose then
   mine, seen = holds(key)
   whose = holds(guard)
   if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+  local refusal = not mine and replica(key, seen)
+  if refusal then return refusal end
 end
 
 -- free() deletes what is ours.

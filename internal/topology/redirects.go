@@ -140,6 +140,10 @@ func (c *Redirects) Refused(reply string) (again bool, pause time.Duration) {
 			return c.later()
 		}
 		host, port, _ := net.SplitHostPort(addr)
+		if host == "?" { // the server prefers names and the node has none: the table has its IP address
+			c.servers.Stale(c.addr)
+			return c.later()
+		}
 		if host == "" {
 			host, _, _ = net.SplitHostPort(c.addr)
 			addr = net.JoinHostPort(host, port)

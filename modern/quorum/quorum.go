@@ -34,20 +34,17 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // locker is a lockmigrate.Locker over a majority of servers.
 type locker struct {
-	conns  *connect.Client
+	conns  *lockers.Client
 	opts   Options
-	tokens random.Source
+	tokens lockers.Random
 }
 
 // Options of a Locker; the zero value is sensible. No duration may be longer than ten years.
@@ -69,15 +66,15 @@ type Options struct {
 	Poll time.Duration
 }
 
-func (o Options) terms() limits.Terms {
-	t := limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
-	limits.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), limits.Shortest))
+func (o Options) terms() lockers.Terms {
+	t := lockers.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+	lockers.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), lockers.Shortest))
 	return t
 }
 
 // validate tells what is wrong with the options, without changing them.
 func (o Options) validate() error {
-	err := errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
+	err := errors.Join(o.terms().Validate(), lockers.Durations(lockers.Named{Name: "Wait", Value: o.Wait}), lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}))
 	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
 		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
 	}
@@ -94,23 +91,23 @@ func New(pools []lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		return nil, fmt.Errorf("quorum: %w", err)
 	}
 	for i, pool := range pools {
-		if err := limits.Pool(pool); err != nil {
+		if err := lockers.CheckPool(pool); err != nil {
 			return nil, fmt.Errorf("quorum: pool %d: %w", i, err)
 		}
 		for j := range i {
-			if limits.Same(pools[j], pool) {
+			if lockers.SamePool(pools[j], pool) {
 				return nil, fmt.Errorf("quorum: pools %d and %d are one and the same: the servers must be independent", j, i)
 			}
 		}
 	}
 	t := opts.terms().WithDefaults()
 	opts.TTL, opts.RenewEvery, opts.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
-	limits.Default(&opts.Poll, 200*time.Millisecond)
+	lockers.Default(&opts.Poll, 200*time.Millisecond)
 	if opts.DriftFactor == 0 {
 		opts.DriftFactor = 0.01
 	}
 	q := &locker{opts: opts}
-	q.conns = connect.New(connect.Options{
+	q.conns = lockers.Connect(lockers.Options{
 		Package: "quorum", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
 	}, pools...)
 	return q, nil
@@ -210,7 +207,7 @@ func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	defer q.conns.Background.End()
-	k := &lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
+	k := &lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers)), keeps: make([]bool, len(q.conns.Servers))}
 	for i := range k.turns {
 		k.turns[i] = begun
 	}
@@ -278,18 +275,19 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
 // set, is told the count in the background. On each server the machine waits for its turn. The caller is counted in background.
 func (q *locker) poll(
-	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn func(server int) (<-chan struct{}, func()), behind func(votes),
+	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn turns, behind func(votes),
 ) (votes, error) {
 	ballots := make(chan ballot, len(q.conns.Servers))
 	for i, m := range q.conns.Servers {
 		before, done := turn(i)
 		q.conns.Background.Fork(func() {
-			defer done()
+			outcome := driver.Ended(protocol.Unsure, nil)
+			defer func() { done(outcome.Step.Verdict) }()
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.opts.ReplyTimeout)
 			defer cancel()
-			outcome, _ := m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
+			outcome, _ = m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
 			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
 		})
 	}
@@ -324,20 +322,18 @@ func (q *locker) poll(
 func (q *locker) undo(k *lock) {
 	var all sync.WaitGroup
 	outcomes := make([]driver.Outcome, len(q.conns.Servers))
-	for i, m := range q.conns.Servers {
+	for i := range q.conns.Servers {
 		before, done := k.turn(i)
 		all.Go(func() {
-			defer done()
 			<-before
-			ctx, cancel := context.WithTimeout(context.Background(), 2*q.opts.ReplyTimeout)
-			defer cancel()
-			outcomes[i], _ = m.Commands.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+			outcomes[i] = k.drop(i)
+			done(outcomes[i].Step.Verdict)
 		})
 	}
 	all.Wait()
 	var causes []error
 	for _, o := range outcomes {
-		if v := o.Step.Verdict; v != protocol.Released && v != protocol.NotOurs {
+		if !dropped(o.Step.Verdict) {
 			causes = append(causes, o.Err)
 		}
 	}
@@ -359,21 +355,84 @@ type lock struct {
 
 	order sync.Mutex
 	turns []<-chan struct{} // of each server: closed when what was asked last is over
+	keeps []bool            // of each server: its last release was not confirmed
+	gone  bool              // a majority has given the key back
 }
 
-// turn returns when to begin with a server, and what to call at the end. A release must not overtake an acquisition whose
-// vote was not needed any more.
-func (k *lock) turn(server int) (before <-chan struct{}, done func()) {
+// turns says when to begin with a server, and what to call at the end.
+type turns func(server int) (before <-chan struct{}, done func(protocol.Verdict))
+
+// turn is the order of what changes a server. A release must not overtake an acquisition whose vote was not needed any more.
+func (k *lock) turn(server int) (before <-chan struct{}, done func(protocol.Verdict)) {
 	k.order.Lock()
 	defer k.order.Unlock()
 	before, next := k.turns[server], make(chan struct{})
 	k.turns[server] = next
-	return before, func() { close(next) }
+	return before, func(protocol.Verdict) { close(next) }
+}
+
+// release is the turn of a release.
+func (k *lock) release(server int) (before <-chan struct{}, done func(protocol.Verdict)) {
+	before, next := k.turn(server)
+	return before, func(v protocol.Verdict) {
+		next(v)
+		k.order.Lock()
+		k.keeps[server] = !dropped(v)
+		gone := k.gone
+		k.order.Unlock()
+		if gone && !dropped(v) {
+			k.again(server, pause)
+		}
+	}
+}
+
+// dropped tells that a release has left nothing of ours on a server.
+func dropped(v protocol.Verdict) bool { return v == protocol.Released || v == protocol.NotOurs }
+
+// drop removes the token from one server.
+func (k *lock) drop(server int) driver.Outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*k.quorum.opts.ReplyTimeout)
+	defer cancel()
+	outcome, _ := k.quorum.conns.Servers[server].Commands.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+	return outcome
+}
+
+// pause is the first one before a server is asked once more for the key; it doubles.
+const pause, longestPause = 50 * time.Millisecond, time.Second
+
+// again asks a server once more, after a pause, and so on until the lease is over: a minority that keeps the key makes one server
+// less that may fail.
+func (k *lock) again(server int, after time.Duration) {
+	conns := k.quorum.conns
+	if k.Lease.Until() < conns.Clock.Now().Add(after) {
+		return
+	}
+	time.AfterFunc(after, func() {
+		conns.Background.Go(func() {
+			if !dropped(k.drop(server).Step.Verdict) {
+				k.again(server, min(2*after, longestPause))
+			}
+		})
+	})
+}
+
+// Gone implements lifetime.Kind: a majority has given the key back.
+func (k *lock) Gone() {
+	k.order.Lock()
+	defer k.order.Unlock()
+	k.gone = true
+	for server, keeps := range k.keeps {
+		if keeps {
+			k.again(server, pause)
+		}
+	}
 }
 
 // atOnce is the turn of a renewal, which changes nothing where it comes too early or too late. If each waited for the one
 // before, those to a server that does not answer would pile up, and Close and the release would wait for all of them.
-func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {} }
+func atOnce(int) (before <-chan struct{}, done func(protocol.Verdict)) {
+	return begun, func(protocol.Verdict) {}
+}
 
 var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
@@ -397,12 +456,12 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.NotOurs, k.turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, k.release, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.
 func (k *lock) ask(
-	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn func(int) (<-chan struct{}, func()), abandoned func(driver.Outcome),
+	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn turns, abandoned func(driver.Outcome),
 ) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
@@ -434,10 +493,10 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Renewal implements renewal.Held.
+// Renewal implements lifetime.Held.
 func (k *lock) Renewal() protocol.Command {
 	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
 }
 
-// Heard implements renewal.Held.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
+// Heard implements lifetime.Held.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer { return lifetime.Extension(reply) }

@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"context"
 	"math"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -179,4 +180,40 @@ func TestQuorumValidates(t *testing.T) {
 	assert.ErrorContains(t, err, "pool 1: a Locker needs a pool: the *redis.Pool is nil")
 	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, quorum.Options{})
 	assert.ErrorContains(t, err, "pools 0 and 2 are one and the same")
+}
+
+// TestAMinorityThatRefusesIsAskedAgain: one server refuses the release that the majority confirms. When it would run it, it has: the key
+// does not stay for the TTL.
+func TestAMinorityThatRefusesIsAskedAgain(t *testing.T) {
+	for _, first := range []bool{true, false} { // refused by all at first, or by one only
+		t.Run(strconv.FormatBool(first), func(t *testing.T) {
+			all, pools := servers(t, 3, real)
+			q := newQuorum(t, pools, quorum.Options{TTL: time.Minute})
+			lock, err := q.TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			for _, s := range all {
+				require.Eventually(t, func() bool { return s.Value(key) != "" }, 10*time.Second, time.Millisecond)
+			}
+			refuse := all[2:]
+			if first {
+				refuse = all
+			}
+			for _, s := range refuse {
+				s.Do("CONFIG", "SET", "min-replicas-to-write", "1")
+			}
+			err = lock.Release(t.Context())
+			assert.Equal(t, first, err != nil, "%v", err)
+			for _, s := range refuse[:len(refuse)-1] {
+				s.Do("CONFIG", "SET", "min-replicas-to-write", "0")
+			}
+			require.Eventually(t, func() bool { return lock.Context().Err() != nil }, 10*time.Second, time.Millisecond)
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+			time.Sleep(100 * time.Millisecond) // and it is refused once more
+			assert.NotEmpty(t, all[2].Value(key))
+			all[2].Do("CONFIG", "SET", "min-replicas-to-write", "0")
+			for _, s := range all {
+				assert.Eventually(t, func() bool { return s.Value(key) == "" }, 10*time.Second, time.Millisecond)
+			}
+		})
+	}
 }

@@ -40,10 +40,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -62,30 +59,30 @@ type Options struct {
 
 // validate tells what is wrong with the options, without changing them.
 func (o Options) validate() error {
-	return errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
+	return errors.Join(o.terms().Validate(), lockers.Durations(lockers.Named{Name: "Wait", Value: o.Wait}), lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}))
 }
 
-func (o Options) terms() limits.Terms {
-	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+func (o Options) terms() lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
 }
 
 // locker is a lockmigrate.Locker over one server.
 type locker struct {
-	leased.Locker
+	lockers.Locker
 	id      string        // of this client
 	threads atomic.Uint64 // the numbers that stand for threads
 }
 
 // New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat.
 func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
+	if err := errors.Join(lockers.CheckPool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("redisson: %w", err)
 	}
-	limits.Default(&opts.Poll, 100*time.Millisecond)
+	lockers.Default(&opts.Poll, 100*time.Millisecond)
 	terms := opts.terms().WithDefaults()
-	l := &locker{id: random.UUID()}
-	l.Locker = leased.Locker{
-		Client: connect.New(connect.Options{
+	l := &locker{id: lockers.UUID()}
+	l.Locker = lockers.Locker{
+		Client: lockers.Connect(lockers.Options{
 			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
 		}, pool),
 		Terms: terms, Wait: opts.Wait, New: l.newHold, Hot: waiting.NewHeat(),
@@ -95,11 +92,11 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 
 // hold is what is on the server.
 type hold struct {
-	leased.Hold
+	lockers.Hold
 	locker *locker
 }
 
-func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
+func (l *locker) newHold(ctx context.Context, key string) *lockers.Hold {
 	h := &hold{locker: l}
 	h.Init(&l.Locker, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
 	return &h.Hold
@@ -113,37 +110,37 @@ func (h *hold) releasing() *protocol.ReleaseRedisson {
 	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.TTL}
 }
 
-// Attempt implements leased.Kind.
+// Attempt implements lockers.Kind.
 func (h *hold) Attempt(ctx context.Context) error {
 	_, err := h.Try(ctx, h.taking(1))
 	return err
 }
 
-// Wait implements leased.Kind, as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
+// Wait implements lockers.Kind, as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
 func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(h.Key())); err != nil {
-		return leased.Left(h.Key(), err)
+		return lockers.Left(h.Key(), err)
 	}
-	return h.Compete(ctx, turn, func() leased.Taking { return h.taking(1) })
+	return h.Compete(ctx, turn, func() lockers.Taking { return h.taking(1) })
 }
 
-// Confirm implements leased.Kind.
+// Confirm implements lockers.Kind.
 func (h *hold) Confirm(context.Context) error { return nil }
 
-// Renewing implements leased.Kind.
+// Renewing implements lockers.Kind.
 func (h *hold) Renewing() protocol.ModernRenew {
 	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: h.locker.TTL, Redisson: true}
 }
 
-// Releasing implements leased.Kind.
+// Releasing implements lockers.Kind.
 func (h *hold) Releasing() protocol.Machine { return h.releasing() }
 
-// GivingBack implements leased.Kind.
+// GivingBack implements lockers.Kind.
 func (h *hold) GivingBack(bool) protocol.Machine { return h.releasing() }
 
-// More implements leased.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
+// More implements lockers.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
 func (h *hold) More(ctx context.Context) error {
-	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o leased.Outcome) {
+	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o lockers.Outcome) {
 		h.Uncount(o.Step.Verdict == protocol.Acquired)
 	})
 	verdict := outcome.Step.Verdict
@@ -163,11 +160,11 @@ func (h *hold) More(ctx context.Context) error {
 	}
 }
 
-// Fewer implements leased.Kind.
+// Fewer implements lockers.Kind.
 func (h *hold) Fewer(ctx context.Context) error {
 	m := h.releasing()
 	m.Remaining = h.Count()
-	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(leased.Outcome) {})
+	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(lockers.Outcome) {})
 	if err != nil {
 		outcome.Err = err
 	}
@@ -182,7 +179,7 @@ func (h *hold) Fewer(ctx context.Context) error {
 }
 
 // unsure is the error of a count that failed, or whose outcome nobody knows.
-func (h *hold) unsure(op string, outcome leased.Outcome) error {
+func (h *hold) unsure(op string, outcome lockers.Outcome) error {
 	if outcome.Step.Verdict == protocol.Unsure {
 		return h.Fail(op, lockmigrate.ErrUnknownOutcome, outcome.Err)
 	}

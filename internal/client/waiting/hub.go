@@ -23,7 +23,7 @@ const (
 	Tracking = lockmigrate.ModeTracking
 )
 
-// Runner runs protocol machines: a driver.Driver over a pool, or a pipeline.Conn.
+// Runner runs protocol machines: a driver.Driver over a pool, or a driver.Conn.
 type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }

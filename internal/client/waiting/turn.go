@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
@@ -150,7 +149,7 @@ func (t *Turn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 }
 
 // conn returns the tracked connections, nil while the key is not listened for.
-func (t *Turn) conn() *pipeline.Conn {
+func (t *Turn) conn() *driver.Conn {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -290,6 +291,7 @@ func (s *Sidecar) look(ctx context.Context) {
 	}
 }
 
+// due are the keys that are to be looked at, what has waited longest first.
 func (k *keys) due(now time.Time) (due []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -298,22 +300,16 @@ func (k *keys) due(now time.Time) (due []string) {
 			due = append(due, key)
 		}
 	}
+	slices.SortFunc(due, func(a, b string) int { return k.all[a].next.Compare(k.all[b].next) })
 	return due
 }
 
-// keep looks at keys, one after the other.
+// together is how many keys are looked at in one round trip. The server is busy with them for less than a millisecond.
+const together = 64
+
+// keep looks at keys.
 func (s *Sidecar) keep(ctx context.Context, due []string) {
-	conn, err := s.opts.Pool.GetContext(ctx)
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	for _, key := range due {
-		o, asked := s.order.Load(), time.Now()
-		rules := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}
-		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, asked))
-		command.NotAfter = o.notAfter
-		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
+	s.ask(ctx, due, true, func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool {
 		switch {
 		case reply.Kind == protocol.Integer:
 			s.kept(key, o, asked, reply)
@@ -323,6 +319,32 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 			if ctx.Err() == nil && time.Now().Before(o.until) {
 				s.opts.Log.Warn("a lock could not be looked after", "key", key, "err", err)
 			}
+			return false
+		}
+		return true
+	})
+}
+
+// ask sends the keeper's script for keys, together in each round trip, until told returns false. With renew it renews what has no end.
+func (s *Sidecar) ask(ctx context.Context, due []string, renew bool, told func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool) {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	more := true
+	for batch := range slices.Chunk(due, together) {
+		o, asked, oldest := s.order.Load(), time.Now(), s.clients.oldest()
+		rules, commands := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}, make([]protocol.Command, len(batch))
+		for i, key := range batch {
+			commands[i] = rules.Keep(protocol.InstantOf(asked), key, renew && s.renews(key, oldest, asked))
+			commands[i].NotAfter = o.notAfter
+		}
+		wire.All(conn, s.opts.ReplyTimeout, commands, func(i int, reply protocol.Reply, err error) bool {
+			more = told(batch[i], o, asked, reply, err)
+			return more
+		})
+		if !more {
 			return
 		}
 	}
@@ -350,8 +372,7 @@ func (s *Sidecar) unseen(key string, o *order, asked time.Time, why error) {
 // renews tells whether a lock that has no end is renewed: the service is connected and, with KeepFor, a connection is left of when the lock was
 // taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had. Where the sidecar or the server
 // ended the connections, or the sidecar has started since, it proves nothing that they are gone: KeepFor counts from then, or 10 minutes.
-func (s *Sidecar) renews(key string, now time.Time) bool {
-	oldest := s.clients.oldest()
+func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
 	cut, at := s.clients.cutSince(now.Add(-cmp.Or(s.opts.KeepFor, orphanAfter)))
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()

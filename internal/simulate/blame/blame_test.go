@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -17,7 +17,7 @@ func old(clients int) *sim.Fleet {
 	f := &sim.Fleet{Network: sim.Network{Request: sim.Fixed(time.Millisecond), Reply: sim.Fixed(time.Millisecond), Timeout: time.Second}, Until: time.Hour}
 	for i := range clients {
 		f.Clients = append(f.Clients, sim.Client{
-			Member: session.Member{Name: fmt.Sprint("java-", i+1), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Key: "order", Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
+			Member: model.Member{Name: fmt.Sprint("java-", i+1), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Key: "order", Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
 				Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour},
 			Hold: sim.Uniform(time.Second, 5*time.Second), Think: sim.Uniform(0, 5*time.Second),
 		})
@@ -104,7 +104,7 @@ func TestTold(t *testing.T) {
 		fails(f)
 		for i := range f.Clients {
 			c := &f.Clients[i]
-			c.Scheme, c.Renew = session.Modern, renew
+			c.Scheme, c.Renew = model.Modern, renew
 		}
 		j := judged(t, f)
 		require.Positive(t, j.Causes[Failover])

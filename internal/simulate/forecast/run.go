@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -63,7 +63,7 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 		}
 	}
 	for i := range g.actors {
-		if g.actors[i].member.Scheme == session.Legacy {
+		if g.actors[i].member.Scheme == model.Legacy {
 			old++
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -92,12 +92,12 @@ func (c *Cell) Fleet() *sim.Fleet {
 	old, _ := c.old()
 	f := &sim.Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
 	for i := range s.Clients {
-		scheme := session.Bridge
+		scheme := model.Bridge
 		switch {
 		case i < old:
-			scheme = session.Legacy
+			scheme = model.Legacy
 		case c.Scheme == "modern":
-			scheme = session.Modern
+			scheme = model.Modern
 		}
 		f.Clients = append(f.Clients, c.client(i, scheme))
 	}
@@ -105,10 +105,10 @@ func (c *Cell) Fleet() *sim.Fleet {
 	return f
 }
 
-func (c *Cell) client(i int, scheme session.Scheme) sim.Client {
+func (c *Cell) client(i int, scheme model.Scheme) sim.Client {
 	s := c.Setting
 	client := sim.Client{
-		Member: session.Member{
+		Member: model.Member{
 			Name: clientName(scheme, i), Scheme: scheme, Dialect: s.Dialect, Key: "orders", Owner: ownerName(i),
 			Lease: c.Lease, Poll: c.Lease / time.Duration(s.Polls), Patience: time.Hour, Release: s.Dialect.Release,
 		},
@@ -123,7 +123,7 @@ func (c *Cell) client(i int, scheme session.Scheme) sim.Client {
 		client.Settle = settle
 		client.Grace = grace
 		client.Member.Fence = "{orders}:fence"
-		client.Queue = s.Queue && scheme == session.Modern
+		client.Queue = s.Queue && scheme == model.Modern
 	}
 	return client
 }
@@ -135,7 +135,7 @@ const (
 	settle = 50 * time.Millisecond
 )
 
-func clientName(s session.Scheme, i int) string { return fmt.Sprintf("%s-%d", s, i+1) }
+func clientName(s model.Scheme, i int) string { return fmt.Sprintf("%s-%d", s, i+1) }
 
 func ownerName(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
@@ -27,8 +26,8 @@ func ClobberFleet() *sim.Fleet {
 	f.Opening = []model.Entry{{Key: "orders", Value: left}}
 	for i := range 3 {
 		f.Clients = append(f.Clients, sim.Client{
-			Member: session.Member{
-				Name: fmt.Sprintf("legacy-%d", i+1), Scheme: session.Legacy, Dialect: protocol.JedisMS, Key: "orders",
+			Member: model.Member{
+				Name: fmt.Sprintf("legacy-%d", i+1), Scheme: model.Legacy, Dialect: protocol.JedisMS, Key: "orders",
 				Lease: 6 * time.Second, Poll: 300 * time.Millisecond, Patience: time.Hour,
 			},
 			Hold: sim.Uniform(time.Second, 5*time.Second), Think: sim.Uniform(0, 3*time.Second), First: sim.Uniform(0, 5*time.Second),

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // wantAgain schedules the client's next turn, if it has one.
@@ -25,9 +25,9 @@ func (w *World) rise(m *member) {
 	if n := len(w.sessions); n > 0 {
 		m.session, w.sessions = w.sessions[n-1], w.sessions[:n-1]
 	} else {
-		m.session = new(session.Session)
+		m.session = new(model.Session)
 	}
-	*m.session = session.New(int(m.number), &m.Member)
+	*m.session = model.NewSession(int(m.number), &m.Member)
 	m.session.Turn = m.turn
 	m.turn++
 	room := &w.rooms[m.room]
@@ -108,9 +108,9 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 	switch {
 	case verdict == protocol.Acquired:
 		w.startWork(m)
-	case m.session.Ended == session.Renewing:
+	case m.session.Ended == model.Renewing:
 		w.renewed(m, verdict)
-	case m.session.Ended == session.Acquiring && verdict == protocol.Unsure:
+	case m.session.Ended == model.Acquiring && verdict == protocol.Unsure:
 		if step, ok := m.session.Abandon(m.clock.Read(w.now)); ok {
 			w.follow(m, step)
 			return
@@ -181,7 +181,7 @@ func (w *World) finishWork(m *member) {
 		return
 	}
 	w.referee.leaves(w, m, false)
-	if m.session.Phase == session.Renewing {
+	if m.session.Phase == model.Renewing {
 		m.workOver = true
 		return
 	}
@@ -199,7 +199,7 @@ func (w *World) doubt(m *member) {
 		}
 	default:
 		w.referee.leaves(w, m, true)
-		if m.session.Phase == session.Renewing {
+		if m.session.Phase == model.Renewing {
 			m.workOver = true
 			return
 		}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // World is one run. It can be used for many runs, one after another, and then allocates next to
@@ -35,9 +34,9 @@ type World struct {
 	down    protocol.Instant // until then the server answers nothing
 	setnx   int64            // how often the server has run SETNX
 	keyspace
-	sessions []*session.Session // that no client needs at present
-	idle     session.Session    // of every client between two turns
-	replicas [][]model.Entry    // what a replica of each room held, for the failovers of the run
+	sessions []*model.Session // that no client needs at present
+	idle     model.Session    // of every client between two turns
+	replicas [][]model.Entry  // what a replica of each room held, for the failovers of the run
 	referee  referee
 	hash     uint64
 	ops      int64
@@ -50,7 +49,7 @@ type World struct {
 // member is one client at run time.
 type member struct {
 	*Client
-	session  *session.Session // the world's idle one between two turns
+	session  *model.Session // the world's idle one between two turns
 	clock    Clock
 	chance   Generator
 	number   int32
@@ -121,7 +120,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	w.fleet, w.now, w.end = fleet, 0, protocol.Instant(fleet.Until)
 	w.order, w.hash, w.ops, w.stopped = 0, seed, 0, false
 	w.queue, w.flights, w.free = w.queue[:0], w.flights[:0], w.free[:0]
-	w.idle, w.setnx, w.replicas = session.Session{}, 0, w.replicas[:0]
+	w.idle, w.setnx, w.replicas = model.Session{}, 0, w.replicas[:0]
 	if w.listening == nil {
 		w.listening = w.listeners
 	}
@@ -226,7 +225,7 @@ func (w *World) dispatch(e event) {
 	case workEnds:
 		w.finishWork(m)
 	case renewalDue:
-		if m.session.Phase == session.Holding {
+		if m.session.Phase == model.Holding {
 			w.follow(m, m.session.Renew(m.clock.Read(w.now)))
 		}
 	case beliefEnds:
