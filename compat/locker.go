@@ -32,15 +32,15 @@ type Locker interface {
 
 // locker is the one implementation of Locker.
 type locker struct {
-	opts    Options // as given, with defaults; what a record changes is in the gate
-	gate    *gate
-	member  *member // nil without a Namespace
-	clock   *lockers.ServerClock
-	conns   *lockers.Client
-	random  lockers.Random
-	hot     *waiting.Heat
-	channel string // where this Locker hears that a lock was handed to it
-	stop    context.CancelFunc
+	opts      Options // as given, with defaults; what a record changes is in the gate
+	gate      *gate
+	member    *member // nil without a Namespace
+	clock     *lockers.ServerClock
+	conns     *lockers.Client
+	random    lockers.Random
+	contended *waiting.Contended
+	channel   string // where this Locker hears that a lock was handed to it
+	stop      context.CancelFunc
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -52,7 +52,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := errors.Join(lockers.CheckPool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + lockers.UUID()}
+	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
 	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll,
@@ -151,7 +151,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		defer cancel()
 		ctx = bounded
 	}
-	if l.conns.Hub.Waiting(key) == 0 && !l.hot.Hot(key, l.conns.Clock.Now) { // else the key is hardly free
+	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
 		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
 			return lock, false, err
 		}
@@ -180,7 +180,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.contended {
-			l.hot.Mark(key, l.conns.Clock.Now())
+			l.contended.Mark(key, l.conns.Clock.Now())
 		}
 		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
 			w.watch.Listen() // to the old client that takes the key, and gives it back

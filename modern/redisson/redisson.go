@@ -85,7 +85,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		Client: lockers.Connect(lockers.Options{
 			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
 		}, pool),
-		Terms: terms, Wait: opts.Wait, New: l.newHold, Hot: waiting.NewHeat(),
+		Terms: terms, Wait: opts.Wait, New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }

@@ -21,9 +21,9 @@ const (
 	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
 	armSecond  = 200 * time.Millisecond
 	lookSecond = 50 * time.Millisecond
-	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
+	// contendedFor is how long after a wait a key is taken to be contended: the next one to want it goes into
 	// the queue without trying first.
-	hotFor = time.Second
+	contendedFor = time.Second
 	// Soon is how many may stand before a waiter that polls for it to look more often: it may be given the key in a moment.
 	Soon = 4
 )
@@ -90,25 +90,25 @@ func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d t
 	}
 }
 
-// Heat remembers which keys were waited for lately; keys may share a place, which only costs a better
+// Contended remembers which keys were waited for lately; keys may share a place, which only costs a better
 // guess.
-type Heat struct {
+type Contended struct {
 	seed   maphash.Seed
 	places [256]atomic.Int64 // protocol.Instant
 }
 
-// NewHeat returns one that remembers nothing.
-func NewHeat() *Heat { return &Heat{seed: maphash.MakeSeed()} }
+// NewContended returns one that remembers nothing.
+func NewContended() *Contended { return &Contended{seed: maphash.MakeSeed()} }
 
-func (h *Heat) place(key string) *atomic.Int64 {
-	return &h.places[maphash.String(h.seed, key)%uint64(len(h.places))]
+func (c *Contended) place(key string) *atomic.Int64 {
+	return &c.places[maphash.String(c.seed, key)%uint64(len(c.places))]
 }
 
 // Mark notes that somebody waits for a key.
-func (h *Heat) Mark(key string, now protocol.Instant) { h.place(key).Store(int64(now)) }
+func (c *Contended) Mark(key string, now protocol.Instant) { c.place(key).Store(int64(now)) }
 
-// Hot tells that somebody waited for it a moment ago.
-func (h *Heat) Hot(key string, now func() protocol.Instant) bool {
-	last := protocol.Instant(h.place(key).Load())
-	return last != 0 && now().Sub(last) < hotFor
+// Lately tells that somebody waited for it a moment ago.
+func (c *Contended) Lately(key string, now func() protocol.Instant) bool {
+	last := protocol.Instant(c.place(key).Load())
+	return last != 0 && now().Sub(last) < contendedFor
 }
