@@ -234,7 +234,7 @@ func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 	case <-subscribed:
 		return nil
 	case <-unanswered.C: // a dead connection must not keep anybody from a key that is free: it is replaced, and Reset tells
-		h.deaf(l, errSubscribe)
+		h.disconnected(l, errSubscribe)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
