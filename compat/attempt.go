@@ -282,7 +282,7 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
-// recorded keeps the last step of a machine for whoever takes over from a caller that has left.
+// recorded keeps the last step of a machine for the goroutine that takes over from a caller that has left.
 type recorded struct {
 	protocol.Machine
 	last *driver.Outcome

@@ -178,7 +178,7 @@ func (l *listener) read() {
 			channel, _ := redis.String(parts[1], nil)
 			l.dispatch(kind, channel, parts[2])
 		} // else a pong
-		runtime.Gosched() // whom the message was for comes first; there is hardly anything to be read yet
+		runtime.Gosched() // the waiter that the message was for runs first; there is hardly anything to be read yet
 	}
 }
 

@@ -13,8 +13,8 @@ const (
 	// A key's change is of interest to the first in its queue at once. It watches the key only when its
 	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
 	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
-	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
-	// found out by arming: so this is how much later than at once that may be. An old client hands the key to
+	// message to the watcher before the grant to the next one. A key that another client has freed by then is
+	// found by arming: so this is how much later than at once that may be. An old client hands the key to
 	// nobody: behind one, the first watches at once.
 	armAfter = 10 * time.Millisecond
 	// The next one watches too, later, and looks after the change had time to be acted on: the first may
@@ -50,7 +50,7 @@ func (w *Watch) Listen() { w.wanted = true }
 // Listened tells that the last question went over the tracked connection.
 func (w *Watch) Listened() bool { return w.set }
 
-// Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
+// Sleep waits for an event that concerns a waiter with so many others before it, for d at most. Old tells that
 // the holder is an old client.
 func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d time.Duration) (Event, error) {
 	h := turn.hub

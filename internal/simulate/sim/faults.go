@@ -66,7 +66,7 @@ func (w *World) pause(m *member, d time.Duration) {
 	m.workEnds = m.workEnds.Add(d)
 }
 
-// crash ends the process. What it has sent arrives all the same.
+// crash ends the process. What it has sent still arrives.
 func (w *World) crash(m *member, restart time.Duration) {
 	if m.dead {
 		return
