@@ -123,7 +123,7 @@ type overlapOf struct {
 	Times   int64  `json:"times"`
 }
 
-// blame names who came in beside whom, the most frequent first.
+// blame names the pairs that were inside at once, the most frequent first.
 func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	for pair, n := range counts {
 		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]

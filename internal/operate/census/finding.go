@@ -1,4 +1,4 @@
-// Package census looks at the keys of a server and tells which of them are locks: in which format, of which
+// Package census looks at the keys of a server and tells which of them are locks: their format and
 // dialect, held or over.
 //
 // # What a format can and cannot tell

@@ -152,7 +152,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	u := o.works(c, lk)
 	u.tries++
 	for _, h := range slices.Clone(lk.past) {
-		if h.c == c { // whoever tries again no longer believes to hold; when it left is not known
+		if h.c == c { // a client that tries again no longer believes to hold; when it left is not known
 			o.ended(lk, h, l.At)
 			u.left++
 		}

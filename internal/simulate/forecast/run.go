@@ -121,7 +121,7 @@ type oneDraw struct {
 	counts []float64
 }
 
-// gather adds up what the runs of all draws came to, each of which made so many episodes. The weights of a draw's runs make a rate.
+// gather adds up what the runs of all draws came to: each made so many episodes. The weights of a draw's runs make a rate.
 func (out *outcome) gather(g *group, all []oneDraw, times int) {
 	out.rates, out.clients = make([]rate, len(all)), map[int]float64{}
 	mean, chance, sum, squares := 0.0, 0.0, 0.0, 0.0
