@@ -29,7 +29,7 @@ func (h *hold) Renewing() protocol.ModernRenew {
 func (h *hold) Releasing() protocol.Machine {
 	l := h.locker
 	h.giving = l.releaseOf(h)
-	h.giving.Wanted = h.Handed || l.Hot.Hot(h.Key(), l.Clock.Now)
+	h.giving.Wanted = h.Handed || l.Contended.Lately(h.Key(), l.Clock.Now)
 	return &h.giving
 }
 

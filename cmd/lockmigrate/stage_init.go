@@ -98,7 +98,7 @@ func (at *place) init(ctx context.Context) error {
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
-			"namespace %s exists already: stage %v, epoch %d", at.store.Namespace, view.Record.Stage, view.Record.Epoch)
+			"namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
 	} else if !errors.Is(err, stages.ErrNoRecord) {
 		return err
 	}
@@ -119,7 +119,7 @@ func (at *place) init(ctx context.Context) error {
 		if err := at.store.Init(ctx, record); err != nil {
 			return err
 		}
-		return at.show(ctx)
+		return made(at.show(ctx))
 	})
 }
 

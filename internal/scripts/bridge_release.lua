@@ -4,7 +4,7 @@
 -- KEYS guard     its guard
 -- KEYS yield     the state of the gaps for old clients, or the lock's key when none are left
 -- KEYS queue     the queue of those who wait, or the lock's key when none is kept
--- KEYS [fence]   the fencing counter, for the one whom the lock is handed to; left out when none is wanted
+-- KEYS [fence]   the fencing counter, for the next holder; left out when none is wanted
 -- ARGV value     the bridge value
 -- ARGV gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- ARGV [hand]       1: the lock may be handed to the first in the queue. Not so an acquisition that is given up before it has

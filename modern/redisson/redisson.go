@@ -76,7 +76,7 @@ func New(pool lockmigrate.Pool, opts modern.Options) (lockmigrate.Locker, error)
 		Client: lockers.Connect(lockers.Options{
 			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: terms.Poll,
 		}, pool),
-		Terms: terms, New: l.newHold, Hot: waiting.NewHeat(),
+		Terms: terms, New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }

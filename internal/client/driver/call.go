@@ -13,7 +13,7 @@ import (
 // call is one command on its way. It is used again and again, together with the room for its arguments
 // and the channel that its caller waits on.
 //
-// Whoever has it: the caller, until submitted and again once done has delivered; in between the link,
+// Its owner is the caller, until submitted and again once done has delivered; in between the link,
 // which writes only raw and err, before done.
 type call struct {
 	request wire.Request

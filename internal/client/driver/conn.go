@@ -88,7 +88,7 @@ func or[T comparable](value *T, otherwise T) {
 // largest number of calls that were queued or unanswered at once lately. The caller whose command completes a half writes it
 // itself, which saves two switches between goroutines; a caller that is alone always does. So does one that finds the server with
 // nothing to do: a server that sleeps costs both sides more than a short write. What stays behind is for the
-// writer. It yields once before it takes what is queued: everybody whom the last replies have woken then gets into the same
+// writer. It yields once before it takes what is queued: every goroutine that the last replies have woken then gets into the same
 // write. A write blocks only when the socket's buffer is full, and a caller would then not hear its context: so callers
 // write only while few bytes are unanswered.
 //
@@ -98,7 +98,7 @@ func or[T comparable](value *T, otherwise T) {
 // On one processor it looks first if the server has half of the crowd to work on: the next reply completes the other half.
 // A command waits for that as long as a look takes, 40 µs there.
 //
-// # Who wakes whom
+// # Who wakes which goroutine
 //
 // To wake a sleeping thread can take longer than a server on the same machine needs for an answer. Over a connection of
 // package rawconn the reader therefore looks for a reply that is due before it sleeps, while that pays: for 40 µs. On several

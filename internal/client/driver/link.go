@@ -243,7 +243,7 @@ func (k *link) await(ctx context.Context, c *call) stage {
 // write is the writer.
 func (k *link) write() {
 	for {
-		// Whoever is ready to run gets its command into the same write.
+		// A goroutine that is ready to run gets its command into the same write.
 		runtime.Gosched()
 		k.mu.Lock()
 		if k.err != nil {

@@ -23,8 +23,8 @@ const pause, longestPause = 50 * time.Millisecond, time.Second
 type Locker struct {
 	*Client
 	Terms
-	New func(ctx context.Context, key string) *Hold // prepares an acquisition
-	Hot *waiting.Heat
+	New       func(ctx context.Context, key string) *Hold // prepares an acquisition
+	Contended *waiting.Contended
 
 	mu    sync.Mutex
 	owned map[ownership]*Hold // what owners in contexts hold
@@ -51,7 +51,7 @@ func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 		return again, err
 	}
 	start := l.Clock.Now()
-	if l.Hub.Waiting(key) == 0 && !l.Hot.Hot(key, l.Clock.Now) { // else the key is hardly free
+	if l.Hub.Waiting(key) == 0 && !l.Contended.Lately(key, l.Clock.Now) { // else the key is hardly free
 		h, err := l.attempt(bounded, key)
 		if err == nil || !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			return l.acquired(bounded, key, h, start, false, err)
@@ -92,7 +92,7 @@ func (l *Locker) wait(ctx context.Context, key string) (*Hold, error) {
 	}
 	// Once the lock is ours, the next one of this process takes its place in the server's queue.
 	defer turn.Leave()
-	l.Hot.Mark(key, l.Clock.Now())
+	l.Contended.Mark(key, l.Clock.Now())
 	h := l.New(ctx, key)
 	return h, h.kind.Wait(waits, turn)
 }

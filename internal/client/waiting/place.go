@@ -314,9 +314,9 @@ func (h *Hub) down(t *tracked, addr string, conn redis.Conn, err error) {
 	}
 }
 
-// deaf is told by a listener that its connection broke: the one beside it must not be read over any more, because
+// disconnected is told by a listener that its connection broke: the one beside it must not be read over any more, because
 // nothing would be heard of the keys.
-func (h *Hub) deaf(l *listener, err error) {
+func (h *Hub) disconnected(l *listener, err error) {
 	h.mu.Lock()
 	p, t := h.places[l.addr], h.tracked
 	if p == nil || p.listener != l {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// Told collects the keys of which somebody was told that something may be on the server: as an observer those of
+// Told collects the keys that may have something on the server, as somebody was told: as an observer those of
 // losses and unknown outcomes, and what callers Note. The zero value is empty; it is safe for concurrent use.
 type Told struct {
 	mu   sync.Mutex

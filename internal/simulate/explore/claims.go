@@ -50,7 +50,7 @@ func bridgeClaims() []Claim {
 			world(14, L("a", ahead(-2), crash), B("x"))},
 		{"LB-behind-grace", "L B", "legacy clock behind by 2, grace 2, holder may crash", Exclusive, 0,
 			world(14, L("a", ahead(-2), crash, turns(2)), B("x", grace(2), turns(2)))},
-		// A loser's GETSET that is delayed by d makes the lease of whoever won shorter by up to d. Where the
+		// A loser's GETSET that is delayed by d makes the winner's lease shorter by up to d. Where the
 		// claim is about the bridge, legacy holders therefore leave that much earlier: early(d).
 		{"LLB-crash", "L L B", "a holder may crash; loser's GETSET <= 1 late, grace 1, settle 2, renewal every tick", Exclusive, 0,
 			world(9, L("a", crash, early(1), late(1)), L("b", early(1), late(1)), B("x", grace(1), settle(2), renew(1), punctual)).leftBehind(2)},

@@ -52,8 +52,8 @@ type Model struct {
 	// it likes.
 	Failovers int
 	// Messages makes the server send what its scripts publish. A message comes whenever it likes, as often as it
-	// likes, or never, while its waiter still waits; and which of the clients the server takes for listening,
-	// living, leaving or dead, is anew with each command whatever is worst.
+	// likes, or never, while its waiter still waits; and with each command the worst set of clients,
+	// living, leaving or dead, counts as listening.
 	Messages bool
 	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
 	Overheard bool
@@ -101,7 +101,7 @@ type Property struct {
 	Pairs []Pair
 	// Tolerate is for how many ticks an overlap may last before it counts.
 	Tolerate Ticks
-	// Intruder, with Tolerate, is the scheme of the later of the two: who came in beside whom.
+	// Intruder, with Tolerate, is the scheme of the later of the two.
 	Intruder model.Scheme
 	// Fencing demands that fencing numbers grow from holder to holder, of those that ask for them.
 	Fencing bool

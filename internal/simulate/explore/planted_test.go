@@ -171,7 +171,7 @@ func plantedBugs() []planted {
 			return next
 		})},
 		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
-		{"modern-grasps-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
+		{"modern-takes-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-renewal-by-the-wrong-owner", func() *Model {
 			return world(10, M("m", late(protocol.Extend, 3), renew(2)), M("n", late(protocol.Extend, 3), renew(2)))
 		}, code(protocol.Extend, 0, 1)},

@@ -37,7 +37,7 @@ func (w *World) publish(messages []model.Message, delay time.Duration) {
 
 // message sends a client word that no command of its own asked for.
 func (w *World) message(m *member, reply protocol.Reply, delay time.Duration) {
-	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.chance) {
+	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.random) {
 		return
 	}
 	n := w.takeOff()

@@ -51,7 +51,7 @@ type member struct {
 	*Client
 	session  *model.Session // the world's idle one between two turns
 	clock    Clock
-	chance   Generator
+	random   Generator
 	number   int32
 	room     int32  // of the key of this turn, or of the last one
 	turn     uint32 // the number of this turn, or of the last one
@@ -162,7 +162,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 func (w *World) enlist(i int, seed uint64, master int) {
 	m, c := &w.members[i], &w.fleet.Clients[i]
 	*m = member{
-		Client: c, number: int32(i), session: &w.idle, chance: NewGenerator(seed, uint64(i)+1),
+		Client: c, number: int32(i), session: &w.idle, random: NewGenerator(seed, uint64(i)+1),
 		clock: Clock{OffsetAtStart: c.Offset, DriftPPM: c.DriftPPM}, flight: -1, planned: m.planned[:0], habit: w.habits[i],
 	}
 	if m.habit.mine == 0 { // it has no key on this master
@@ -173,9 +173,9 @@ func (w *World) enlist(i int, seed uint64, master int) {
 	if w.fleet.Plan == nil {
 		w.befall(m)
 		if master > 0 { // what befalls a process is the same everywhere, its turns are not
-			m.chance = NewGenerator(seed^uint64(master)<<32, uint64(i)+1)
+			m.random = NewGenerator(seed^uint64(master)<<32, uint64(i)+1)
 		}
-		w.wantAgain(m, m.habit.spread(c.First.Draw(&m.chance), 0))
+		w.wantAgain(m, m.habit.spread(c.First.Draw(&m.random), 0))
 		return
 	}
 	for _, t := range w.fleet.Plan.Turns {
