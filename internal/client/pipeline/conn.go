@@ -33,19 +33,19 @@
 //
 // # Who writes
 //
-// One goroutine reads. A write is worth its system call when half of the crowd is in it: then one half of the callers is
-// answered by the server while the other half gets its next commands ready, and neither side waits. The crowd is the
-// largest number of calls that were queued or unanswered at once lately. The caller whose command completes a half writes it
-// itself, which saves two switches between goroutines; a caller that is alone always does. So does one that finds the server with
-// nothing to do: a server that sleeps costs both sides more than a short write. What stays behind is for the
-// writer. It yields once before it takes what is queued: everybody whom the last replies have woken then gets into the same
-// write. A write blocks only when the socket's buffer is full, and a caller would then not hear its context: so callers
-// write only while few bytes are unanswered.
+// One goroutine reads. A write is worth its system call when a quarter of the crowd is in it. The server then has the next write
+// before it has answered the last one, and does not sleep. That counts for more than how many writes there are: one that wakes a
+// sleeping server takes as long as several others. The crowd is the largest number of calls that were queued or unanswered at once
+// lately. The caller whose command completes a quarter writes it itself, which saves two switches between goroutines; a caller that
+// is alone always does. So does one that finds the server with nothing to do. What stays behind is for the writer. It yields once
+// before it takes what is queued: everybody whom the last replies have woken then gets into the same write. A write blocks only
+// when the socket's buffer is full, and a caller would then not hear its context: so callers write only while few bytes are
+// unanswered.
 //
 // Among up to 8 callers each write counts, and each goroutine that is woken. The replies to one write are handed out, and the
 // reader yields before it hands out more. Else the callers of two writes would meet in one, and client and server would wait for each
 // other. Over a connection of package rawconn the reader also writes what stays behind, before it looks for replies or sleeps.
-// On one processor it looks first if the server has half of the crowd to work on: the next reply completes the other half.
+// On one processor it looks first if the server has a whole write to work on: the next reply completes another one.
 // A command waits for that as long as a look takes, 40 µs there.
 //
 // # Who wakes whom

@@ -105,7 +105,7 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	k.push(c)
 	k.watch()
 	k.count()
-	worth := k.head == k.next || k.tail-k.next >= k.half() // the server has nothing to do, or will have soon
+	worth := k.head == k.next || k.tail-k.next >= k.share() // the server has nothing to do, or will have soon
 	if worth && !c.batched {
 		k.flush()
 		return true, nil
@@ -117,8 +117,8 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	return true, nil
 }
 
-// half of the crowd makes a write.
-func (k *link) half() uint32 { return (k.crowd + 1) / 2 }
+// share is how many calls make a write: a quarter of the crowd.
+func (k *link) share() uint32 { return max(k.crowd/4, 1) }
 
 // few tells that there are so few callers that it counts who runs when. Among many, a write is never short of commands.
 func (k *link) few() bool { return k.crowd <= 8 }
