@@ -74,7 +74,7 @@ func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 		k.conn, k.procs, k.crowd, k.timer = f, procs, 16, time.NewTimer(time.Hour) // no writer runs
 		writes := func(commands int) int {
 			for range commands {
-				ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+				ok, err := k.submit(t.Context(), ping())
 				require.True(t, ok && err == nil)
 			}
 			return f.writes()
@@ -84,6 +84,12 @@ func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 		require.Equal(t, 2, writes(1))
 		require.Equal(t, 5, f.sent())
 	}
+}
+
+func ping() *call {
+	c := newCall()
+	c.request.Name = "PING"
+	return c
 }
 
 // TestWritesStayApart: the replies to several writes come at once. The callers of the first write again before those of the second
@@ -105,7 +111,7 @@ func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
 		k.conn, k.procs, k.crowd, k.timer = f, procs, 8, time.NewTimer(time.Hour) // neither reader nor writer runs
 		submit := func(commands int) {
 			for range commands {
-				ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+				ok, err := k.submit(t.Context(), ping())
 				require.True(t, ok && err == nil)
 			}
 		}
@@ -142,7 +148,7 @@ func TestHowLongAReadLooks(t *testing.T) {
 		k := newLink(&server{owner: New(Options{Dial: f.dial})})
 		k.conn, k.procs, k.timer = f, c.procs, time.NewTimer(time.Hour) // neither reader nor writer runs
 		require.Zero(t, k.due(), "no reply is due")
-		ok, err := k.submit(t.Context(), newCall(&wire.Request{Name: "PING"}))
+		ok, err := k.submit(t.Context(), ping())
 		require.True(t, ok && err == nil)
 		k.crowd = c.crowd
 		require.Equal(t, c.want, k.due(), "%+v", c)

@@ -197,16 +197,22 @@ func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
 // there is none: it matches driver.ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
 func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
-	request, err := wire.RequestOf(command)
-	if err != nil {
+	one := newCall()
+	if err := one.request.Of(&command); err != nil {
 		return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
 	}
-	return c.Request(ctx, request)
+	return c.ask(ctx, one)
 }
 
 // Request is Do for what has no protocol.Command.
 func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	reply, pending, err := c.exchange(ctx, &request)
+	one := newCall()
+	one.request = request
+	return c.ask(ctx, one)
+}
+
+func (c *Conn) ask(ctx context.Context, one *call) (protocol.Reply, error) {
+	reply, pending, err := c.exchange(ctx, one)
 	if pending != nil {
 		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
 	}
@@ -215,11 +221,12 @@ func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Repl
 
 // exchange sends one command to the server that serves its key and waits for its reply. What has certainly
 // not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
-func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Reply, *call, error) {
+func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, error) {
 	if c.only != nil {
-		return c.only.exchange(ctx, request, false)
+		return c.only.exchange(ctx, one)
 	}
-	silence := protocol.Reply{Kind: protocol.Silence}
+	silence, request := protocol.Reply{Kind: protocol.Silence}, one.request
+	one.free() // each try has a call of its own
 	redirects := topology.Begin(c.opts.Servers, request.Key())
 	for {
 		var s *server
@@ -228,9 +235,10 @@ func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Re
 		if err != nil {
 			err = driver.NotSent{Cause: err}
 		} else if s, err = c.at(addr); err == nil {
-			var pending *call
-			if reply, pending, err = s.exchange(ctx, request, asking); pending != nil {
-				return silence, pending, nil
+			one := newCall()
+			one.request, one.asking = request, asking
+			if reply, one, err = s.exchange(ctx, one); one != nil {
+				return silence, one, nil
 			}
 		}
 		again, pause := false, time.Duration(0)
@@ -260,11 +268,11 @@ func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 func (c *Conn) run(ctx context.Context, r driver.Run, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
-		var request wire.Request
-		if err := request.Of(&command); err != nil {
+		one := newCall()
+		if err := one.request.Of(&command); err != nil {
 			return protocol.Reply{Kind: protocol.Silence}, driver.NotSent{Cause: err}
 		}
-		reply, under, err := c.exchange(ctx, &request)
+		reply, under, err := c.exchange(ctx, one)
 		if under != nil {
 			pending, err = under, driver.ErrPending
 		}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // link is one connection's life.
@@ -195,8 +193,8 @@ func (k *link) push(c *call) {
 
 // pushOrphan places a command whose reply nobody waits for.
 func (k *link) pushOrphan(name string) {
-	c := newCall(&wire.Request{Name: name})
-	c.orphan = true
+	c := newCall()
+	c.request.Name, c.orphan = name, true
 	k.push(c)
 }
 
