@@ -54,8 +54,8 @@ type link struct {
 }
 
 // What a caller writes itself at most. Its write never blocks: no more bytes than that are unanswered, and the send buffers of
-// systems in use have 4096 bytes or more.
-const ownBytes, ownCalls = 4096, 32
+// systems in use have as many or more.
+const ownBytes, ownCalls = 8192, 32
 
 // ticks is how finely the watchdog divides the reply timeout.
 const ticks = 4
