@@ -142,7 +142,7 @@ func TestHowLongAReadLooks(t *testing.T) {
 		procs int
 		crowd uint32
 		want  time.Duration
-	}{{1, 1, lookAlone}, {1, 24, lookAlone}, {1, 25, 0}, {2, 1, lookAlone}, {2, 2, lookShared}, {2, 64, lookShared}, {2, 65, 0}} {
+	}{{1, 1, lookAlone}, {1, 64, lookAlone}, {1, 65, 0}, {2, 1, lookAlone}, {2, 2, lookShared}, {2, 64, lookShared}, {2, 65, 0}} {
 		f := newFake()
 		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
 		k.conn, k.procs, k.timer = f, c.procs, time.NewTimer(time.Hour) // neither reader nor writer runs

@@ -38,7 +38,7 @@ const lookAlone, lookShared = 40 * time.Microsecond, 100 * time.Microsecond
 func (k *link) due() time.Duration {
 	k.mu.Lock()
 	k.hooked, k.awake = true, true
-	pays := k.crowd <= 24 || k.crowd <= 64 && k.procs > 1 // many find the next replies there, and have no processor to spare
+	pays := k.crowd <= 64 // more find the next replies there, and have no processor to spare
 	k.mu.Unlock()
 	if !pays {
 		return 0
