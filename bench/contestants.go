@@ -264,7 +264,7 @@ func (c *lockClient[L]) Close() {
 
 func openLegacy(addr string) (client, error) {
 	pool := poolFor(addr)
-	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
+	locker, err := legacy.New(pool, legacy.Options{Lease: time.Minute})
 	if err != nil {
 		return nil, err
 	}

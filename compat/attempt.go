@@ -48,7 +48,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 // prepare makes the machine that takes the lock, with a value that is nobody else's.
 func (l *locker) prepare(k *lock) {
 	o := k.permit.opts
-	rules, names := o.rules(), protocol.CompanionsOf(k.key)
+	rules, names := o.rules, protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
@@ -217,7 +217,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules(), Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules, Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
 		m.Owner = lockers.UUID()[:8] + "-lockmigrate"

@@ -98,7 +98,7 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 		k.hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
-	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
+	outcome, err := l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
 		settle(o)
 		abandoned(o)
 	})
@@ -114,7 +114,7 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
-	return l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
+	return l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 }
 
 // word is an answer that is worth remembering.

@@ -129,7 +129,7 @@ func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules())); err != nil {
+	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules)); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -253,7 +253,7 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 			return nil, retryHint{}, l.refused(ctx, key, err)
 		}
 	}
-	runner := l.runner(k.permit.opts.rules())
+	runner := l.runner(k.permit.opts.rules)
 	if w != nil && k.permit.stage != stages.Legacy {
 		runner = w.watch.Over(runner, w.turn)
 	}

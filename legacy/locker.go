@@ -40,7 +40,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	}
 	opts = opts.withDefaults()
 	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: lifetime.NewClock()}
-	l.rules, _ = protocol.Rules(opts.Dialect)
+	l.rules, _ = opts.Dialect.rules()
 	l.opts.Observer = lockers.Observer(opts.Observer)
 	pool = topology.Leaving(pool)
 	if opts.FollowServer {
@@ -178,7 +178,7 @@ func (l *locker) notAcquired(key string, seen obstacle, cause error) error {
 	}
 	foreign := &lockmigrate.Error{
 		Op: "acquire", Key: key, Kind: lockmigrate.ErrForeignFormat, Value: seen.value,
-		Note: "dialect " + l.opts.Dialect.String() + " cannot read it and never takes it over",
+		Note: "dialect " + l.rules.Name + " cannot read it and never takes it over",
 	}
 	switch {
 	case seen.foreign && cause == nil:

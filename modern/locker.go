@@ -37,7 +37,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 			Package: "modern", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer,
 			Waits: true, Channel: l.channel, Poll: opts.Poll,
 		}, pool),
-		Terms: opts.terms(), Wait: opts.Wait, New: l.newHold, Contended: waiting.NewContended(),
+		Terms: opts.terms(), New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }

@@ -32,11 +32,22 @@ var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one
 // ErrUnsure says that a change was sent and has no reply. A look at the record finds out.
 var ErrUnsure = errors.New("no reply came: it may be done")
 
+// ErrMade says that a change was made, and that something failed after it.
+var ErrMade = errors.New("the change is made; what follows it failed")
+
+// Made marks an error that came after a change. It returns nil for nil.
+func Made(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrMade, err)
+}
+
 // unsure marks the error of a change that may have been made.
 func unsure(err error, execute bool) error {
 	var refused redis.Error
 	var dial *net.OpError
-	if !execute || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial" {
+	if err == nil || !execute || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial" {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnsure, err)

@@ -40,7 +40,7 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	ends := make(chan lockmigrate.EventKind, 10)
-	locker := newLocker(t, pool, redisson.Options{
+	locker := newLocker(t, pool, modern.Options{
 		TTL: 2 * time.Second,
 		Observer: func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
@@ -84,7 +84,7 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 // what it does not hold any more.
 func TestNobodyReentersPastTheDeadline(t *testing.T) {
 	s := redistest.Real(t)
-	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
+	locker := newLocker(t, s.Pool(), modern.Options{TTL: time.Minute})
 	var made *lockers.Hold
 	redisson.Made(locker, func(h *lockers.Hold) { made = h })
 	owner := modern.WithOwner(t.Context(), "owner")

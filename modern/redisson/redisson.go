@@ -1,6 +1,6 @@
 // Package redisson is Redisson's RLock for Go: services in Java and Go exclude and wake each other on the same keys.
 //
-//	locker, err := redisson.New(pool, redisson.Options{})
+//	locker, err := redisson.New(pool, modern.Options{})
 //	...
 //	err = locker.Do(ctx, "orders", func(ctx context.Context) error {
 //		return ship(ctx) // ctx ends when the lock is lost
@@ -37,33 +37,24 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// Options of a Locker. The zero value holds a lock for 30 s and renews it every 10 s, as Redisson does. The fields are those of
-// modern.Options.
-type Options struct {
-	TTL          time.Duration        // as long as the server keeps a lock that nobody renews. Whole milliseconds, at least 10 ms. Zero: 30 s
-	Wait         time.Duration        // Acquire lasts at most. Zero: as long as its context lasts
-	RenewEvery   time.Duration        // between two renewals. At most TTL/2. Zero: TTL/3. Negative: never
-	MaxHold      time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
-	ReplyTimeout time.Duration        // the wait for each reply. Less than TTL. Zero: 5 s, or TTL/4 if that is shorter
-	Poll         time.Duration        // between two looks at a key without client tracking. Zero: 100 ms
-	Observer     lockmigrate.Observer // is told what happens. Nil: nobody is
+func terms(o modern.Options) lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
 }
 
-// validate tells what is wrong with the options, without changing them.
-func (o Options) validate() error {
-	return errors.Join(o.terms().Validate(), lockers.Durations(lockers.Named{Name: "Wait", Value: o.Wait}), lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}))
-}
-
-func (o Options) terms() lockers.Terms {
-	return lockers.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+func validate(o modern.Options) error {
+	wrong := terms(o).Validate()
+	if o.FenceTTL != 0 || o.Unfair || o.Yield != 0 || o.Replicas != 0 {
+		return errors.Join(wrong, errors.New("FenceTTL, Unfair, Yield, Replicas: only package modern has them; leave them zero"))
+	}
+	return wrong
 }
 
 // locker is a lockmigrate.Locker over one server.
@@ -73,19 +64,19 @@ type locker struct {
 	threads atomic.Uint64 // the numbers that stand for threads
 }
 
-// New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat.
-func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
-	if err := errors.Join(lockers.CheckPool(pool), opts.validate()); err != nil {
+// New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat. The zero
+// options hold a lock for 30 s and renew it every 10 s, as Redisson does. FenceTTL, Unfair, Yield and Replicas are refused.
+func New(pool lockmigrate.Pool, opts modern.Options) (lockmigrate.Locker, error) {
+	if err := errors.Join(lockers.CheckPool(pool), validate(opts)); err != nil {
 		return nil, fmt.Errorf("redisson: %w", err)
 	}
-	lockers.Default(&opts.Poll, 100*time.Millisecond)
-	terms := opts.terms().WithDefaults()
+	terms := terms(opts).WithDefaults()
 	l := &locker{id: lockers.UUID()}
 	l.Locker = lockers.Locker{
 		Client: lockers.Connect(lockers.Options{
-			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
+			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: terms.Poll,
 		}, pool),
-		Terms: terms, Wait: opts.Wait, New: l.newHold, Contended: waiting.NewContended(),
+		Terms: terms, New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }

@@ -222,15 +222,15 @@ func TestRenewals(t *testing.T) {
 		verdict protocol.Verdict
 		late    time.Duration // between the question and the reply
 		want    error
-		reason  lockmigrate.Reason // zero: it is held
+		reason  lockmigrate.Reason // empty: it is held
 	}{
-		"renewed":            {protocol.Renewed, 0, nil, 0},
-		"repaired":           {protocol.Repaired, 0, nil, 0},
+		"renewed":            {protocol.Renewed, 0, nil, ""},
+		"repaired":           {protocol.Repaired, 0, nil, ""},
 		"after the deadline": {protocol.Renewed, lease, lockmigrate.ErrLost, lockmigrate.ReasonDeadline},
 		"not ours":           {protocol.Lost, 0, lockmigrate.ErrLost, lockmigrate.ReasonTaken},
 		"displaced":          {protocol.Displaced, 0, lockmigrate.ErrLost, lockmigrate.ReasonDisplaced},
-		"refused":            {protocol.Failed, 0, io.EOF, 0},
-		"no answer":          {protocol.Unsure, 0, lockmigrate.ErrUnknownOutcome, 0},
+		"refused":            {protocol.Failed, 0, io.EOF, ""},
+		"no answer":          {protocol.Unsure, 0, lockmigrate.ErrUnknownOutcome, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -241,7 +241,7 @@ func TestRenewals(t *testing.T) {
 			b.pass(c.late)
 			b.answers <- outcome(c.verdict, io.EOF)
 			assert.ErrorIs(t, <-renewed, c.want)
-			if c.reason == 0 {
+			if c.reason == "" {
 				assert.NoError(t, b.Life.Context().Err())
 			} else {
 				assert.Equal(t, c.reason, b.reason())

@@ -97,7 +97,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
 			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll,
 			Changed: func(m waiting.Mode, why error) {
-				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: m, Err: why})
+				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: string(m), Err: why})
 			},
 		})
 	}

@@ -81,10 +81,11 @@ const DefaultTTL = 30 * time.Second
 
 // Terms are the options that all locks with a TTL share.
 type Terms struct {
-	TTL          time.Duration
+	TTL, Wait    time.Duration
 	RenewEvery   time.Duration // negative: never
 	MaxHold      time.Duration
 	ReplyTimeout time.Duration
+	Poll         time.Duration
 }
 
 // WithDefaults fills in the zero values.
@@ -92,6 +93,7 @@ func (t Terms) WithDefaults() Terms {
 	Default(&t.TTL, DefaultTTL)
 	Default(&t.RenewEvery, t.TTL/3)
 	Default(&t.ReplyTimeout, ReplyTimeout(t.TTL))
+	Default(&t.Poll, 100*time.Millisecond)
 	return t
 }
 
@@ -103,8 +105,8 @@ func ReplyTimeout(ttl time.Duration) time.Duration { return max(min(5*time.Secon
 func (t Terms) Validate() error {
 	d := t.WithDefaults()
 	wrong := []error{
-		Durations(Named{"TTL", t.TTL}, Named{"MaxHold", t.MaxHold}),
-		Periods(Named{"RenewEvery", max(t.RenewEvery, 0)}, Named{"ReplyTimeout", t.ReplyTimeout}),
+		Durations(Named{"TTL", t.TTL}, Named{"Wait", t.Wait}, Named{"MaxHold", t.MaxHold}),
+		Periods(Named{"RenewEvery", max(t.RenewEvery, 0)}, Named{"ReplyTimeout", t.ReplyTimeout}, Named{"Poll", t.Poll}),
 	}
 	refuse := func(bad bool, format string, args ...any) {
 		if bad {

@@ -23,7 +23,6 @@ const pause, longestPause = 50 * time.Millisecond, time.Second
 type Locker struct {
 	*Client
 	Terms
-	Wait      time.Duration                               // of Acquire; 0: as long as the context lasts
 	New       func(ctx context.Context, key string) *Hold // prepares an acquisition
 	Contended *waiting.Contended
 

@@ -31,7 +31,6 @@ package census
 import (
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -101,8 +100,8 @@ type Look struct {
 type Field struct{ Name, Value []byte }
 
 const (
-	// Peek is how much of a value is read. No lock value is known that is as long.
-	Peek = recognise.Longest
+	// Peek is how much of a value is read: no lock's value is as long.
+	Peek = 128
 	// MaxFields is how many fields a lock's hash has at most: Redisson's read-write lock has a mode and a holder.
 	MaxFields = 2
 )

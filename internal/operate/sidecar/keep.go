@@ -50,7 +50,7 @@ type watched struct {
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
 // others want it too. It is not put there if the order has changed: stale says so.
-func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) (waits, stale bool) {
+func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, multi bool, now time.Time) (waits, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if s.order.Load().record.Epoch != o.record.Epoch {
@@ -67,6 +67,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	w.endless = command.Sidecar.Until == 0
 	k.note(s, command.Key, w)
 	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
+		!multi && // to ask for the lock would break the WATCH of the transaction
 		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
 		s.waking.Lock()
 		woken, handed := s.woken, s.handed.After(w.attempt)
@@ -121,12 +122,18 @@ func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now tim
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Hold)
 		defer cancel()
-		conn, err := s.opts.Pool.GetContext(ctx)
-		if err != nil {
+		select {
+		case s.asking <- struct{}{}:
+		case <-ctx.Done():
 			return
 		}
-		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
-		_ = conn.Close()
+		conn, err := s.opts.Pool.GetContext(ctx)
+		reply := protocol.Reply{}
+		if err == nil {
+			reply, _ = wire.Do(conn, s.opts.ReplyTimeout, command)
+			_ = conn.Close()
+		}
+		<-s.asking
 		if reply.Kind == protocol.Integer && reply.Int == 0 {
 			s.keys.contended(key)
 			select {

@@ -2,6 +2,7 @@ package sidecar_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,4 +40,39 @@ func TestManyLocksOverASlowNetwork(t *testing.T) {
 	}
 	s.stop()
 	assert.Equal(t, int64(locks), b.redis.Do("HLEN", sidecar.ListKey("orders", "one")))
+}
+
+// However many clients wait for a lock, the sidecar asks for them on a few connections: a server has so many in all.
+func TestManyWhoWait(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	link := redistest.NewLink(t, b.redis.Addr)
+	link.Slow(2*time.Millisecond, 0)
+	pool := &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", link.Addr) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	s := b.sidecar("one", "", func(o *sidecar.Options) { o.Pool = pool })
+	says(t, b.client(s), "1", "SETNX", "lock:a", ends(time.Minute))
+	const clients, attempts = 200, 5
+	var waiting sync.WaitGroup
+	for range clients {
+		c := b.client(s)
+		waiting.Go(func() {
+			for range attempts {
+				reply, err := c.Do("SETNX", "lock:a", ends(time.Minute))
+				assert.NoError(t, err)
+				assert.Equal(t, int64(0), reply)
+			}
+		})
+	}
+	most := 0
+	over := make(chan struct{})
+	go func() { waiting.Wait(); close(over) }()
+	for ended := false; !ended; time.Sleep(time.Millisecond) {
+		most = max(most, pool.ActiveCount())
+		select {
+		case <-over:
+			ended = true
+		default:
+		}
+	}
+	assert.LessOrEqual(t, most, 12)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -28,14 +27,14 @@ func failing(skews ...float64) profile.Profile {
 }
 
 // waited counts what failovers that come now and then bring, and how many of them: the simulator's own.
-func waited(g *group, failovers Failovers, run time.Duration) (found blame.Count, times int64) {
+func waited(g *group, failovers Failovers, run time.Duration) (found Count, times int64) {
 	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5).fleet(-1, run)
 	f.Network.Timeout = clientTimeout
 	f.Server = sim.Server{
 		FailoverEvery: sim.Uniform(failovers.Every/2, failovers.Every*3/2), Outage: sim.Uniform(failovers.Outage/2, failovers.Outage*3/2), Behind: sim.Uniform(0, failovers.Behind),
 	}
 	found, result := play(new(sim.World), f, 1)
-	return only(found, blame.Failover), result.Failovers
+	return only(found, Failover), result.Failovers
 }
 
 // TestForecastFailovers: one failover brings as many double holds by conditioning as the simulator counts where failovers come now and
@@ -62,14 +61,14 @@ func TestForecastFailovers(t *testing.T) {
 			each := sum(made.causes[:])
 			found, times := waited(&g, o.Failovers, c.hours*time.Hour)
 			waiting := float64(found.N) / float64(times)
-			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[blame.Failover])/float64(times))
+			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[Failover])/float64(times))
 			require.Greater(t, found.N, 120)
 			assert.InEpsilon(t, waiting, each, 0.3)
 			if !c.told {
 				assert.Zero(t, made.told)
 				return
 			}
-			assert.InEpsilon(t, float64(found.Told[blame.Failover])/float64(times), made.told, 0.3)
+			assert.InEpsilon(t, float64(found.Told[Failover])/float64(times), made.told, 0.3)
 		})
 	}
 }

@@ -5,13 +5,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // TextTimeline draws a run for a terminal: . wants the lock, = believes that it holds it, # two are
 // inside, | its lease is over in truth, p paused, x crashed.
-func TextTimeline(t *story.Timeline, columns int) string {
+func TextTimeline(t *Timeline, columns int) string {
 	name := 8
 	for i := range t.Lanes {
 		name = max(name, len(t.Lanes[i].Name))
@@ -24,7 +23,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 	for i := range t.Lanes {
 		lane := &t.Lanes[i]
 		line := []byte(strings.Repeat(" ", width))
-		paint := func(s story.Span, c byte) {
+		paint := func(s Span, c byte) {
 			for x := at(s.From); x <= at(s.To); x++ {
 				line[x] = c
 			}
@@ -36,7 +35,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 			paint(s, '=')
 			for _, o := range t.Overlaps {
 				if from, to := max(s.From, o.From), min(s.To, o.To); from < to {
-					paint(story.Span{From: from, To: to}, '#')
+					paint(Span{From: from, To: to}, '#')
 				}
 			}
 		}
@@ -46,7 +45,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 			}
 		}
 		for _, s := range lane.Pauses {
-			paint(story.Span{From: s.From, To: min(s.To, t.End)}, 'p')
+			paint(Span{From: s.From, To: min(s.To, t.End)}, 'p')
 		}
 		if lane.Crash > 0 {
 			line[at(lane.Crash)] = 'x'
@@ -62,7 +61,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 }
 
 // textKey draws the key: the number of the row of the client whose value stands on it.
-func textKey(t *story.Timeline, name, width int, at func(time.Duration) int) string {
+func textKey(t *Timeline, name, width int, at func(time.Duration) int) string {
 	line := []byte(strings.Repeat(" ", width))
 	for _, v := range t.Key {
 		letter := byte('?')
@@ -96,7 +95,7 @@ func (r *Report) TextMaps() string {
 	return b.String()
 }
 
-func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []grid.Outcome) {
+func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []sim.Outcome) {
 	for r, row := range rows {
 		fmt.Fprintf(b, "%8v ", row)
 		for c := range columns {

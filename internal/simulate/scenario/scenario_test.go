@@ -13,9 +13,9 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdata/scenarios")
@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 			require.NoError(t, err)
 
 			var lines []string
-			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
+			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(report.TraceLine(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
 			if *rewrite {
 				update(t, file, s, &tally, lines)
 				return

@@ -1,6 +1,4 @@
-// Package story tells what happened in a run: as lines of a trace, as sentences, and as the lanes of a
-// timeline.
-package story
+package report
 
 import (
 	"cmp"
@@ -28,8 +26,8 @@ func Trace(w *sim.World, fleet *sim.Fleet, seed uint64) ([]sim.Record, sim.Resul
 	return records, result
 }
 
-// Line is one line of a text trace: true time, who, what.
-func Line(f *sim.Fleet, r *sim.Record) string {
+// TraceLine is one line of a text trace: true time, who, what.
+func TraceLine(f *sim.Fleet, r *sim.Record) string {
 	return fmt.Sprintf("%12s  %-10s %s", at(r.At), Who(f, int(r.Client)), what(f, r))
 }
 

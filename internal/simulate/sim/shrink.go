@@ -1,10 +1,4 @@
-// Package shrink cuts a run that breaks down to a smallest one that still does: the fewest clients, then
-// the fewest events, then the smallest skew.
-//
-// The run's random decisions are written down first, as a Plan. From then on nothing is random, so a
-// decision can be left out and the rest stays. The result is minimal: leaving out any one event, or
-// bringing any clock one step closer to the truth, makes it pass.
-package shrink
+package sim
 
 import (
 	"cmp"
@@ -12,33 +6,33 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// Shrinker holds what a shrinking needs.
+// Shrinker cuts a run that breaks down to a smallest one that still does: the fewest clients, then the fewest events, then the
+// smallest skew. The run's random decisions are written down first, by Planned.
 type Shrinker struct {
-	World *sim.World
+	World *World
 	// Breaks says what must stay true of the run.
-	Breaks func(*sim.Result) bool
+	Breaks func(*Result) bool
 	// Step is the smallest change of a clock that counts.
 	Step time.Duration
 	// Runs counts the runs tried.
 	Runs int
 }
 
-// New returns a shrinker for runs with an overlap.
-func New(w *sim.World, step time.Duration) *Shrinker {
-	return &Shrinker{World: w, Step: step, Breaks: func(r *sim.Result) bool { return r.Overlaps > 0 }}
+// NewShrinker returns a shrinker for runs with an overlap.
+func NewShrinker(w *World, step time.Duration) *Shrinker {
+	return &Shrinker{World: w, Step: step, Breaks: func(r *Result) bool { return r.Overlaps > 0 }}
 }
 
-// Record runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
+// Planned runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
 // Stop, a run is over at its first overlap anyway, and a shrunk one may break later than the first.
 // A fleet that has a plan draws nothing, so there is nothing to record.
-func Record(w *sim.World, fleet *sim.Fleet, seed uint64) (*sim.Fleet, sim.Result) {
+func Planned(w *World, fleet *Fleet, seed uint64) (*Fleet, Result) {
 	if fleet.Plan != nil {
 		return clone(fleet), w.Run(fleet, seed)
 	}
-	var plan sim.Plan
+	var plan Plan
 	w.Recorded = &plan
 	result := w.Run(fleet, seed)
 	w.Recorded = nil
@@ -49,27 +43,27 @@ func Record(w *sim.World, fleet *sim.Fleet, seed uint64) (*sim.Fleet, sim.Result
 		planned.Faults = nil
 	}
 	for i := range planned.Clients {
-		planned.Clients[i].Chaos = sim.Chaos{}
+		planned.Clients[i].Chaos = Chaos{}
 	}
 	return planned, result
 }
 
 // Shrink returns a minimal fleet that breaks. The fleet must have a plan, and break.
-func (s *Shrinker) Shrink(fleet *sim.Fleet) *sim.Fleet {
+func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
 	best := clone(fleet)
 	best.Stop = true
 	if !s.pair(&best) {
 		s.round(&best)
 	}
 	for {
-		before := Size(best)
+		before := WeightOf(best)
 		s.clients(&best)
 		s.events(&best)
 		s.latency(&best)
 		s.skews(&best)
 		s.commands(&best)
 		s.twos(&best)
-		if Size(best) == before {
+		if WeightOf(best) == before {
 			return best
 		}
 	}
@@ -86,8 +80,8 @@ func (a Weight) Less(b Weight) bool {
 	return cmp.Or(cmp.Compare(a.Clients, b.Clients), cmp.Compare(a.Events, b.Events), cmp.Compare(a.Skew, b.Skew)) < 0
 }
 
-// Size weighs a planned fleet.
-func Size(f *sim.Fleet) Weight {
+// WeightOf weighs a planned fleet.
+func WeightOf(f *Fleet) Weight {
 	w := Weight{Clients: len(f.Clients), Events: len(f.Plan.Turns) + len(f.Plan.Delays) + len(f.Faults) + len(f.Opening)}
 	for i := range f.Clients {
 		w.Skew += f.Clients[i].Offset.Abs() + time.Duration(f.Clients[i].DriftPPM)
@@ -99,14 +93,14 @@ func Size(f *sim.Fleet) Weight {
 }
 
 // breaks tries a candidate.
-func (s *Shrinker) breaks(f *sim.Fleet) bool {
+func (s *Shrinker) breaks(f *Fleet) bool {
 	s.Runs++
 	r := s.World.Run(f, 0)
 	return s.Breaks(&r)
 }
 
 // try replaces best by a changed copy if that still breaks.
-func (s *Shrinker) try(best **sim.Fleet, change func(*sim.Fleet)) bool {
+func (s *Shrinker) try(best **Fleet, change func(*Fleet)) bool {
 	candidate := clone(*best)
 	change(candidate)
 	if !s.breaks(candidate) {
@@ -117,19 +111,19 @@ func (s *Shrinker) try(best **sim.Fleet, change func(*sim.Fleet)) bool {
 }
 
 // pair tries the simplest story there is: of two clients one takes the lock, and the other comes.
-func (s *Shrinker) pair(best **sim.Fleet) bool {
+func (s *Shrinker) pair(best **Fleet) bool {
 	turns := (*best).Plan.Turns
 	for i := range (*best).Clients {
 		for j := range (*best).Clients {
-			first := slices.IndexFunc(turns, func(t sim.Turn) bool { return t.Client == i })
-			second := slices.IndexFunc(turns, func(t sim.Turn) bool { return t.Client == j })
+			first := slices.IndexFunc(turns, func(t Turn) bool { return t.Client == i })
+			second := slices.IndexFunc(turns, func(t Turn) bool { return t.Client == j })
 			if i == j || first < 0 || second < 0 {
 				continue
 			}
-			if s.try(best, func(f *sim.Fleet) {
+			if s.try(best, func(f *Fleet) {
 				a, b := turns[first], turns[second]
 				a.At, b.At = 0, protocol.Instant(10*time.Millisecond)
-				f.Plan = &sim.Plan{Turns: []sim.Turn{a, b}, Latency: time.Millisecond}
+				f.Plan = &Plan{Turns: []Turn{a, b}, Latency: time.Millisecond}
 				f.Faults, f.Opening = nil, nil
 			}) {
 				return true
@@ -140,51 +134,51 @@ func (s *Shrinker) pair(best **sim.Fleet) bool {
 }
 
 // round drops all delays at once: most runs break without any, and are much easier to read then.
-func (s *Shrinker) round(best **sim.Fleet) {
+func (s *Shrinker) round(best **Fleet) {
 	for _, latency := range []time.Duration{time.Millisecond, 200 * time.Microsecond, 0} {
-		if s.try(best, func(f *sim.Fleet) { f.Plan.Delays, f.Plan.Latency = nil, latency }) {
+		if s.try(best, func(f *Fleet) { f.Plan.Delays, f.Plan.Latency = nil, latency }) {
 			return
 		}
 	}
 }
 
 // clients drops clients one by one, with all that concerns them.
-func (s *Shrinker) clients(best **sim.Fleet) {
+func (s *Shrinker) clients(best **Fleet) {
 	for i := len((*best).Clients) - 1; i >= 0; i-- {
 		if len((*best).Clients) > 1 {
-			s.try(best, func(f *sim.Fleet) { dropClient(f, i) })
+			s.try(best, func(f *Fleet) { dropClient(f, i) })
 		}
 	}
 }
 
 // events drops turns, faults, delays and opening values: in halves, quarters and so on, then one by one.
-func (s *Shrinker) events(best **sim.Fleet) {
+func (s *Shrinker) events(best **Fleet) {
 	for changed := true; changed; {
 		changed = false
-		changed = reduce(s, best, func(f *sim.Fleet) *[]sim.Turn { return &f.Plan.Turns }) || changed
-		changed = reduce(s, best, func(f *sim.Fleet) *[]sim.Fault { return &f.Faults }) || changed
-		changed = reduce(s, best, func(f *sim.Fleet) *[]sim.Delay { return &f.Plan.Delays }) || changed
+		changed = reduce(s, best, func(f *Fleet) *[]Turn { return &f.Plan.Turns }) || changed
+		changed = reduce(s, best, func(f *Fleet) *[]Fault { return &f.Faults }) || changed
+		changed = reduce(s, best, func(f *Fleet) *[]Delay { return &f.Plan.Delays }) || changed
 	}
 	if len((*best).Opening) > 0 {
-		s.try(best, func(f *sim.Fleet) { f.Opening = nil })
+		s.try(best, func(f *Fleet) { f.Opening = nil })
 	}
 }
 
 // twos drops events two at a time: what one event makes necessary is often only another one.
-func (s *Shrinker) twos(best **sim.Fleet) {
+func (s *Shrinker) twos(best **Fleet) {
 	for changed := true; changed; {
 		changed = false
-		n := Size(*best).Events - len((*best).Opening)
+		n := WeightOf(*best).Events - len((*best).Opening)
 		for i := n - 1; i >= 0 && !changed && n <= 40; i-- {
 			for j := i - 1; j >= 0 && !changed; j-- {
-				changed = s.try(best, func(f *sim.Fleet) { dropEvent(f, i); dropEvent(f, j) })
+				changed = s.try(best, func(f *Fleet) { dropEvent(f, i); dropEvent(f, j) })
 			}
 		}
 	}
 }
 
 // dropEvent drops the i-th of a plan's turns, faults and delays.
-func dropEvent(f *sim.Fleet, i int) {
+func dropEvent(f *Fleet, i int) {
 	turns, faults := len(f.Plan.Turns), len(f.Faults)
 	switch {
 	case i < turns:
@@ -197,12 +191,12 @@ func dropEvent(f *sim.Fleet, i int) {
 }
 
 // reduce drops parts of a list.
-func reduce[T any](s *Shrinker, best **sim.Fleet, list func(*sim.Fleet) *[]T) (changed bool) {
+func reduce[T any](s *Shrinker, best **Fleet, list func(*Fleet) *[]T) (changed bool) {
 	for size := len(*list(*best)); size >= 1; size /= 2 {
 		for at := len(*list(*best)) - size; at > -size; at -= size {
 			from := max(at, 0)
 			to := min(at+size, len(*list(*best)))
-			ok := from < to && s.try(best, func(f *sim.Fleet) { l := list(f); *l = slices.Delete(*l, from, to) })
+			ok := from < to && s.try(best, func(f *Fleet) { l := list(f); *l = slices.Delete(*l, from, to) })
 			changed = changed || ok
 			at = min(at, len(*list(*best)))
 		}
@@ -211,31 +205,31 @@ func reduce[T any](s *Shrinker, best **sim.Fleet, list func(*sim.Fleet) *[]T) (c
 }
 
 // latency makes the network of the plan as plain as it can be.
-func (s *Shrinker) latency(best **sim.Fleet) {
+func (s *Shrinker) latency(best **Fleet) {
 	if l := (*best).Plan.Latency; l != time.Millisecond && len((*best).Plan.Delays) == 0 {
-		s.try(best, func(f *sim.Fleet) { f.Plan.Latency = time.Millisecond })
+		s.try(best, func(f *Fleet) { f.Plan.Latency = time.Millisecond })
 	}
 }
 
 // skews brings every clock as close to the truth as the break allows, and makes every fault as small.
-func (s *Shrinker) skews(best **sim.Fleet) {
+func (s *Shrinker) skews(best **Fleet) {
 	for i := range (*best).Clients {
-		s.smallest(best, s.Step, func(f *sim.Fleet) *time.Duration { return &f.Clients[i].Offset })
+		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Clients[i].Offset })
 		if (*best).Clients[i].DriftPPM != 0 {
-			s.try(best, func(f *sim.Fleet) { f.Clients[i].DriftPPM = 0 })
+			s.try(best, func(f *Fleet) { f.Clients[i].DriftPPM = 0 })
 		}
 	}
 	for i := range (*best).Faults {
-		s.smallest(best, s.Step, func(f *sim.Fleet) *time.Duration { return &f.Faults[i].By })
+		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Faults[i].By })
 	}
 }
 
 // smallest moves one duration towards zero: all the way, then by halves, then step by step, so that
 // one step less passes.
-func (s *Shrinker) smallest(best **sim.Fleet, step time.Duration, field func(*sim.Fleet) *time.Duration) {
+func (s *Shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet) *time.Duration) {
 	now := func() time.Duration { return *field(*best) }
 	set := func(d time.Duration) bool {
-		return s.try(best, func(f *sim.Fleet) { *field(f) = d })
+		return s.try(best, func(f *Fleet) { *field(f) = d })
 	}
 	if now() == 0 || set(0) {
 		return
@@ -260,7 +254,7 @@ func (s *Shrinker) smallest(best **sim.Fleet, step time.Duration, field func(*si
 }
 
 // commands lets clients come later, so that they knock in vain less often, and the run begin at 0.
-func (s *Shrinker) commands(best **sim.Fleet) {
+func (s *Shrinker) commands(best **Fleet) {
 	const attempt = 6 // legs of SETNX, GET and GETSET
 	for i := range (*best).Plan.Turns {
 		r := s.World.Run(*best, 0)
@@ -274,7 +268,7 @@ func (s *Shrinker) commands(best **sim.Fleet) {
 			*best = candidate
 		}
 	}
-	s.try(best, func(f *sim.Fleet) {
+	s.try(best, func(f *Fleet) {
 		if len(f.Plan.Turns) == 0 {
 			return
 		}
@@ -294,7 +288,7 @@ func (s *Shrinker) commands(best **sim.Fleet) {
 	})
 }
 
-func dropClient(f *sim.Fleet, i int) {
+func dropClient(f *Fleet, i int) {
 	f.Clients = slices.Delete(f.Clients, i, i+1)
 	renumber := func(c int) int {
 		if c > i {
@@ -302,9 +296,9 @@ func dropClient(f *sim.Fleet, i int) {
 		}
 		return c
 	}
-	f.Plan.Turns = slices.DeleteFunc(f.Plan.Turns, func(t sim.Turn) bool { return t.Client == i })
-	f.Plan.Delays = slices.DeleteFunc(f.Plan.Delays, func(d sim.Delay) bool { return d.Client == i })
-	f.Faults = slices.DeleteFunc(f.Faults, func(x sim.Fault) bool { return x.Client == i })
+	f.Plan.Turns = slices.DeleteFunc(f.Plan.Turns, func(t Turn) bool { return t.Client == i })
+	f.Plan.Delays = slices.DeleteFunc(f.Plan.Delays, func(d Delay) bool { return d.Client == i })
+	f.Faults = slices.DeleteFunc(f.Faults, func(x Fault) bool { return x.Client == i })
 	for j := range f.Plan.Turns {
 		f.Plan.Turns[j].Client = renumber(f.Plan.Turns[j].Client)
 	}
@@ -316,7 +310,7 @@ func dropClient(f *sim.Fleet, i int) {
 	}
 }
 
-func clone(f *sim.Fleet) *sim.Fleet {
+func clone(f *Fleet) *Fleet {
 	c := *f
 	c.Clients, c.Faults, c.Opening = slices.Clone(f.Clients), slices.Clone(f.Faults), slices.Clone(f.Opening)
 	if f.Plan != nil {

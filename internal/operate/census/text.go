@@ -1,4 +1,4 @@
-package recognise
+package census
 
 import "strings"
 

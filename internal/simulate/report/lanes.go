@@ -1,4 +1,4 @@
-package story
+package report
 
 import (
 	"time"
@@ -24,17 +24,17 @@ type Span struct{ From, To time.Duration }
 type Lane struct {
 	Name   string
 	Scheme string
-	Errors []Error // its clock's error, where it changes
-	Waits  []Span  // it wants the lock
-	Holds  []Span  // it believes that it holds the lock
+	Errors []ClockError // its clock's error, where it changes
+	Waits  []Span       // it wants the lock
+	Holds  []Span       // it believes that it holds the lock
 	// Leases are what is true of the holds: until when the lease lasts that was granted.
 	Leases []Span
 	Pauses []Span
 	Crash  time.Duration // 0 is never
 }
 
-// Error is a clock's error from a time on.
-type Error struct {
+// ClockError is a clock's error from a time on.
+type ClockError struct {
 	At time.Duration
 	By time.Duration
 }
@@ -62,7 +62,7 @@ func Draw(f *sim.Fleet, records []sim.Record) *Timeline {
 	d := drawing{Timeline: t, fleet: f, wanted: make([]int64, len(f.Clients)), entered: make([]int64, len(f.Clients))}
 	for i := range f.Clients {
 		c := &f.Clients[i]
-		t.Lanes[i] = Lane{Name: c.Name, Scheme: c.Scheme.String(), Errors: []Error{{0, c.Offset}}}
+		t.Lanes[i] = Lane{Name: c.Name, Scheme: c.Scheme.String(), Errors: []ClockError{{0, c.Offset}}}
 		d.wanted[i], d.entered[i] = -1, -1
 	}
 	for i := range records {
@@ -87,7 +87,7 @@ func (d *drawing) add(r *sim.Record) {
 	if c >= 0 {
 		lane := &d.Lanes[c]
 		if last := lane.Errors[len(lane.Errors)-1]; r.Kind != sim.Executes && last.By != r.Error {
-			lane.Errors = append(lane.Errors, Error{at, r.Error})
+			lane.Errors = append(lane.Errors, ClockError{at, r.Error})
 		}
 	}
 	moment := Moment{At: at, Client: c, Sentence: Sentence(d.fleet, r)}
@@ -157,7 +157,7 @@ func (d *drawing) fault(r *sim.Record) {
 		d.stopWaiting(c, at)
 		d.Lanes[c].Crash = at
 	case sim.StepClock:
-		d.Lanes[c].Errors = append(d.Lanes[c].Errors, Error{at, r.Error + r.Fault.By})
+		d.Lanes[c].Errors = append(d.Lanes[c].Errors, ClockError{at, r.Error + r.Fault.By})
 	}
 }
 

@@ -1,5 +1,4 @@
-// Package blame says of each double hold of a simulated run how it came about, and by whose doing.
-package blame
+package forecast
 
 import (
 	"slices"
@@ -9,7 +8,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// Cause is how a second holder came in.
+// Cause is how a second holder came in: what a Judge says of each double hold of a simulated run, beside whose doing it was.
 type Cause int
 
 // The causes.
@@ -70,8 +69,8 @@ type holder struct {
 	doubles int // times that another came in since it lost its lock
 }
 
-// New makes the judge of one run of a fleet.
-func New(f *sim.Fleet) *Judge {
+// NewJudge makes the judge of one run of a fleet.
+func NewJudge(f *sim.Fleet) *Judge {
 	n := len(f.Clients)
 	j := &Judge{Count: Count{Clients: make([]int, n)}, fleet: f, holders: make([]holder, n), dead: map[string]int{}}
 	clocks := make([]time.Duration, n)

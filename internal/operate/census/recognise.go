@@ -1,10 +1,4 @@
-// Package recognise tells what a value on a lock's key is. It is the only place that knows: scan, sweep,
-// verify and doctor ask it through the census, observe asks it for every value that it sees written. So the
-// tools cannot disagree about a value.
-//
-// It looks at the value alone. The key's name, its TTL and the commands around it say more, and are for the
-// caller to weigh.
-package recognise
+package census
 
 import (
 	"encoding/binary"
@@ -16,27 +10,24 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Kind is what a value is.
-type Kind uint8
+// ValueKind is what a value is.
+type ValueKind uint8
 
 // The kinds.
 const (
-	Nothing    Kind = iota // an empty value, or one that is longer than any lock's
-	Expiry                 // a moment of our days, as a legacy dialect writes it
-	Bridge                 // a number that every legacy reader takes for an expiry that never comes
-	Random                 // a text of random characters: a token
-	Number                 // another number: a counter, a flag, a thread id
-	Text                   // another printable text
-	Binary                 // other bytes
-	Overwriter             // the value of clients that overwrite any value they meet
+	NoValue         ValueKind = iota // an empty value, or one that is longer than any lock's
+	ExpiryValue                      // a moment of our days, as a legacy dialect writes it
+	BridgeValue                      // a number that every legacy reader takes for an expiry that never comes
+	RandomValue                      // a text of random characters: a token
+	NumberValue                      // another number: a counter, a flag, a thread id
+	TextValue                        // another printable text
+	BinaryValue                      // other bytes
+	OverwriterValue                  // the value of clients that overwrite any value they meet
 )
 
-// Longest is the length from which on a value is no lock's.
-const Longest = 128
-
-// Value is what a value turns out to be.
-type Value struct {
-	Kind   Kind
+// Recognised is what a value turns out to be.
+type Recognised struct {
+	Kind   ValueKind
 	Format string // of an expiry: the name of its form
 	// Dialects are those whose clients write this, the likelier first: of an expiry, and of a bridge value
 	// that is wrapped for one dialect. The slice is shared.
@@ -52,7 +43,7 @@ type Value struct {
 }
 
 // Live tells that an expiry is still to come in the eyes of its dialect's clients.
-func (v Value) Live(now protocol.Instant) bool {
+func (v Recognised) Live(now protocol.Instant) bool {
 	return v.Forever || v.read.Judge(v.text, now, "") == protocol.Live
 }
 
@@ -82,10 +73,13 @@ var alike = func() map[*protocol.Dialect][]*protocol.Dialect {
 	return all
 }()
 
-// Of tells what a value is, seen at an instant.
-func Of(value string, now protocol.Instant) Value {
-	if len(value) == 0 || len(value) >= Longest {
-		return Value{}
+// Recognise tells what a value is, seen at an instant. It is the only place that knows: scan, sweep, verify and doctor ask it
+// through the census, observe asks it for every value that it sees written. So the tools cannot disagree about a value.
+//
+// It looks at the value alone. The key's name, its TTL and the commands around it say more, and are for the caller to weigh.
+func Recognise(value string, now protocol.Instant) Recognised {
+	if len(value) == 0 || len(value) >= Peek {
+		return Recognised{}
 	}
 	if !begins(value) {
 		return other(value, now)
@@ -93,8 +87,8 @@ func Of(value string, now protocol.Instant) Value {
 	for _, d := range dialects {
 		if len(d.Forever) > 1 && value == d.Forever {
 			at, _ := d.ExpiresAt(value)
-			return Value{
-				Kind: Expiry, Format: d.Format, Dialects: alike[d][:1], At: at, Forever: true, Quantum: time.Second, Surely: true, read: d, text: value,
+			return Recognised{
+				Kind: ExpiryValue, Format: d.Format, Dialects: alike[d][:1], At: at, Forever: true, Quantum: time.Second, Surely: true, read: d, text: value,
 				Note: "a lock without a lease: held until released, for ever if its holder crashed",
 			}
 		}
@@ -116,9 +110,9 @@ func begins(value string) bool {
 }
 
 // asWritten reads an expiry or a bridge value of a dialect.
-func asWritten(d *protocol.Dialect, writers []*protocol.Dialect, value string, now protocol.Instant) (Value, bool) {
+func asWritten(d *protocol.Dialect, writers []*protocol.Dialect, value string, now protocol.Instant) (Recognised, bool) {
 	if _, ok := d.BridgeNumber(value); ok {
-		v := Value{Kind: Bridge, Surely: true}
+		v := Recognised{Kind: BridgeValue, Surely: true}
 		if d.Layout != protocol.Plain {
 			v.Dialects, v.Note = writers, "wrapped for "+d.Name
 		}
@@ -126,9 +120,9 @@ func asWritten(d *protocol.Dialect, writers []*protocol.Dialect, value string, n
 	}
 	at, ok := d.Written(value)
 	if !ok || !plausible(at, now) {
-		return Value{}, false
+		return Recognised{}, false
 	}
-	v := Value{Kind: Expiry, Format: d.Format, Dialects: writers, At: at, Quantum: d.Unit.Quantum(), read: d, text: value}
+	v := Recognised{Kind: ExpiryValue, Format: d.Format, Dialects: writers, At: at, Quantum: d.Unit.Quantum(), read: d, text: value}
 	v.Surely = d.Layout == protocol.UUIDColonNumber || d.Layout == protocol.FSTLong
 	switch _, fraction, _ := strings.Cut(value, "."); {
 	case d.Unit == protocol.FloatSeconds && strings.Trim(fraction, "0") == "":
@@ -142,34 +136,34 @@ func asWritten(d *protocol.Dialect, writers []*protocol.Dialect, value string, n
 func plausible(at, now protocol.Instant) bool { return at >= firstRedis && at.Sub(now) <= farthest }
 
 // other is a value that no dialect writes.
-func other(value string, now protocol.Instant) Value {
+func other(value string, now protocol.Instant) Recognised {
 	if len(value) == 8 {
 		// ServiceStack's DistributedLock: a little-endian integer of seconds.
 		n := binary.LittleEndian.Uint64([]byte(value))
 		text := strconv.FormatUint(n, 10)
-		if v, ok := asWritten(protocol.RedisDoc, nil, text, now); ok && v.Kind == Expiry {
+		if v, ok := asWritten(protocol.RedisDoc, nil, text, now); ok && v.Kind == ExpiryValue {
 			v.Note = "8 bytes little-endian, as ServiceStack's DistributedLock writes; no other client reads it"
 			return v
 		}
 	}
 	if number, owner, ok := strings.Cut(value, "|"); ok && Digits(number) && isUUID(owner) {
-		return Value{Kind: Overwriter, Note: "ms|uuid of a copied Spring helper that overwrites any value it meets; nothing can share a key with it"}
+		return Recognised{Kind: OverwriterValue, Note: "ms|uuid of a copied Spring helper that overwrites any value it meets; nothing can share a key with it"}
 	}
 	switch {
 	case Digits(value):
 		return number(value, now)
 	case strings.HasPrefix(value, "ADDED:") && strings.Contains(value, "@"):
-		return Value{Kind: Random, Surely: true, Note: "as ShedLock writes"}
+		return Recognised{Kind: RandomValue, Surely: true, Note: "as ShedLock writes"}
 	case IsRandom(value):
-		return Value{Kind: Random, Surely: len(value) > 36 && value[36] == ':'} // a uuid and a thread
+		return Recognised{Kind: RandomValue, Surely: len(value) > 36 && value[36] == ':'} // a uuid and a thread
 	case printable(value):
-		return Value{Kind: Text}
+		return Recognised{Kind: TextValue}
 	}
-	return Value{Kind: Binary, Note: "binary, no known lock"}
+	return Recognised{Kind: BinaryValue, Note: "binary, no known lock"}
 }
 
-func number(value string, now protocol.Instant) Value {
-	v := Value{Kind: Number}
+func number(value string, now protocol.Instant) Recognised {
+	v := Recognised{Kind: NumberValue}
 	if n, err := strconv.ParseInt(value, 10, 64); err == nil && len(value) == 16 && plausible(protocol.Instant(n)*protocol.Instant(time.Microsecond), now) {
 		v.Note = "reads as microseconds, which no known lock writes"
 	}

@@ -1,4 +1,4 @@
-package recognise
+package census
 
 import (
 	"bytes"
@@ -16,53 +16,51 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-const aUUID = "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a"
-
-// noon is the clock of these tests: 2026-03-01 12:00:00 UTC.
-const noon = protocol.Instant(1772366400 * int64(time.Second))
+// midday is the clock of these tests: 2026-03-01 12:00:00 UTC.
+const midday = protocol.Instant(1772366400 * int64(time.Second))
 
 // What a dialect's clients write is recognised as that dialect's, with its instant and its step; and so is the
 // bridge's value for it.
 func TestEveryDialectIsRecognised(t *testing.T) {
 	for _, d := range protocol.Dialects() {
-		value, at := d.Expiry(noon+123456789, 30*time.Second, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "7-9"}[d.Layout])
-		v := Of(value, noon)
-		require.Equal(t, Expiry, v.Kind, "%s %q", d.Name, value)
+		value, at := d.Expiry(midday+123456789, 30*time.Second, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "7-9"}[d.Layout])
+		v := Recognise(value, midday)
+		require.Equal(t, ExpiryValue, v.Kind, "%s %q", d.Name, value)
 		assert.Contains(t, v.Dialects, d)
 		assert.InDelta(t, float64(at), float64(v.At), 1000, d.Name)
 		assert.Equal(t, d.Format, v.Format)
 		assert.Equal(t, d.Unit.Quantum(), v.Quantum, d.Name)
-		assert.True(t, v.Live(noon))
-		assert.False(t, v.Live(noon.Add(time.Hour)))
+		assert.True(t, v.Live(midday))
+		assert.False(t, v.Live(midday.Add(time.Hour)))
 		for _, other := range v.Dialects {
 			assert.Equal(t, d.Format, other.Format)
 		}
-		b := Of(d.BridgeValue(protocol.BridgeLow+7, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "0-0"}[d.Layout]), noon)
-		assert.Equal(t, Bridge, b.Kind, d.Name)
+		b := Recognise(d.BridgeValue(protocol.BridgeLow+7, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "0-0"}[d.Layout]), midday)
+		assert.Equal(t, BridgeValue, b.Kind, d.Name)
 		if d.Forever != "" && d.Forever != "1" {
-			assert.True(t, Of(d.Forever, noon).Forever)
+			assert.True(t, Recognise(d.Forever, midday).Forever)
 		}
 	}
 }
 
 func TestOf(t *testing.T) {
-	binarySeconds := string(binary.LittleEndian.AppendUint64(nil, uint64(int64(noon)/int64(time.Second)+60)))
-	for value, want := range map[string]Kind{
-		"": Nothing, strings.Repeat("1", Longest): Nothing,
-		"1772366460000": Expiry, "1772366460": Expiry, "1772366460.5": Expiry, "1772366460.0": Expiry, "1772366460000000000": Expiry,
-		`"1772366460000"`: Expiry, "1772366460:4711": Expiry, binarySeconds: Expiry, "2147483649.0": Expiry,
-		"1230000000000": Number, "1772366460000000": Number, "01772366460": Number, "42": Number, "1": Number, "9200000000000000000": Number,
-		"5000000000000000000": Bridge, "9199999999999999999": Bridge, aUUID + ":6123456789012345678": Bridge,
-		aUUID: Random, aUUID + ":35": Random, "q8ZK3mPx0aVbT7Ld": Random, "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==": Random,
-		"ADDED:2026-03-01T12:00:00.000Z@host-1": Random,
-		"locked":                                Text, "host-1:4711": Text, "ProcessingOrders": Text, "2026-03-01": Text, "1772366460.": Text, "1e12": Text, `"123"`: Text,
-		"naïve": Text, "\x00": Binary, "\xf6\x82\x01": Binary, "a\xffb": Binary,
-		"1772366460000|" + aUUID: Overwriter,
+	binarySeconds := string(binary.LittleEndian.AppendUint64(nil, uint64(int64(midday)/int64(time.Second)+60)))
+	for value, want := range map[string]ValueKind{
+		"": NoValue, strings.Repeat("1", Peek): NoValue,
+		"1772366460000": ExpiryValue, "1772366460": ExpiryValue, "1772366460.5": ExpiryValue, "1772366460.0": ExpiryValue, "1772366460000000000": ExpiryValue,
+		`"1772366460000"`: ExpiryValue, "1772366460:4711": ExpiryValue, binarySeconds: ExpiryValue, "2147483649.0": ExpiryValue,
+		"1230000000000": NumberValue, "1772366460000000": NumberValue, "01772366460": NumberValue, "42": NumberValue, "1": NumberValue, "9200000000000000000": NumberValue,
+		"5000000000000000000": BridgeValue, "9199999999999999999": BridgeValue, aUUID + ":6123456789012345678": BridgeValue,
+		aUUID: RandomValue, aUUID + ":35": RandomValue, "q8ZK3mPx0aVbT7Ld": RandomValue, "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==": RandomValue,
+		"ADDED:2026-03-01T12:00:00.000Z@host-1": RandomValue,
+		"locked":                                TextValue, "host-1:4711": TextValue, "ProcessingOrders": TextValue, "2026-03-01": TextValue, "1772366460.": TextValue, "1e12": TextValue, `"123"`: TextValue,
+		"naïve": TextValue, "\x00": BinaryValue, "\xf6\x82\x01": BinaryValue, "a\xffb": BinaryValue,
+		"1772366460000|" + aUUID: OverwriterValue,
 	} {
-		assert.Equal(t, want, Of(value, noon).Kind, "%q", value)
+		assert.Equal(t, want, Recognise(value, midday).Kind, "%q", value)
 	}
-	assert.Equal(t, time.Second, Of("1772366460.0", noon).Quantum, "whole seconds printed as a float")
-	assert.Equal(t, "binary, no known lock", Of("\xac\xed\x00\x05", noon).Note)
+	assert.Equal(t, time.Second, Recognise("1772366460.0", midday).Quantum, "whole seconds printed as a float")
+	assert.Equal(t, "binary, no known lock", Recognise("\xac\xed\x00\x05", midday).Note)
 }
 
 // Of the random tokens of Laravel, redislock and redsync hardly one is missed, and camel case is none.
@@ -131,20 +129,20 @@ func TestBlindSetName(t *testing.T) {
 func FuzzOf(f *testing.F) {
 	corpus := mutate.New(f)
 	for _, d := range protocol.Dialects() {
-		value, _ := d.Expiry(noon, time.Minute, aUUID)
+		value, _ := d.Expiry(midday, time.Minute, aUUID)
 		corpus.Add([]byte(value))
 	}
 	corpus.Add([]byte(aUUID + ":35"))
 	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, value []byte) {
-		v := Of(string(value), noon)
-		if (v.Kind == Expiry) != (v.Format != "") || v.Kind == Expiry && !v.Forever && !plausible(v.At, noon) {
+		v := Recognise(string(value), midday)
+		if (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday) {
 			t.Fatalf("%q: %+v", value, v)
 		}
-		if v.Kind == Expiry {
-			v.Live(noon)
+		if v.Kind == ExpiryValue {
+			v.Live(midday)
 		}
-		if v.Kind == Text && bytes.IndexByte(value, 0) >= 0 {
+		if v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0 {
 			t.Fatalf("%q is no text", value)
 		}
 	})

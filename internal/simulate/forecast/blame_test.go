@@ -1,4 +1,4 @@
-package blame
+package forecast
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func fails(f *sim.Fleet) {
 
 func judged(t *testing.T, f *sim.Fleet) *Judge {
 	t.Helper()
-	j := New(f)
+	j := NewJudge(f)
 	n := 0
 	j.Each = func(o Overlap) {
 		require.NotEmpty(t, o.Key)

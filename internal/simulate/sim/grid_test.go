@@ -1,4 +1,4 @@
-package grid
+package sim
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // TestBoundary finds where each scheme breaks without being told, and compares it with the closed
@@ -19,7 +18,7 @@ func TestBoundary(t *testing.T) {
 	redistest.Unraced(t)
 	g := StandardGrid()
 	const step = time.Second
-	p := Plan{Cells: g.Cells(Standard()), Runs: 5, Seed: 1}
+	p := Sweep{Cells: g.Cells(StandardSetting()), Runs: 5, Seed: 1}
 	outcomes, err := p.Run(context.Background())
 	require.NoError(t, err)
 	at := map[[3]time.Duration]map[string]*Outcome{}
@@ -59,13 +58,13 @@ func sign(d time.Duration) time.Duration {
 func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	g := StandardGrid()
 	g.Skews = Range(-12*time.Second, 12*time.Second, 6*time.Second)
-	s := Standard()
+	s := StandardSetting()
 	s.Network.LoseReply, s.Network.Repeat, s.DriftPPM = 1000, 1000, 200
-	s.Chaos = sim.Chaos{CrashEvery: sim.Uniform(time.Second, time.Minute), Restart: sim.Fixed(time.Second), PauseEvery: sim.Uniform(time.Second, time.Minute), Pause: sim.Uniform(0, time.Second)}
+	s.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
 	var first []Outcome
 	for _, threads := range []int{1, 2, 7} {
 		before := runtime.GOMAXPROCS(threads)
-		p := Plan{Cells: g.Cells(s), Runs: 2, Seed: 7, Workers: threads}
+		p := Sweep{Cells: g.Cells(s), Runs: 2, Seed: 7, Workers: threads}
 		outcomes, err := p.Run(context.Background())
 		runtime.GOMAXPROCS(before)
 		require.NoError(t, err)
@@ -78,28 +77,28 @@ func TestSameAtAnyNumberOfThreads(t *testing.T) {
 
 // TestTokenLocksSurviveEverythingPromised: drift, losses, crashes, and pauses shorter than the TTL.
 func TestTokenLocksSurviveEverythingPromised(t *testing.T) {
-	s := Standard()
+	s := StandardSetting()
 	s.Clients, s.DriftPPM, s.Queue = 6, 500, true
 	s.Network.LoseReply, s.Network.LoseRequest, s.Network.Repeat, s.Network.RepeatReply = 5000, 5000, 5000, 5000
-	s.Chaos = sim.Chaos{CrashEvery: sim.Uniform(5*time.Second, time.Minute), Restart: sim.Fixed(time.Second), StepEvery: sim.Uniform(time.Second, time.Minute), Step: sim.Uniform(-time.Hour, time.Hour)}
+	s.Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
 	var cells []Cell
 	for _, scheme := range []string{"bridge", "modern"} {
 		for _, hold := range Range(time.Second, 20*time.Second, 2*time.Second) {
 			cells = append(cells, Cell{scheme, time.Hour, 10 * time.Second, hold, s})
 		}
 	}
-	p := Plan{Cells: cells, Runs: 40, Seed: 3}
+	p := Sweep{Cells: cells, Runs: 40, Seed: 3}
 	outcomes, err := p.Run(context.Background())
 	require.NoError(t, err)
 	for i := range outcomes {
 		require.Zero(t, outcomes[i].Overlaps, "%s hold %v seed %d", outcomes[i].Scheme, outcomes[i].Hold, outcomes[i].FirstSeed)
-		require.Zero(t, outcomes[i].Hazards[sim.FenceDisorder])
+		require.Zero(t, outcomes[i].Hazards[FenceDisorder])
 	}
 }
 
 // BenchmarkTenThousandCells is a sweep of 10,000 cells with 100 seeds each; `-benchtime 1x`.
 func BenchmarkTenThousandCells(b *testing.B) {
-	s := Standard()
+	s := StandardSetting()
 	s.Polls, s.Leases = 20, 2
 	g := Grid{
 		Schemes: Schemes, Lease: 10 * time.Second, Hold: 2 * time.Second,
@@ -110,7 +109,7 @@ func BenchmarkTenThousandCells(b *testing.B) {
 	cells := g.Cells(s)[:9996] // 49 skews x 34 rows x 6 schemes
 	var ops int64
 	for b.Loop() {
-		p := Plan{Cells: cells, Runs: 100, Seed: 1}
+		p := Sweep{Cells: cells, Runs: 100, Seed: 1}
 		outcomes, err := p.Run(context.Background())
 		require.NoError(b, err)
 		for i := range outcomes {

@@ -1,6 +1,4 @@
-// Package grid runs fleets over a grid of clock skew against lease and hold time. It compares the cells that break with
-// the prediction of the closed form.
-package grid
+package sim
 
 import (
 	"context"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones.
@@ -30,23 +27,23 @@ type Cell struct {
 type Setting struct {
 	Clients int
 	Dialect *protocol.Dialect
-	Network sim.Network
+	Network Network
 	// Polls and Leases are relative to the lease: polls in one lease, leases in one run.
 	Polls, Leases int
 	DriftPPM      int64 // clients drift by up to this, either way
-	Chaos         sim.Chaos
-	Overrun       sim.PPM // chance of a hold that takes up to two leases more
-	Queue         bool    // modern clients wait in the server's queue
-	Faults        string  // the flags that chose faults, for the replay command
+	Chaos         Chaos
+	Overrun       PPM    // chance of a hold that takes up to two leases more
+	Queue         bool   // modern clients wait in the server's queue
+	Faults        string // the flags that chose faults, for the replay command
 }
 
-// Standard is the setting of a sweep that is given no other: four clients near their server.
-func Standard() *Setting {
+// StandardSetting is the setting of a sweep that is given no other: four clients near their server.
+func StandardSetting() *Setting {
 	return &Setting{
 		Clients: 4, Dialect: protocol.JedisMS, Polls: 40, Leases: 4,
-		Network: sim.Network{
-			Request: sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
-			Reply:   sim.Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+		Network: Network{
+			Request: Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+			Reply:   Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
 			Timeout: time.Second,
 		},
 	}
@@ -87,10 +84,10 @@ func (c *Cell) Validate() error {
 }
 
 // Fleet makes the cell's fleet.
-func (c *Cell) Fleet() *sim.Fleet {
+func (c *Cell) Fleet() *Fleet {
 	s := c.Setting
 	old, _ := c.old()
-	f := &sim.Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
+	f := &Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
 	for i := range s.Clients {
 		scheme := model.Bridge
 		switch {
@@ -105,15 +102,15 @@ func (c *Cell) Fleet() *sim.Fleet {
 	return f
 }
 
-func (c *Cell) client(i int, scheme model.Scheme) sim.Client {
+func (c *Cell) client(i int, scheme model.Scheme) Client {
 	s := c.Setting
-	client := sim.Client{
+	client := Client{
 		Member: model.Member{
 			Name: clientName(scheme, i), Scheme: scheme, Dialect: s.Dialect, Key: "orders", Owner: ownerName(i),
 			Lease: c.Lease, Poll: c.Lease / time.Duration(s.Polls), Patience: time.Hour, Release: s.Dialect.Release,
 		},
-		Hold: sim.Fixed(c.Hold), First: sim.Uniform(0, c.Lease/4), Think: sim.Uniform(0, c.Lease/4),
-		Chaos: s.Chaos, Overrun: s.Overrun, OverBy: sim.Uniform(0, 2*c.Lease),
+		Hold: Fixed(c.Hold), First: Uniform(0, c.Lease/4), Think: Uniform(0, c.Lease/4),
+		Chaos: s.Chaos, Overrun: s.Overrun, OverBy: Uniform(0, 2*c.Lease),
 	}
 	if s.DriftPPM != 0 {
 		client.DriftPPM = s.DriftPPM * int64(1-2*(i%2))
@@ -206,11 +203,11 @@ type Outcome struct {
 	Hash      uint64 // over all its runs' traces
 	Ops       int64
 	Simulated time.Duration
-	sim.Tally
+	Tally
 }
 
-// Plan is a list of cells and how often to run each.
-type Plan struct {
+// Sweep is a list of cells and how often to run each.
+type Sweep struct {
 	Cells   []Cell
 	Runs    int
 	Seed    uint64
@@ -220,10 +217,10 @@ type Plan struct {
 }
 
 // Run runs all cells. The outcome is the same for any number of workers.
-func (p *Plan) Run(ctx context.Context) ([]Outcome, error) {
+func (p *Sweep) Run(ctx context.Context) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(p.Cells))
 	var done atomic.Int64
-	sim.Each(ctx, p.Workers, len(p.Cells), func(w *sim.World, i int) {
+	Each(ctx, p.Workers, len(p.Cells), func(w *World, i int) {
 		outcomes[i] = p.cell(w, i)
 		if n := done.Add(1); p.Progress != nil && n%16 == 0 {
 			p.Progress(int(n))
@@ -233,7 +230,7 @@ func (p *Plan) Run(ctx context.Context) ([]Outcome, error) {
 }
 
 // cell runs one cell. Its seeds are its own, so that it can be run again alone.
-func (p *Plan) cell(w *sim.World, i int) Outcome {
+func (p *Sweep) cell(w *World, i int) Outcome {
 	o := Outcome{Cell: p.Cells[i], Runs: p.Runs}
 	fleet := o.Fleet()
 	for n := range p.Runs {
