@@ -152,7 +152,9 @@ func (l list) claimed(name string) bool {
 }
 
 // age is the time since an entry was changed.
-func (l list) age(name string) time.Duration { return max(0, l.now.Sub(time.UnixMilli(l.entries[name].At))) }
+func (l list) age(name string) time.Duration {
+	return max(0, l.now.Sub(time.UnixMilli(l.entries[name].At)))
+}
 
 func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	names := l.names()
