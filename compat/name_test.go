@@ -52,7 +52,7 @@ func modernOf(opts modern.Options) func(t *testing.T, pool lockmigrate.Pool) acq
 }
 
 func redissonOf(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-	l, err := redisson.New(pool, redisson.Options{TTL: 3 * time.Second})
+	l, err := redisson.New(pool, modern.Options{TTL: 3 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
@@ -252,7 +252,7 @@ func TestADemotedServersNoIsNoLoss(t *testing.T) {
 			return modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
 		},
 		"redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return redisson.New(pool, redisson.Options{TTL: ttl, ReplyTimeout: patient})
+			return redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
 		},
 		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
 			return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: patient})

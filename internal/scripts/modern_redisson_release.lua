@@ -1,7 +1,7 @@
 -- modern_redisson_release.lua: Redisson's RLock.unlockInner, without its latch for retries.
 --
 -- KEYS key      the lock's name
--- ARGV ttl      the TTL in milliseconds, set anew while holds remain
+-- ARGV ttl      the TTL in milliseconds, set again while holds remain
 -- ARGV holder   the holder
 -- ARGV channel  the channel: redisson_lock__channel:{name}, or redisson_lock__channel:name where the name has a brace.
 --               It is no key here, as it is in Redisson's script: it may hash to another slot than the name

@@ -40,6 +40,7 @@ if not fence_ttl then
   end
 end
 -- include clock.lua
+-- include fence.lua
 -- include queue_grant.lua
 local function free() -- somebody may wait who cannot be given the key, and has to be told
   redis.call('DEL', key)
