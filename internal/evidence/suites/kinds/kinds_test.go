@@ -244,6 +244,12 @@ func (c *counts) observe(e lockmigrate.Event) {
 	}
 }
 
+func (c *counts) of(n *int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *n
+}
+
 func (c *counts) all() (acquired, released, lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
