@@ -163,6 +163,6 @@
 // # Concurrency
 //
 // A Locker is safe for concurrent use. One goroutine renews all locks of a Locker, those that are due as one
-// pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in internal/client/renewal). Locks of stage Legacy are renewed
+// pipeline (TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in internal/client/lifetime). Locks of stage Legacy are renewed
 // one by one. A Locker with a Namespace runs another one. Waiting holds no pooled connection.
 package compat

@@ -71,7 +71,7 @@ func (at *place) set(ctx context.Context) error {
 		if err := unlessAlone(at.store.Set(ctx, from.Epoch, from, to, true)); err != nil {
 			return err
 		}
-		return at.show(ctx)
+		return made(at.show(ctx))
 	})
 }
 

@@ -43,7 +43,7 @@ func (k *keys) note(s *Sidecar, key string, w *watched) {
 	}
 }
 
-// forget drops a key of which nothing can be held. The caller has k.mu.
+// forget drops a key that holds nothing of ours. The caller has k.mu.
 func (k *keys) forget(s *Sidecar, key string, w *watched) {
 	delete(k.all, key)
 	if w.entry != "" && !k.left {
@@ -109,7 +109,7 @@ func (s *Sidecar) list(ctx context.Context) {
 	_ = s.write(last)
 }
 
-// lookLast takes the keys off the list of which nothing is held: a sidecar that ends leaves no more than its service's locks.
+// lookLast takes the keys that hold nothing off the list: a sidecar that ends leaves no more than its service's locks.
 func (s *Sidecar) lookLast(ctx context.Context) {
 	s.ask(ctx, s.keys.due(time.Now().Add(24*time.Hour)), false, func(key string, _ *order, _ time.Time, reply protocol.Reply, _ error) bool {
 		if reply.Kind == protocol.Silence || ctx.Err() != nil {

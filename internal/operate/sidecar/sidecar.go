@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -60,7 +60,7 @@ type Options struct {
 // Sidecar translates the commands of one service. Its methods are safe for concurrent use.
 type Sidecar struct {
 	opts    Options
-	source  random.Source
+	source  lockers.Random
 	member  *stages.Membership
 	order   atomic.Pointer[order]
 	clients clients

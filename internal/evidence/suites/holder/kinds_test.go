@@ -129,7 +129,7 @@ func openPooled(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 }
 
 func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	l, err := redisson.New(pools[0], redisson.Options{
+	l, err := redisson.New(pools[0], modern.Options{
 		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 }
 
 func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	q, err := quorum.New(pools, quorum.Options{
+	q, err := quorum.New(pools, modern.Options{
 		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
 	})
 	require.NoError(t, err)

@@ -54,7 +54,7 @@ func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context
 	require.NoError(t, err)
 	queue, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 	require.NoError(t, err)
-	rlock, err := redisson.New(s.Pool(), redisson.Options{})
+	rlock, err := redisson.New(s.Pool(), modern.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { old.Close(); bridge.Close(); queue.Close(); rlock.Close() })
 	return map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error){

@@ -45,16 +45,16 @@ var shapes = map[string]shape{
 		func() error { return refusal(modern.New(nil, modern.Options{})) },
 	},
 	"redisson": {
-		redisson.Options{}, 12, 30 * time.Second,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return redisson.New(p, redisson.Options{}) },
-		func() error { return refusal(redisson.New(nil, redisson.Options{})) },
+		modern.Options{}, 12, 30 * time.Second,
+		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return redisson.New(p, modern.Options{}) },
+		func() error { return refusal(redisson.New(nil, modern.Options{})) },
 	},
 	"quorum": {
-		quorum.Options{}, 12, 30 * time.Second,
+		modern.Options{}, 12, 30 * time.Second,
 		func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return quorum.New([]lockmigrate.Pool{p}, quorum.Options{})
+			return quorum.New([]lockmigrate.Pool{p}, modern.Options{})
 		},
-		func() error { return refusal(quorum.New(nil, quorum.Options{})) },
+		func() error { return refusal(quorum.New(nil, modern.Options{})) },
 	},
 	"compat": {
 		compat.Options{}, 14, 30 * time.Second,

@@ -211,7 +211,7 @@ func TestWireParityJedisLock(t *testing.T) {
 	want := java.play(realClient{t, jar}, value)
 
 	ours := newStage(t, form)
-	got := ours.play(newGoClient(t, ours.proxy.Addr, legacy.JedisMS), value)
+	got := ours.play(newGoClient(t, ours.proxy.Addr, legacy.Dialect{Name: "jedis-ms"}), value)
 	assert.Equal(t, want, got)
 	assert.Contains(t, want, "lost race: false\nSETNX <ms: now + lease + 1>\nGET\nGETSET <ms: now + lease + 1>\n", "the scenario reached it")
 	t.Log("\n" + want)
@@ -240,7 +240,7 @@ func TestWireParityRedisPy(t *testing.T) {
 	want := python.play(realClient{t, lock}, value)
 
 	ours := newStage(t, form)
-	got := ours.play(newGoClient(t, ours.proxy.Addr, legacy.RedisPyFloat), value)
+	got := ours.play(newGoClient(t, ours.proxy.Addr, legacy.Dialect{Name: "redispy-float"}), value)
 	assert.Equal(t, want, got)
 	assert.Contains(t, want, "lost race: false\nSETNX <float s: now + lease>\nGET\nGETSET <float s: now + lease>\n", "the scenario reached it")
 	t.Log("\n" + want)
