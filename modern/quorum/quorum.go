@@ -9,7 +9,7 @@
 // drifting clocks, are taken off. Everything else is undone everywhere, also on servers that did not answer. Renewals need a
 // majority too.
 //
-// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
+// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/kinds).
 //
 // # Not guaranteed
 //

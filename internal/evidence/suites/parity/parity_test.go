@@ -1,6 +1,6 @@
 // Package wireparity holds the proof that package legacy sends what the old clients send: the commands
 // that a real server saw from the released jedis-lock 1.0.0 and from redis-py 2.9.1, beside ours.
-package wireparity
+package parity
 
 import (
 	"context"

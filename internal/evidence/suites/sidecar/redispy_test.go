@@ -1,5 +1,5 @@
 // Package redispy runs the test suites of a current redis-py and a current go-redis through a sidecar.
-package redispy
+package sidecar
 
 import (
 	"context"
@@ -27,8 +27,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
-
-func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis, redistest.Python) }
 
 // files are those of the suite that speak to one server without modules or TLS.
 var files = []string{

@@ -1,5 +1,5 @@
 // Package crowd bounds what waiting costs where many wait for one key: memory of the process, and round trips of the server.
-package crowd
+package load
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 // Package holder checks, for every kind of lock alike, that a holder is told: whatever goes wrong between the acquisition and
 // the end of the lock, the holder's context ends, and with the right cause.
-package holder
+package kinds
 
 import (
 	"context"
