@@ -43,6 +43,19 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 	return t.Masters, err
 }
 
+// StillMasters is an error where the masters are others than before: what was read of one that was replaced may lack keys, or be old.
+func (e *Endpoint) StillMasters(ctx context.Context, before []string) error {
+	now, err := e.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	slices.Sort(now)
+	if was := slices.Sorted(slices.Values(before)); !slices.Equal(now, was) {
+		return &Error{What: fmt.Sprintf("the masters were %s, and now are %s", strings.Join(was, ", "), strings.Join(now, ", ")), Advice: "a failover, or a node that came or went: run it again"}
+	}
+	return nil
+}
+
 // MasterOf returns the address of the master that has a key.
 func (e *Endpoint) MasterOf(ctx context.Context, key string) (string, error) {
 	t, err := e.table(ctx, false)
@@ -313,10 +326,15 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 // askSentinels returns the master that the newest answer of all sentinels names; with replicas also these.
 func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	t, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (topology.Table, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
-	if epoch < 0 {
-		return t, errs[0]
+	if epoch >= 0 {
+		return t, nil
 	}
-	return t, nil
+	for _, err := range errs { // what a sentinel says tells more than that another one is dead
+		if explained, is := err.(*Error); is && (explained.Cause == nil || isRefusal(explained.Cause, "")) {
+			return t, err
+		}
+	}
+	return t, errs[0]
 }
 
 func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (t topology.Table, epoch int64, err error) {

@@ -63,6 +63,7 @@ func TestSentinel(t *testing.T) {
 	assert.Equal(t, []string{master.Addr}, masters)
 
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`)
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+gone.Addr().String()+","+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`, "not that one is dead")
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+master.Addr+"/orders", TLSFiles{}), master.Addr+" is no sentinel")
 }
 

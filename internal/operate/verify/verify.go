@@ -184,8 +184,7 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 		}
 	}
 	if q.facts.Finished {
-		now, err := q.end.Masters(last)
-		q.facts.MastersSame = err == nil && slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(addrs)))
+		q.facts.MastersSame = q.end.StillMasters(last, addrs) == nil
 		q.lastNamespace(last)
 		q.facts.Finished = ctx.Err() == nil // it may have come to an end within the last looks
 	}
