@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ type stageFlags struct {
 	lag      time.Duration
 	delay    time.Duration
 	yield    time.Duration
+	longest  time.Duration
 	profile  string
 	begin    stages.Stage
 }
@@ -146,8 +148,14 @@ func (at *place) explain(ctx context.Context, err error) error {
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
 		return inconclusiveError("nothing was changed", "%w", err)
-	case errors.Is(err, stages.ErrConflict):
-		return failedError(`look at it with "lockmigrate stage" and decide again`, "%w", err)
+	case errors.Is(err, stages.ErrMade):
+		return failedError(`"lockmigrate stage" shows what stands`, "%w", err)
+	case errors.Is(err, stages.ErrConflict), errors.Is(err, stages.ErrExists):
+		by := ""
+		if view, failed := at.store.Show(ctx); failed == nil {
+			by = lastChange(view.Record)
+		}
+		return failedError(`look at it with "lockmigrate stage" and decide again`, "%w%s", err, by)
 	case errors.Is(err, stages.ErrNoNeighbour):
 		return unsafeError("go there one stage at a time", "%w", err)
 	case errors.As(err, &waited):
@@ -161,9 +169,21 @@ func (at *place) explain(ctx context.Context, err error) error {
 	}
 }
 
+// lastChange says who changed a record last, after a comma; empty where the record does not tell.
+func lastChange(r stages.Record) string {
+	if len(r.History) == 0 {
+		return ""
+	}
+	c := r.History[len(r.History)-1]
+	return fmt.Sprintf(", by %s at %s", terminal.Safe(cmp.Or(c.By, "somebody")), c.At.Format(time.RFC3339))
+}
+
 // whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.
 func whichNamespace(ctx context.Context, store *stages.Store, hint string) string {
 	names, _ := store.Names(ctx)
+	if slices.Contains(names, store.Namespace) {
+		return "its keys are reserved: a stage init or stage delete was stopped, or the record was lost; run that command again"
+	}
 	if few := len(names); few > 0 && few <= 5 && nearest(store.Namespace, names) == "" {
 		hint = "there are " + strings.Join(names, ", ") + "; " + hint
 	}
@@ -200,7 +220,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 	case err != nil && to != from:
 		return err
 	case to == from: // reached already: a command that is run again
-		env.note("namespace %s is at %v already", store.Namespace, to)
+		env.note("namespace %s is at %v already%s", store.Namespace, to, lastChange(view.Record))
 		return at.follow(ctx)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
@@ -253,7 +273,15 @@ func (at *place) run(ctx context.Context, epoch int64, to stages.Stage, looked t
 	if err != nil {
 		return err
 	}
-	return at.follow(ctx)
+	return made(at.follow(ctx))
+}
+
+// made says of an error that it came after a change. An error that chose its exit code says so itself.
+func made(err error) error {
+	if isOwnError(err) {
+		return err
+	}
+	return stages.Made(endpoint.Explain(err))
 }
 
 // freshLook is for how long a look at keys and rules counts. A move that has waited for members for longer looks again.

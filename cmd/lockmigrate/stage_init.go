@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
@@ -38,9 +39,10 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special and \xHH is a byte; repeatable`)
 	f.StringVar(&flags.dialect, "dialect", "", "`NAME` of the dialect that the legacy clients speak: jedis-ms, redispy-float ...; \"lockmigrate observe\" tells")
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
-	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 0: 1s")
-	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 0: 250ms")
-	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; 0: the dialect's pause and a fifth, 120ms for most")
+	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 1s unless given")
+	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 250ms unless given")
+	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given the dialect's pause and a fifth, 120ms for most")
+	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest that a legacy client is silent, its lease or pause: a `DURATION`; verify takes it where --longest is missing; not known unless given")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, flags)
 	completes(cmd, "dialect", dialectNames)
@@ -66,12 +68,15 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
+	if record.Longest > 0 && record.Longest < record.Shortest {
+		return record, usageError("give the longest lease at least", "--longest-silence %v is less than the shortest lease of %v", record.Longest, record.Shortest)
+	}
 	for _, t := range timesOf(record) {
 		if t.d%time.Millisecond != 0 {
 			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
 		}
 	}
-	opts := compat.Options{Dialect: dialect, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
+	opts := compat.Options{Dialect: legacy.Dialect{Name: dialect.Name}, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
 	if err := opts.Validate(); err != nil {
 		return record, unsafeError("leases this short leave no time to notice an overlap: move these clients first, or measure the delay again and give --command-delay", "the bridge is not safe beside leases of %v: %w", record.Shortest, err)
 	}
@@ -88,7 +93,7 @@ func (at *place) init(ctx context.Context) error {
 		return err
 	}
 	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: flags.begin, Epoch: 1, Patterns: flags.match,
-		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
+		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield, Longest: flags.longest})
 	if err != nil {
 		return err
 	}
@@ -97,7 +102,7 @@ func (at *place) init(ctx context.Context) error {
 	}
 	if view, err := at.store.Show(ctx); err == nil {
 		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
-			"namespace %s exists already: stage %v, epoch %d", at.store.Namespace, view.Record.Stage, view.Record.Epoch)
+			"namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
 	} else if !errors.Is(err, stages.ErrNoRecord) {
 		return err
 	}
@@ -118,7 +123,7 @@ func (at *place) init(ctx context.Context) error {
 		if err := at.store.Init(ctx, record); err != nil {
 			return err
 		}
-		return at.show(ctx)
+		return made(at.show(ctx))
 	})
 }
 
@@ -156,6 +161,8 @@ func (f *stageFlags) measured() (why []string, err error) {
 			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
 		case f.yield > 0 && f.yield < old.Yield:
 			return nil, bold("--yield", f.yield, old.Yield, "shorter")
+		case f.longest > 0 && f.longest < old.Longest:
+			return nil, bold("--longest-silence", f.longest, old.Longest, "shorter")
 		}
 	}
 	if len(f.match) == 0 {
@@ -163,5 +170,6 @@ func (f *stageFlags) measured() (why []string, err error) {
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
 	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
+	f.longest = cmp.Or(f.longest, old.Longest)
 	return old.Why, nil
 }

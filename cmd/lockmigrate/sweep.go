@@ -87,6 +87,9 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
 	}
+	if n := summary.ByResult[sweep.Refused]; err == nil && n > 0 {
+		return failedError("see the reason below each key, and run it again", "the server refused %d of %s", n, counted(summary.Candidates, "change"))
+	}
 	if err == nil && summary.Unread > 0 {
 		return inconclusiveError("grant this user the keys and commands, see SECURITY.md, and run it again", "%d keys could not be read: %s", summary.Unread, summary.Why)
 	}
@@ -117,6 +120,8 @@ func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
 	return env.print(map[string]any{"summary": s}, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s in %.1f s, %s%s\n", counted(s.Scanned, "key"), s.Seconds, counted(s.Candidates, "candidate"), listed(s.ByFormat))
 		switch {
+		case s.Executed && s.Candidates == 0:
+			b.WriteString("nothing was changed\n")
 		case s.Executed:
 			fmt.Fprintf(b, "changed%s\n", listed(s.ByResult))
 		case s.Candidates > 0 && chosen:

@@ -19,21 +19,21 @@
 -- is there is extended by PEXPIRE, which a server that is out of memory allows, and first of all: after it
 -- the server allows the SET of what is missing too. The counter comes last, and may be refused.
 -- include bounded.lua
--- include bridge_shared.lua
-
-local code, missing = 1, nil
 local found = redis.pcall('MGET', key, guard)
-if found[1] ~= value or found[2] ~= value then
-  local owner, seen = text(guard), text(key)
-  if owner == value and seen and seen ~= value then
-    return {-1, 0, 0, seen}
-  end
-  if owner ~= value and (owner or seen ~= value) then return {0} end
-  missing = not seen and key or not owner and guard
-  if missing then code = 2 end
+if found[1] == value and found[2] == value then -- the usual case, before what only the other cases need
+  redis.call('PEXPIRE', key, ttl)
+  redis.call('PEXPIRE', guard, ttl)
+  if fence_ttl ~= '0' then redis.pcall('PEXPIRE', fence, fence_ttl) end
+  return {1}
 end
+-- include bridge_shared.lua
+-- include replica.lua
+local owner, seen = text(guard), text(key)
+if owner == value and seen and seen ~= value then return replica(key, seen) or {-1, 0, 0, seen} end
+if owner ~= value and (owner or seen ~= value) then return replica(key, seen) or {0} end
+local missing = not seen and key or not owner and guard
 if missing ~= key then redis.call('PEXPIRE', key, ttl) end
 if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end
 if missing then redis.call('SET', missing, value, 'PX', ttl) end
 if fence_ttl ~= '0' then redis.pcall('PEXPIRE', fence, fence_ttl) end
-return {code}
+return {missing and 2 or 1}

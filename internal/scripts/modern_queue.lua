@@ -37,6 +37,7 @@ if not held and not fence_ttl then
   end
 end
 -- include clock.lua
+-- include fence.lua
 -- include queue_grant.lua
 -- include modern_share.lua
 fence_ttl = fence_ttl or '0'

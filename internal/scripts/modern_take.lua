@@ -19,6 +19,7 @@
 -- The key is written last: where the clock or the counter is refused, nothing is taken.
 -- include effects.lua
 -- include clock.lua
+-- include fence.lua
 if old_server and (fence_ttl ~= '0' or queues) then return old_server end -- without fencing and queue it needs no clock
 local found = redis.pcall('GET', key)
 if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end

@@ -34,7 +34,7 @@
 -- on: nobody is passed over there, nor where NUMSUB is refused, and a waiter whose process is gone costs its claim.
 --
 -- first(queue) tells the first waiter who listens that it is.
--- clock.lua comes before it.
+-- clock.lua and fence.lua come before it.
 --
 -- Everything but the key's own commands is called with pcall. The queue or the counter may be lost, or the right to publish: a
 -- release must still free the key.

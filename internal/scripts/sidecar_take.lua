@@ -20,7 +20,7 @@
 -- WORD layout     of it
 -- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
--- WORD far        the number that stands for whoever else holds the lock: live on any clock
+-- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD written    what the client writes: the rest
 -- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else far, which loses.
 --          wait: 1 the next attempt will be granted, 0 it stands in the queue
@@ -78,6 +78,7 @@ end
 if s.place == '-' and not careful and shape ~= 'wait' and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(value) end
 -- include bridge_shared.lua
 -- include bridge_yield.lua
+-- include fence.lua
 -- include queue_grant.lua
 local owner, seen, kind = text(guard), text(key)
 if once == '1' and s.text == written and held(s) and (seen == held(s) or not seen and owner == held(s)) then return granted() end

@@ -48,8 +48,8 @@ var ErrOverlap = errors.New("keys of two namespaces")
 type entry struct {
 	Patterns []string `json:"patterns,omitempty"` // reserved; none: the namespace was deleted
 	At       int64    `json:"at"`                 // of the last change, in milliseconds of the server's clock
-	Claim    string   `json:"claim,omitempty"`    // a random word while a command is under way
-	Epoch    int64    `json:"epoch,omitempty"`    // the last one of a namespace that was deleted: no certificate of it fits the next one
+	Claim    string   `json:"claim,omitempty"`    // a random word, and who, while a command is under way
+	Epoch    int64    `json:"epoch,omitempty"`    // at least the last one of a namespace that was deleted: no certificate of it fits the next one
 }
 
 // list is the whole list at one moment.
@@ -115,7 +115,7 @@ func (s *Store) write(ctx context.Context, l list, e *entry) error {
 type Listed struct {
 	Name     string
 	View     View     // of the record; its zero value where there is none
-	Reserved []string // the patterns that the list reserves; none where the list does not know the namespace
+	Reserved []string // the patterns that the list reserves beside a record; none where the list does not know the namespace
 	Unknown  error    // why the record cannot be read; ErrNoRecord: keys are reserved, and there is no record
 }
 
@@ -146,6 +146,16 @@ func (l list) names() map[string]bool {
 	return names
 }
 
+// claimed tells that a command for a namespace may be under way. One that has stopped can write its record no more.
+func (l list) claimed(name string) bool {
+	return l.entries[name].Claim != "" && l.age(name) < claimStands
+}
+
+// age is the time since an entry was changed.
+func (l list) age(name string) time.Duration {
+	return max(0, l.now.Sub(time.UnixMilli(l.entries[name].At)))
+}
+
 func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	names := l.names()
 	err := s.eachKey(ctx, RecordKey("*"), func(key string) {
@@ -164,6 +174,9 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 			return nil, err // its keys are not known, so nobody may say that there is no overlap
 		}
 		one := Listed{Name: name, View: view, Reserved: l.entries[name].Patterns, Unknown: err}
+		if err == nil && !l.claimed(name) { // what a stopped command has reserved beside the record: the record says what became of it
+			one.Reserved = nil
+		}
 		if err != nil && len(one.Reserved) == 0 {
 			continue // deleted since
 		}
@@ -258,17 +271,18 @@ type claim struct {
 	until time.Time // on the server's clock: what is to be written must be there by then
 }
 
-// reserve enters patterns in the list, beside those that are reserved for this namespace already.
-func (s *Store) reserve(ctx context.Context, patterns []string) (*claim, error) {
+// reserve enters patterns in the list, beside those that are reserved for this namespace already, and the epoch of the record that is
+// to go.
+func (s *Store) reserve(ctx context.Context, patterns []string, epoch int64) (*claim, error) {
 	for {
 		l, err := s.list(ctx)
 		if err != nil {
 			return nil, err
 		}
 		e := l.entries[s.Namespace]
-		age := l.now.Sub(time.UnixMilli(e.At))
-		if e.Claim != "" && age < claimStands {
-			return nil, fmt.Errorf("namespace %s: %w, or was stopped in the middle of it: run it again in %v", s.Namespace, ErrBusy, whole(claimStands-max(age, 0)))
+		if l.claimed(s.Namespace) {
+			_, who, _ := strings.Cut(e.Claim, " ")
+			return nil, fmt.Errorf("namespace %s: %w: %s, or was stopped in the middle of it: run it again in %v", s.Namespace, ErrBusy, who, whole(claimStands-l.age(s.Namespace)))
 		}
 		if err := s.checkOthers(ctx, l, patterns); err != nil {
 			return nil, err
@@ -278,7 +292,7 @@ func (s *Store) reserve(ctx context.Context, patterns []string) (*claim, error) 
 				e.Patterns = append(e.Patterns, p)
 			}
 		}
-		e.At, e.Claim = l.now.UnixMilli(), rand.Text()
+		e.At, e.Claim, e.Epoch = l.now.UnixMilli(), rand.Text()+" "+s.By, max(e.Epoch, epoch)
 		switch err := s.write(ctx, l, &e); {
 		case errors.Is(err, ErrConflict):
 			continue // somebody else was faster: look at what is there now
@@ -341,7 +355,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	} else if !errors.Is(err, ErrNoRecord) {
 		return err
 	}
-	c, err := s.reserve(ctx, r.Patterns)
+	c, err := s.reserve(ctx, r.Patterns, 0)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -349,11 +363,13 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
 		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
 		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, unsure(err, true)) // the keys stay reserved
+	if err = unsure(err, true); errors.Is(err, ErrUnsure) {
+		return fmt.Errorf("%s: %w", what, err) // the keys stay reserved
 	}
 	endErr := c.end(ctx)
 	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
 	case reply[0] == 0:
 		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, Stage(reply[2]), reply[1])
 	case reply[0] == -1:
@@ -361,7 +377,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	case reply[0] == -2:
 		return fmt.Errorf("%s: it took %v too long; run it again", what, time.Duration(reply[1])*time.Millisecond)
 	}
-	return endErr
+	return Made(endErr)
 }
 
 // Set changes patterns, and what is known of the old clients, of a namespace that is at an epoch. The epoch grows by one, and
@@ -388,17 +404,17 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 		}
 		return s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
 	}
-	c, err := s.reserve(ctx, to.Patterns)
+	c, err := s.reserve(ctx, to.Patterns, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	values["not_after"] = c.until.UnixMilli()
 	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
-	if err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNoRecord) {
-		return nil, err // whether it ran is not known: the keys stay reserved
+	if errors.Is(err, ErrUnsure) {
+		return nil, err // the keys stay reserved
 	}
-	if endErr := c.end(ctx); err == nil {
-		err = endErr
+	if endErr := c.end(ctx); err == nil && len(blockers) == 0 {
+		err = Made(endErr)
 	}
 	return blockers, err
 }
@@ -422,22 +438,19 @@ func (s *Store) Delete(ctx context.Context, epoch int64, execute bool) ([]Blocke
 	if !execute {
 		return s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	}
-	c, err := s.reserve(ctx, nil)
+	c, err := s.reserve(ctx, nil, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	switch {
-	case err == nil && len(blockers) == 0:
-		c.entry.Epoch = max(c.entry.Epoch, epoch)
-		return nil, c.end(ctx)
-	case errors.Is(err, ErrNoRecord) && len(c.entry.Patterns) > 0:
-		return nil, c.end(ctx)
-	case err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNoRecord):
+	case errors.Is(err, ErrUnsure):
 		return nil, err
+	case errors.Is(err, ErrNoRecord) && len(c.entry.Patterns) > 0:
+		err = nil
 	}
-	if endErr := c.end(ctx); err == nil {
-		err = endErr
+	if endErr := c.end(ctx); err == nil && len(blockers) == 0 {
+		err = Made(endErr)
 	}
 	return blockers, err
 }

@@ -208,7 +208,7 @@ func TestAnotherOperatorAtWork(t *testing.T) {
 	clock := time.Now().Truncate(time.Millisecond)
 	s.Mini.SetTime(clock)
 	store := newStore(s)
-	c, err := store.reserve(t.Context(), orders.Patterns)
+	c, err := store.reserve(t.Context(), orders.Patterns, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,4 +452,27 @@ func TestReportsHaveABound(t *testing.T) {
 	if left := s.Do("HEXISTS", MembersKey("orders"), "a"); left != int64(0) {
 		t.Error("the goodbye is never forgotten")
 	}
+}
+
+// TestWhatAStoppedSetReserved: where a command was stopped beside a record, the record says which keys are taken once the command
+// can write no more.
+func TestWhatAStoppedSetReserved(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		if _, err := store.reserve(t.Context(), []string{"ticket.*"}, 0); err != nil { // and nothing follows
+			t.Fatal(err)
+		}
+		other := named(store, "tickets")
+		if err := other.Init(t.Context(), record("ticket.*")); !errors.Is(err, ErrOverlap) {
+			t.Errorf("the command may still be under way: %v", err)
+		}
+		age(t, s, store)
+		if err := other.Init(t.Context(), record("ticket.*")); err != nil {
+			t.Errorf("the command is over, and its record has no such key: %v", err)
+		}
+		if err := named(store, "more").Init(t.Context(), record(orders.Patterns...)); !errors.Is(err, ErrOverlap) {
+			t.Errorf("the record's own keys: %v", err)
+		}
+	})
 }

@@ -32,11 +32,22 @@ var ErrNoNeighbour = errors.New("only a neighbouring stage can be reached in one
 // ErrUnsure says that a change was sent and has no reply. A look at the record finds out.
 var ErrUnsure = errors.New("no reply came: it may be done")
 
+// ErrMade says that a change was made, and that something failed after it.
+var ErrMade = errors.New("the change is made; what follows it failed")
+
+// Made marks an error that came after a change. It returns nil for nil.
+func Made(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrMade, err)
+}
+
 // unsure marks the error of a change that may have been made.
 func unsure(err error, execute bool) error {
 	var refused redis.Error
 	var dial *net.OpError
-	if !execute || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial" {
+	if err == nil || !execute || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial" {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnsure, err)
@@ -47,7 +58,7 @@ func unsure(err error, execute bool) error {
 // run again.
 //
 // A deadline of ctx ends the wait between two looks: one that has begun is finished, so that the answer always
-// says who was in the way, and no step is left of which nobody knows whether it was made.
+// says who was in the way, and it is known of every step whether it was made.
 func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) error {
 	epoch := m.Epoch
 	look, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -24,7 +24,7 @@ type Servers interface {
 	Address(told string) string
 	// Moved takes a redirection into the table.
 	Moved(slot int, addr string)
-	// Stale has the table asked for anew, before anybody who waits for it is told an address again.
+	// Stale has the table asked for again, before anybody who waits for it is told an address again.
 	Stale(addr string)
 	// Patience is for how long a command that has certainly not run is tried again.
 	Patience() time.Duration

@@ -24,8 +24,8 @@ func TestExplain(t *testing.T) {
 	}{
 		{get, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
 		{release, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
-		{release, "ERR The user executing the script can't run this command or subcommand script: x, on @user_script:13.", "compare_del.lua runs DEL"},
-		{release, "ERR Error running script (call to f_x): @user_script:13: The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
+		{release, "ERR The user executing the script can't run this command or subcommand script: x, on @user_script:23.", "compare_del.lua runs DEL"},
+		{release, "ERR Error running script (call to f_x): @user_script:23: The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
 		{release, "ERR The user executing the script can't run this command or subcommand", "one of them the user may not run"},
 		{publish, "NOPERM this user has no permissions to access one of the channels used as arguments", `"lockmigrate:wake:x"`},
 	} {

@@ -18,7 +18,7 @@ type Background struct {
 	state atomic.Int64 // how many run, and closed
 
 	mu    sync.Mutex
-	quiet sync.Cond // whoever brings the count of a closed group to zero says so
+	quiet sync.Cond // signalled when the count of a closed group reaches zero
 }
 
 const closed = int64(1) << 62

@@ -52,20 +52,20 @@ type Options struct {
 
 // patient is one server with what was read of it.
 type patient struct {
-	conn    redis.Conn
-	end     *endpoint.Endpoint
-	addr    string
-	opts    Options
-	info    map[string]string
-	infoErr error
-	config  map[string]string
-	user    string
-	offset  time.Duration // this host's clock less the server's
-	trip    time.Duration // the shortest round trip
-	clockOK bool
-	keys    *sample
-	missing map[string]bool // commands that were asked for
-	isDeaf  *bool           // no client tracking; nil: not asked
+	conn      redis.Conn
+	end       *endpoint.Endpoint
+	addr      string
+	opts      Options
+	info      map[string]string
+	infoErr   error
+	config    map[string]string
+	user      string
+	offset    time.Duration // this host's clock less the server's
+	trip      time.Duration // the shortest round trip
+	clockOK   bool
+	keys      *sample
+	missing   map[string]bool // commands that were asked for
+	untracked *bool           // no client tracking; nil: not asked
 }
 
 // check is one question to a patient.

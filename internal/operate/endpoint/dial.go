@@ -71,7 +71,7 @@ type Node struct {
 	Replica bool
 }
 
-// Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
+// Nodes returns the masters and behind them their replicas: each may be the master tomorrow. What
 // a plain URL names stands alone: where its replicas are reached from here it does not say.
 func (e *Endpoint) Nodes(ctx context.Context) (nodes []Node, err error) {
 	t, err := e.table(ctx, true)

@@ -85,16 +85,20 @@ func (b *batch) clear(ctx context.Context) error {
 		}
 		b.s.summary.Candidates++
 		b.s.summary.ByFormat[e.Format]++
+		var failed error
 		if b.s.opts.Execute {
-			if err := b.act(ctx, &e); err != nil {
-				return err
+			if failed = b.act(ctx, &e); failed != nil && e.Result == Planned {
+				return failed
 			}
 		}
 		b.s.summary.ByResult[e.Result]++
 		if b.s.opts.Emit != nil {
 			if err := b.s.opts.Emit(e); err != nil {
-				return err
+				return cmp.Or(failed, err)
 			}
+		}
+		if failed != nil {
+			return failed
 		}
 		if b.s.opts.Limit > 0 && b.s.summary.Candidates >= int64(b.s.opts.Limit) {
 			return errLimit
@@ -125,10 +129,9 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 	for i := range all {
 		kind, err1 := redis.String(redis.ReceiveContext(b.conn, ctx))
 		ttl, err2 := redis.Int64(redis.ReceiveContext(b.conn, ctx))
-		if err := errors.Join(skippable(err1), skippable(err2)); err != nil {
+		if err := b.s.refused(cmp.Or(err1, err2)); err != nil {
 			return nil, err
 		}
-		b.s.unread(err1, err2)
 		all[i] = seen{kind: kind, ttl: ttl, ok: err1 == nil && err2 == nil && ttl == census.NoTTL && (kind == "string" || kind == "hash")}
 	}
 	for i, k := range keys {
@@ -144,10 +147,9 @@ func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
 			continue
 		}
 		reply, err := redis.ReceiveContext(b.conn, ctx)
-		if skippable(err) != nil {
+		if err := b.s.refused(err); err != nil {
 			return nil, err
 		}
-		b.s.unread(err)
 		if all[i].kind == "string" {
 			all[i].value, err = redis.Bytes(reply, err)
 		} else {
@@ -184,22 +186,19 @@ func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
 	return e, "", true
 }
 
-// unread counts a key that could not be read in full because a right is missing.
-func (s *Sweeper) unread(errs ...error) {
-	for _, err := range errs {
-		var refused redis.Error
-		if errors.As(err, &refused) && strings.HasPrefix(string(refused), "NOPERM") {
-			s.summary.Unread++
-			s.summary.Why = string(refused)
-			return
-		}
-	}
-}
-
-// skippable turns a refusal of one key into nothing: a key may be gone, or be moving between nodes.
-func skippable(err error) error {
+// refused counts a key that cannot be read: this user may not, or it is moving to another node. A key of another type by now is no
+// candidate any more. Any other refusal would meet every key, and ends the sweep.
+func (s *Sweeper) refused(err error) error {
 	var refused redis.Error
-	if errors.As(err, &refused) || errors.Is(err, redis.ErrNil) {
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch kind, _, _ := strings.Cut(string(refused), " "); kind {
+	case "WRONGTYPE":
+		return nil
+	case "NOPERM", "MOVED", "ASK":
+		s.summary.Unread++
+		s.summary.Why = string(refused)
 		return nil
 	}
 	return err

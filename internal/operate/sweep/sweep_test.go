@@ -224,3 +224,32 @@ func TestJournalFirst(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrClosed)
 	assert.EqualValues(t, 11, s.Do("DBSIZE"))
 }
+
+// A server that answers nothing but refusals while keys are looked at again is no server without candidates.
+func TestARefusalOfEachKeyIsNoEmptySweep(t *testing.T) {
+	s := redistest.Real(t, "--busy-reply-threshold", "5")
+	s.Do("SET", "lock:ghost", fmt.Sprint(time.Now().Add(-48*time.Hour).UnixMilli()))
+	link := redistest.NewProxy(t, s)
+	ended := make(chan struct{})
+	link.Before(func(words []string) {
+		if words[0] != "TYPE" {
+			return
+		}
+		conn, other := s.Conn(), s.Conn()
+		go func() {
+			defer close(ended)
+			_, _ = conn.Do("EVAL", "while true do end", 0)
+		}()
+		redistest.Await(t, "a script that keeps the server busy", 5*time.Second, func() bool {
+			_, err := other.Do("PING")
+			return err != nil
+		})
+	})
+	end, err := endpoint.Parse(link.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	summary, err := sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour}).Run(t.Context())
+	s.Do("SCRIPT", "KILL")
+	<-ended
+	require.ErrorContains(t, err, "a script is keeping the server busy")
+	assert.False(t, summary.Complete)
+}

@@ -252,7 +252,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 func TestSupports(t *testing.T) {
 	purpose := func() Purpose {
 		return Purpose{
-			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Shortest: 30 * time.Second,
+			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Longest: 30 * time.Second,
 			Now: ended.Add(time.Hour), MaxAge: 24 * time.Hour,
 		}
 	}
@@ -275,7 +275,7 @@ func TestSupports(t *testing.T) {
 		{"about no namespace", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence.Namespace = nil }},
 		{"too old", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(25 * time.Hour) }},
 		{"from the future", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
-		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Shortest = time.Hour }},
+		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Longest = time.Hour }},
 		{"patterns that the record has now", ErrVerdict, func(c *Certificate, p *Purpose) { p.Patterns = []string{"lock.*"} }},
 		{"a verdict by hand", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Finished = false }},
 		{"a verdict that the evidence is better than", ErrVerdict, func(c *Certificate, p *Purpose) { c.Verdict = Inconclusive }},
@@ -437,6 +437,7 @@ func TestCompareValues(t *testing.T) {
 		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
 		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {Expires: "5"}}, 1, 0, ""},
 		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
+		{"live, and over before the end: a bridge client took it over", map[string]value{"k": {Expires: "2", Held: true}}, nil, 1, 0, ""},
 		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
 		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},
 		{"over all the time", map[string]value{"k": over}, map[string]value{"k": over}, 0, 0, ""},
@@ -445,7 +446,7 @@ func TestCompareValues(t *testing.T) {
 		{"a flag without TTL", map[string]value{"k": flag}, map[string]value{"k": flag}, 1, 1, ""},
 		{"a new flag without TTL", nil, map[string]value{"k": flag}, 0, 1, ""},
 	} {
-		before, after, seen := compareValues(c.before, c.after, func(id string) string { return id })
+		before, after, seen := compareValues(c.before, c.after, time.Unix(0, 3), func(id string) string { return id })
 		assert.Len(t, before, c.heldBefore, c.what)
 		assert.Len(t, after, c.heldAfter, c.what)
 		if c.seen == "" {

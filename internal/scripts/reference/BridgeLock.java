@@ -180,7 +180,7 @@ public final class BridgeLock {
         }
     }
 
-    /** One attempt, whoever waits; null when another holds the key. A lock that is returned is ours. */
+    /** One attempt, past all waiters; null when another holds the key. A lock that is returned is ours. */
     public Held tryAcquire(String key) throws InterruptedException {
         return attempts(key, newValue(), Map.of("queue", ""), System.nanoTime());
     }

@@ -43,7 +43,7 @@ func extend(c *call) protocol.Reply {
 	return integer(1)
 }
 
-// nextFence is next_fence of clock.lua: never the same twice, never less than the server's
+// nextFence is next_fence of fence.lua: never the same twice, never less than the server's
 // clock in microseconds.
 func (c *call) nextFence() int64 {
 	if c.command.Fence == "" || c.command.FenceTTL == 0 {
@@ -64,7 +64,7 @@ func (c *call) nextFence() int64 {
 // mostFence is the largest count that the scripts believe; what is above it is no counter of theirs.
 const mostFence = 9e15
 
-// after is after of clock.lua.
+// after is after of fence.lua.
 func (c *call) after(last int64) int64 { return max(last+1, int64(c.now)/1000) }
 
 func integers(a, b, d int64) protocol.Reply {

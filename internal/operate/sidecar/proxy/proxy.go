@@ -75,7 +75,7 @@ type Server struct {
 
 	ids       atomic.Int64
 	rewritten [4]atomic.Int64 // by verdict
-	failed    atomic.Int64    // clients that were accepted, and for whom the server could not be reached
+	failed    atomic.Int64    // clients that were accepted while the server could not be reached
 	broken    atomic.Int64    // protocol errors
 	tooLong   atomic.Int64
 }
