@@ -205,8 +205,20 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 	case errors.As(err, &explained), isRefusal(err, ""):
 		return nil, nil, Explain(err)
 	default:
-		return nil, nil, explainIO("cannot connect to "+addr, err)
+		return nil, nil, explainIO("cannot connect to "+e.announced(addr), err)
 	}
+}
+
+// announced is an address, and who named it where the URL does not: behind NAT it may lead nowhere from here.
+func (e *Endpoint) announced(addr string) string {
+	switch {
+	case slices.Contains(e.Addrs, addr):
+	case e.Kind == Cluster:
+		return addr + ", which the cluster announces"
+	case e.Kind == Sentinel:
+		return addr + ", which the sentinels name"
+	}
+	return addr
 }
 
 func (e *Endpoint) network() string {
@@ -223,7 +235,7 @@ func (e *Endpoint) DialBare(ctx context.Context, addr string) (net.Conn, error) 
 	defer cancel()
 	conn, err := e.open(ctx, e.network(), addr, func(c net.Conn) net.Conn { return c })
 	if err != nil {
-		return nil, explainIO("cannot connect to "+addr, err)
+		return nil, explainIO("cannot connect to "+e.announced(addr), err)
 	}
 	return conn, nil
 }
