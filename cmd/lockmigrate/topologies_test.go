@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,4 +77,21 @@ func TestScanOfAClusterWithoutAMaster(t *testing.T) {
 	out, stderr := expect(t, exitFailed, "scan", "--json", "--redis", c.URL())
 	assert.Contains(t, out, `"complete":false`)
 	assert.Contains(t, stderr, c.Masters[1].Addr)
+}
+
+// TestVerifyBesideSentinelsThatAreCutOff: two others may have replaced the master that the last one names.
+func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
+	t.Parallel()
+	g := redistest.NewSentinels(t, 1, 3)
+	verify := []string{"verify", "--for", "1s", "--longest", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
+	expect(t, exitDone, verify...)
+	g.Sentinels[0].Kill()
+	g.Sentinels[1].Kill()
+	redistest.Await(t, "the third to miss them", 20*time.Second, func() bool {
+		_, err := g.Sentinels[2].Try("SENTINEL", "CKQUORUM", g.Name)
+		return err != nil
+	})
+	out, stderr := expect(t, exitInconclusive, verify...)
+	assert.Contains(t, out, "NOQUORUM")
+	assert.Contains(t, stderr, "not discharged: masters")
 }

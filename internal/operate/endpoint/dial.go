@@ -56,6 +56,30 @@ func (e *Endpoint) StillMasters(ctx context.Context, before []string) error {
 	return nil
 }
 
+// Quorum is an error where all sentinels that tell say that they are too few to replace a master: they may be cut off, and others
+// may have replaced it.
+func (e *Endpoint) Quorum(ctx context.Context) error {
+	if e.Kind != Sentinel {
+		return nil
+	}
+	_, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (none struct{}, epoch int64, err error) {
+		ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
+		defer cancel()
+		conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+		if err == nil {
+			defer conn.Close()
+			_, err = redis.DoContext(conn, ctx, "SENTINEL", "CKQUORUM", e.Master)
+		}
+		return none, 0, err
+	})
+	for _, err := range errs {
+		if epoch < 0 && isRefusal(err, "NOQUORUM") {
+			return &Error{What: "the sentinels may be cut off from others: " + err.Error(), Advice: "name more sentinels in the URL, or wait until they see each other", Cause: err}
+		}
+	}
+	return nil
+}
+
 // MasterOf returns the address of the master that has a key.
 func (e *Endpoint) MasterOf(ctx context.Context, key string) (string, error) {
 	t, err := e.table(ctx, false)

@@ -132,7 +132,7 @@ func mastersAreAll(e *Evidence) (bool, string) {
 		}
 	}
 	if !e.MastersSame {
-		return false, "the masters are not those of the start, or could not be asked for at the end"
+		return false, strings.TrimSuffix("the masters are not those of the start, or are not known at the end: "+e.MastersWhy, ": ")
 	}
 	return true, nouns(int64(len(e.Masters)), "master") + ", the same at the end"
 }
