@@ -219,14 +219,21 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	default:
 		return
 	}
-	release := &protocol.LegacyRelease{
-		Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+	release := func() (given bool, cause error) {
+		ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
+		defer cancel()
+		outcome, err := l.driver.Advance(ctx, &protocol.LegacyRelease{
+			Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+		}, protocol.Reply{}, func(driver.Outcome) {})
+		v := outcome.Step.Verdict
+		return err == nil && (v == protocol.Released || v == protocol.NotOurs), errors.Join(err, outcome.Err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
-	defer cancel()
-	outcome, err := l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.NotOurs {
-		l.notGivenBack(m, errors.Join(err, outcome.Err))
+	if given, cause := release(); !given {
+		l.background.Again(time.Now().Add(l.opts.Lease), func() bool {
+			given, _ := release()
+			return given
+		})
+		l.notGivenBack(m, cause)
 	}
 }
 

@@ -79,7 +79,7 @@
 // cannot starve them, nor they the pool. A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each
 // attempt takes a connection from it.
 //
-// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
+// A server may say that it is the wrong one: READONLY after a failover, NOREPLICAS, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
 // then given up, and the command goes out once more over a new one. That leads to the new master where a name or a proxy stands
 // for it by then. A waiter goes on until its context or Options.Wait is over.
 //

@@ -316,8 +316,9 @@ func (q *locker) undo(k *lock) {
 	}
 	all.Wait()
 	var causes []error
-	for _, o := range outcomes {
+	for i, o := range outcomes {
 		if !dropped(o.Step.Verdict) {
+			k.again(i)
 			causes = append(causes, o.Err)
 		}
 	}
@@ -365,7 +366,7 @@ func (k *lock) release(server int) (before <-chan struct{}, done func(protocol.V
 		gone := k.gone
 		k.order.Unlock()
 		if gone && !dropped(v) {
-			k.again(server, pause)
+			k.again(server)
 		}
 	}
 }
@@ -381,23 +382,10 @@ func (k *lock) drop(server int) driver.Outcome {
 	return outcome
 }
 
-// pause is the first one before a server is asked once more for the key; it doubles.
-const pause, longestPause = 50 * time.Millisecond, time.Second
-
-// again asks a server once more, after a pause, and so on until the lease is over: a minority that keeps the key makes one server
-// less that may fail.
-func (k *lock) again(server int, after time.Duration) {
-	conns := k.quorum.conns
-	if k.Lease.Until() < conns.Clock.Now().Add(after) {
-		return
-	}
-	time.AfterFunc(after, func() {
-		conns.Background.Go(func() {
-			if !dropped(k.drop(server).Step.Verdict) {
-				k.again(server, min(2*after, longestPause))
-			}
-		})
-	})
+// again asks a server once more, and so on until the key's TTL is over: a minority that keeps the key makes one server less that may
+// fail.
+func (k *lock) again(server int) {
+	k.quorum.conns.Background.Again(time.Now().Add(k.quorum.TTL), func() bool { return dropped(k.drop(server).Step.Verdict) })
 }
 
 // Gone implements lifetime.Kind: a majority has given the key back.
@@ -407,7 +395,7 @@ func (k *lock) Gone() {
 	k.gone = true
 	for server, keeps := range k.keeps {
 		if keeps {
-			k.again(server, pause)
+			k.again(server)
 		}
 	}
 }

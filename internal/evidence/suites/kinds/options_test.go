@@ -1,5 +1,6 @@
-// Package options tries random combinations of options, with values at the edges, on the Lockers of all packages: each is
+// This file tries random combinations of options, with values at the edges, on the Lockers of all packages: each is
 // refused with a reason, or it works.
+
 package kinds
 
 import (

@@ -1,4 +1,5 @@
-// Package crowd bounds what waiting costs where many wait for one key: memory of the process, and round trips of the server.
+// This file bounds what waiting costs where many wait for one key: memory of the process, and round trips of the server.
+
 package load
 
 import (

@@ -1,5 +1,6 @@
-// Package parsers compares our reading of a key's value with that of the real holders' own parsers:
+// This file compares our reading of a key's value with that of the real holders' own parsers:
 // Long.parseLong and UUID.fromString on a JVM, float() as redis-py 2.9.1 calls it.
+
 package parity
 
 import (

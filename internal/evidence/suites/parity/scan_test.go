@@ -1,4 +1,5 @@
-// Package census holds the proof that a scan recognises what the real holders leave on their keys.
+// This file holds the proof that a scan recognises what the real holders leave on their keys.
+
 package parity
 
 import (

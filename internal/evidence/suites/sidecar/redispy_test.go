@@ -1,4 +1,5 @@
-// Package redispy runs the test suites of a current redis-py and a current go-redis through a sidecar.
+// This file runs the test suites of a current redis-py and a current go-redis through a sidecar.
+
 package sidecar
 
 import (
