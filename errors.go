@@ -35,42 +35,33 @@ var (
 )
 
 // Reason says why a lock was lost. Each Error that matches ErrLost has one.
-type Reason uint8
+type Reason string
 
 const (
 	// ReasonDeadline: the lease ended. No renewal and no release was confirmed in time, or nobody renewed
 	// the lock. Error.Cause is the error of the last command that failed, nil if none did.
-	ReasonDeadline Reason = iota + 1
+	ReasonDeadline Reason = "deadline"
 
 	// ReasonMaxHold: the lock was held for longer than Options.MaxHold.
-	ReasonMaxHold
+	ReasonMaxHold Reason = "max-hold"
 
 	// ReasonTaken: the server says that the key is not ours any more.
-	ReasonTaken
+	ReasonTaken Reason = "taken"
 
 	// ReasonDisplaced: another client's value stands on the key while our guard is still there.
 	// Error.Value is that value.
-	ReasonDisplaced
+	ReasonDisplaced Reason = "displaced"
 
 	// ReasonClosed: the Locker was closed while the lock was held.
-	ReasonClosed
+	ReasonClosed Reason = "closed"
 )
-
-// String returns the reason's name; empty for none.
-func (r Reason) String() string {
-	names := [...]string{"", "deadline", "max-hold", "taken", "displaced", "closed"}
-	if int(r) < len(names) {
-		return names[r]
-	}
-	return "unknown"
-}
 
 // Error says which operation failed on which key, and what was seen.
 type Error struct {
 	Op     string    // acquire, renew, release ...
 	Key    string    // the lock's key
 	Kind   error     // one of the errors above; nil for a plain failure of connection or server
-	Reason Reason    // why the lock was lost; zero unless Kind is ErrLost
+	Reason Reason    // why the lock was lost; empty unless Kind is ErrLost
 	Cause  error     // what stands behind it: the context's cause, the server's words, an I/O error
 	Value  string    // the foreign value that was seen, if that is what this is about
 	Until  time.Time // when an unknown outcome has passed at the latest; zero if it is not known

@@ -8,59 +8,22 @@ import (
 )
 
 // Observer is told what happens to locks. It is called on the goroutine that it happens on. It must be quick, must not block
-// and must not call back into the lock; any goroutine may call it.
+// and must not call back into the lock; any goroutine may call it. For several, write a function that calls each.
 type Observer func(Event)
 
-// Observers tells several of them, in order.
-func Observers(all ...Observer) Observer {
-	return func(e Event) {
-		for _, o := range all {
-			o(e)
-		}
-	}
-}
-
 // EventKind says what happened.
-type EventKind uint8
+type EventKind string
 
 const (
-	EventAcquired EventKind = iota + 1 // Took: from the call to the lock
-	EventWaited                        // a wait ended without the lock; Took: how long it was; Err: why
-	EventReleased                      // Held: for how long; Handed: to a waiter that was in line
-	EventRenewed                       // the lease was extended; Took: the round trip
-	EventLost                          // Held: for how long; Err: an error that matches ErrLost
-	EventFailed                        // a command failed, or its outcome is unknown; Op and Err say which and why
-	EventMode                          // what wakes this process's waiters has changed; Mode; Err: why it is not better
-	EventStage                         // package compat: Stage and Epoch that this process runs; Err: why it runs none
+	EventAcquired EventKind = "acquired" // How; Took: from the call to the lock
+	EventWaited   EventKind = "waited"   // a wait ended without the lock; Took: how long it was; Err: why
+	EventReleased EventKind = "released" // Held: for how long
+	EventRenewed  EventKind = "renewed"  // the lease was extended; Took: the round trip
+	EventLost     EventKind = "lost"     // Held: for how long; Err: an error that matches ErrLost
+	EventFailed   EventKind = "failed"   // a command failed, or its outcome is unknown; Op and Err say which and why
+	EventMode     EventKind = "mode"     // what wakes this process's waiters has changed; Mode; Err: why it is not better
+	EventStage    EventKind = "stage"    // package compat: Stage and Epoch that this process runs; Err: why it runs none
 )
-
-// String returns the kind's name.
-func (k EventKind) String() string {
-	names := [...]string{"", "acquired", "waited", "released", "renewed", "lost", "failed", "mode", "stage"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return "unknown"
-}
-
-// Mode is what wakes those who wait in this process.
-type Mode uint8
-
-const (
-	ModeIdle     Mode = iota // nobody waits, nothing is connected for it
-	ModePolling              // timers alone: the server, or the way to it, offers nothing else
-	ModeMessages             // pub/sub: releases of this library's locks; a timer for those of others
-	ModeTracking             // pub/sub, and client tracking for releases by anybody
-)
-
-// String returns the mode's name.
-func (m Mode) String() string {
-	names := [...]string{"idle", "polling", "messages", "tracking"}
-	if int(m) < len(names) {
-		return names[m]
-	}
-	return "unknown"
-}
 
 // Stage is a way to hold a key that a fleet goes through. Neighbours exclude each other; legacy and modern are never both in
 // use in one namespace.
@@ -90,19 +53,22 @@ func (s Stage) String() string {
 
 // Event is one thing that happened to a lock.
 type Event struct {
-	Kind   EventKind
-	Op     string // acquire, renew, release ...
-	Key    string
-	Fence  int64         // EventAcquired: the fencing token, 0 for none
-	Queued bool          // EventAcquired: after a wait, not at the first try
-	Handed bool          // EventAcquired: handed over by its holder; EventReleased: handed to a waiter
-	Took   time.Duration // how long the operation took
-	Held   time.Duration // EventReleased, EventLost: how long the lock was ours
-	Mode   Mode          // EventMode
-	Stage  Stage         // EventStage
-	Epoch  int64         // EventStage: how often the stage has changed
-	Err    error
-	Note   string
+	Kind  EventKind
+	Op    string // acquire, renew, release ...
+	Key   string
+	Fence int64         // EventAcquired: the fencing token, 0 for none
+	How   string        // EventAcquired: "try" at the first try, "wait" after a wait, "handed" by the holder before
+	Took  time.Duration // how long the operation took
+	Held  time.Duration // EventReleased, EventLost: how long the lock was ours
+	Stage Stage         // EventStage
+	Epoch int64         // EventStage: how often the stage has changed
+	Err   error
+	Note  string
+
+	// Mode is what wakes those who wait in this process. idle: nobody waits, and nothing is connected for it. polling: timers alone;
+	// the server, or the way to it, offers nothing else. messages: pub/sub, for releases of this library's locks; a timer for others'.
+	// tracking: pub/sub, and client tracking for releases by anybody.
+	Mode string
 }
 
 // LogTo returns an observer that writes to a logger: losses and failures as warnings, changes of mode
@@ -133,8 +99,8 @@ func log(logger *slog.Logger, e Event) {
 	if e.Fence != 0 {
 		attrs = append(attrs, slog.Int64("fence", e.Fence))
 	}
-	if e.Handed {
-		attrs = append(attrs, slog.Bool("handed", true))
+	if e.How != "" {
+		attrs = append(attrs, slog.String("how", e.How))
 	}
 	if e.Took != 0 {
 		attrs = append(attrs, slog.Duration("took", e.Took))
@@ -144,7 +110,7 @@ func log(logger *slog.Logger, e Event) {
 	}
 	switch {
 	case e.Kind == EventMode:
-		attrs = append(attrs, slog.String("mode", e.Mode.String()))
+		attrs = append(attrs, slog.String("mode", e.Mode))
 	case e.Kind == EventStage && e.Err == nil:
 		attrs = append(attrs, slog.String("stage", e.Stage.String()), slog.Int64("epoch", e.Epoch))
 	}
@@ -154,5 +120,5 @@ func log(logger *slog.Logger, e Event) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("err", e.Err))
 	}
-	logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
+	logger.LogAttrs(ctx, level, "lock "+string(e.Kind), attrs...)
 }

@@ -16,7 +16,7 @@ import (
 // it: it sleeps in a read of the socket that tells of the deletion, writes SET NX PX, and reads the answer.
 // It knows no other waiter, no lost reply, no context; its system calls are a C program's.
 type bareClient struct {
-	ask, ear bareConn
+	ask, heard bareConn
 }
 
 func openBare(addr string) (client, error) {
@@ -24,13 +24,13 @@ func openBare(addr string) (client, error) {
 	if err != nil {
 		return nil, err
 	}
-	ear, err := dialBare(addr)
+	heard, err := dialBare(addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &bareClient{ask, ear}
-	id := strings.Trim(string(ear.do("CLIENT", "ID")), ":\r\n")
-	if subscribed := ear.do("SUBSCRIBE", "__redis__:invalidate"); len(subscribed) == 0 {
+	c := &bareClient{ask, heard}
+	id := strings.Trim(string(heard.do("CLIENT", "ID")), ":\r\n")
+	if subscribed := heard.do("SUBSCRIBE", "__redis__:invalidate"); len(subscribed) == 0 {
 		return nil, fmt.Errorf("bare: SUBSCRIBE stays without an answer")
 	}
 	if on := ask.do("CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"); !bytes.HasPrefix(on, []byte("+")) {
@@ -39,7 +39,7 @@ func openBare(addr string) (client, error) {
 	return c, nil
 }
 
-func (c *bareClient) Close() { _, _ = syscall.Close(c.ask.fd), syscall.Close(c.ear.fd) }
+func (c *bareClient) Close() { _, _ = syscall.Close(c.ask.fd), syscall.Close(c.heard.fd) }
 
 func (c *bareClient) Pair(ctx context.Context, key string) error {
 	release, err := c.Acquire(ctx, key)
@@ -62,7 +62,7 @@ func (c *bareClient) Acquire(ctx context.Context, key string) (func() error, err
 			}, nil
 		}
 		if held := c.ask.do("GET", key); !bytes.HasPrefix(held, []byte("$-1")) { // which has the next change told
-			c.ear.read()
+			c.heard.read()
 		}
 	}
 	return nil, context.DeadlineExceeded

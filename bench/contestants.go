@@ -9,7 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -48,7 +48,7 @@ var contestants = []contestant{
 	{name: "raw-quiet", solo: true, open: openRawQuiet,
 		about: "the same with connections of rawconn.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
-		about: "the same two commands over redigo's own connections and this project's shared connection (internal/client/pipeline)"},
+		about: "the same two commands over redigo's own connections and this project's shared connection (internal/client/driver)"},
 	{name: "blpop", waits: true, list: true, open: openBlpop,
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "bare", old: true, open: openBare,
@@ -156,11 +156,11 @@ func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error)
 	return func() error { return c.give(key) }, nil
 }
 
-type muxClient struct{ line *pipeline.Conn }
+type muxClient struct{ line *driver.Conn }
 
 func openMux(addr string) (client, error) {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
-	return &muxClient{pipeline.New(pipeline.Options{Dial: dialer(addr), Now: now})}, nil
+	return &muxClient{driver.NewConn(driver.ConnOptions{Dial: dialer(addr), Now: now})}, nil
 }
 
 func (c *muxClient) Close() { c.line.Close(); c.line.Wait() }
@@ -264,7 +264,7 @@ func (c *lockClient[L]) Close() {
 
 func openLegacy(addr string) (client, error) {
 	pool := poolFor(addr)
-	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: time.Minute})
+	locker, err := legacy.New(pool, legacy.Options{Lease: time.Minute})
 	if err != nil {
 		return nil, err
 	}

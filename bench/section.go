@@ -8,7 +8,7 @@ import (
 )
 
 // section is a stay inside a lock, of a length that is exact. time.Sleep's is not: an idle Go process
-// sleeps in epoll_wait, whose timeout the runtime rounds up to whole milliseconds, anew whenever
+// sleeps in epoll_wait, whose timeout the runtime rounds up to whole milliseconds, again whenever
 // something else has woken the process meanwhile. A lock whose next waiter hears from the server during a
 // section of 1 ms would be charged with up to 1 ms for it. The kernel's timer has no such grain.
 type section struct{ timer *os.File }

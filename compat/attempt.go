@@ -9,14 +9,14 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
-func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	m, reply := &k.bridge.acquire, protocol.Reply{}
 	settled := false
 	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
@@ -28,7 +28,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 		began := l.conns.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.Left())
 		if err != nil {
-			return look{}, notAcquired(k.key, err)
+			return retryHint{}, notAcquired(k.key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
 			next, err := l.concluded(k, outcome, began)
@@ -39,7 +39,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 		}
 		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
 			l.conns.Background.Fork(func() { l.giveBack(k, began) })
-			return look{}, notAcquired(k.key, err)
+			return retryHint{}, notAcquired(k.key, err)
 		}
 		reply, settled = protocol.Reply{Kind: protocol.Woke}, true
 	}
@@ -48,7 +48,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 // prepare makes the machine that takes the lock, with a value that is nobody else's.
 func (l *locker) prepare(k *lock) {
 	o := k.permit.opts
-	rules, names := o.rules(), protocol.CompanionsOf(k.key)
+	rules, names := o.rules, protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
@@ -82,11 +82,11 @@ const (
 )
 
 // concluded turns the verdict of an attempt into a lock or an error.
-func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (look, error) {
+func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (retryHint, error) {
 	m, p := &k.bridge.acquire, &k.permit
 	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
 		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
-		return look{}, nil
+		return retryHint{}, nil
 	}
 	busy := func() { // the place in the queue, and with it the permit, lasts
 		if k.wait != nil {
@@ -103,7 +103,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (l
 		l.conns.Background.Fork(func() { l.giveBack(k, began) })
 	case protocol.Busy:
 		busy()
-		if seen == "" && wait > 0 { // as look.gap
+		if seen == "" && wait > 0 { // as retryHint.gap
 			failure.Note = "the key is free and left to legacy clients for a moment, see Options.Yield"
 		}
 	case protocol.Foreign:
@@ -123,16 +123,16 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (l
 		}
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
-		return look{left: l.giveBackLater(k, began)}, failure
+		return retryHint{left: l.giveBackLater(k, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.opts.poll
-		if m.Holds() {
-			return look{after: wait, left: l.giveBackLater(k, began)}, failure
+		if entry, _ := m.Entries(); m.Holds() || entry != "" {
+			return retryHint{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
 		p.leave()
 	}
 	held := o.Step.Verdict == protocol.Busy
-	next := look{after: wait, contended: held && (seen != "" || m.Before() > 0), before: m.Before()}
+	next := retryHint{after: wait, contended: held && (seen != "" || m.Before() > 0), before: m.Before()}
 	if _, bridge := m.Dialect.BridgeNumber(seen); held && !bridge {
 		_, next.old = m.Dialect.ExpiresAt(seen)
 	}
@@ -153,19 +153,19 @@ func failed(key string, cause error) *lockmigrate.Error {
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
 // giveBackLater is giveBack in the background.
-func (l *locker) giveBackLater(k *lock, began protocol.Instant) *leftover {
+func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 	settled := make(chan struct{})
 	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &leftover{until: l.conns.Clock.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
+	return &pendingUndo{until: l.conns.Clock.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
-// replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
-// run out.
+// replies were missing, and tells whether nothing is left. When the server does not answer, or refuses, it is tried again until
+// the TTL has run out.
 func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
 	entry, stood := m.Entries()
@@ -173,25 +173,35 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		p.leave()
 		return true
 	}
-	release := k.bridge.giveBack()
+	release := *k.bridge.giveBack()
 	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
-	out := l.finish(context.Background(), l.runner(m.Dialect), release, protocol.Reply{})
-	switch out.Step.Verdict {
-	case protocol.Released, protocol.NotOurs, protocol.Displaced:
-		p.leave()
-		return true
-	default:
-		until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
-		if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
-			until = given // the last moment of a lock that is handed to the place
+	again := func() (bool, error) {
+		m := release
+		out := l.finish(context.Background(), l.runner(k.bridge.acquire.Dialect), &m, protocol.Reply{})
+		switch out.Step.Verdict {
+		case protocol.Released, protocol.NotOurs, protocol.Displaced:
+			p.leave()
+			return true, nil
 		}
-		p.leaveAt(until)
-		if !m.Holds() {
-			return false
-		}
-		l.notGivenBack(k.key, until, out.Err)
-		return false
+		return false, out.Err
 	}
+	gone, cause := again()
+	if gone {
+		return true
+	}
+	until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+	if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
+		until = given // the last moment of a lock that is handed to the place
+	}
+	p.leaveAt(until)
+	l.conns.Background.Again(until, func() bool {
+		gone, _ := again()
+		return gone
+	})
+	if m.Holds() {
+		l.notGivenBack(k.key, until, cause)
+	}
+	return false
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
@@ -203,24 +213,24 @@ func (l *locker) notGivenBack(key string, until time.Time, cause error) {
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
 // look again.
-func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	key, p, o := k.key, &k.permit, k.permit.opts
 	if err := l.clock.Sync(ctx); err != nil {
 		p.leave()
 		if ctx.Err() != nil {
-			return look{}, notAcquired(key, context.Cause(ctx))
+			return retryHint{}, notAcquired(key, context.Cause(ctx))
 		}
-		return look{}, failed(key, err)
+		return retryHint{}, failed(key, err)
 	}
 	if now := l.clock.Now(); now.Before(firstExpiry) {
 		p.leave()
-		return look{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
+		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules(), Key: key, Owner: random.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules, Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
-		m.Owner = random.UUID()[:8] + "-lockmigrate"
+		m.Owner = lockers.UUID()[:8] + "-lockmigrate"
 	}
 	began := l.conns.Clock.Now()
 	var done driver.Outcome
@@ -229,7 +239,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		l.giveBackLegacy(m, p, done.Step.Verdict, began)
 	})
 	if err != nil {
-		return look{}, notAcquired(key, err)
+		return retryHint{}, notAcquired(key, err)
 	}
 	failure := notAcquired(key, nil)
 	seen, _ := m.Seen()
@@ -242,7 +252,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		}
 		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
 		k.begin(0, false, began, began.Add(o.Lease))
-		return look{}, nil
+		return retryHint{}, nil
 	case protocol.Foreign:
 		p.leave()
 		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen
@@ -250,8 +260,9 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		p.leaveAt(l.conns.Clock.At(began.Add(o.longest())))
-		return look{left: &leftover{until: failure.Until}}, failure
+		until := l.conns.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
+		p.leaveAt(until)
+		return retryHint{left: &pendingUndo{until: until}}, failure
 	case protocol.Busy:
 		p.leave()
 	default:
@@ -260,7 +271,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 			failure = failed(key, outcome.Err)
 		}
 	}
-	return look{after: o.poll, deaf: true}, failure
+	return retryHint{after: o.poll, pollOnly: true}, failure
 }
 
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
@@ -270,19 +281,27 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 		p.leave()
 		return
 	}
+	until := l.conns.Clock.At(began.Add(p.opts.longest()))
 	if v == protocol.Acquired {
-		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-		out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(release), protocol.Reply{})
-		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.NotOurs {
+		release := func() bool {
+			m := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
+			out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(m), protocol.Reply{})
+			if out.Step.Verdict != protocol.Released && out.Step.Verdict != protocol.NotOurs {
+				return false
+			}
 			p.leave()
+			return true
+		}
+		if release() {
 			return
 		}
+		l.conns.Background.Again(until, release)
 	}
-	p.leaveAt(l.conns.Clock.At(began.Add(p.opts.longest())))
+	p.leaveAt(until)
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
-// recorded keeps the last step of a machine for whoever takes over from a caller that has left.
+// recorded keeps the last step of a machine for the goroutine that takes over from a caller that has left.
 type recorded struct {
 	protocol.Machine
 	last *driver.Outcome

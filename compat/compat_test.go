@@ -48,11 +48,7 @@ func inStage(t testing.TB, s *redistest.Server, stage lockmigrate.Stage) func(*c
 		return func(*compat.Options) {}
 	}
 	return func(o *compat.Options) {
-		dialect := ""
-		if o.Dialect != nil {
-			dialect = o.Dialect.String()
-		}
-		name, err := redistest.InStage(s.Pool(), stage, dialect, o.ShortestLease)
+		name, err := redistest.InStage(s.Pool(), stage, o.Dialect.Name, o.ShortestLease)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,18 +302,18 @@ func TestEveryDialect(t *testing.T) {
 		for _, d := range protocol.Dialects() {
 			t.Run(d.String(), func(t *testing.T) {
 				key := "orders:" + d.String()
-				rules, _ := protocol.Rules(d)
-				o := quick(func(o *compat.Options) { o.Dialect = d; o.Lease = 5 * time.Second })
+				dialect := legacy.Dialect{Name: d.Name}
+				o := quick(func(o *compat.Options) { o.Dialect = dialect; o.Lease = 5 * time.Second })
 				bridge := newLocker(t, s, o)
 				inStage(t, s, lockmigrate.StageLegacy)(&o)
 				old := newLocker(t, s, o)
-				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: d, Lease: 5 * time.Second})
+				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: dialect, Lease: 5 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
 				k := acquire(t, bridge, key)
 				for _, year := range []int{1, 100} {
-					if ends, ok := d.Expires(k.Token()); !ok || ends.Before(time.Now().AddDate(year, 0, 0)) {
+					if ends, ok := d.ExpiresAt(k.Token()); !ok || ends.Time().Before(time.Now().AddDate(year, 0, 0)) {
 						t.Errorf("%s reads the token %q as expiring at %v (%v)", d, k.Token(), ends, ok)
 					}
 				}
@@ -327,7 +323,7 @@ func TestEveryDialect(t *testing.T) {
 				release(t, k)
 				breathe := func() {
 					if s.Mini != nil {
-						s.Mini.FastForward(rules.Breath()) // its TTLs do not pass by themselves
+						s.Mini.FastForward(d.Breath()) // its TTLs do not pass by themselves
 					}
 				}
 				breathe()
@@ -339,8 +335,8 @@ func TestEveryDialect(t *testing.T) {
 					t.Errorf("renew: %v", err)
 				}
 				release(t, k)
-				dead, _ := rules.Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
-					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[rules.Layout])
+				dead, _ := d.Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
+					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[d.Layout])
 				s.Do("SET", key, dead) // of a client that has crashed
 				release(t, acquire(t, bridge, key))
 				breathe()
@@ -350,12 +346,6 @@ func TestEveryDialect(t *testing.T) {
 		}
 	})
 }
-
-// unknown is a dialect that somebody else has made.
-type unknown struct{}
-
-func (unknown) String() string                   { return "unknown" }
-func (unknown) Expires(string) (time.Time, bool) { return time.Time{}, false }
 
 func TestOptionsRefuseTheUnsafe(t *testing.T) {
 	second := time.Second
@@ -367,7 +357,7 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{Namespace: "orders"}, ""},
 		{compat.Options{ShortestLease: 2 * second}, ""},
 		{compat.Options{ShortestLease: time.Minute}, ""}, // the default of Lease follows
-		{compat.Options{ShortestLease: time.Minute + 1, Dialect: legacy.RedisDoc}, ""},
+		{compat.Options{ShortestLease: time.Minute + 1, Dialect: legacy.Dialect{Name: "redis-doc"}}, ""},
 		{compat.Options{ShortestLease: time.Minute, Lease: 30 * second}, "ours counts too"},
 		{compat.Options{TTL: -1}, "must not be negative"},
 		{compat.Options{TTL: second + 1}, "TTL 1.000000001s: whole milliseconds"},
@@ -378,7 +368,7 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{ShortestLease: time.Millisecond, CommandDelay: 400 * time.Microsecond}, "too short to renew within it"},
 		{compat.Options{ShortestLease: second / 2}, "is not less than half of ShortestLease 500ms"},
 		{compat.Options{Lease: 5 * second}, "ours counts too"},
-		{compat.Options{Dialect: unknown{}}, "not one of package legacy"},
+		{compat.Options{Dialect: legacy.Dialect{Name: "unknown"}}, "no dialect is named"},
 		{compat.Options{Namespace: "a b"}, "a namespace's name"},
 		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},
 		{compat.Options{Yield: math.MaxInt64}, "ten years"},
@@ -407,12 +397,9 @@ func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
 		"T": "GETSET on every failure", "ms|uuid": "GETSET on every failure", "E2": `write "1"`, "empty": "says nothing",
 		"nobody": "no dialect is named",
 	} {
-		if _, err := legacy.ParseDialect(name); err == nil || !strings.Contains(err.Error(), why) {
+		if err := (compat.Options{Dialect: legacy.Dialect{Name: name}}).Validate(); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	if d, err := legacy.ParseDialect("jedis-uuid"); err != nil || d != legacy.JedisUUID {
-		t.Errorf("jedis-uuid: %v, %v", d, err)
 	}
 }
 
@@ -441,7 +428,7 @@ func TestObserverHearsALocksLife(t *testing.T) {
 			o.Observer = func(e lockmigrate.Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				heard = append(heard, strings.TrimSpace(e.Kind.String()+" "+e.Note))
+				heard = append(heard, strings.TrimSpace(string(e.Kind)+" "+e.Note))
 			}
 		}))
 		hears := func(what string) {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// gate is what stands between a Locker and its stage: every attempt passes it, and it knows of which
-// stages something may be held.
+// gate is what stands between a Locker and its stage: every attempt passes it, and it knows the
+// stages that something may be held of.
 //
 // Two things make the count trustworthy. The stage of an attempt is chosen and counted in one step, so
 // a report never leaves out an attempt that has begun. And an attempt is counted until nothing of it

@@ -76,7 +76,7 @@ func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return &protocol.LegacyRenew{
-		Dialect: h.opts.rules(), Key: h.key, Owner: h.owner, Lease: h.opts.Lease, NotAfter: notAfter,
+		Dialect: h.opts.rules, Key: h.key, Owner: h.owner, Lease: h.opts.Lease, NotAfter: notAfter,
 		Value: h.text, ValueExpiry: h.expiry, Pending: h.pending, PendingExpiry: h.pendingExpiry,
 	}
 }
@@ -92,6 +92,6 @@ func (h *legacyHold) release() protocol.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return &protocol.LegacyRelease{
-		Dialect: h.opts.rules(), Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
+		Dialect: h.opts.rules, Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
 	}
 }

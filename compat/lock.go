@@ -9,7 +9,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -99,7 +98,7 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 		k.hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
-	outcome, err := l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
+	outcome, err := l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
 		settle(o)
 		abandoned(o)
 	})
@@ -115,7 +114,7 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
-	return l.runner(k.permit.opts.rules()).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
+	return l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 }
 
 // word is an answer that is worth remembering.
@@ -163,33 +162,33 @@ func (k *lock) Ended(lost *lockmigrate.Error) {
 // Gone implements lifetime.Kind.
 func (k *lock) Gone() { k.permit.leave() }
 
-// Renewal implements renewal.Held: the command that the machine begins with.
+// Renewal implements lifetime.Held: the command that the machine begins with.
 func (k *lock) Renewal() protocol.Command {
 	return k.hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
 }
 
-// Heard implements renewal.Held: what the machine makes of the reply.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer {
+// Heard implements lifetime.Held: what the machine makes of the reply.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer {
 	m := k.hold().renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)
 	switch step.Verdict {
 	case protocol.Renewed, protocol.Repaired:
-		return renewal.Extended
+		return lifetime.Extended
 	case protocol.Displaced, protocol.Lost:
-		return renewal.Gone
+		return lifetime.Gone
 	default:
-		return renewal.Unclear
+		return lifetime.Unclear
 	}
 }
 
-// Renewed implements renewal.Held.
+// Renewed implements lifetime.Held.
 func (k *lock) Renewed(took time.Duration) { k.RenewedAs(k.lastHeard(), took) }
 
-// Lost implements renewal.Held.
-func (k *lock) Lost(why renewal.Loss) {
-	if why == renewal.Taken {
+// Lost implements lifetime.Held.
+func (k *lock) Lost(why lifetime.Loss) {
+	if why == lifetime.Taken {
 		k.LoseTo(k.lastHeard(), "renew")
 		return
 	}
@@ -207,8 +206,8 @@ func (k *lock) lastHeard() protocol.Verdict {
 // stage Legacy.
 type alone struct{ *lock }
 
-// RenewAlone implements renewal.Alone.
-func (k alone) RenewAlone(ctx context.Context) (renewal.Answer, error) {
+// RenewAlone implements lifetime.Alone.
+func (k alone) RenewAlone(ctx context.Context) (lifetime.Answer, error) {
 	answer, _, err := k.Life.RenewAlone(ctx)
 	return answer, err
 }

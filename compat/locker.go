@@ -7,12 +7,9 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/clock"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -35,15 +32,15 @@ type Locker interface {
 
 // locker is the one implementation of Locker.
 type locker struct {
-	opts    Options // as given, with defaults; what a record changes is in the gate
-	gate    *gate
-	member  *member // nil without a Namespace
-	clock   *clock.Server
-	conns   *connect.Client
-	random  random.Source
-	hot     *waiting.Heat
-	channel string // where this Locker hears that a lock was handed to it
-	stop    context.CancelFunc
+	opts      Options // as given, with defaults; what a record changes is in the gate
+	gate      *gate
+	member    *member // nil without a Namespace
+	clock     *lockers.ServerClock
+	conns     *lockers.Client
+	random    lockers.Random
+	contended *waiting.Contended
+	channel   string // where this Locker hears that a lock was handed to it
+	stop      context.CancelFunc
 }
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -52,17 +49,17 @@ type locker struct {
 //
 // TryAcquire is one command in the stages Bridge and Modern; after a takeover it takes the time to settle too.
 func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.Validate()); err != nil {
+	if err := errors.Join(lockers.CheckPool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), hot: waiting.NewHeat(), channel: "lockmigrate:wake:" + random.UUID()}
-	l.conns = connect.New(connect.Options{
+	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
+	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll,
 	}, pool)
 	pool = l.conns.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
-	l.clock = clock.NewServer(pool, l.opts.ReplyTimeout)
+	l.clock = lockers.NewServerClock(pool, l.opts.ReplyTimeout)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
@@ -132,7 +129,7 @@ func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules())); err != nil {
+	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules)); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -154,7 +151,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		defer cancel()
 		ctx = bounded
 	}
-	if l.conns.Hub.Waiting(key) == 0 && !l.hot.Hot(key, l.conns.Clock.Now) { // else the key is hardly free
+	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
 		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
 			return lock, false, err
 		}
@@ -183,7 +180,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.contended {
-			l.hot.Mark(key, l.conns.Clock.Now())
+			l.contended.Mark(key, l.conns.Clock.Now())
 		}
 		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
 			w.watch.Listen() // to the old client that takes the key, and gives it back
@@ -213,10 +210,10 @@ func (l *locker) leaveQueue(w *wait) {
 }
 
 // acquired tells the observer how an acquisition ended.
-func (l *locker) acquired(key string, lock *lock, began protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
-	e := lockmigrate.Event{Key: key, Queued: queued, Err: err}
+func (l *locker) acquired(key string, lock *lock, began protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key, Err: err}
 	if err == nil {
-		e.Fence = lock.fence
+		e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
 		if lock.tookOver {
 			e.Note = "taken over: the legacy value on the key had expired"
 		}
@@ -241,7 +238,7 @@ const longestWait = 5 * time.Second
 
 // tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
 // one of those, which goes over the hub's line when the key is to be watched.
-func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look, error) {
+func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retryHint, error) {
 	var k *lock
 	if w != nil && w.lock != nil {
 		if k = w.lock; l.gate.stay(&k.permit) != nil { // nothing that is handed to the place counts any more
@@ -253,10 +250,10 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, look,
 		k = l.newLock(ctx, key)
 		k.wait, k.patient = w, true
 		if err := l.enter(ctx, k, true); err != nil {
-			return nil, look{}, l.refused(ctx, key, err)
+			return nil, retryHint{}, l.refused(ctx, key, err)
 		}
 	}
-	runner := l.runner(k.permit.opts.rules())
+	runner := l.runner(k.permit.opts.rules)
 	if w != nil && k.permit.stage != stages.Legacy {
 		runner = w.watch.Over(runner, w.turn)
 	}
@@ -296,21 +293,21 @@ func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
 	}
 }
 
-// look is when to look at a held key again.
-type look struct {
+// retryHint is when to look at a held key again.
+type retryHint struct {
 	after time.Duration // negative: unknown
-	// deaf tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
+	// pollOnly tells to come neither earlier nor later: clients of stage Legacy keep to the pace of the old
 	// ones, or they would take every gap from them.
-	deaf      bool
-	old       bool      // a legacy client has the key
-	gap       bool      // the key is left free to legacy clients for so long
-	before    int       // how many stand before us in the queue, as far as it matters
-	contended bool      // another bridge client has the key or waits for it
-	left      *leftover // what the attempt may have left on the server; nil: nothing
+	pollOnly  bool
+	old       bool         // a legacy client has the key
+	gap       bool         // the key is left free to legacy clients for so long
+	before    int          // how many stand before us in the queue, as far as it matters
+	contended bool         // another bridge client has the key or waits for it
+	left      *pendingUndo // what the attempt may have left on the server; nil: nothing
 }
 
 // sleep sleeps until it is worth to look at the key again.
-func (l *locker) sleep(ctx, changed context.Context, w *wait, key string, next look) error {
+func (l *locker) sleep(ctx, changed context.Context, w *wait, key string, next retryHint) error {
 	d := next.after
 	if d < 0 || d > longestWait {
 		d = longestWait
@@ -321,7 +318,7 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, key string, next l
 	defer stop()
 	var err error
 	w.woken = protocol.Reply{Kind: protocol.Woke}
-	if next.deaf {
+	if next.pollOnly {
 		err = lifetime.Sleep(either, d)
 	} else {
 		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls {
@@ -347,10 +344,10 @@ var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
-func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (look, error) {
+func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	if !l.conns.Background.Begin() {
 		k.permit.leave()
-		return look{}, failed(k.key, errClosed)
+		return retryHint{}, failed(k.key, errClosed)
 	}
 	defer l.conns.Background.End()
 	if k.permit.stage == stages.Legacy {
@@ -417,7 +414,7 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 
 type onServerTime struct {
 	protocol.Machine
-	clock *clock.Server
+	clock *lockers.ServerClock
 }
 
 func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/clock"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -17,7 +17,7 @@ type member struct {
 	gate   *gate
 	opts   Options // as the caller gave them
 	seen   lockmigrate.Observer
-	server *clock.Server // of stage Legacy: each answer tells the server's time
+	server *lockers.ServerClock // of stage Legacy: each answer tells the server's time
 	// hasten renews the locks that are held at least so often from now on.
 	hasten func(every time.Duration)
 	why    string // why the record cannot be run, as the last answer says; empty when it can
@@ -27,7 +27,7 @@ type member struct {
 	longest time.Duration
 }
 
-func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer, server *clock.Server, hasten func(time.Duration)) *member {
+func newMember(store *stages.Store, g *gate, opts Options, seen lockmigrate.Observer, server *lockers.ServerClock, hasten func(time.Duration)) *member {
 	return &member{Membership: stages.NewMembership(store, opts.Member), gate: g, opts: opts, seen: seen, server: server, hasten: hasten}
 }
 

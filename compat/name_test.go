@@ -52,7 +52,7 @@ func modernOf(opts modern.Options) func(t *testing.T, pool lockmigrate.Pool) acq
 }
 
 func redissonOf(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-	l, err := redisson.New(pool, redisson.Options{TTL: 3 * time.Second})
+	l, err := redisson.New(pool, modern.Options{TTL: 3 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
@@ -239,6 +239,51 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Error("the waiter gets no turn")
 			}
+		})
+	}
+}
+
+// TestADemotedServersNoIsNoLoss: the connection for renewals still leads to the old master, a replica by now, when a lock is taken at
+// the new one over another connection. The old one does not know the lock: that is no word on whose it is.
+func TestADemotedServersNoIsNoLoss(t *testing.T) {
+	const ttl, patient = 3 * time.Second, 2 * time.Second // more than a quarter of the TTL: renewals have a connection of their own
+	for name, open := range map[string]func(pool lockmigrate.Pool) (lockmigrate.Locker, error){
+		"modern": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
+		},
+		"redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
+		},
+		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: patient})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := redistest.NewReplicated(t)
+			link := redistest.NewLink(t, servers.Master.Addr)
+			locker, err := open(poolTo(t, link.Addr))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = locker.Close() })
+			before, err := locker.Acquire(t.Context(), "before")
+			require.NoError(t, err)
+			was := attempts(servers.Master)
+			redistest.Await(t, "a renewal", 10*time.Second, func() bool { return attempts(servers.Master) > was })
+			require.NoError(t, before.Release(t.Context()))
+			servers.AwaitInStep(t)
+			link.Retarget(servers.Replica.Addr)
+			servers.Promote()
+			servers.Master.Do("REPLICAOF", "127.0.0.1", "1")
+
+			kept, err := locker.Acquire(t.Context(), "kept")
+			require.NoError(t, err)
+			select {
+			case <-kept.Context().Done():
+				t.Errorf("lost: %v", context.Cause(kept.Context()))
+			case <-time.After(ttl + time.Second):
+			}
+			assert.NoError(t, kept.Release(t.Context()))
+			assert.EqualValues(t, 0, servers.Replica.Do("EXISTS", "kept"))
 		})
 	}
 }

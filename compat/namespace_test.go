@@ -182,7 +182,7 @@ func TestWhatCannotWorkFailsAtOnce(t *testing.T) {
 			says   string
 		}{
 			"misspelt": {func(o *compat.Options) { o.Namespace = "odrers" }, "namespace odrers: there is no such namespace"},
-			"dialect":  {func(o *compat.Options) { o.Namespace, o.Dialect = "orders", legacy.RedisPyFloat }, "dialect jedis-ms"},
+			"dialect":  {func(o *compat.Options) { o.Namespace, o.Dialect = "orders", legacy.Dialect{Name: "redispy-float"} }, "dialect jedis-ms"},
 			"lease": {func(o *compat.Options) {
 				o.Namespace, o.Lease, o.ShortestLease = "orders", 500*time.Millisecond, 400*time.Millisecond
 			}, "Lease of 500ms"},
@@ -251,7 +251,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 		if err := well.Ready(within(t, 10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.RedisPyFloat }))
+		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.Dialect{Name: "redispy-float"} }))
 		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
 			t.Fatalf("ready: %v", err)
 		}
@@ -272,7 +272,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 		moveTo(t, store, stages.Bridge)
 		runs(t, well, lockmigrate.StageBridge)
 
-		again := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
+		again := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "redispy-float"} }))
 		_ = again.Ready(within(t, 10*time.Second))
 		moveTo(t, store, stages.Legacy) // the way back is open
 		runs(t, well, lockmigrate.StageLegacy)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -32,7 +32,7 @@ type Options struct {
 	// no report has come through for that long. Zero: none; the stage is Bridge.
 	Namespace string
 
-	// Dialect of the old clients on these keys. Zero: the record's with a Namespace, else JedisMS. With a
+	// Dialect of the old clients on these keys. Zero: the record's with a Namespace, else jedis-ms. With a
 	// Namespace it must be the record's.
 	Dialect legacy.Dialect
 
@@ -96,6 +96,7 @@ type Options struct {
 	ReplyTimeout time.Duration
 
 	// Derived of the others.
+	rules                                *protocol.Dialect
 	renewEvery, poll, memberLease, claim time.Duration
 }
 
@@ -105,12 +106,12 @@ func (o Options) Validate() error {
 	var wrong []error
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 
-	wrong = append(wrong, limits.Durations(
-		limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "ShortestLease", Value: o.ShortestLease},
-		limits.Option{Name: "ClockLag", Value: o.ClockLag}, limits.Option{Name: "CommandDelay", Value: o.CommandDelay},
-		limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL},
-		limits.Option{Name: "Yield", Value: max(o.Yield, 0)},
-	), limits.Terms{TTL: o.TTL, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
+	wrong = append(wrong, lockers.Durations(
+		lockers.Named{Name: "Lease", Value: o.Lease}, lockers.Named{Name: "ShortestLease", Value: o.ShortestLease},
+		lockers.Named{Name: "ClockLag", Value: o.ClockLag}, lockers.Named{Name: "CommandDelay", Value: o.CommandDelay},
+		lockers.Named{Name: "FenceTTL", Value: o.FenceTTL},
+		lockers.Named{Name: "Yield", Value: max(o.Yield, 0)},
+	), lockers.Terms{TTL: o.TTL, Wait: o.Wait, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}.Validate())
 	if errors.Join(wrong...) != nil {
 		return errors.Join(wrong...)
 	}
@@ -119,9 +120,8 @@ func (o Options) Validate() error {
 			refuse("Namespace: %w", err)
 		}
 	}
-	if _, known := protocol.Rules(o.Dialect); !known {
-		refuse("Dialect %v: not one of package legacy; see legacy.Custom", o.Dialect)
-		return errors.Join(wrong...)
+	if _, err := protocol.Description(o.Dialect).Rules(); err != nil {
+		return errors.Join(append(wrong, err)...)
 	}
 	if o.Namespace != "" {
 		return errors.Join(append(wrong, o.relationsUnderSome()...)...)
@@ -133,17 +133,17 @@ func (o Options) Validate() error {
 // if no record makes them right. under judges by the record itself.
 func (o Options) relationsUnderSome() []error {
 	if o.ShortestLease == 0 { // the longest that the Locker's own lease leaves room for
-		o.ShortestLease = limits.Longest
+		o.ShortestLease = lockers.Longest
 		if o.Lease > 0 {
 			o.ShortestLease = o.Lease
 		}
 	}
 	wrong := o.withDefaults().relations()
-	if o.Dialect != nil {
+	if o.Dialect != (legacy.Dialect{}) {
 		return wrong
 	}
 	for _, d := range protocol.Dialects() {
-		o.Dialect = d
+		o.Dialect = legacy.Dialect{Name: d.Name}
 		if len(o.withDefaults().relations()) == 0 {
 			return nil
 		}
@@ -156,7 +156,7 @@ func (o Options) relationsUnderSome() []error {
 func (o Options) relations() []error {
 	var wrong []error
 	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	rules := o.rules()
+	rules := o.rules
 
 	if o.FenceTTL > 0 && o.FenceTTL < 2*o.TTL || o.FenceTTL%time.Millisecond != 0 {
 		refuse("FenceTTL %v: must be whole milliseconds, at least twice TTL %v; the counter must outlive the lock", o.FenceTTL, o.TTL)
@@ -184,38 +184,39 @@ func (o Options) relations() []error {
 
 // withDefaults fills in the zero values.
 func (o Options) withDefaults() Options {
-	terms := limits.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
+	terms := lockers.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
 	o.TTL, o.ReplyTimeout = terms.TTL, terms.ReplyTimeout
-	limits.Default(&o.ShortestLease, defaultShortestLease)
-	unit := o.rules().Unit.Resolution()
-	limits.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
-	limits.Default(&o.ClockLag, stages.DefaultClockLag)
-	limits.Default(&o.CommandDelay, stages.DefaultCommandDelay)
-	o.poll = o.rules().Poll
-	o.renewEvery = max(o.rules().RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), limits.Shortest)
+	o.rules, _ = protocol.Description(o.Dialect).Rules()
+	lockers.Default(&o.ShortestLease, defaultShortestLease)
+	unit := o.rules.Unit.Resolution()
+	lockers.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
+	lockers.Default(&o.ClockLag, stages.DefaultClockLag)
+	lockers.Default(&o.CommandDelay, stages.DefaultCommandDelay)
+	o.poll = o.rules.Poll
+	o.renewEvery = max(o.rules.RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), lockers.Shortest)
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
-	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), limits.Shortest).Truncate(time.Millisecond)
-	limits.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
+	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), lockers.Shortest).Truncate(time.Millisecond)
+	lockers.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
 	return o
 }
 
 // longest is for how long a lock can outlive its last renewal, whatever stage it is of.
 func (o Options) longest() time.Duration {
-	return max(o.TTL, o.Lease+2*o.rules().Unit.Resolution())
+	return max(o.TTL, o.Lease+2*o.rules.Unit.Resolution())
 }
 
 // under returns the options as a namespace's record makes them, or why the two do not go together.
 func (o Options) under(order stages.Order) (Options, error) {
 	r := order.Record
-	dialect, err := legacy.ParseDialect(r.Dialect)
+	dialect, err := protocol.DialectNamed(r.Dialect)
 	if err != nil {
 		return o, fmt.Errorf("namespace %s: %w", r.Namespace, err)
 	}
-	if o.Dialect != nil && o.Dialect.String() != r.Dialect {
-		return o, fmt.Errorf("namespace %s is of dialect %s, Options.Dialect says %s", r.Namespace, r.Dialect, o.Dialect)
+	if ours, _ := protocol.Description(o.Dialect).Rules(); o.Dialect != (legacy.Dialect{}) && ours != dialect {
+		return o, fmt.Errorf("namespace %s is of dialect %s, Options.Dialect says %s", r.Namespace, r.Dialect, o.Dialect.Name)
 	}
 	defaults := o // the record counts before the defaults that follow from it are filled in
-	defaults.Dialect = dialect
+	defaults.Dialect, defaults.rules = legacy.Dialect{Name: r.Dialect}, dialect
 	var wrong []error
 	// measured is what the record knows of the old clients; an option may only be more careful.
 	measured := func(name string, option *time.Duration, record time.Duration, careful string, bold bool) {
@@ -231,7 +232,7 @@ func (o Options) under(order stages.Order) (Options, error) {
 	measured("CommandDelay", &defaults.CommandDelay, r.CommandDelay, "shorter", o.CommandDelay < r.CommandDelay)
 	measured("Yield", &defaults.Yield, r.Yield, "shorter", o.Yield < r.Yield)
 	if o.Lease == 0 {
-		unit := defaults.rules().Unit.Resolution()
+		unit := defaults.rules.Unit.Resolution()
 		defaults.Lease = max(defaultLease, (r.Shortest + unit - 1).Truncate(unit)) // a default never contradicts the record
 	}
 	filled := defaults.withDefaults()
@@ -253,8 +254,3 @@ var (
 	firstExpiry = protocol.EarliestExpiry.Time().UTC()
 	errOldClock = fmt.Errorf("the server's clock stands before %s: the bridge takes no expiry of that time for one; set the clock", firstExpiry.Format(time.DateOnly))
 )
-
-func (o Options) rules() *protocol.Dialect {
-	rules, _ := protocol.Rules(o.Dialect)
-	return rules
-}

@@ -42,13 +42,13 @@ func broke(err error) bool {
 	return !errors.As(err, &refused) || topology.Elsewhere(string(refused)) || topology.Busy(string(refused))
 }
 
-// leftover is what an attempt may have left on the server.
-type leftover struct {
+// pendingUndo is what an attempt may have left on the server.
+type pendingUndo struct {
 	until   time.Time       // when it has passed at the latest
 	settled <-chan struct{} // closed once it is known that nothing is there; nil: that cannot be known
 }
 
-func (d *leftover) gone() bool {
+func (d *pendingUndo) gone() bool {
 	select {
 	case <-d.settled:
 		return true
@@ -60,11 +60,11 @@ func (d *leftover) gone() bool {
 // setbacks are what went wrong during one wait. The zero value is none.
 type setbacks struct {
 	pause time.Duration
-	left  []*leftover
+	left  []*pendingUndo
 }
 
 // take notes a failed attempt and returns when to make the next one.
-func (s *setbacks) take(err error, next look) look {
+func (s *setbacks) take(err error, next retryHint) retryHint {
 	s.forget()
 	if next.left != nil {
 		s.left = append(s.left, next.left)
@@ -74,12 +74,12 @@ func (s *setbacks) take(err error, next look) look {
 		return next
 	}
 	s.pause = min(max(2*s.pause, firstPause), longestPause)
-	return look{after: max(s.pause, next.after), deaf: true} // a line that breaks and comes back wakes everybody
+	return retryHint{after: max(s.pause, next.after), pollOnly: true} // a line that breaks and comes back wakes everybody
 }
 
 // forget drops what is gone.
 func (s *setbacks) forget() {
-	s.left = slices.DeleteFunc(s.left, (*leftover).gone)
+	s.left = slices.DeleteFunc(s.left, (*pendingUndo).gone)
 }
 
 // end is the error of a wait that is over: err is the last attempt's, cause is why no other follows; nil

@@ -28,7 +28,7 @@ func wait(t *testing.T, ctx context.Context, l compat.Locker, mode *redistest.Mo
 		}
 		locks <- k
 	}()
-	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return mode.Is() != lockmigrate.ModeIdle })
+	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return mode.Is() != "idle" })
 	return locks, errs
 }
 

@@ -122,7 +122,7 @@ func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
 				t.Errorf("a key of another namespace: %v", err)
 			}
 		}
-		other := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.RedisPyFloat }))
+		other := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "redispy-float"} }))
 		await(t, "the refusal of another dialect", func() bool {
 			_, err := other.TryAcquire(t.Context(), "orders:1")
 			return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "Options.Dialect says redispy-float")

@@ -125,7 +125,7 @@ func TestStaleDeleteWhileSettling(t *testing.T) {
 // bridge settles after every acquisition, and withdraws.
 func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, settling(func(o *compat.Options) { o.Dialect = legacy.JedisUUID }))
+		l := newLocker(t, s, settling(func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "jedis-uuid"} }))
 		result := make(chan error, 1)
 		go func() {
 			_, err := l.TryAcquire(t.Context(), "orders")

@@ -256,7 +256,7 @@ func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration)
 }
 
 // TestRenewalsCostNoGoroutines: many locks of one Locker are renewed by one goroutine (those that are due go
-// out together: TestDueRenewalsGoTogether in internal/client/renewal).
+// out together: TestDueRenewalsGoTogether in internal/client/lifetime).
 func TestRenewalsCostNoGoroutines(t *testing.T) {
 	const locks = 300
 	s := redistest.Real(t)

@@ -26,7 +26,7 @@ func Example() {
 	defer pool.Close()
 
 	locker, err := legacy.New(pool, legacy.Options{
-		Dialect: legacy.JedisMS,
+		Dialect: legacy.Dialect{Name: "jedis-ms"}, // as on the command line
 		Lease:   time.Minute,
 		Wait:    300 * time.Millisecond,
 	})

@@ -8,7 +8,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -18,6 +17,8 @@ type lock struct {
 	locker *locker
 	key    string
 	owner  string
+
+	waited bool // before it was acquired
 
 	mu sync.Mutex
 	// What stands on the key. After a renewal without an answer it is the value or the pending one.
@@ -112,8 +113,8 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Renewal implements renewal.Held; nothing renews a legacy lock by itself.
+// Renewal implements lifetime.Held; nothing renews a legacy lock by itself.
 func (k *lock) Renewal() protocol.Command { return protocol.Command{} }
 
-// Heard implements renewal.Held.
-func (k *lock) Heard(protocol.Reply) renewal.Answer { return renewal.Unclear }
+// Heard implements lifetime.Held.
+func (k *lock) Heard(protocol.Reply) lifetime.Answer { return lifetime.Unclear }

@@ -10,13 +10,9 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/clock"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
@@ -28,8 +24,8 @@ type locker struct {
 	now    func() time.Time                // of every value written and judged
 	sync   func(ctx context.Context) error // corrects that clock
 	driver *driver.Driver
-	mono   renewal.Clock // of the deadlines
-	watch  *renewal.Timers
+	mono   lifetime.Clock // of the deadlines
+	watch  *lifetime.Timers
 	lives  lifetime.Locker
 
 	background driver.Background
@@ -39,20 +35,20 @@ type locker struct {
 // New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet. TryAcquire sends at most SETNX, GET
 // and GETSET.
 func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
+	if err := errors.Join(lockers.CheckPool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: renewal.NewClock()}
-	l.rules, _ = protocol.Rules(opts.Dialect)
-	l.opts.Observer = connect.Observer(opts.Observer)
+	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: lifetime.NewClock()}
+	l.rules, _ = opts.Dialect.rules()
+	l.opts.Observer = lockers.Observer(opts.Observer)
 	pool = topology.Leaving(pool)
 	if opts.FollowServer {
-		server := clock.NewServer(pool, opts.ReplyTimeout)
+		server := lockers.NewServerClock(pool, opts.ReplyTimeout)
 		l.now, l.sync = server.Now, server.Sync
 	}
 	l.driver = &driver.Driver{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
-	l.watch = renewal.NewTimers(l.mono.Now)
+	l.watch = lifetime.NewTimers(l.mono.Now)
 	l.lives = lifetime.Locker{
 		Now: l.mono.Now, At: l.mono.At, Seen: l.opts.Observer, Watch: l.watch,
 		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
@@ -66,7 +62,7 @@ func (l *locker) Close() error {
 	l.closed.Store(true)
 	l.background.Close()
 	l.driver.Close()
-	return connect.StillHeld("legacy", l.watch.Len())
+	return lockers.StillHeld("legacy", l.watch.Len())
 }
 
 // TryAcquire implements lockmigrate.Locker.
@@ -95,7 +91,11 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 func (l *locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
-	l.opts.Observer(lockmigrate.Event{Kind: connect.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
+	e := lockmigrate.Event{Kind: lockers.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err}
+	if err == nil {
+		e.How = lockers.How(lock.waited, false)
+	}
+	l.opts.Observer(e)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
 	}
 	machine := &protocol.LegacyAcquire{
-		Dialect: l.rules, Key: key, Owner: random.UUID(),
+		Dialect: l.rules, Key: key, Owner: lockers.UUID(),
 		Lease: l.opts.Lease, Poll: l.opts.Poll, Patience: patience,
 	}
 	start := time.Now()
@@ -127,7 +127,11 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 		}
 		seen.value, seen.foreign = machine.Seen()
 		if outcome.Step.Kind == protocol.Done {
-			return l.concluded(ctx, machine, outcome, attempt)
+			lock, err := l.concluded(ctx, machine, outcome, attempt)
+			if lock != nil {
+				lock.waited = reply.Kind == protocol.Woke
+			}
+			return lock, err
 		}
 		if time.Since(start) >= patience {
 			return nil, l.notAcquired(key, seen, nil)
@@ -182,7 +186,7 @@ func (l *locker) notAcquired(key string, seen obstacle, cause error) error {
 	}
 	foreign := &lockmigrate.Error{
 		Op: "acquire", Key: key, Kind: lockmigrate.ErrForeignFormat, Value: seen.value,
-		Note: "dialect " + l.opts.Dialect.String() + " cannot read it and never takes it over",
+		Note: "dialect " + l.rules.Name + " cannot read it and never takes it over",
 	}
 	switch {
 	case seen.foreign && cause == nil:
@@ -215,14 +219,21 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	default:
 		return
 	}
-	release := &protocol.LegacyRelease{
-		Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+	release := func() (given bool, cause error) {
+		ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
+		defer cancel()
+		outcome, err := l.driver.Advance(ctx, &protocol.LegacyRelease{
+			Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+		}, protocol.Reply{}, func(driver.Outcome) {})
+		v := outcome.Step.Verdict
+		return err == nil && (v == protocol.Released || v == protocol.NotOurs), errors.Join(err, outcome.Err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
-	defer cancel()
-	outcome, err := l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.NotOurs {
-		l.notGivenBack(m, errors.Join(err, outcome.Err))
+	if given, cause := release(); !given {
+		l.background.Again(time.Now().Add(l.opts.Lease), func() bool {
+			given, _ := release()
+			return given
+		})
+		l.notGivenBack(m, cause)
 	}
 }
 

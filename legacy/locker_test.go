@@ -43,10 +43,10 @@ func TestAcquireWritesTheExpiryAndReleaseDeletesIt(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, key, lock.Key())
 		assert.Equal(t, lock.Token(), s.Value(key))
-		at, ok := legacy.JedisMS.Expires(s.Value(key))
+		at, ok := protocol.JedisMS.ExpiresAt(s.Value(key))
 		require.True(t, ok)
-		assert.WithinRange(t, at, before.Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Minute+2*time.Millisecond))
-		assert.WithinRange(t, lock.Expiry(), before.Add(time.Minute), at, "no later than what the others read")
+		assert.WithinRange(t, at.Time(), before.Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Minute+2*time.Millisecond))
+		assert.WithinRange(t, lock.Expiry(), before.Add(time.Minute), at.Time(), "no later than what the others read")
 		assert.EqualValues(t, -1, s.Do("PTTL", key), "no TTL, as the old clients")
 
 		_, err = locker.TryAcquire(t.Context(), key)
@@ -64,20 +64,20 @@ func TestEveryDialectExcludesItself(t *testing.T) {
 	for _, d := range protocol.Dialects() {
 		t.Run(d.String(), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				locker := newLocker(t, s.Pool(), legacy.Options{Dialect: d, Lease: 10 * time.Second, Release: legacy.ReleaseAsDialect})
+				locker := newLocker(t, s.Pool(), legacy.Options{Dialect: legacy.Dialect{Name: d.Name}, Lease: 10 * time.Second, Release: legacy.ReleaseAsDialect})
 				began := time.Now()
 				lock, err := locker.TryAcquire(t.Context(), key)
 				require.NoError(t, err)
 				took := time.Since(began) // the value is computed at some moment of it, the deadline counts from its beginning
-				at, ok := d.Expires(s.Value(key))
+				at, ok := d.ExpiresAt(s.Value(key))
 				require.True(t, ok, "reads what it writes")
-				assert.WithinRange(t, at, lock.Expiry(), lock.Expiry().Add(time.Second+time.Millisecond+took), "at most a unit later")
+				assert.WithinRange(t, at.Time(), lock.Expiry(), lock.Expiry().Add(time.Second+time.Millisecond+took), "at most a unit later")
 				_, err = locker.TryAcquire(t.Context(), key)
 				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				require.NoError(t, lock.Renew(t.Context()))
 				assert.Equal(t, lock.Token(), s.Value(key))
 				require.NoError(t, lock.Release(t.Context()))
-				if d != legacy.UnixNano {
+				if d != protocol.UnixNano {
 					assert.EqualValues(t, 0, s.Do("EXISTS", key))
 				}
 			})
@@ -270,7 +270,7 @@ func TestObserver(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, key, e.Key)
-		seen = append(seen, e.Kind.String())
+		seen = append(seen, string(e.Kind))
 	}
 	locker := newLocker(t, s.Pool(), legacy.Options{Observer: observer})
 	lock, err := locker.TryAcquire(t.Context(), key)
@@ -298,7 +298,7 @@ func TestOptions(t *testing.T) {
 	}{
 		{legacy.Options{Lease: -1}, "Lease"},
 		{legacy.Options{Lease: time.Microsecond}, "whole units of 1ms"},
-		{legacy.Options{Lease: 1500 * time.Millisecond, Dialect: legacy.RedisDoc}, "whole units of 1s"},
+		{legacy.Options{Lease: 1500 * time.Millisecond, Dialect: legacy.Dialect{Name: "redis-doc"}}, "whole units of 1s"},
 		{legacy.Options{Wait: -1}, "Wait"},
 		{legacy.Options{Poll: -1}, "Poll"},
 		{legacy.Options{Jitter: -1}, "Jitter"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
@@ -25,17 +26,17 @@ func TestLostReplies(t *testing.T) {
 		want    error // nil: acquired
 		sent    string
 	}{
-		{"SETNX arrives, its reply does not, numbers", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesReply},
+		{"SETNX arrives, its reply does not, numbers", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesReply},
 			lockmigrate.ErrUnknownOutcome, "SETNX GET"},
-		{"SETNX arrives, its reply does not, own values", legacy.JedisUUID, "", map[int]redistest.Fate{0: redistest.LosesReply},
+		{"SETNX arrives, its reply does not, own values", legacy.Dialect{Name: "jedis-uuid"}, "", map[int]redistest.Fate{0: redistest.LosesReply},
 			nil, "SETNX GET"},
-		{"SETNX never arrives", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
-		{"SETNX is lost twice", legacy.JedisMS, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
+		{"SETNX never arrives", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
+		{"SETNX is lost twice", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
 			lockmigrate.ErrNotAcquired, "SETNX GET SETNX GET"},
-		{"GETSET arrives, its reply does not", legacy.RedisPyFloat, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
+		{"GETSET arrives, its reply does not", legacy.Dialect{Name: "redispy-float"}, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
 			lockmigrate.ErrUnknownOutcome, "SETNX GET GETSET GET"},
-		{"GETSET never arrives", legacy.JedisMS, past, map[int]redistest.Fate{2: redistest.LosesCommand}, lockmigrate.ErrNotAcquired, "SETNX GET GETSET GET"},
-		{"EXEC arrives, its reply does not", legacy.ServiceStack, past, map[int]redistest.Fate{3: redistest.LosesReply},
+		{"GETSET never arrives", legacy.Dialect{Name: "jedis-ms"}, past, map[int]redistest.Fate{2: redistest.LosesCommand}, lockmigrate.ErrNotAcquired, "SETNX GET GETSET GET"},
+		{"EXEC arrives, its reply does not", legacy.Dialect{Name: "servicestack"}, past, map[int]redistest.Fate{3: redistest.LosesReply},
 			lockmigrate.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -55,9 +56,11 @@ func TestLostReplies(t *testing.T) {
 				var detail *lockmigrate.Error
 				require.ErrorAs(t, err, &detail)
 				if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
-					at, ok := c.dialect.Expires(s.Value(key))
+					rules, err := protocol.DialectNamed(c.dialect.Name)
+					require.NoError(t, err)
+					at, ok := rules.ExpiresAt(s.Value(key))
 					require.True(t, ok)
-					assert.WithinDuration(t, at, detail.Until, time.Microsecond, "says until when the key may stay taken")
+					assert.WithinDuration(t, at.Time(), detail.Until, time.Microsecond, "says until when the key may stay taken")
 				}
 			})
 		})

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -16,7 +16,7 @@ const defaultLease = 5 * time.Minute
 // Options of a Locker. The zero value speaks dialect jedis-ms with a lease of five minutes. It waits for as long as the context
 // allows, and deletes only while its lease lasts. No duration may be longer than ten years.
 type Options struct {
-	// Dialect of the fleet. Every client of a key must speak the same one. Zero: JedisMS.
+	// Dialect of the fleet. Every client of a key must speak the same one. Zero: jedis-ms.
 	Dialect Dialect
 
 	// Lease is how long a lock is held at most before others take it over. It must be a whole number of
@@ -84,32 +84,33 @@ func (p ReleasePolicy) rule(d *protocol.Dialect) protocol.Release {
 
 // validate tells what is wrong with the options, without changing them.
 func (o Options) validate() error {
-	d, known := protocol.Rules(o.Dialect)
 	wrong := []error{
-		limits.Durations(limits.Option{Name: "Lease", Value: o.Lease}, limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "Jitter", Value: o.Jitter}),
-		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}, limits.Option{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
+		lockers.Durations(lockers.Named{Name: "Lease", Value: o.Lease}, lockers.Named{Name: "Wait", Value: o.Wait}, lockers.Named{Name: "Jitter", Value: o.Jitter}),
+		lockers.Periods(lockers.Named{Name: "Poll", Value: o.Poll}, lockers.Named{Name: "ReplyTimeout", Value: o.ReplyTimeout}),
 	}
 	refuse := func(bad bool, format string, args ...any) {
 		if bad {
 			wrong = append(wrong, fmt.Errorf(format, args...))
 		}
 	}
-	refuse(!known, "Dialect %v: not one of this package; see Custom", o.Dialect)
+	d, err := o.Dialect.rules()
+	if err != nil {
+		return errors.Join(append(wrong, err)...)
+	}
 	refuse(o.lease()%d.Unit.Resolution() != 0, "Lease %v: dialect %s writes whole units of %v", o.lease(), d.Name, d.Unit.Resolution())
 	refuse(o.Release > ReleaseCompare, "Release %d: no such policy", o.Release)
 	return errors.Join(wrong...)
 }
 
 func (o Options) lease() time.Duration {
-	limits.Default(&o.Lease, defaultLease)
+	lockers.Default(&o.Lease, defaultLease)
 	return o.Lease
 }
 
 func (o Options) withDefaults() Options {
 	o.Lease = o.lease()
-	rules, _ := protocol.Rules(o.Dialect)
-	o.Dialect = rules
-	limits.Default(&o.Poll, rules.Poll)
-	limits.Default(&o.ReplyTimeout, limits.ReplyTimeout(o.Lease))
+	rules, _ := o.Dialect.rules()
+	lockers.Default(&o.Poll, rules.Poll)
+	lockers.Default(&o.ReplyTimeout, lockers.ReplyTimeout(o.Lease))
 	return o
 }

@@ -92,7 +92,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return mode.Is() == lockmigrate.ModeTracking })
+		redistest.Await(t, "the waiter to listen", time.Minute, func() bool { return mode.Is() == "tracking" })
 		link.Slow(delay, 0)
 		s.Do("PEXPIRE", key, 60_000)  // wakes the waiter: it asks again, and has its reply after two delays
 		time.Sleep(rand.N(3 * delay)) // the subject
@@ -128,7 +128,7 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 			_, err := locker.Acquire(ctx, key)
 			waiter <- err
 		}()
-		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return mode.Is() == lockmigrate.ModePolling })
+		redistest.Await(t, "the waiter to poll", time.Minute, func() bool { return mode.Is() == "polling" })
 		losing.Store(true)
 		redistest.Await(t, "a lost answer", time.Minute, func() bool { return lost.Load() > 0 })
 		s.Do("DEL", key)

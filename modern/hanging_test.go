@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -72,7 +71,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 					done <- err
 				}()
 			}
-			redistest.Await(t, "they wait", 10*time.Second, func() bool { return mode.Is() != lockmigrate.ModeIdle })
+			redistest.Await(t, "they wait", 10*time.Second, func() bool { return mode.Is() != "idle" })
 			time.Sleep(500 * time.Millisecond) // a first attempt that is under way may end in an error
 			s.Kill()
 			time.Sleep(500 * time.Millisecond) // it is away for so long

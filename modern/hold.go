@@ -4,13 +4,13 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // hold is what is on the server.
 type hold struct {
-	leased.Hold
+	lockers.Hold
 	locker   *locker
 	fenceKey string      // empty without fencing
 	stands   atomic.Bool // our entry may still be in the server's queue
@@ -19,21 +19,21 @@ type hold struct {
 	giving   protocol.ModernRelease // one release runs at a time
 }
 
-// Renewing implements leased.Kind.
+// Renewing implements lockers.Kind.
 func (h *hold) Renewing() protocol.ModernRenew {
 	o := &h.locker.opts
 	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: o.TTL, Fence: h.fenceKey, FenceTTL: o.FenceTTL}
 }
 
-// Releasing implements leased.Kind.
+// Releasing implements lockers.Kind.
 func (h *hold) Releasing() protocol.Machine {
 	l := h.locker
 	h.giving = l.releaseOf(h)
-	h.giving.Wanted = h.Handed || l.Hot.Hot(h.Key(), l.Clock.Now)
+	h.giving.Wanted = h.Handed || l.Contended.Lately(h.Key(), l.Clock.Now)
 	return &h.giving
 }
 
-// GivingBack implements leased.Kind.
+// GivingBack implements lockers.Kind.
 func (h *hold) GivingBack(queued bool) protocol.Machine {
 	m := h.locker.releaseOf(h)
 	if queued && m.Queue != "" {
@@ -42,10 +42,10 @@ func (h *hold) GivingBack(queued bool) protocol.Machine {
 	return &m
 }
 
-// More implements leased.Kind: the server knows one hold.
+// More implements lockers.Kind: the server knows one hold.
 func (h *hold) More(context.Context) error { return nil }
 
-// Fewer implements leased.Kind.
+// Fewer implements lockers.Kind.
 func (h *hold) Fewer(context.Context) error { return nil }
 
 // releaseOf returns the machine that gives a hold's key back.

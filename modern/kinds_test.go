@@ -39,7 +39,7 @@ func openOver(t testing.TB, pool lockmigrate.Pool, k kind) lockmigrate.Locker {
 		pool = struct{ lockmigrate.Pool }{pool}
 	}
 	if k.Redisson {
-		l, err := redisson.New(pool, redisson.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
+		l, err := redisson.New(pool, modern.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		return l

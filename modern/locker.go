@@ -9,19 +9,16 @@ import (
 	"sync/atomic"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // locker is a lockmigrate.Locker over one server.
 type locker struct {
-	leased.Locker
+	lockers.Locker
 	opts    Options
-	tokens  random.Source
+	tokens  lockers.Random
 	channel string      // where this Locker is told of grants
 	proven  atomic.Bool // the server runs the scripts of the queue
 }
@@ -30,17 +27,17 @@ type locker struct {
 // yet. A TryAcquire that finds the lock held is one command. A key of another type, such as a lock of another format, is
 // ErrForeignFormat: its holder will not hand it to us.
 func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
+	if err := errors.Join(lockers.CheckPool(pool), opts.validate()); err != nil {
 		return nil, fmt.Errorf("modern: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &locker{opts: opts, channel: "lockmigrate:wake:" + random.UUID()}
-	l.Locker = leased.Locker{
-		Client: connect.New(connect.Options{
+	l := &locker{opts: opts, channel: "lockmigrate:wake:" + lockers.UUID()}
+	l.Locker = lockers.Locker{
+		Client: lockers.Connect(lockers.Options{
 			Package: "modern", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer,
 			Waits: true, Channel: l.channel, Poll: opts.Poll,
 		}, pool),
-		Terms: opts.terms(), Wait: opts.Wait, New: l.newHold, Hot: waiting.NewHeat(),
+		Terms: opts.terms(), New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }
@@ -51,10 +48,10 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 //
 // The empty id is no owner. Carry an owner no further than the work that may share its locks: two goroutines with one owner do
 // not exclude each other.
-func WithOwner(ctx context.Context, id string) context.Context { return leased.WithOwner(ctx, id) }
+func WithOwner(ctx context.Context, id string) context.Context { return lockers.WithOwner(ctx, id) }
 
 // newHold prepares an acquisition.
-func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
+func (l *locker) newHold(ctx context.Context, key string) *lockers.Hold {
 	h := &hold{locker: l}
 	h.Init(&l.Locker, h, ctx, key, strconv.FormatInt(l.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10))
 	if l.opts.FenceTTL > 0 {
@@ -63,7 +60,7 @@ func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
 	return &h.Hold
 }
 
-// Attempt implements leased.Kind: one command when it fails.
+// Attempt implements lockers.Kind: one command when it fails.
 func (h *hold) Attempt(ctx context.Context) error {
 	l, m := h.locker, &h.acquire
 	*m = protocol.ModernAcquire{

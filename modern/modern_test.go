@@ -208,7 +208,7 @@ func TestPoolWithoutDial(t *testing.T) {
 			}
 			second <- err
 		}()
-		require.Eventually(t, func() bool { return mode.Is() == lockmigrate.ModePolling }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return mode.Is() == "polling" }, 10*time.Second, time.Millisecond)
 		require.NoError(t, lock.Release(t.Context()))
 		assert.NoError(t, <-second)
 	})

@@ -6,11 +6,8 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 )
-
-// defaultPoll is the pause of those who wait without client tracking.
-const defaultPoll = 100 * time.Millisecond
 
 // longestClaim is how long a lock that was handed over may be held by a waiter that has not spoken yet; the first renewal, at a
 // third of it, makes it a full TTL. It is what a waiter costs the others that dies in the moment of the hand-over.
@@ -79,8 +76,7 @@ type Options struct {
 func (o Options) validate() error {
 	d := o.withDefaults()
 	wrong := []error{
-		limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}, limits.Option{Name: "FenceTTL", Value: o.FenceTTL}, limits.Option{Name: "Yield", Value: o.Yield}),
-		limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}),
+		lockers.Durations(lockers.Named{Name: "FenceTTL", Value: o.FenceTTL}, lockers.Named{Name: "Yield", Value: o.Yield}),
 		o.terms().Validate(),
 	}
 	refuse := func(bad bool, format string, args ...any) {
@@ -98,13 +94,12 @@ func (o Options) validate() error {
 
 func (o Options) withDefaults() Options {
 	t := o.terms().WithDefaults()
-	o.TTL, o.RenewEvery, o.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
-	limits.Default(&o.Poll, defaultPoll)
+	o.TTL, o.RenewEvery, o.ReplyTimeout, o.Poll = t.TTL, t.RenewEvery, t.ReplyTimeout, t.Poll
 	o.claim = min(longestClaim, o.TTL)
 	o.replicaTimeout = max(min(time.Second, o.TTL/3, o.ReplyTimeout/2).Truncate(time.Millisecond), time.Millisecond)
 	return o
 }
 
-func (o Options) terms() limits.Terms {
-	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+func (o Options) terms() lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
 }

@@ -197,11 +197,13 @@ func TestObserverHearsALocksLife(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var events []lockmigrate.Event
 	var mu sync.Mutex
-	opts := modern.Options{Observer: lockmigrate.Observers(lockmigrate.LogTo(logger), func(e lockmigrate.Event) {
+	logs := lockmigrate.LogTo(logger)
+	opts := modern.Options{Observer: func(e lockmigrate.Event) {
+		logs(e)
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, e)
-	})}
+	}}
 	locker := newLocker(t, s.Pool(), opts)
 	lock, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
@@ -215,7 +217,7 @@ func TestObserverHearsALocksLife(t *testing.T) {
 	require.Error(t, lock.Release(t.Context()))
 	var kinds []string
 	for _, e := range events {
-		kinds = append(kinds, e.Kind.String())
+		kinds = append(kinds, string(e.Kind))
 		assert.Equal(t, key, e.Key)
 	}
 	assert.Equal(t, []string{"acquired", "renewed", "waited", "released", "acquired", "lost"}, kinds)

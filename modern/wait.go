@@ -6,18 +6,18 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Wait implements leased.Kind: in the way that the options say.
+// Wait implements lockers.Kind: in the way that the options say.
 func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	l := h.locker
 	if !l.opts.Unfair {
 		return l.queue(ctx, turn, h)
 	}
-	return h.Compete(ctx, turn, func() leased.Taking {
+	return h.Compete(ctx, turn, func() lockers.Taking {
 		return &protocol.ModernAcquire{
 			Key: h.Key(), Token: h.Token, TTL: l.opts.TTL, Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
@@ -33,8 +33,8 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	names := protocol.CompanionsOf(h.Key())
 	m := &protocol.ModernQueue{
 		Key: h.Key(), Queue: names.Queue, Guard: names.Guard, Yield: names.Yield, Token: h.Token, Channel: l.channelOf(h),
-		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*leased.MaxSleep + l.opts.TTL,
-		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: leased.MaxSleep,
+		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*lockers.MaxSleep + l.opts.TTL,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: lockers.MaxSleep,
 		Whole: l.opts.RenewEvery < 0,
 	}
 	reply, asked := protocol.Reply{}, false
@@ -43,7 +43,7 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 		if unsettled {
 			return h.Unknown(err)
 		}
-		return leased.Left(h.Key(), err)
+		return lockers.Left(h.Key(), err)
 	}
 	var watch waiting.Watch
 	for {
@@ -106,7 +106,7 @@ func (l *locker) unqueue(h *hold) {
 	})
 }
 
-// Confirm implements leased.Kind: an acquisition counts only when enough replicas have it. WAIT speaks of the writes of
+// Confirm implements lockers.Kind: an acquisition counts only when enough replicas have it. WAIT speaks of the writes of
 // its own connection, so the lease is extended and waited for on one.
 func (h *hold) Confirm(ctx context.Context) error {
 	l := h.locker

@@ -15,7 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/prommetrics"
 )
 
-// One Collector may observe all Lockers of a service, of every package.
+// One collector may observe all Lockers of a service, of every package.
 func Example() {
 	server := miniredis.NewMiniRedis() // stands for your Redis
 	if err := server.Start(); err != nil {
@@ -27,10 +27,10 @@ func Example() {
 	}}
 	defer pool.Close()
 
-	metrics := prommetrics.New(prommetrics.Options{})
+	metrics, observe := prommetrics.New()
 	registry := prometheus.NewRegistry() // a service uses prometheus.MustRegister and the default one
 	registry.MustRegister(metrics)
-	locker, err := modern.New(pool, modern.Options{Observer: metrics.Observe})
+	locker, err := modern.New(pool, modern.Options{Observer: observe})
 	if err != nil {
 		panic(err)
 	}

@@ -1,9 +1,9 @@
 // Package prommetrics counts what happens to locks of all kinds for Prometheus. A service that does not import it does not
 // depend on the client library.
 //
-//	metrics := prommetrics.New(prommetrics.Options{})
+//	metrics, observe := prommetrics.New()
 //	prometheus.MustRegister(metrics)
-//	locker, err := modern.New(pool, modern.Options{Observer: metrics.Observe})
+//	locker, err := modern.New(pool, modern.Options{Observer: observe})
 //
 // Each label has a few values only. Keys are no labels: they may be as many as there are orders.
 package prommetrics
@@ -16,15 +16,8 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// Options of a Collector; the zero value is sensible.
-type Options struct {
-	Namespace   string            // before every name; zero: lockmigrate
-	ConstLabels prometheus.Labels // on every metric, to tell several Lockers apart
-	Buckets     []float64         // of waits and holds, in seconds; zero: 1 ms to about 4 min, by fours
-}
-
-// Collector is an Observer of locks and a prometheus.Collector. It is safe for concurrent use.
-type Collector struct {
+// collector observes locks, and is a prometheus.Collector.
+type collector struct {
 	acquired *prometheus.CounterVec
 	waited   prometheus.Counter
 	released prometheus.Counter
@@ -40,26 +33,28 @@ type Collector struct {
 	stage    *prometheus.GaugeVec
 }
 
-var _ prometheus.Collector = (*Collector)(nil)
+const namespace = "lockmigrate"
 
-// New returns a Collector. It registers nothing.
-func New(o Options) *Collector {
-	if o.Namespace == "" {
-		o.Namespace = "lockmigrate"
-	}
-	if o.Buckets == nil {
-		o.Buckets = prometheus.ExponentialBuckets(0.001, 4, 10)
+// New returns a collector, and the observer that it counts for: one pair for all Lockers of a service, or one for each. It registers
+// nothing. The buckets are those of waits and holds, in seconds; none: 1 ms to about 4 min, by fours.
+//
+// To tell several Lockers apart, register each collector with labels of its own:
+//
+//	prometheus.WrapRegistererWith(prometheus.Labels{"locker": "orders"}, prometheus.DefaultRegisterer).MustRegister(metrics)
+func New(buckets ...float64) (prometheus.Collector, lockmigrate.Observer) {
+	if buckets == nil {
+		buckets = prometheus.ExponentialBuckets(0.001, 4, 10)
 	}
 	counter := func(name, help string) prometheus.CounterOpts {
-		return prometheus.CounterOpts{Namespace: o.Namespace, Name: name, Help: help, ConstLabels: o.ConstLabels}
+		return prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Namespace: o.Namespace, Name: name, Help: help, ConstLabels: o.ConstLabels, Buckets: buckets}
+		return prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
 	}
 	gauge := func(name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Namespace: o.Namespace, Name: name, Help: help, ConstLabels: o.ConstLabels}
+		return prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}
 	}
-	c := &Collector{
+	c := &collector{
 		acquired: prometheus.NewCounterVec(counter("acquired_total", "Locks acquired, by how: first try, after a wait, or handed over by the holder."), []string{"how"}),
 		waited:   prometheus.NewCounter(counter("not_acquired_total", "Tries and waits that ended without the lock.")),
 		released: prometheus.NewCounter(counter("released_total", "Locks given back.")),
@@ -68,30 +63,24 @@ func New(o Options) *Collector {
 		failed:   prometheus.NewCounterVec(counter("failed_total", "Commands that failed, by operation and whether the outcome is unknown."), []string{"op", "unknown"}),
 		last:     prometheus.NewGauge(gauge("last_acquired_timestamp_seconds", "When a lock was acquired last, by this host's clock; 0: never.")),
 		held:     prometheus.NewGauge(gauge("held", "Locks held now.")),
-		waits:    prometheus.NewHistogramVec(histogram("wait_seconds", "From the call to the lock, or to giving up.", o.Buckets), []string{"outcome"}),
-		holds:    prometheus.NewHistogram(histogram("held_seconds", "How long locks were held.", o.Buckets)),
+		waits:    prometheus.NewHistogramVec(histogram("wait_seconds", "From the call to the lock, or to giving up.", buckets), []string{"outcome"}),
+		holds:    prometheus.NewHistogram(histogram("held_seconds", "How long locks were held.", buckets)),
 		renewals: prometheus.NewHistogram(histogram("renewal_seconds", "Round trip of renewals.", prometheus.ExponentialBuckets(0.0001, 4, 9))),
 		mode:     prometheus.NewGaugeVec(gauge("waiting_mode", "1 for what wakes waiters at present: idle, polling, messages, tracking."), []string{"mode"}),
 		stage:    prometheus.NewGaugeVec(gauge("stage", "1 for the stage that a Locker of package compat runs: legacy, bridge, modern; nothing while it runs none."), []string{"stage"}),
 	}
-	for r := lockmigrate.ReasonDeadline; r <= lockmigrate.ReasonClosed; r++ {
-		c.lost.WithLabelValues(r.String()) // a series that begins with the first loss would have no increase
+	for _, r := range []lockmigrate.Reason{
+		lockmigrate.ReasonDeadline, lockmigrate.ReasonMaxHold, lockmigrate.ReasonTaken, lockmigrate.ReasonDisplaced, lockmigrate.ReasonClosed,
+	} {
+		c.lost.WithLabelValues(string(r)) // a series that begins with the first loss would have no increase
 	}
-	return c
+	return c, c.observe
 }
 
-// Observe implements lockmigrate.Observer.
-func (c *Collector) Observe(e lockmigrate.Event) {
+func (c *collector) observe(e lockmigrate.Event) {
 	switch e.Kind {
 	case lockmigrate.EventAcquired:
-		how := "try"
-		switch {
-		case e.Handed:
-			how = "handed"
-		case e.Queued:
-			how = "wait"
-		}
-		c.acquired.WithLabelValues(how).Inc()
+		c.acquired.WithLabelValues(e.How).Inc()
 		c.waits.WithLabelValues("acquired").Observe(e.Took.Seconds())
 		c.held.Inc()
 		c.last.SetToCurrentTime()
@@ -107,11 +96,11 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 		c.renewals.Observe(e.Took.Seconds())
 	case lockmigrate.EventLost:
 		var lost *lockmigrate.Error
-		reason := lockmigrate.Reason(0)
+		reason := lockmigrate.Reason("")
 		if errors.As(e.Err, &lost) {
 			reason = lost.Reason
 		}
-		c.lost.WithLabelValues(reason.String()).Inc()
+		c.lost.WithLabelValues(string(reason)).Inc()
 		c.holds.Observe(e.Held.Seconds())
 		c.held.Dec()
 	case lockmigrate.EventFailed:
@@ -122,7 +111,7 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 		c.failed.WithLabelValues(e.Op, unknown).Inc()
 	case lockmigrate.EventMode:
 		c.mode.Reset()
-		c.mode.WithLabelValues(e.Mode.String()).Set(1)
+		c.mode.WithLabelValues(e.Mode).Set(1)
 	case lockmigrate.EventStage:
 		c.stage.Reset()
 		if e.Err == nil {
@@ -131,7 +120,7 @@ func (c *Collector) Observe(e lockmigrate.Event) {
 	}
 }
 
-func (c *Collector) each(do func(prometheus.Collector)) {
+func (c *collector) each(do func(prometheus.Collector)) {
 	for _, m := range []prometheus.Collector{
 		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.last, c.held, c.waits, c.holds, c.renewals, c.mode, c.stage,
 	} {
@@ -140,11 +129,11 @@ func (c *Collector) each(do func(prometheus.Collector)) {
 }
 
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	c.each(func(m prometheus.Collector) { m.Describe(ch) })
 }
 
 // Collect implements prometheus.Collector.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.each(func(m prometheus.Collector) { m.Collect(ch) })
 }

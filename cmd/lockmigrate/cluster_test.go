@@ -112,6 +112,35 @@ func TestDoctorOverACluster(t *testing.T) {
 	expect(t, exitUnsafe, "doctor", "--redis", c.Masters[0].URL()) // a node of a cluster, addressed alone
 }
 
+// TestDoctorWithoutAMaster: what was not looked at is not called fit, and a cluster that takes no lock is called unfit.
+func TestDoctorWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, 3, 0)
+	c.Masters[1].Kill()
+	left := []*redistest.Server{c.Masters[0], c.Masters[2]}
+	await := func(state string) {
+		redistest.Await(t, "a cluster that is "+state, time.Minute, func() bool {
+			return !slices.ContainsFunc(left, func(s *redistest.Server) bool {
+				info, _ := redis.String(s.Try("CLUSTER", "INFO"))
+				return !strings.Contains(info, "cluster_state:"+state)
+			})
+		})
+	}
+	await("fail")
+	out, _ := expect(t, exitUnsafe, "doctor", "--redis", c.URL())
+	assert.Regexp(t, `(?m)^fail +cluster-mode .*its state is fail`, out)
+
+	for _, s := range left {
+		s.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	await("ok")
+	out, stderr := expect(t, exitInconclusive, "doctor", "--redis", c.URL())
+	assert.Regexp(t, `(?m)^skip +reached +cannot connect to .*\(`+c.Masters[1].Addr, out)
+	assert.Contains(t, out, "verdict: inconclusive; a yes needs: reached@"+c.Masters[1].Addr)
+	assert.Contains(t, out, "("+c.Masters[2].Addr+")", "the others are looked at")
+	assert.Contains(t, stderr, "not all that a yes needs could be made")
+}
+
 func TestSweepOverACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)

@@ -227,7 +227,7 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  note       %s\n", p.Note)
 	}
 	for _, t := range p.Checks {
-		switch command := terminal.Safe(strings.Join(t.Command, " ")); {
+		switch command := terminal.Safe(quoteWords(t.Command)); {
 		case executed && t.Did != "":
 			fmt.Fprintf(b, "  %-28s was %s, is %s\n", command, t.Now, t.Did)
 		case t.After == "" || len(p.Command) == 0:
@@ -254,7 +254,7 @@ func quoteWords(words []string) string {
 	out := make([]string, len(words))
 	for i, w := range words {
 		out[i] = w
-		if strings.ContainsAny(w, " ()*?~'\"") {
+		if w == "" || strings.ContainsAny(w, " ()*?~'\"") {
 			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}

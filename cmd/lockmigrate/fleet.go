@@ -14,11 +14,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // mostWords is how many words an error lists: all options of a client, but not all names of a large fleet.
@@ -124,11 +123,11 @@ type overlapOf struct {
 	Times   int64  `json:"times"`
 }
 
-// blame names who came in beside whom, the most frequent first.
+// blame names the pairs that were inside at once, the most frequent first.
 func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	for pair, n := range counts {
 		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]
-		list = append(list, overlapOf{story.Who(&s.Fleet, pair[0]), a.Offset.Milliseconds(), story.Who(&s.Fleet, pair[1]), b.Offset.Milliseconds(), n})
+		list = append(list, overlapOf{report.Who(&s.Fleet, pair[0]), a.Offset.Milliseconds(), report.Who(&s.Fleet, pair[1]), b.Offset.Milliseconds(), n})
 	}
 	slices.SortFunc(list, func(a, b overlapOf) int {
 		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Beside, b.Beside))
@@ -176,7 +175,7 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed 
 		for a := range t.Pairs {
 			for b, n := range t.Pairs[a] {
 				if n > 0 {
-					fmt.Fprintf(out, "             of %s with %s: %s\n", session.Scheme(a), session.Scheme(b), thousands(n))
+					fmt.Fprintf(out, "             of %s with %s: %s\n", model.Scheme(a), model.Scheme(b), thousands(n))
 				}
 			}
 		}
@@ -286,7 +285,7 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 			if !scheme.Old() {
 				c.Renew, c.Settle, c.Grace = c.Lease/3, 50*time.Millisecond, 500*time.Millisecond
 			}
-			if scheme == session.Bridge { // as package compat waits
+			if scheme == model.Bridge { // as package compat waits
 				c.Queue, c.Tracks, c.Yield, c.Claim = true, true, dialect.Poll+dialect.Poll/5, min(c.Lease/3, 3*time.Second)
 			}
 			for _, set := range sets {
@@ -318,8 +317,8 @@ func readProfile(env *environment, path string, flags *fleetFlags, lease, hold t
 }
 
 // playedBy is what plays a client that was observed, or why nothing does.
-func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme session.Scheme, dialect *protocol.Dialect, why string) {
-	scheme, known := session.SchemeNamed(seen.Kind)
+func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme model.Scheme, dialect *protocol.Dialect, why string) {
+	scheme, known := model.SchemeNamed(seen.Kind)
 	if !known {
 		return scheme, nil, "kind " + terminal.Quoted(seen.Kind)
 	}
@@ -338,7 +337,7 @@ func playedBy(seen *profile.Client, usual *protocol.Dialect) (scheme session.Sch
 func workOn(p profile.Profile, i int, family string, lease, hold time.Duration) sim.Client {
 	seen := &p.Clients[i]
 	use := seen.Use(family)
-	c := sim.Client{Member: session.Member{
+	c := sim.Client{Member: model.Member{
 		Patience: time.Hour, Lease: ms(use.LeaseMS, lease), Poll: ms(seen.PollMS, 100*time.Millisecond),
 	}, Offset: time.Duration(seen.SkewMS * float64(time.Millisecond))}
 	if rate, e, ok := seen.Drift(); ok && math.Abs(rate) > e {

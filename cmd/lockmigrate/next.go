@@ -183,7 +183,7 @@ func (s *standing) next() step {
 		on.Command, on.Read = show, "docs/runbook.md, step 2"
 		on.InWay = append(on.InWay, "no member lives: no Go service follows this record yet")
 	case r.Stage == stages.Legacy:
-		on.Do = "check that each process of every Go service is a member, and move to bridge: a process that is none is not waited for"
+		on.Do = "check that each process of every Go service is a member, and move to bridge: the step does not wait for others"
 		on.Command, on.Read = fmt.Sprintf("lockmigrate stage advance --namespace %s --to bridge --wait --execute", name), "docs/runbook.md, step 3"
 		on.Costs = append(s.waits(), whatToKnow(stages.Legacy, stages.Bridge)...)
 	case s.keys.trusted() != nil: // what stands on the keys is not known: no step may rest on it
@@ -367,7 +367,7 @@ func (s *standing) waits() (lines []string) {
 		for _, u := range c.Uses {
 			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
 			if at(0.9) >= 10*time.Millisecond {
-				lines = append(lines, fmt.Sprintf("when measured, %s waited for %s (half of its acquisitions of %s) and %s (one in ten waited longer)", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
+				lines = append(lines, fmt.Sprintf("when measured, %s waited %s at the median for %s, and one time in ten longer than %s", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
 			}
 		}
 	}

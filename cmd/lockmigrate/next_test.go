@@ -133,7 +133,7 @@ func TestNext(t *testing.T) {
 		"legacy, silent member": {standing{view: at(stages.Legacy, stages.Member{ID: "a", Left: -1}), keys: held}, "lockmigrate stage --namespace orders", "no member lives", false},
 		"legacy, misfit":        {standing{view: at(stages.Legacy, lives, unfit), keys: held}, "lockmigrate stage --namespace orders", "correct or stop 1 member", false},
 		"legacy, ready": {standing{view: at(stages.Legacy, lives), keys: held, profile: enough},
-			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "when measured, java waited for 100ms", false},
+			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "when measured, java waited 100ms", false},
 		"legacy, blocked": {standing{view: at(stages.Legacy, lives), keys: held, blockers: []stages.Blocker{{Member: "a", Why: "behind", Left: time.Second, Wait: -1}}},
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
 		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},

@@ -69,7 +69,7 @@ func (f *observeFlags) check() error {
 	case l.For > 24*time.Hour:
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
 	case l.Commands <= 0:
-		return usageError("give a number of commands", "--max-commands %d is none", l.Commands)
+		return usageError("give a number of commands", "--max-commands %d must be positive", l.Commands)
 	case f.holds != "" && f.pcap == "" && len(f.listen) == 0:
 		return usageError("MONITOR shows all clients of a server: the report has their overlaps", "--holds is for --pcap and --listen")
 	case l.Load <= 0 || l.Buffer <= 0:

@@ -169,7 +169,7 @@ func (o *observeOutput) final(f findings, err error) error {
 	}
 	if o.flags.profile != "" {
 		file := terminal.Quoted(o.flags.profile)
-		fmt.Fprintf(&b, "the fleet is written to %s: what it will have: lockmigrate forecast %s\n", file, file)
+		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
 	held.print(&b)
 	next.print(&b)

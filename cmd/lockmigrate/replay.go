@@ -10,13 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // replayFlags are the flags of replay.
@@ -54,7 +51,7 @@ func newReplayCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(grid.Schemes), "clobber")...)
+	choose(cmd, &flags.scheme, "scheme", "the `NAME` of a cell's fleet, as in simulate; clobber is the break that needs no skew", append(slices.Clone(sim.Schemes), "clobber")...)
 	f.StringVar(&flags.claim, "claim", "", "the counterexample of a claim of explore, by its `ID`")
 	f.DurationVar(&flags.skew, "skew", 0, "the cell's skew")
 	mayBeNegative(f, "skew")
@@ -81,7 +78,7 @@ func (f *replayFlags) check(cmd *cobra.Command, args []string) error {
 	case f.claim != "":
 		return unused(cmd, "--claim: its only form is the trace", "claim")
 	case f.scheme == "clobber":
-		return unused(cmd, "--scheme clobber: its run is known", "scheme", "shrink", "as")
+		return unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as")
 	case len(args) == 1 && isProfile(args[0]):
 		return unused(cmd, "a profile: the fleet is the one that was observed", append([]string{"seed", "shrink", "as", "lease", "hold", "dialect", "latency", "lose",
 			"pause-every", "pause", "crash-every", "step-every", "step"}, ofProfile...)...)
@@ -122,7 +119,7 @@ func (f *replayFlags) scenario(env *environment, args []string) (*scenario.Scena
 	if err != nil {
 		return nil, err
 	}
-	cell := grid.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
+	cell := sim.Cell{Scheme: f.scheme, Skew: f.skew, Lease: f.lease, Hold: f.hold, Setting: setting}
 	if err := cell.Validate(); err != nil {
 		return nil, usageError("see the flags of replay", "%w", err)
 	}
@@ -136,30 +133,30 @@ func runReplay(env *environment, s *scenario.Scenario, flags *replayFlags) error
 	w := new(sim.World)
 	fleet, seed := &s.Fleet, s.Seed
 	if flags.shrink {
-		planned, result := shrink.Record(w, fleet, seed)
+		planned, result := sim.Planned(w, fleet, seed)
 		if result.Overlaps == 0 {
-			return usageError("try another --seed", "this run does not break: there is nothing to shrink")
+			return usageError("take a run with an overlap, such as another --seed", "this run does not break: there is nothing to shrink")
 		}
-		fleet = shrink.New(w, 100*time.Millisecond).Shrink(planned)
+		fleet = sim.NewShrinker(w, 100*time.Millisecond).Shrink(planned)
 		seed = 0
 	}
-	records, result := story.Trace(w, fleet, seed)
+	records, result := report.Trace(w, fleet, seed)
 	if env.global.json {
 		return env.encode(traceJSON(fleet, records, &result))
 	}
 	switch flags.as {
 	case "trace":
 		for i := range records {
-			fmt.Fprintln(env.stdout, story.Line(fleet, &records[i]))
+			fmt.Fprintln(env.stdout, report.TraceLine(fleet, &records[i]))
 		}
 	case "story":
 		for i := range records {
-			if sentence := story.Sentence(fleet, &records[i]); sentence != "" {
+			if sentence := report.Sentence(fleet, &records[i]); sentence != "" {
 				fmt.Fprintf(env.stdout, "%9.3fs  %s\n", time.Duration(records[i].At).Seconds(), sentence)
 			}
 		}
 	case "timeline":
-		fmt.Fprint(env.stdout, report.TextTimeline(story.Draw(fleet, records), env.columns()))
+		fmt.Fprint(env.stdout, report.TextTimeline(report.Draw(fleet, records), env.columns()))
 	case "scenario":
 		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
 		fmt.Fprint(env.stdout, out.Format())
@@ -188,11 +185,11 @@ func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
 	for i := range records {
 		r := &records[i]
 		steps[i] = traceStep{
-			AtUS: int64(r.At) / 1000, Client: story.Who(f, int(r.Client)), What: r.Kind.String(),
-			Sentence: story.Sentence(f, r), ClockUS: r.Error.Microseconds(),
+			AtUS: int64(r.At) / 1000, Client: report.Who(f, int(r.Client)), What: r.Kind.String(),
+			Sentence: report.Sentence(f, r), ClockUS: r.Error.Microseconds(),
 		}
 		if r.Kind == sim.Executes {
-			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), story.Reply(&r.Command, &r.Reply)
+			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), report.Reply(&r.Command, &r.Reply)
 		}
 	}
 	return struct {

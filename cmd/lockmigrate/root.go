@@ -102,6 +102,12 @@ func newRootCommand(env *environment) *cobra.Command {
 		newVersionCommand(env),
 		newDocsCommand(),
 	)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		of, rest, _ := root.Find(args)
+		return noArguments(of, rest)
+	}
 	prepare(root)
 	return root
 }
@@ -147,7 +153,7 @@ func prepare(c *cobra.Command) {
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
 	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
-	flags.StringVar(&global.config, "config", "", "YAML `FILE` with defaults of redis, tls-ca, tls-cert, tls-key, tls-insecure, namespace and match; $LOCKMIGRATE_NAMESPACE and their like count first; default $LOCKMIGRATE_CONFIG")
+	flags.StringVar(&global.config, "config", "", "YAML `FILE` with defaults of redis, tls-ca, tls-cert, tls-key, tls-insecure, namespace and match; variables such as $LOCKMIGRATE_NAMESPACE count first; default $LOCKMIGRATE_CONFIG")
 	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
 	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
 	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")

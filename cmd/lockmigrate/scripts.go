@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/scripts/reference"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 func newScriptsCommand(env *environment) *cobra.Command {
@@ -110,7 +111,7 @@ func referenceOf(r stages.Record) (reference.Namespace, error) {
 		return reference.Namespace{}, unsafeError(instead, "in dialect %s a loser may win on its own value, and the references do not watch for that", d)
 	}
 	lag, delay := cmp.Or(r.ClockLag, stages.DefaultClockLag), cmp.Or(r.CommandDelay, stages.DefaultCommandDelay)
-	opts := compat.Options{Dialect: d, ShortestLease: r.Shortest, ClockLag: lag, CommandDelay: delay, Yield: r.Yield, TTL: referenceTTL}
+	opts := compat.Options{Dialect: legacy.Dialect{Name: d.Name}, ShortestLease: r.Shortest, ClockLag: lag, CommandDelay: delay, Yield: r.Yield, TTL: referenceTTL}
 	if err := opts.Validate(); err != nil {
 		return reference.Namespace{}, unsafeError(`correct the record with "lockmigrate stage set"`, "%w", err)
 	}

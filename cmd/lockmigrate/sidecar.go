@@ -84,11 +84,11 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		}
 	}
 	flags.Options.Pool, flags.Options.Database = pool, end.DB
-	flags.Options.Log = slog.New(slog.NewTextHandler(env.stderr, nil))
+	lines := slog.Handler(slog.NewTextHandler(env.stderr, nil))
 	if env.global.json {
-		flags.Options.Log = slog.New(slog.NewJSONHandler(env.stderr, nil))
+		lines = slog.NewJSONHandler(env.stderr, nil)
 	}
-	flags.Options.Log = flags.Options.Log.With("namespace", flags.Namespace, "sidecar", flags.Name)
+	flags.Options.Log = slog.New(sidecar.Quiet(lines)).With("namespace", flags.Namespace, "sidecar", flags.Name)
 	if err := flags.checkListeners(); err != nil {
 		return err
 	}

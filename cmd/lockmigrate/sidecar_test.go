@@ -347,3 +347,45 @@ func TestVerifyBehindASidecar(t *testing.T) {
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
 	assert.Equal(t, "seen", verifyWhile(t, s.URL(), direct, args...).Verdict)
 }
+
+// A service cannot flood the log of its sidecar, neither with lines nor with long keys. A line counts what was left out.
+func TestSidecarLogStaysShort(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
+	} {
+		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+	addr, status := freePort(t), freePort(t)
+	log := make(chan string, 1)
+	go func() {
+		_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
+		log <- stderr
+	}()
+	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	old, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer old.Close()
+	key := "lock:" + strings.Repeat("k", 100_000)
+	for range 300 {
+		_, err = old.Do("SET", key, "x")
+		require.ErrorContains(t, err, "lockmigrate sidecar")
+		taken, err := redis.Int(old.Do("SETNX", key, time.Now().Add(-time.Minute).UnixMilli()))
+		require.NoError(t, err)
+		require.Zero(t, taken)
+	}
+	_, metrics := fetch("http://" + status + "/metrics")
+	assert.Contains(t, metrics, "lockmigrate_sidecar_refused_total 300\n")
+	assert.Contains(t, metrics, "lockmigrate_sidecar_over_total 300\n")
+	cancel()
+	lines := <-log
+	for _, message := range []string{"msg=refused", "clock: not taken"} {
+		assert.LessOrEqual(t, strings.Count(lines, message), 20, message)
+		assert.Positive(t, strings.Count(lines, message), message)
+	}
+	assert.Less(t, len(lines), 40_000)
+}

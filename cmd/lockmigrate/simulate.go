@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -20,7 +19,7 @@ import (
 // simulateFlags are the flags of simulate.
 type simulateFlags struct {
 	fleetFlags
-	axes              grid.Grid
+	axes              sim.Grid
 	runs              int
 	seed              uint64
 	html              string
@@ -33,7 +32,7 @@ type simulateFlags struct {
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
-	flags := simulateFlags{axes: grid.StandardGrid()}
+	flags := simulateFlags{axes: sim.StandardGrid()}
 	cmd := &cobra.Command{
 		Use:   "simulate [flags]",
 		Short: "Show where clock skew and other faults break each scheme",
@@ -100,7 +99,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	flags.load.add(f)
 	flags.fleetFlags.add(f)
-	completes(cmd, "scheme", func() []string { return grid.Schemes })
+	completes(cmd, "scheme", func() []string { return sim.Schemes })
 	completes(cmd, "dialect", dialectNames)
 	return cmd
 }
@@ -115,16 +114,16 @@ func unused(cmd *cobra.Command, why string, used ...string) error {
 }
 
 // grid checks the flags and makes the axes.
-func (f *simulateFlags) grid() (g grid.Grid, s *grid.Setting, err error) {
+func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
 	if s, err = f.setting(); err != nil {
 		return g, s, err
 	}
 	if g = f.axes; len(g.Schemes) == 0 {
-		g.Schemes = grid.Schemes
+		g.Schemes = sim.Schemes
 	}
 	for _, name := range g.Schemes {
-		if !slices.Contains(grid.Schemes, name) {
-			return g, s, usageError(oneOf(name, grid.Schemes), "no scheme is named %q", name)
+		if !slices.Contains(sim.Schemes, name) {
+			return g, s, usageError(oneOf(name, sim.Schemes), "no scheme is named %q", name)
 		}
 	}
 	if f.runs < 1 || f.runs > 1_000_000 {
@@ -150,7 +149,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	status := env.status()
 	defer status.Clear()
 	start := env.now()
-	plan := grid.Plan{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
+	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
 	plan.Progress = func(done int) {
 		status.Update(func() string {
 			return fmt.Sprintf("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
@@ -189,7 +188,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 }
 
 // checkSweep runs the sweep again on another number of threads.
-func checkSweep(ctx context.Context, plan *grid.Plan, outcomes []grid.Outcome) error {
+func checkSweep(ctx context.Context, plan *sim.Sweep, outcomes []sim.Outcome) error {
 	again := *plan
 	again.Workers, again.Progress = 1, nil
 	if plan.Workers == 1 {
@@ -199,7 +198,7 @@ func checkSweep(ctx context.Context, plan *grid.Plan, outcomes []grid.Outcome) e
 	if err != nil {
 		return err
 	}
-	if !slices.EqualFunc(outcomes, second, func(a, b grid.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
+	if !slices.EqualFunc(outcomes, second, func(a, b sim.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
 		return failedError("this is a bug in the simulator", "two runs of the same seeds differ")
 	}
 	return nil
@@ -246,8 +245,8 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 }
 
 // smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
-func smallestBreak(r *report.Report, flags *simulateFlags) *grid.Outcome {
-	var best *grid.Outcome
+func smallestBreak(r *report.Report, flags *simulateFlags) *sim.Outcome {
+	var best *sim.Outcome
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		if o.Broken > 0 && o.Lease == flags.axes.Lease && o.Hold == flags.axes.Hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
@@ -268,7 +267,7 @@ type sweepCell struct {
 	Acquisitions int64            `json:"acquisitions"`
 	Overlaps     int64            `json:"overlaps"`
 	Hazards      map[string]int64 `json:"hazards"`
-	Predicted    grid.Prediction  `json:"predicted"`
+	Predicted    sim.Prediction   `json:"predicted"`
 	Replay       string           `json:"replay,omitempty"`
 }
 

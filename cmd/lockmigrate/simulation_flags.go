@@ -11,7 +11,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -33,7 +32,7 @@ type fleetFlags struct {
 type failoverFlags struct{ every, outage, behind time.Duration }
 
 func (f *fleetFlags) add(flags *pflag.FlagSet) {
-	standard := grid.Standard()
+	standard := sim.StandardSetting()
 	flags.IntVar(&f.clients, "clients", standard.Clients, "how many clients want the lock")
 	flags.StringVar(&f.dialect, "dialect", standard.Dialect.Name, "the old clients' `DIALECT`")
 	flags.IntVar(&f.polls, "polls", standard.Polls, "attempts within one lease")
@@ -112,8 +111,8 @@ func about(d time.Duration) sim.Distribution {
 }
 
 // setting checks the flags and makes the cells' common setting.
-func (f *fleetFlags) setting() (*grid.Setting, error) {
-	s := grid.Standard()
+func (f *fleetFlags) setting() (*sim.Setting, error) {
+	s := sim.StandardSetting()
 	d, err := protocol.DialectNamed(f.dialect)
 	switch {
 	case err != nil:
@@ -196,7 +195,7 @@ func (a *axis) Set(text string) error {
 	}
 	switch {
 	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
-		values = grid.Range(values[0], values[1], values[2])
+		values = sim.Range(values[0], values[1], values[2])
 	case len(values) != 1:
 		return errors.New("these are no steps") // hint says what there may be
 	}

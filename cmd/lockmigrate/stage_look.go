@@ -111,7 +111,7 @@ func (k *keysSeen) String() string {
 			held++
 		}
 	}
-	text := fmt.Sprintf("%d", k.keys)
+	text := counted(k.keys, "key")
 	var parts []string
 	for _, form := range slices.Sorted(maps.Keys(byForm)) {
 		parts = append(parts, fmt.Sprintf("%d %s", byForm[form], form))
@@ -120,7 +120,7 @@ func (k *keysSeen) String() string {
 		parts = append(parts, fmt.Sprintf("%d of them held", held))
 	}
 	if k.tokens > 0 {
-		parts = append(parts, counted(int64(k.tokens), "token"))
+		parts = append(parts, counted(k.tokens, "token"))
 	}
 	if k.others > 0 {
 		parts = append(parts, fmt.Sprintf("%d that are no known lock", k.others))

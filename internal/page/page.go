@@ -8,7 +8,9 @@ import (
 	_ "embed"
 	"html/template"
 	"math"
+	"regexp"
 	"strings"
+	"time"
 )
 
 //go:embed style.css
@@ -39,11 +41,16 @@ func Charts() (template.CSS, template.JS) {
 	return template.CSS(plotStyle), template.JS(plot + "\n" + script)
 }
 
+// empty is what a duration may do without: 10m0s is 10m.
+var empty = regexp.MustCompile(`([hm])0[ms](?:0s)?$`)
+
 // Report is the template of a page that is one file. Beside the functions that it is given, it knows the template "head", which begins a
-// page of a title, and "shares", which draws a Shares. Its function "class" is the kind of client that colours a stage's bar.
+// page of a title, and "shares", which draws a Shares. Its function "class" is the kind of client that colours a stage's bar, and "span" writes
+// a duration.
 func Report(layout string, funcs template.FuncMap) (*template.Template, error) {
 	t, err := template.New("report").Funcs(funcs).Funcs(template.FuncMap{
 		"class": func(stage string) string { kind, _, _ := strings.Cut(stage, ","); return kind },
+		"span":  func(d time.Duration) string { return empty.ReplaceAllString(d.String(), "$1") },
 	}).Parse(parts)
 	if err != nil {
 		return nil, err

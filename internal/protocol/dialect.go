@@ -46,25 +46,8 @@ type Dialect struct {
 	Unique bool
 }
 
-// Rules returns the dialect behind a legacy.Dialect. Nil is JedisMS; ok is false for what is none of this package's.
-func Rules(d any) (rules *Dialect, ok bool) {
-	if d == nil {
-		return JedisMS, true
-	}
-	if rules, ok = d.(*Dialect); rules == nil {
-		return JedisMS, false
-	}
-	return rules, ok
-}
-
 // String returns the dialect's name.
 func (d *Dialect) String() string { return d.Name }
-
-// Expires returns the instant that a value stands for, as far as an Instant can hold it.
-func (d *Dialect) Expires(value string) (at time.Time, ok bool) {
-	instant, ok := d.ExpiresAt(value)
-	return instant.Time(), ok
-}
 
 // Leftover is a value that a bridge holder deletes at its release, when it finds it instead of its own; empty for most
 // dialects. It never expires, so nothing else would ever free the key.

@@ -63,7 +63,7 @@ const (
 	modernAsked
 	modernAskedAgain
 	modernSlept
-	modernGrasped
+	modernTaking
 )
 
 // Deadline returns until when the lock is certainly ours, on the client's own clock. It is counted
@@ -209,16 +209,16 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 			q.deadline, q.fence, q.handed = q.queued.Add(lasts(q.Claim)), reply.Int, true
 			return done(Acquired)
 		}
-		if reply.Kind == Changed && q.mayGrasp() {
-			return q.grasp(now)
+		if reply.Kind == Changed && q.mayTakeDirect() {
+			return q.takeDirect(now)
 		}
 		return q.ask(now)
 	}
 	switch {
-	case q.at == modernGrasped && reply.Kind == Text: // SET's OK
+	case q.at == modernTaking && reply.Kind == Text: // SET's OK
 		q.deadline, q.stands = q.asked.Add(q.TTL), true
 		return done(Acquired)
-	case q.at == modernGrasped && reply.Kind != Silence: // somebody else has it; or the script is told why not
+	case q.at == modernTaking && reply.Kind != Silence: // somebody else has it; or the script is told why not
 		return q.ask(now)
 	case reply.Kind == Silence:
 		q.silences++
@@ -257,15 +257,15 @@ func (q *ModernQueue) certain(now Instant, reply Reply) bool {
 	return q.queued != 0 && reply.Int2 == q.ticket && now.Sub(q.queued) < q.Claim/2 && (q.Fence == "" || reply.Int > 0)
 }
 
-// mayGrasp tells whether the key may be taken past the script: an old client held it, and we are the
+// mayTakeDirect tells whether the key may be taken past the script: an old client held it, and we are the
 // first in line. There is nothing to keep but the key and the queue: no fencing counter, no share.
-func (q *ModernQueue) mayGrasp() bool {
+func (q *ModernQueue) mayTakeDirect() bool {
 	return q.queued != 0 && q.Old() && q.before == 0 && q.Fence == "" && q.Share == 0
 }
 
-// grasp takes the key if it is free.
-func (q *ModernQueue) grasp(now Instant) Step {
-	q.at, q.asked = modernGrasped, now
+// takeDirect takes the key if it is free.
+func (q *ModernQueue) takeDirect(now Instant) Step {
+	q.at, q.asked = modernTaking, now
 	return send(Command{Op: SetToken, Key: q.Key, Value: q.Token, TTL: q.TTL})
 }
 
@@ -411,7 +411,13 @@ func (r *ModernRelease) ask(next modernState) Step {
 // withinScript tells that the error is of a script that had begun: servers name the line then. What it had
 // written before is unknown. The project's scripts write what takes a lock last, and fail before that; this is
 // for servers that fail in other places.
-func (r Reply) withinScript() bool { return strings.Contains(r.Text, "user_script") }
+func (r Reply) withinScript() bool { return strings.Contains(r.Text, "user_script") && !r.Unwritable() }
+
+// Unwritable tells that a server takes no writes at the moment: a replica, a master with too few replicas, or one that cannot save.
+// It has refused the first write, so nothing has changed.
+func (r Reply) Unwritable() bool {
+	return strings.Contains(r.Text, "READONLY ") || strings.Contains(r.Text, "NOREPLICAS ") || strings.Contains(r.Text, "MISCONF ")
+}
 
 // wrongType tells that the key is of another type; older servers wrap the words of a script's error.
 func wrongType(reply Reply) bool { return strings.Contains(reply.Text, "WRONGTYPE") }

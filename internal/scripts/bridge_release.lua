@@ -4,7 +4,7 @@
 -- KEYS guard     its guard
 -- KEYS yield     the state of the gaps for old clients, or the lock's key when none are left
 -- KEYS queue     the queue of those who wait, or the lock's key when none is kept
--- KEYS [fence]   the fencing counter, for the one whom the lock is handed to; left out when none is wanted
+-- KEYS [fence]   the fencing counter, for the next holder; left out when none is wanted
 -- ARGV value     the bridge value
 -- ARGV gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- ARGV [hand]       1: the lock may be handed to the first in the queue. Not so an acquisition that is given up before it has
@@ -46,6 +46,7 @@ if others == unwanted and not breathes then
   redis.call('DEL', key, guard)
   return 1
 end
+-- include replica.lua
 local function holds(name)
   local seen = redis.pcall('GET', name)
   if type(seen) ~= 'table' then return seen == value, seen end
@@ -57,6 +58,8 @@ if not mine or not whose then
   mine, seen = holds(key)
   whose = holds(guard)
   if mine == nil or whose == nil then return redis.call('GET', mine == nil and key or guard) end
+  local refusal = not mine and replica(key, seen)
+  if refusal then return refusal end
 end
 
 -- free() deletes what is ours.

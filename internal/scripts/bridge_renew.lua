@@ -27,9 +27,10 @@ if found[1] == value and found[2] == value then -- the usual case, before what o
   return {1}
 end
 -- include bridge_shared.lua
+-- include replica.lua
 local owner, seen = text(guard), text(key)
-if owner == value and seen and seen ~= value then return {-1, 0, 0, seen} end
-if owner ~= value and (owner or seen ~= value) then return {0} end
+if owner == value and seen and seen ~= value then return replica(key, seen) or {-1, 0, 0, seen} end
+if owner ~= value and (owner or seen ~= value) then return replica(key, seen) or {0} end
 local missing = not seen and key or not owner and guard
 if missing ~= key then redis.call('PEXPIRE', key, ttl) end
 if missing ~= guard then redis.call('PEXPIRE', guard, ttl) end

@@ -21,7 +21,9 @@
 -- The guard is extended first: a server that is out of memory allows the SET after that.
 -- include bounded.lua
 -- include bridge_shared.lua
-if text(guard) ~= value then return {0, 0, 0, ''} end
+-- include replica.lua
+local owner = text(guard)
+if owner ~= value then return replica(guard, owner) or {0, 0, 0, ''} end
 look()
 
 local seen, kind = text(key)

@@ -11,9 +11,10 @@
 -- change nothing here and may be refused. So a holder keeps its lock there.
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
 -- key is not ours. The second GET raises the error with its line.
+-- include replica.lua
 local found = redis.pcall('GET', key)
 if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
-if found ~= old then return 0 end
+if found ~= old then return replica(key, found) or 0 end
 local ttl = redis.call('PTTL', key)
 if ttl >= 0 then -- 0 is less than a millisecond, not none
   redis.pcall('PEXPIRE', key, math.max(ttl, 1))

@@ -13,6 +13,7 @@
 -- The counter's TTL is moved along, so that a lock held for longer than that still finds it.
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
 -- key is not ours. The second GET raises the error with its line.
+-- include replica.lua
 local found = redis.pcall('GET', key)
 if found == token then
   local extended = redis.call('PEXPIRE', key, ttl)
@@ -20,5 +21,4 @@ if found == token then
   return extended
 end
 if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
-if type(found) == 'string' then return {0, found} end
-return 0
+return replica(key, found) or type(found) == 'string' and {0, found} or 0

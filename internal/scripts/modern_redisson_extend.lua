@@ -6,8 +6,9 @@
 -- Reply    1 extended, 0 the holder does not hold the lock
 --
 -- Atomic because between the HEXISTS and the PEXPIRE another holder can take the lock.
+-- include replica.lua
 if redis.call('hexists', key, holder) == 1 then
   redis.call('pexpire', key, ttl)
   return 1
 end
-return 0
+return replica(key, redis.call('exists', key) == 1) or 0

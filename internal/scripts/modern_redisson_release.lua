@@ -1,7 +1,7 @@
 -- modern_redisson_release.lua: Redisson's RLock.unlockInner, without its latch for retries.
 --
 -- KEYS key      the lock's name
--- ARGV ttl      the TTL in milliseconds, set anew while holds remain
+-- ARGV ttl      the TTL in milliseconds, set again while holds remain
 -- ARGV holder   the holder
 -- ARGV channel  the channel: redisson_lock__channel:{name}, or redisson_lock__channel:name where the name has a brace.
 --               It is no key here, as it is in Redisson's script: it may hash to another slot than the name
@@ -14,8 +14,9 @@
 -- count is read back instead before anything is sent again.
 -- The last hold is deleted, not counted down, and a count is only written after a pexpire: so a server that
 -- is out of memory allows it. The message about it comes last, and may be refused.
+-- include replica.lua
 local count = redis.call('hget', key, holder)
-if not count then return nil end
+if not count then return replica(key, redis.call('exists', key) == 1) end
 if (tonumber(count) or 0) > 1 then
   redis.pcall('pexpire', key, ttl)
   redis.call('hincrby', key, holder, -1)

@@ -22,11 +22,12 @@
 -- A GET that is refused tells nothing about the key: the refusal is the script's error. Only WRONGTYPE says that the
 -- key is not ours. The second GET raises the error with its line.
 -- include effects.lua
+-- include replica.lua
 local held = redis.pcall('GET', key)
 if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
 local popped
 if not fence_ttl then
-  if held ~= token then return 0 end
+  if held ~= token then return replica(key, held) or 0 end
   popped = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- see queue_grant.lua
   if popped.err or not popped[1] or redis.pcall('ZREM', queue, popped[1]) ~= 1 then return redis.call('DEL', key) end
   local claim, channel, waiter = string.match(popped[1], '^(%d+) 0 0 (%S+) (.+)$') -- a token client
@@ -56,6 +57,6 @@ if entry and entry ~= '' then
   redis.pcall('ZREM', queue, entry)
   if head[1] == entry then first(queue) end -- it watches the key from here on
 end
-if held ~= token then return 0 end
+if held ~= token then return replica(key, held) or 0 end
 if not pause(queue, state, share or '0') and grant(key, queue, guard, fence, fence_ttl, {value = token}) then return 2 end
 return free()

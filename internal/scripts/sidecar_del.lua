@@ -9,7 +9,7 @@
 -- WORD host       the sidecar's clock in milliseconds
 -- WORD breath     for how long the guard stays behind in milliseconds, 0: not at all; see bridge_release.lua
 -- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
--- WORD plain      1: a key on which nothing is ours is deleted all the same, as in stage legacy
+-- WORD plain      1: a key on which nothing is ours is deleted too, as in stage legacy
 -- WORD not_after  the last millisecond of the server's clock at which that may happen, 0 for none
 -- Reply    1  discharged: the lock is free, or, where another grant of the service is out, kept for that one
 --          0  nothing of this service was on the key

@@ -6,7 +6,7 @@
 -- WORD name       of the sidecar
 -- WORD shape      get; raw: get in stage legacy, where a value of others is shown as it is; lose: a GETSET that never wins;
 --             extend: one that extends a lock of the same owner
--- WORD far        the number that stands for whoever else holds the lock: live on any clock
+-- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD host       the sidecar's clock in milliseconds
 -- WORD ttl        in milliseconds, for extend
 -- WORD ends       for extend, see sidecar_take.lua

@@ -5,7 +5,7 @@
 -- KEYS record     the record of its sidecars
 -- WORD name       of the sidecar
 -- WORD shape      nx, setnx (a SET with NX), getset or set
--- WORD far        the number that stands for whoever else holds the lock
+-- WORD far        the number that stands for any other holder of the lock
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
 -- WORD host       the sidecar's clock in milliseconds
 -- WORD owes       for how long a DEL is expected, in milliseconds from now

@@ -2,7 +2,8 @@
 --
 -- A sidecar locks for one service whose code nobody changes. That service's own connection runs these scripts, in the place of
 -- its commands, and gets the replies that it expects. All that is not a key is packed into one argument:
--- before AUTH a server refuses a command of more than ten words.
+-- before AUTH a server refuses a command of more than ten words. A second argument is the database in which the keys are. It is given where
+-- only replies tell in which one the client's connection is. A SELECT in a script lasts for the script.
 --
 -- The record is a hash with a field for each sidecar: "<token> <until> <since> <place> <settle> <stands> <owed> <text>".
 --   token   what stands on the key and its guard, '-' for nothing, '=' for the text itself (a legacy expiry, or a client's own token)
@@ -15,6 +16,9 @@
 --           first, a comma after each; '-' for none
 --   text    what the client wrote
 -- It has a TTL. It has all that a sidecar knows: one that is started again goes on where it was.
+local _, database = unpack(ARGV)
+if database then redis.call('SELECT', database) end
+
 local function read(name)
   local field = redis.call('HGET', record, name)
   local s = {token = '-', ends = '0', since = 0, place = '-', settle = 0, stands = 0, owed = {}, text = ''}

@@ -20,7 +20,7 @@
 -- WORD layout     of it
 -- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
--- WORD far        the number that stands for whoever else holds the lock: live on any clock
+-- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD written    what the client writes: the rest
 -- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else far, which loses.
 --          wait: 1 the next attempt will be granted, 0 it stands in the queue

@@ -222,7 +222,7 @@ func situations() []situation {
 		one(scripts.CompareDel, "held", "1", mayFree, []string{"SET lock " + ours}, []string{key}, ours),
 		one(scripts.CompareDel, "held, with a TTL", "1", mayFree, []string{set(key, ours)}, []string{key}, ours),
 		one(scripts.CompareSet, "held", "1", mayPut, []string{"SET lock " + ours}, []string{key}, ours, later),
-		one(scripts.CompareSet, "held, with a TTL", "1", mayPut, []string{set(key, ours)}, []string{key}, ours, later),
+		one(scripts.CompareSet, "held, with a TTL", "1", strings.Replace(mayPut, "'PERSIST', k", "'PEXPIRE', k, 20000", 1), []string{set(key, ours)}, []string{key}, ours, later),
 		one(scripts.GatedCompareSet, "held", "1", "", []string{"SET lock " + ours}, []string{key}, ours, later, later),
 		one(scripts.GatedCompareSet, "held, with a TTL", "1", "", []string{set(key, ours)}, []string{key}, ours, later, later),
 		one(scripts.GatedWrite, "free", "1", "", nil, []string{key, guard}, "SETNX", ours, later),

@@ -58,7 +58,7 @@ func unsure(err error, execute bool) error {
 // run again.
 //
 // A deadline of ctx ends the wait between two looks: one that has begun is finished, so that the answer always
-// says who was in the way, and no step is left of which nobody knows whether it was made.
+// says who was in the way, and it is known of every step whether it was made.
 func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) error {
 	epoch := m.Epoch
 	look, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

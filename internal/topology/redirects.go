@@ -24,7 +24,7 @@ type Servers interface {
 	Address(told string) string
 	// Moved takes a redirection into the table.
 	Moved(slot int, addr string)
-	// Stale has the table asked for anew, before anybody who waits for it is told an address again.
+	// Stale has the table asked for again, before anybody who waits for it is told an address again.
 	Stale(addr string)
 	// Patience is for how long a command that has certainly not run is tried again.
 	Patience() time.Duration
@@ -73,7 +73,7 @@ func Read(reply string) (r Refusal, slot int, addr string) {
 			return Moved, n, net.JoinHostPort(host, port)
 		}
 		return Ask, n, net.JoinHostPort(host, port)
-	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
+	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF":
 		return Later, 0, ""
 	case "READONLY":
 		return Demoted, 0, ""
@@ -140,6 +140,10 @@ func (c *Redirects) Refused(reply string) (again bool, pause time.Duration) {
 			return c.later()
 		}
 		host, port, _ := net.SplitHostPort(addr)
+		if host == "?" { // the server prefers names and the node has none: the table has its IP address
+			c.servers.Stale(c.addr)
+			return c.later()
+		}
 		if host == "" {
 			host, _, _ = net.SplitHostPort(c.addr)
 			addr = net.JoinHostPort(host, port)

@@ -265,7 +265,7 @@ func (r *Router) Stale(addr string) {
 	r.suspect[addr] = time.Now()
 }
 
-// Refresh has the table asked for anew now, whether or not anybody waits for an address: connections to
+// Refresh has the table asked for again now, whether or not anybody waits for an address: connections to
 // servers that are in it no more are dropped then.
 func (r *Router) Refresh() {
 	r.mu.Lock()

@@ -2,16 +2,19 @@ package topology
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 
 	"github.com/gomodule/redigo/redis"
 )
 
-// ReadSlots takes the reply to CLUSTER SLOTS: ranges of first slot, last slot, master, replicas. A host that
-// a node does not know is the one that was asked; translate is applied to every address.
+// ReadSlots takes the reply to CLUSTER SLOTS: ranges of first slot, last slot, master, replicas. A node without a host
+// is where the asked one is; translate is applied to every address. Two masters of one address are an error: one of
+// them would never be looked at.
 func ReadSlots(reply []any, asked string, translate func(addr string) string) (*Table, error) {
 	table := NewTable()
+	ids := map[string]string{} // of the masters, by address
 	for _, entry := range reply {
 		span, err := redis.Values(entry, nil)
 		if err != nil || len(span) < 3 {
@@ -23,12 +26,16 @@ func ReadSlots(reply []any, asked string, translate func(addr string) string) (*
 			return nil, errors.New("CLUSTER SLOTS: not a range of slots")
 		}
 		for i, node := range span[2:] {
-			addr, err := nodeOf(node, asked)
+			addr, id, err := nodeOf(node, asked)
 			if err != nil {
 				return nil, err
 			}
 			addr = translate(addr)
 			if i == 0 {
+				if other := ids[addr]; other != "" && id != "" && other != id {
+					return nil, fmt.Errorf("CLUSTER SLOTS: two masters have the address %s", addr)
+				}
+				ids[addr] = id
 				table.Assign(from, to, addr)
 			}
 			table.Nodes = append(table.Nodes, addr)
@@ -37,19 +44,27 @@ func ReadSlots(reply []any, asked string, translate func(addr string) string) (*
 	return table, nil
 }
 
-// nodeOf reads one node: host, port, and more.
-func nodeOf(node any, asked string) (addr string, err error) {
+// nodeOf reads one node: host, port, and from later versions its id and what else is known of it. The host is "?" where the
+// server prefers names and the node has none: it tells the node's IP address beside that.
+func nodeOf(node any, asked string) (addr, id string, err error) {
 	fields, err := redis.Values(node, nil)
 	if err != nil || len(fields) < 2 {
-		return "", errors.New("CLUSTER SLOTS: not a node")
+		return "", "", errors.New("CLUSTER SLOTS: not a node")
 	}
 	host, _ := redis.String(fields[0], nil)
 	port, err := redis.Int(fields[1], nil)
 	if err != nil || port <= 0 || port > 65535 {
-		return "", errors.New("CLUSTER SLOTS: a node without a port")
+		return "", "", errors.New("CLUSTER SLOTS: a node without a port")
+	}
+	if len(fields) > 2 {
+		id, _ = redis.String(fields[2], nil)
+	}
+	if host == "?" && len(fields) > 3 {
+		more, _ := redis.StringMap(fields[3], nil)
+		host = more["ip"]
 	}
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(asked)
 	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+	return net.JoinHostPort(host, strconv.Itoa(port)), id, nil
 }

@@ -33,6 +33,33 @@ func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Re
 	return Translate(raw, request.Explain(err))
 }
 
+// All is Do for several commands. They are sent together, so that a slow network costs one round trip and not one for each. Each is told
+// the answers in their order, until it returns false. What the server has not run (the script is gone, the server is busy or another one)
+// is then sent by itself.
+func All(conn redis.Conn, timeout time.Duration, commands []protocol.Command, each func(i int, reply protocol.Reply, err error) bool) {
+	requests, errs, raws := make([]Request, len(commands)), make([]error, len(commands)), make([]any, len(commands))
+	for i := range commands {
+		if errs[i] = requests[i].Of(&commands[i]); errs[i] == nil {
+			errs[i] = conn.Send(requests[i].Name, requests[i].Args()...)
+		}
+	}
+	_ = conn.Flush() // its error is the first reply's
+	for i := range commands {
+		if errs[i] == nil {
+			raws[i], errs[i] = redis.ReceiveWithTimeout(conn, timeout)
+		}
+	}
+	for i := range commands {
+		reply, err := Translate(raws[i], requests[i].Explain(errs[i]))
+		if IsNoScript(errs[i]) || reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text) || topology.IsBusy(errs[i]) {
+			reply, err = Do(conn, timeout, commands[i])
+		}
+		if !each(i, reply, err) {
+			return
+		}
+	}
+}
+
 // send is one command and its reply. A server that says that it is busy is asked again until timeout is over.
 func send(conn redis.Conn, timeout time.Duration, name string, args ...any) (raw any, err error) {
 	var patience topology.Patience
@@ -165,6 +192,12 @@ func (r *Request) plain(name string, args ...any) { r.Name, r.n = name, copy(r.a
 
 // Args returns what follows the name; it is valid as long as the request.
 func (r *Request) Args() []any { return r.args[:r.n] }
+
+// Clear makes it as new, so that it can be spelled once more, and forgets its arguments.
+func (r *Request) Clear() {
+	clear(r.args[:r.n])
+	r.Name, r.Script, r.AnswerLast, r.n = "", nil, false, 0
+}
 
 // ByText makes an EVALSHA an EVAL, for a server that has forgotten the script.
 func (r *Request) ByText() {

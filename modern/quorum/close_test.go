@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
@@ -24,7 +25,7 @@ func TestCloseBesideCallers(t *testing.T) {
 		for range 3 {
 			pools = append(pools, redistest.Mini(t).Pool())
 		}
-		q, err := quorum.New(pools, quorum.Options{Poll: time.Millisecond})
+		q, err := quorum.New(pools, modern.Options{Poll: time.Millisecond})
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		var over atomic.Bool
@@ -58,7 +59,7 @@ func TestRenewalsDoNotPileUp(t *testing.T) {
 		silent = redistest.Real(t)
 		pools = append(pools, silent.Pool())
 	}
-	q, err := quorum.New(pools, quorum.Options{TTL: time.Minute, ReplyTimeout: patience})
+	q, err := quorum.New(pools, modern.Options{TTL: time.Minute, ReplyTimeout: patience})
 	require.NoError(t, err)
 	lock, err := q.Acquire(t.Context(), "k")
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
@@ -22,7 +23,7 @@ func Example() {
 		defer server.Close()
 		pools = append(pools, &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", server.Addr()) }})
 	}
-	locker, err := quorum.New(pools, quorum.Options{TTL: 10 * time.Second})
+	locker, err := quorum.New(pools, modern.Options{TTL: 10 * time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -1,6 +1,6 @@
 // Package quorum is a lock on a majority of independent servers: the algorithm called RedLock.
 //
-//	locker, err := quorum.New(pools, quorum.Options{})
+//	locker, err := quorum.New(pools, modern.Options{})
 //
 // # Guarantees
 //
@@ -9,12 +9,12 @@
 // drifting clocks, are taken off. Everything else is undone everywhere, also on servers that did not answer. Renewals need a
 // majority too.
 //
-// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
+// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/kinds).
 //
 // # Not guaranteed
 //
-//   - It is no consensus. Its safety rests on time: the servers' clocks must run at nearly the same speed
-//     (DriftFactor), and must not jump while keys expire. A holder that is paused past its deadline
+//   - It is no consensus. Its safety rests on time: the servers' clocks must run at nearly the same speed,
+//     and must not jump while keys expire. A hundredth of the TTL is taken off for their drift. A holder that is paused past its deadline
 //     still believes for a moment that it holds the lock; only fencing tokens checked by the store stop
 //     its writes, and a quorum draws none: their order would need what RedLock does not have.
 //   - A server that loses its keys in a crash, and is back within the TTL, may let two in. Servers must persist with fsync always, or stay away for one TTL after a crash.
@@ -34,93 +34,70 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // locker is a lockmigrate.Locker over a majority of servers.
 type locker struct {
-	conns  *connect.Client
-	opts   Options
-	tokens random.Source
+	conns *lockers.Client
+	lockers.Terms
+	tokens lockers.Random
 }
 
-// Options of a Locker; the zero value is sensible. No duration may be longer than ten years.
-type Options struct {
-	TTL        time.Duration        // as long as a server keeps a lock that nobody renews. Whole milliseconds, at least 10 ms. Zero: 30 s
-	Wait       time.Duration        // Acquire lasts at most. Zero: as long as its context lasts
-	RenewEvery time.Duration        // between two renewals. At most TTL/2. Zero: TTL/3. Negative: never
-	MaxHold    time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
-	Observer   lockmigrate.Observer // is told what happens. Nil: nobody is
-
-	// ReplyTimeout bounds the wait for each reply. Zero: a tenth of TTL, at most 1 s: so one server that does not answer does not use the lease up.
-	ReplyTimeout time.Duration
-
-	// DriftFactor is how much faster one clock may run than another, at most 0.5. It is taken off every lease, with
-	// 2 ms for the servers' rounding. Zero: 0.01.
-	DriftFactor float64
-
-	// Poll is the pause between two attempts; up to half of it is taken off at random. Zero: 200 ms.
-	Poll time.Duration
-}
-
-func (o Options) terms() limits.Terms {
-	t := limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
-	limits.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), limits.Shortest))
+func terms(o modern.Options) lockers.Terms {
+	t := lockers.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
+	lockers.Default(&t.Poll, 200*time.Millisecond)
+	lockers.Default(&t.ReplyTimeout, max(min(time.Second, t.WithDefaults().TTL/10), lockers.Shortest))
 	return t
 }
 
-// validate tells what is wrong with the options, without changing them.
-func (o Options) validate() error {
-	err := errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
-	if !(o.DriftFactor >= 0 && o.DriftFactor <= 0.5) { // NaN is refused too
-		err = errors.Join(err, fmt.Errorf("DriftFactor %v: between 0 and 0.5", o.DriftFactor))
+func validate(o modern.Options) error {
+	wrong := terms(o).Validate()
+	if o.FenceTTL != 0 || o.Unfair || o.Yield != 0 || o.Replicas != 0 {
+		return errors.Join(wrong, errors.New("FenceTTL, Unfair, Yield, Replicas: only package modern has them; leave them zero"))
 	}
-	return err
+	return wrong
 }
 
 // New returns a Locker over servers that must be independent of each other: no replicas. Three or
 // five are usual; an even number tolerates no more failures than one less. It sends nothing yet. An attempt asks all servers at once.
-func New(pools []lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
+//
+// The options mean what they mean in package modern, but for these. FenceTTL, Unfair, Yield and Replicas are refused. ReplyTimeout is
+// a tenth of TTL by default, at most 1 s: so one server that does not answer does not use the lease up. Poll is the pause between two
+// attempts, 200 ms by default.
+func New(pools []lockmigrate.Pool, opts modern.Options) (lockmigrate.Locker, error) {
 	if len(pools) == 0 {
 		return nil, errors.New("quorum: a Locker needs pools")
 	}
-	if err := opts.validate(); err != nil {
+	if err := validate(opts); err != nil {
 		return nil, fmt.Errorf("quorum: %w", err)
 	}
 	for i, pool := range pools {
-		if err := limits.Pool(pool); err != nil {
+		if err := lockers.CheckPool(pool); err != nil {
 			return nil, fmt.Errorf("quorum: pool %d: %w", i, err)
 		}
 		for j := range i {
-			if limits.Same(pools[j], pool) {
+			if lockers.SamePool(pools[j], pool) {
 				return nil, fmt.Errorf("quorum: pools %d and %d are one and the same: the servers must be independent", j, i)
 			}
 		}
 	}
-	t := opts.terms().WithDefaults()
-	opts.TTL, opts.RenewEvery, opts.ReplyTimeout = t.TTL, t.RenewEvery, t.ReplyTimeout
-	limits.Default(&opts.Poll, 200*time.Millisecond)
-	if opts.DriftFactor == 0 {
-		opts.DriftFactor = 0.01
-	}
-	q := &locker{opts: opts}
-	q.conns = connect.New(connect.Options{
-		Package: "quorum", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
+	t := terms(opts).WithDefaults()
+	q := &locker{Terms: t}
+	q.conns = lockers.Connect(lockers.Options{
+		Package: "quorum", TTL: t.TTL, ReplyTimeout: t.ReplyTimeout, Observer: opts.Observer, Quorum: len(pools)/2 + 1, Drift: q.drift(),
 	}, pools...)
 	return q, nil
 }
 
 func (q *locker) majority() int { return len(q.conns.Servers)/2 + 1 }
 
-func (q *locker) drift() time.Duration {
-	return time.Duration(float64(q.opts.TTL)*q.opts.DriftFactor) + 2*time.Millisecond
-}
+// drift is taken off every lease: a hundredth of it, by which one clock may run faster than another, and the servers' rounding.
+func (q *locker) drift() time.Duration { return q.TTL/100 + 2*time.Millisecond }
 
 // Close implements lockmigrate.Locker.
 func (q *locker) Close() error { return q.conns.Close() }
@@ -129,14 +106,14 @@ func (q *locker) Close() error { return q.conns.Close() }
 func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
-	return q.concluded(key, k, err, start)
+	return q.concluded(key, k, err, start, false)
 }
 
 // Acquire implements lockmigrate.Locker.
 func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
-	if q.opts.Wait > 0 {
-		bounded, cancel := context.WithTimeoutCause(ctx, q.opts.Wait, lifetime.ErrWaitOver)
+	if q.Wait > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, q.Wait, lifetime.ErrWaitOver)
 		defer cancel()
 		ctx = bounded
 	}
@@ -145,12 +122,12 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 		k, err := q.attempt(ctx, key)
 		switch {
 		case err == nil, !q.worthAnother(err):
-			return q.concluded(key, k, err, start)
+			return q.concluded(key, k, err, start, last != nil)
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
-		if lifetime.Sleep(ctx, q.opts.Poll-rand.N(q.opts.Poll/2+1)) != nil {
-			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start)
+		if lifetime.Sleep(ctx, q.Poll-rand.N(q.Poll/2+1)) != nil {
+			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start, true)
 		}
 	}
 }
@@ -179,12 +156,16 @@ func notInTime(key string, last, cause error) error {
 
 // Do implements lockmigrate.Locker.
 func (q *locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return lifetime.Do(ctx, key, q.Acquire, 2*q.opts.ReplyTimeout, work)
+	return lifetime.Do(ctx, key, q.Acquire, 2*q.ReplyTimeout, work)
 }
 
 // concluded is the last step of every acquisition.
-func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
-	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
+func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant, waited bool) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key, Err: err}
+	if err == nil {
+		e.How = lockers.How(waited, false)
+	}
+	q.conns.Concluded(e, start)
 	if err != nil {
 		return nil, err
 	}
@@ -210,19 +191,19 @@ func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	defer q.conns.Background.End()
-	k := &lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers))}
+	k := &lock{quorum: q, key: key, token: strconv.FormatInt(q.tokens.Between(protocol.BridgeLow, protocol.BridgeHigh), 10), turns: make([]<-chan struct{}, len(q.conns.Servers)), keeps: make([]bool, len(q.conns.Servers))}
 	for i := range k.turns {
 		k.turns[i] = begun
 	}
 	k.Init(&q.conns.Lives, k, ctx)
 	s := &k.Lease
-	s.Owner, s.Span, s.Every, s.Max = k, q.opts.TTL, max(q.opts.RenewEvery, 0), q.opts.MaxHold
+	s.Owner, s.Span, s.Every, s.Max = k, q.TTL, max(q.RenewEvery, 0), q.MaxHold
 	sent := q.conns.Clock.Now()
 	v, cause := q.poll(ctx, func() protocol.Machine {
-		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.opts.TTL}
+		return &protocol.ModernAcquire{Key: key, Token: k.token, TTL: q.TTL}
 	}, protocol.Acquired, k.turn, nil)
 
-	until := sent.Add(q.opts.TTL - q.drift())
+	until := sent.Add(q.TTL - q.drift())
 	closed := q.conns.Closed()
 	if cause == nil && v.yes >= q.majority() && q.conns.Clock.Now() < until && !closed {
 		k.Lease.Begin(q.conns.Clock.Now(), until)
@@ -278,18 +259,19 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
 // set, is told the count in the background. On each server the machine waits for its turn. The caller is counted in background.
 func (q *locker) poll(
-	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn func(server int) (<-chan struct{}, func()), behind func(votes),
+	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn turns, behind func(votes),
 ) (votes, error) {
 	ballots := make(chan ballot, len(q.conns.Servers))
 	for i, m := range q.conns.Servers {
 		before, done := turn(i)
 		q.conns.Background.Fork(func() {
-			defer done()
+			outcome := driver.Ended(protocol.Unsure, nil)
+			defer func() { done(outcome.Step.Verdict) }()
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
-			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.opts.ReplyTimeout)
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.ReplyTimeout)
 			defer cancel()
-			outcome, _ := m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
+			outcome, _ = m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
 			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
 		})
 	}
@@ -324,20 +306,19 @@ func (q *locker) poll(
 func (q *locker) undo(k *lock) {
 	var all sync.WaitGroup
 	outcomes := make([]driver.Outcome, len(q.conns.Servers))
-	for i, m := range q.conns.Servers {
+	for i := range q.conns.Servers {
 		before, done := k.turn(i)
 		all.Go(func() {
-			defer done()
 			<-before
-			ctx, cancel := context.WithTimeout(context.Background(), 2*q.opts.ReplyTimeout)
-			defer cancel()
-			outcomes[i], _ = m.Commands.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+			outcomes[i] = k.drop(i)
+			done(outcomes[i].Step.Verdict)
 		})
 	}
 	all.Wait()
 	var causes []error
-	for _, o := range outcomes {
-		if v := o.Step.Verdict; v != protocol.Released && v != protocol.NotOurs {
+	for i, o := range outcomes {
+		if !dropped(o.Step.Verdict) {
+			k.again(i)
 			causes = append(causes, o.Err)
 		}
 	}
@@ -345,7 +326,7 @@ func (q *locker) undo(k *lock) {
 		return
 	}
 	q.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{
-		Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.opts.TTL),
+		Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: errors.Join(causes...), Until: time.Now().Add(q.TTL),
 		Note: fmt.Sprintf("%d of %d servers may hold our token", len(causes), len(q.conns.Servers)),
 	}})
 }
@@ -359,21 +340,71 @@ type lock struct {
 
 	order sync.Mutex
 	turns []<-chan struct{} // of each server: closed when what was asked last is over
+	keeps []bool            // of each server: its last release was not confirmed
+	gone  bool              // a majority has given the key back
 }
 
-// turn returns when to begin with a server, and what to call at the end. A release must not overtake an acquisition whose
-// vote was not needed any more.
-func (k *lock) turn(server int) (before <-chan struct{}, done func()) {
+// turns says when to begin with a server, and what to call at the end.
+type turns func(server int) (before <-chan struct{}, done func(protocol.Verdict))
+
+// turn is the order of what changes a server. A release must not overtake an acquisition whose vote was not needed any more.
+func (k *lock) turn(server int) (before <-chan struct{}, done func(protocol.Verdict)) {
 	k.order.Lock()
 	defer k.order.Unlock()
 	before, next := k.turns[server], make(chan struct{})
 	k.turns[server] = next
-	return before, func() { close(next) }
+	return before, func(protocol.Verdict) { close(next) }
+}
+
+// release is the turn of a release.
+func (k *lock) release(server int) (before <-chan struct{}, done func(protocol.Verdict)) {
+	before, next := k.turn(server)
+	return before, func(v protocol.Verdict) {
+		next(v)
+		k.order.Lock()
+		k.keeps[server] = !dropped(v)
+		gone := k.gone
+		k.order.Unlock()
+		if gone && !dropped(v) {
+			k.again(server)
+		}
+	}
+}
+
+// dropped tells that a release has left nothing of ours on a server.
+func dropped(v protocol.Verdict) bool { return v == protocol.Released || v == protocol.NotOurs }
+
+// drop removes the token from one server.
+func (k *lock) drop(server int) driver.Outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*k.quorum.ReplyTimeout)
+	defer cancel()
+	outcome, _ := k.quorum.conns.Servers[server].Commands.Advance(ctx, &protocol.ModernRelease{Key: k.key, Token: k.token}, protocol.Reply{}, func(driver.Outcome) {})
+	return outcome
+}
+
+// again asks a server once more, and so on until the key's TTL is over: a minority that keeps the key makes one server less that may
+// fail.
+func (k *lock) again(server int) {
+	k.quorum.conns.Background.Again(time.Now().Add(k.quorum.TTL), func() bool { return dropped(k.drop(server).Step.Verdict) })
+}
+
+// Gone implements lifetime.Kind: a majority has given the key back.
+func (k *lock) Gone() {
+	k.order.Lock()
+	defer k.order.Unlock()
+	k.gone = true
+	for server, keeps := range k.keeps {
+		if keeps {
+			k.again(server)
+		}
+	}
 }
 
 // atOnce is the turn of a renewal, which changes nothing where it comes too early or too late. If each waited for the one
 // before, those to a server that does not answer would pile up, and Close and the release would wait for all of them.
-func atOnce(int) (before <-chan struct{}, done func()) { return begun, func() {} }
+func atOnce(int) (before <-chan struct{}, done func(protocol.Verdict)) {
+	return begun, func(protocol.Verdict) {}
+}
 
 var begun = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
@@ -389,7 +420,7 @@ func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
 // Renew implements lifetime.Kind.
 func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
-		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: k.quorum.opts.TTL}
+		return &protocol.ModernRenew{Key: k.key, Token: k.token, TTL: k.quorum.TTL}
 	}, protocol.Renewed, protocol.Lost, atOnce, abandoned)
 }
 
@@ -397,12 +428,12 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return k.ask(ctx, func() protocol.Machine {
 		return &protocol.ModernRelease{Key: k.key, Token: k.token}
-	}, protocol.Released, protocol.NotOurs, k.turn, abandoned)
+	}, protocol.Released, protocol.NotOurs, k.release, abandoned)
 }
 
 // ask polls the servers for one verdict of all of them.
 func (k *lock) ask(
-	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn func(int) (<-chan struct{}, func()), abandoned func(driver.Outcome),
+	ctx context.Context, machine func() protocol.Machine, good, bad protocol.Verdict, turn turns, abandoned func(driver.Outcome),
 ) (driver.Outcome, error) {
 	q := k.quorum
 	verdict := func(v votes) driver.Outcome {
@@ -434,10 +465,10 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Renewal implements renewal.Held.
+// Renewal implements lifetime.Held.
 func (k *lock) Renewal() protocol.Command {
-	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.opts.TTL}
+	return protocol.Command{Op: protocol.Extend, Key: k.key, Value: k.token, TTL: k.quorum.TTL}
 }
 
-// Heard implements renewal.Held.
-func (k *lock) Heard(reply protocol.Reply) renewal.Answer { return renewal.Extension(reply) }
+// Heard implements lifetime.Held.
+func (k *lock) Heard(reply protocol.Reply) lifetime.Answer { return lifetime.Extension(reply) }

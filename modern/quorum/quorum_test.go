@@ -2,7 +2,7 @@ package quorum_test
 
 import (
 	"context"
-	"math"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
@@ -30,7 +31,7 @@ func servers(t *testing.T, n int, start func(testing.TB) *redistest.Server) (all
 func mini(t testing.TB) *redistest.Server { return redistest.Mini(t) }
 func real(t testing.TB) *redistest.Server { return redistest.Real(t) }
 
-func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts quorum.Options) lockmigrate.Locker {
+func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts modern.Options) lockmigrate.Locker {
 	t.Helper()
 	q, err := quorum.New(pools, opts)
 	require.NoError(t, err)
@@ -40,7 +41,7 @@ func newQuorum(t *testing.T, pools []lockmigrate.Pool, opts quorum.Options) lock
 
 func TestQuorumIsAMajority(t *testing.T) {
 	all, pools := servers(t, 5, mini)
-	q := newQuorum(t, pools, quorum.Options{TTL: 10 * time.Second})
+	q := newQuorum(t, pools, modern.Options{TTL: 10 * time.Second})
 	all[0].Do("SET", key, "another's")
 	all[1].Do("SET", key, "another's")
 	lock, err := q.TryAcquire(t.Context(), key)
@@ -66,7 +67,7 @@ func TestQuorumIsAMajority(t *testing.T) {
 
 func TestQuorumSurvivesAMinority(t *testing.T) {
 	all, pools := servers(t, 3, mini)
-	q := newQuorum(t, pools, quorum.Options{})
+	q := newQuorum(t, pools, modern.Options{})
 	all[0].Mini.Close()
 	require.NoError(t, q.Do(t.Context(), key, func(context.Context) error { return nil }))
 	all[1].Mini.Close()
@@ -79,7 +80,7 @@ func TestQuorumSurvivesAMinority(t *testing.T) {
 // ends it at once.
 func TestQuorumWaitsForItsServers(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, quorum.Options{Poll: 10 * time.Millisecond})
+	q := newQuorum(t, pools, modern.Options{Poll: 10 * time.Millisecond})
 	all[0].Kill()
 	all[1].Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -114,7 +115,7 @@ func TestQuorumExcludes(t *testing.T) {
 	referee := redistest.NewReferee(t)
 	var all sync.WaitGroup
 	for range 3 {
-		q := newQuorum(t, pools, quorum.Options{Poll: 2 * time.Millisecond})
+		q := newQuorum(t, pools, modern.Options{Poll: 2 * time.Millisecond})
 		all.Go(func() {
 			for range 20 {
 				assert.NoError(t, q.Do(t.Context(), key, func(context.Context) error {
@@ -130,7 +131,7 @@ func TestQuorumExcludes(t *testing.T) {
 func TestQuorumRenewsAndLoses(t *testing.T) {
 	all, pools := servers(t, 3, real)
 	const ttl = time.Second // a busy machine needs most of it for a renewal
-	q := newQuorum(t, pools, quorum.Options{TTL: ttl})
+	q := newQuorum(t, pools, modern.Options{TTL: ttl})
 	lock, err := q.TryAcquire(t.Context(), key)
 	require.NoError(t, err)
 	all[0].Kill() // a minority
@@ -149,7 +150,7 @@ func TestQuorumRenewsAndLoses(t *testing.T) {
 
 func TestQuorumHonoursItsContext(t *testing.T) {
 	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, quorum.Options{})
+	q := newQuorum(t, pools, modern.Options{})
 	for _, s := range all {
 		s.Do("CLIENT", "PAUSE", 500, "WRITE")
 	}
@@ -166,17 +167,54 @@ func TestQuorumHonoursItsContext(t *testing.T) {
 }
 
 func TestQuorumValidates(t *testing.T) {
-	_, err := quorum.New(nil, quorum.Options{})
+	_, err := quorum.New(nil, modern.Options{})
 	assert.Error(t, err)
 	pool := redistest.Mini(t).Pool()
-	for want, o := range map[string]quorum.Options{
-		"DriftFactor 1:": {DriftFactor: 1}, "DriftFactor NaN:": {DriftFactor: math.NaN()}, "TTL 1µs:": {TTL: time.Microsecond},
+	for want, o := range map[string]modern.Options{
+		"TTL 1µs:": {TTL: time.Microsecond}, "Poll -1s:": {Poll: -time.Second}, "Wait -1s:": {Wait: -time.Second},
+		"leave them zero": {FenceTTL: time.Minute}, "only package modern has them": {Replicas: 1}, "FenceTTL, Unfair": {Unfair: true}, "Yield": {Yield: time.Second},
 	} {
 		_, err := quorum.New([]lockmigrate.Pool{pool}, o)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err = quorum.New([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, quorum.Options{})
+	_, err = quorum.New([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, modern.Options{})
 	assert.ErrorContains(t, err, "pool 1: a Locker needs a pool: the *redis.Pool is nil")
-	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, quorum.Options{})
+	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, modern.Options{})
 	assert.ErrorContains(t, err, "pools 0 and 2 are one and the same")
+}
+
+// TestAMinorityThatRefusesIsAskedAgain: one server refuses the release that the majority confirms. When it would run it, it has: the key
+// does not stay for the TTL.
+func TestAMinorityThatRefusesIsAskedAgain(t *testing.T) {
+	for _, first := range []bool{true, false} { // refused by all at first, or by one only
+		t.Run(strconv.FormatBool(first), func(t *testing.T) {
+			all, pools := servers(t, 3, real)
+			q := newQuorum(t, pools, modern.Options{TTL: time.Minute})
+			lock, err := q.TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			for _, s := range all {
+				require.Eventually(t, func() bool { return s.Value(key) != "" }, 10*time.Second, time.Millisecond)
+			}
+			refuse := all[2:]
+			if first {
+				refuse = all
+			}
+			for _, s := range refuse {
+				s.Do("CONFIG", "SET", "min-replicas-to-write", "1")
+			}
+			err = lock.Release(t.Context())
+			assert.Equal(t, first, err != nil, "%v", err)
+			for _, s := range refuse[:len(refuse)-1] {
+				s.Do("CONFIG", "SET", "min-replicas-to-write", "0")
+			}
+			require.Eventually(t, func() bool { return lock.Context().Err() != nil }, 10*time.Second, time.Millisecond)
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+			time.Sleep(100 * time.Millisecond) // and it is refused once more
+			assert.NotEmpty(t, all[2].Value(key))
+			all[2].Do("CONFIG", "SET", "min-replicas-to-write", "0")
+			for _, s := range all {
+				assert.Eventually(t, func() bool { return s.Value(key) == "" }, 10*time.Second, time.Millisecond)
+			}
+		})
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
 
@@ -29,12 +30,13 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	}
 	var told atomic.Int64
 	seen := &redistest.Told{}
-	q, err := quorum.New(pools, quorum.Options{
-		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: lockmigrate.Observers(seen.Observe, func(e lockmigrate.Event) {
+	q, err := quorum.New(pools, modern.Options{
+		TTL: time.Minute, ReplyTimeout: 50 * time.Millisecond, Observer: func(e lockmigrate.Event) {
+			seen.Observe(e)
 			if e.Op == "give back" {
 				told.Add(1)
 			}
-		}),
+		},
 	})
 	require.NoError(t, err)
 	first, err := q.Acquire(t.Context(), "before")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
@@ -40,7 +40,7 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	ends := make(chan lockmigrate.EventKind, 10)
-	locker := newLocker(t, pool, redisson.Options{
+	locker := newLocker(t, pool, modern.Options{
 		TTL: 2 * time.Second,
 		Observer: func(e lockmigrate.Event) {
 			if e.Kind == lockmigrate.EventReleased || e.Kind == lockmigrate.EventLost {
@@ -48,8 +48,8 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 			}
 		},
 	})
-	var made *leased.Hold
-	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	var made *lockers.Hold
+	redisson.Made(locker, func(h *lockers.Hold) { made = h })
 	owner := modern.WithOwner(t.Context(), "owner")
 	first, err := locker.Acquire(owner, key)
 	require.NoError(t, err)
@@ -84,9 +84,9 @@ func TestReentryThatGivesUpAfterTheRelease(t *testing.T) {
 // what it does not hold any more.
 func TestNobodyReentersPastTheDeadline(t *testing.T) {
 	s := redistest.Real(t)
-	locker := newLocker(t, s.Pool(), redisson.Options{TTL: time.Minute})
-	var made *leased.Hold
-	redisson.Made(locker, func(h *leased.Hold) { made = h })
+	locker := newLocker(t, s.Pool(), modern.Options{TTL: time.Minute})
+	var made *lockers.Hold
+	redisson.Made(locker, func(h *lockers.Hold) { made = h })
 	owner := modern.WithOwner(t.Context(), "owner")
 	_, err := locker.TryAcquire(owner, key)
 	require.NoError(t, err)

@@ -1,6 +1,6 @@
 // Package redisson is Redisson's RLock for Go: services in Java and Go exclude and wake each other on the same keys.
 //
-//	locker, err := redisson.New(pool, redisson.Options{})
+//	locker, err := redisson.New(pool, modern.Options{})
 //	...
 //	err = locker.Do(ctx, "orders", func(ctx context.Context) error {
 //		return ship(ctx) // ctx ends when the lock is lost
@@ -13,7 +13,7 @@
 // R1. Of all clients on a key one holds it, Java's RLock and ours alike (TestLeasesOfRedissonsFormat in this package; with real
 // Redisson in internal/evidence/suites/clients).
 //
-// R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/holder).
+// R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/kinds).
 //
 // R3. A waiter subscribes to RLock's channel. It looks at the key when the holder's TTL is over, and every 30 s.
 //
@@ -37,69 +37,57 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/connect"
-	"github.com/lockmigrate/lockmigrate/internal/client/leased"
-	"github.com/lockmigrate/lockmigrate/internal/client/limits"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// Options of a Locker. The zero value holds a lock for 30 s and renews it every 10 s, as Redisson does. The fields are those of
-// modern.Options.
-type Options struct {
-	TTL          time.Duration        // as long as the server keeps a lock that nobody renews. Whole milliseconds, at least 10 ms. Zero: 30 s
-	Wait         time.Duration        // Acquire lasts at most. Zero: as long as its context lasts
-	RenewEvery   time.Duration        // between two renewals. At most TTL/2. Zero: TTL/3. Negative: never
-	MaxHold      time.Duration        // after which a lock is not renewed any more, and lost to its holder. Zero: no limit
-	ReplyTimeout time.Duration        // the wait for each reply. Less than TTL. Zero: 5 s, or TTL/4 if that is shorter
-	Poll         time.Duration        // between two looks at a key without client tracking. Zero: 100 ms
-	Observer     lockmigrate.Observer // is told what happens. Nil: nobody is
+func terms(o modern.Options) lockers.Terms {
+	return lockers.Terms{TTL: o.TTL, Wait: o.Wait, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout, Poll: o.Poll}
 }
 
-// validate tells what is wrong with the options, without changing them.
-func (o Options) validate() error {
-	return errors.Join(o.terms().Validate(), limits.Durations(limits.Option{Name: "Wait", Value: o.Wait}), limits.Periods(limits.Option{Name: "Poll", Value: o.Poll}))
-}
-
-func (o Options) terms() limits.Terms {
-	return limits.Terms{TTL: o.TTL, RenewEvery: o.RenewEvery, MaxHold: o.MaxHold, ReplyTimeout: o.ReplyTimeout}
+func validate(o modern.Options) error {
+	wrong := terms(o).Validate()
+	if o.FenceTTL != 0 || o.Unfair || o.Yield != 0 || o.Replicas != 0 {
+		return errors.Join(wrong, errors.New("FenceTTL, Unfair, Yield, Replicas: only package modern has them; leave them zero"))
+	}
+	return wrong
 }
 
 // locker is a lockmigrate.Locker over one server.
 type locker struct {
-	leased.Locker
+	lockers.Locker
 	id      string        // of this client
 	threads atomic.Uint64 // the numbers that stand for threads
 }
 
-// New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat.
-func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
-	if err := errors.Join(limits.Pool(pool), opts.validate()); err != nil {
+// New returns a Locker over a server. It sends nothing and starts nothing yet. A key of another type is ErrForeignFormat. The zero
+// options hold a lock for 30 s and renew it every 10 s, as Redisson does. FenceTTL, Unfair, Yield and Replicas are refused.
+func New(pool lockmigrate.Pool, opts modern.Options) (lockmigrate.Locker, error) {
+	if err := errors.Join(lockers.CheckPool(pool), validate(opts)); err != nil {
 		return nil, fmt.Errorf("redisson: %w", err)
 	}
-	limits.Default(&opts.Poll, 100*time.Millisecond)
-	terms := opts.terms().WithDefaults()
-	l := &locker{id: random.UUID()}
-	l.Locker = leased.Locker{
-		Client: connect.New(connect.Options{
-			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: opts.Poll,
+	terms := terms(opts).WithDefaults()
+	l := &locker{id: lockers.UUID()}
+	l.Locker = lockers.Locker{
+		Client: lockers.Connect(lockers.Options{
+			Package: "redisson", TTL: terms.TTL, ReplyTimeout: terms.ReplyTimeout, Observer: opts.Observer, Waits: true, Poll: terms.Poll,
 		}, pool),
-		Terms: terms, Wait: opts.Wait, New: l.newHold, Hot: waiting.NewHeat(),
+		Terms: terms, New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
 }
 
 // hold is what is on the server.
 type hold struct {
-	leased.Hold
+	lockers.Hold
 	locker *locker
 }
 
-func (l *locker) newHold(ctx context.Context, key string) *leased.Hold {
+func (l *locker) newHold(ctx context.Context, key string) *lockers.Hold {
 	h := &hold{locker: l}
 	h.Init(&l.Locker, h, ctx, key, l.id+":"+strconv.FormatUint(l.threads.Add(1), 10))
 	return &h.Hold
@@ -113,37 +101,37 @@ func (h *hold) releasing() *protocol.ReleaseRedisson {
 	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.TTL}
 }
 
-// Attempt implements leased.Kind.
+// Attempt implements lockers.Kind.
 func (h *hold) Attempt(ctx context.Context) error {
 	_, err := h.Try(ctx, h.taking(1))
 	return err
 }
 
-// Wait implements leased.Kind, as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
+// Wait implements lockers.Kind, as RLock does: subscribe, try, sleep until an announcement or the holder's TTL.
 func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(h.Key())); err != nil {
-		return leased.Left(h.Key(), err)
+		return lockers.Left(h.Key(), err)
 	}
-	return h.Compete(ctx, turn, func() leased.Taking { return h.taking(1) })
+	return h.Compete(ctx, turn, func() lockers.Taking { return h.taking(1) })
 }
 
-// Confirm implements leased.Kind.
+// Confirm implements lockers.Kind.
 func (h *hold) Confirm(context.Context) error { return nil }
 
-// Renewing implements leased.Kind.
+// Renewing implements lockers.Kind.
 func (h *hold) Renewing() protocol.ModernRenew {
 	return protocol.ModernRenew{Key: h.Key(), Token: h.Token, TTL: h.locker.TTL, Redisson: true}
 }
 
-// Releasing implements leased.Kind.
+// Releasing implements lockers.Kind.
 func (h *hold) Releasing() protocol.Machine { return h.releasing() }
 
-// GivingBack implements leased.Kind.
+// GivingBack implements lockers.Kind.
 func (h *hold) GivingBack(bool) protocol.Machine { return h.releasing() }
 
-// More implements leased.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
+// More implements lockers.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
 func (h *hold) More(ctx context.Context) error {
-	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o leased.Outcome) {
+	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o lockers.Outcome) {
 		h.Uncount(o.Step.Verdict == protocol.Acquired)
 	})
 	verdict := outcome.Step.Verdict
@@ -163,11 +151,11 @@ func (h *hold) More(ctx context.Context) error {
 	}
 }
 
-// Fewer implements leased.Kind.
+// Fewer implements lockers.Kind.
 func (h *hold) Fewer(ctx context.Context) error {
 	m := h.releasing()
 	m.Remaining = h.Count()
-	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(leased.Outcome) {})
+	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(lockers.Outcome) {})
 	if err != nil {
 		outcome.Err = err
 	}
@@ -182,7 +170,7 @@ func (h *hold) Fewer(ctx context.Context) error {
 }
 
 // unsure is the error of a count that failed, or whose outcome nobody knows.
-func (h *hold) unsure(op string, outcome leased.Outcome) error {
+func (h *hold) unsure(op string, outcome lockers.Outcome) error {
 	if outcome.Step.Verdict == protocol.Unsure {
 		return h.Fail(op, lockmigrate.ErrUnknownOutcome, outcome.Err)
 	}

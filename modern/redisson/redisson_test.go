@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const key = "orders"
 
-func newLocker(t *testing.T, pool lockmigrate.Pool, opts redisson.Options) lockmigrate.Locker {
+func newLocker(t *testing.T, pool lockmigrate.Pool, opts modern.Options) lockmigrate.Locker {
 	t.Helper()
 	locker, err := redisson.New(pool, opts)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func newLocker(t *testing.T, pool lockmigrate.Pool, opts redisson.Options) lockm
 // hold of an owner counts on the server, and only the last release deletes the key.
 func TestLeasesOfRedissonsFormat(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), redisson.Options{})
+		locker := newLocker(t, s.Pool(), modern.Options{})
 		owner := modern.WithOwner(t.Context(), "me")
 		first, err := locker.Acquire(owner, key)
 		require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestLeasesOfRedissonsFormat(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, map[string]string{first.Token(): "2"}, holds())
 
-		_, err = newLocker(t, s.Pool(), redisson.Options{}).TryAcquire(t.Context(), key)
+		_, err = newLocker(t, s.Pool(), modern.Options{}).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		require.NoError(t, first.Release(t.Context()))
 		assert.Equal(t, map[string]string{first.Token(): "1"}, holds())
@@ -60,7 +60,7 @@ func TestLeasesOfRedissonsFormat(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for want, o := range map[string]redisson.Options{
+	for want, o := range map[string]modern.Options{
 		"TTL 1ms":                    {TTL: time.Millisecond},
 		"more than half of TTL":      {TTL: time.Second, RenewEvery: time.Second},
 		"MaxHold 1m0s: without":      {RenewEvery: -1, MaxHold: time.Minute},
@@ -68,6 +68,7 @@ func TestValidate(t *testing.T) {
 		"Wait -1s: must not":         {Wait: -time.Second},
 		"Poll 1µs: at least":         {Poll: time.Microsecond},
 		"ReplyTimeout 1ns: at least": {ReplyTimeout: 1},
+		"leave them zero":            {FenceTTL: time.Minute}, "only package modern has them": {Replicas: 1}, "FenceTTL, Unfair": {Unfair: true}, "Yield": {Yield: time.Second},
 	} {
 		_, err := redisson.New(redistest.Mini(t).Pool(), o)
 		require.ErrorContains(t, err, want)

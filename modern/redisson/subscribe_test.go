@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/modern/redisson"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // TestALostSubscriptionKeepsNobodyFromAFreeKey: the connection that listens is dead and nobody knows. In Redisson's layout
@@ -31,7 +31,7 @@ func TestALostSubscriptionKeepsNobodyFromAFreeKey(t *testing.T) {
 		return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(route.Dial))
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
-	opts := redisson.Options{TTL: time.Minute, ReplyTimeout: 200 * time.Millisecond}
+	opts := modern.Options{TTL: time.Minute, ReplyTimeout: 200 * time.Millisecond}
 	holder, waiter := newLocker(t, s.Pool(), opts), newLocker(t, pool, opts)
 	held, err := holder.Acquire(t.Context(), "orders")
 	require.NoError(t, err)

@@ -36,7 +36,7 @@ func lockers(t *testing.T, pool *Pool) map[string]lockmigrate.Locker {
 	t.Helper()
 	old, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond})
 	require.NoError(t, err)
-	byRelease, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond, Dialect: legacy.JedisUUID, Release: legacy.ReleaseAsDialect})
+	byRelease, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond, Dialect: legacy.Dialect{Name: "jedis-uuid"}, Release: legacy.ReleaseAsDialect})
 	require.NoError(t, err)
 	queued, err := modern.New(pool, modern.Options{TTL: 5 * time.Second, FenceTTL: time.Minute})
 	require.NoError(t, err)

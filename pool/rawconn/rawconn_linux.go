@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// longest is how many bytes a call moves of which the runtime does not know: it holds a processor, and puts
+// longest is how many bytes a call moves that skips the runtime's bookkeeping: it holds a processor, and puts
 // off a garbage collection, for as long as the kernel takes to copy them.
 const longest = 16 << 10
 

@@ -132,7 +132,7 @@ type finder struct {
 }
 
 // forgetAfter is for how long an answer counts more than older ones. Sentinels tell each other of a failover
-// within seconds; a minute later an older answer means that they were set up anew.
+// within seconds; a minute later an older answer means that they were set up again.
 const forgetAfter = time.Minute
 
 // find asks all sentinels and takes the newest answer.

@@ -67,7 +67,7 @@ func TestFailover(t *testing.T) {
 		waiting <- err
 	}()
 	before := g.Master()
-	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return mode.Is() == lockmigrate.ModeTracking })
+	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return mode.Is() == "tracking" })
 	conn := before.Conn()
 	_, err = conn.Do("SET", "marker", 1)
 	require.NoError(t, err)

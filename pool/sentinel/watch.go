@@ -11,7 +11,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
-// The sentinels publish that a master was replaced. Whoever hears of it has the table asked for anew at
+// The sentinels publish that a master was replaced. A pool that hears of it asks for the table again at
 // once: what one sentinel says is a reason to ask all of them, and no more.
 const (
 	switched = "+switch-master"
@@ -25,7 +25,7 @@ const (
 // watcher listens to every sentinel, from the pool's first use until it is closed.
 type watcher struct {
 	opts    Options
-	refresh func() // has the table asked for anew
+	refresh func() // has the table asked for again
 
 	ctx     context.Context
 	cancel  context.CancelFunc

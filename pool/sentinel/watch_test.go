@@ -264,7 +264,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	}()
 	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
 		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
-		return n == 1 && mode.Is() == lockmigrate.ModeTracking
+		return n == 1 && mode.Is() == "tracking"
 	})
 	acknowledged, err := redis.Int(before.Conn().Do("WAIT", 1, 30_000))
 	require.NoError(t, err)

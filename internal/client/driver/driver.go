@@ -1,4 +1,5 @@
-// Package driver runs a protocol machine over redigo.
+// Package driver runs protocol machines over redigo: a Driver over connections of a pool, one for each attempt, and a Conn over one
+// pipelined connection that many callers share.
 //
 // # Contexts
 //

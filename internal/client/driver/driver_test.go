@@ -25,7 +25,7 @@ func newDriver(pool interface {
 	return &Driver{Pool: pool, Now: time.Now, ReplyTimeout: time.Second}
 }
 
-func attempt() *protocol.LegacyAcquire {
+func taking() *protocol.LegacyAcquire {
 	return &protocol.LegacyAcquire{Dialect: protocol.JedisMS, Key: "k", Lease: time.Minute, Poll: time.Millisecond}
 }
 
@@ -38,10 +38,10 @@ func TestAdvanceRunsToTheVerdict(t *testing.T) {
 	d := newDriver(s.Pool())
 	for _, ctx := range []context.Context{context.Background(), t.Context()} { // inline, and beside a cancellable caller
 		s.Do("DEL", "k")
-		out, err := d.Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+		out, err := d.Advance(ctx, taking(), protocol.Reply{}, mustNotAbandon(t))
 		require.NoError(t, err)
 		assert.Equal(t, protocol.Acquired, out.Step.Verdict)
-		out, err = d.Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+		out, err = d.Advance(ctx, taking(), protocol.Reply{}, mustNotAbandon(t))
 		require.NoError(t, err)
 		assert.Equal(t, protocol.Busy, out.Step.Verdict)
 	}
@@ -52,7 +52,7 @@ func TestNothingIsSentForAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("left")
 	cancel(reason)
-	out, err := newDriver(pool).Advance(ctx, attempt(), protocol.Reply{}, mustNotAbandon(t))
+	out, err := newDriver(pool).Advance(ctx, taking(), protocol.Reply{}, mustNotAbandon(t))
 	assert.ErrorIs(t, err, reason)
 	assert.Equal(t, protocol.Failed, out.Step.Verdict, "certainly not acquired")
 	assert.Empty(t, pool.Commands())
@@ -66,7 +66,7 @@ func TestAWaitForAConnectionEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	d := newDriver(pool)
-	_, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(o Outcome) {
+	_, err := d.Advance(ctx, taking(), protocol.Reply{}, func(o Outcome) {
 		assert.Equal(t, protocol.Failed, o.Step.Verdict, "nothing had been sent")
 	})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -81,7 +81,7 @@ func TestAnAbandonedRunReachesItsVerdict(t *testing.T) {
 	go func() { <-sent; cancel() }()
 	d := newDriver(pool)
 	var got Outcome
-	out, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(o Outcome) { got = o })
+	out, err := d.Advance(ctx, taking(), protocol.Reply{}, func(o Outcome) { got = o })
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, protocol.Unsure, out.Step.Verdict, "under way")
 	close(proceed)
@@ -98,7 +98,7 @@ func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
 		}
 		return redistest.Passes
 	}}
-	out, err := newDriver(pool).Advance(t.Context(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	out, err := newDriver(pool).Advance(t.Context(), taking(), protocol.Reply{}, mustNotAbandon(t))
 	require.NoError(t, err)
 	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
 	assert.Equal(t, "SETNX GET SETNX", pool.Commands())
@@ -109,7 +109,7 @@ func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
 	s.Do("CLIENT", "PAUSE", 10_000, "ALL")
 	d := &Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
 	start := time.Now()
-	out, err := d.Advance(context.Background(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	out, err := d.Advance(context.Background(), taking(), protocol.Reply{}, mustNotAbandon(t))
 	require.NoError(t, err)
 	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
 	assert.Error(t, out.Err)
@@ -129,7 +129,7 @@ func TestCloseBesideRuns(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				for range 4 {
-					out, err := d.Advance(ctx, attempt(), protocol.Reply{}, func(Outcome) { told.Add(1) })
+					out, err := d.Advance(ctx, taking(), protocol.Reply{}, func(Outcome) { told.Add(1) })
 					if err != nil && out.Step.Verdict == protocol.Unsure {
 						left.Add(1)
 					}
@@ -148,7 +148,7 @@ func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
 	s := redistest.Mini(t)
 	d := newDriver(s.Pool())
 	d.Close()
-	out, err := d.Advance(t.Context(), attempt(), protocol.Reply{}, mustNotAbandon(t))
+	out, err := d.Advance(t.Context(), taking(), protocol.Reply{}, mustNotAbandon(t))
 	require.NoError(t, err)
 	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
 }

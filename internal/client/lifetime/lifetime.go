@@ -12,6 +12,12 @@
 //
 // Renew and Release of one lock do not cross. A command whose caller has left keeps its turn until its reply, or until its
 // reply timeouts are over.
+//
+// # Renewals go together
+//
+// A Renewer keeps the leases of all locks of a Locker: one goroutine, and one round trip for all that are due. A lease has a
+// deadline on the process's own monotonic clock, counted from before the last renewing command that came through was sent. When
+// it is there, the lock's owner is told, whatever has become of commands and connections.
 package lifetime
 
 import (
@@ -23,7 +29,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -34,12 +39,12 @@ var (
 	ErrEmptyKey = errors.New("the key is empty")
 )
 
-// Watch looks after deadlines: a renewal.Renewer or renewal.Timers.
+// Watch looks after deadlines: a Renewer or Timers.
 type Watch interface {
-	Add(s *renewal.Lease)
-	Extend(s *renewal.Lease, until protocol.Instant) (why renewal.Loss, ok bool)
-	Rest(s *renewal.Lease)
-	Remove(s *renewal.Lease) bool
+	Add(s *Lease)
+	Extend(s *Lease, until protocol.Instant) (why Loss, ok bool)
+	Rest(s *Lease)
+	Remove(s *Lease) bool
 }
 
 // Locker is what the locks of one Locker share.
@@ -88,7 +93,7 @@ type Sole interface {
 
 // Life is one lock's. Its Kind embeds it, and calls Init and Begin before anything else.
 type Life struct {
-	Lease  renewal.Lease
+	Lease  Lease
 	locker *Locker
 	kind   Kind
 	values context.Context
@@ -317,19 +322,19 @@ func (l *Life) notRenewed(outcome driver.Outcome) *lockmigrate.Error {
 	return e
 }
 
-// RenewAlone is renewal.Alone's, for a kind whose renewal is more than one command.
-func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict, error) {
+// RenewAlone is Alone's, for a kind whose renewal is more than one command.
+func (l *Life) RenewAlone(ctx context.Context) (Answer, protocol.Verdict, error) {
 	bounded, cancel := context.WithTimeout(ctx, 4*l.locker.ReplyTimeout)
 	defer cancel()
 	if err := l.lock(bounded, renewing); err != nil {
-		return renewal.Unclear, protocol.Failed, err
+		return Unclear, protocol.Failed, err
 	}
 	defer l.unlock()
 	if over := l.notRenewable(); over != nil {
-		return renewal.Unclear, protocol.Failed, over
+		return Unclear, protocol.Failed, over
 	}
 	if !l.locker.Background.Begin() {
-		return renewal.Unclear, protocol.Failed, ErrClosed
+		return Unclear, protocol.Failed, ErrClosed
 	}
 	defer l.locker.Background.End()
 	ended := make(chan driver.Outcome, 1)
@@ -341,11 +346,11 @@ func (l *Life) RenewAlone(ctx context.Context) (renewal.Answer, protocol.Verdict
 	}
 	switch v := outcome.Step.Verdict; v {
 	case protocol.Renewed, protocol.Repaired:
-		return renewal.Extended, v, nil
+		return Extended, v, nil
 	case protocol.Lost, protocol.Displaced:
-		return renewal.Gone, v, nil
+		return Gone, v, nil
 	default:
-		return renewal.Unclear, v, outcome.Err
+		return Unclear, v, outcome.Err
 	}
 }
 
@@ -374,11 +379,11 @@ func (l *Life) LoseTo(v protocol.Verdict, op string) {
 	l.lose(e)
 }
 
-// Lost implements renewal.Held.
-func (l *Life) Lost(why renewal.Loss) {
+// Lost implements Held.
+func (l *Life) Lost(why Loss) {
 	e := l.Fail("hold", lockmigrate.ErrLost, nil)
 	switch why {
-	case renewal.Deadline:
+	case Deadline:
 		e.Reason = lockmigrate.ReasonDeadline
 		l.mu.Lock()
 		e.Cause = l.failed
@@ -397,10 +402,10 @@ func (l *Life) Lost(why renewal.Loss) {
 		default:
 			e.Note = fmt.Sprintf("the lease of %v is over", span)
 		}
-	case renewal.Outlived:
+	case Outlived:
 		e.Reason = lockmigrate.ReasonMaxHold
 		e.Note = fmt.Sprintf("held for longer than MaxHold %v", l.Lease.Max)
-	case renewal.Taken:
+	case Taken:
 		e.Reason = lockmigrate.ReasonTaken
 		e.Note = "the key is not ours any more"
 		l.kind.Explain(e)
@@ -438,7 +443,7 @@ func (l *Life) end(cause error) bool {
 	return true
 }
 
-// Renewed implements renewal.Held.
+// Renewed implements Held.
 func (l *Life) Renewed(took time.Duration) { l.RenewedAs(protocol.Renewed, took) }
 
 // RenewedAs tells of a renewal that came through, in one of the ways that there are: Renewed or Repaired.
@@ -451,7 +456,7 @@ func (l *Life) RenewedAs(v protocol.Verdict, took time.Duration) {
 	l.observe(e)
 }
 
-// RenewalFailed implements renewal.Held.
+// RenewalFailed implements Held.
 func (l *Life) RenewalFailed(cause error) { l.NotRenewed(cause) }
 
 // NotRenewed tells of a renewal of the watch's that failed, and returns its error.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -30,13 +29,13 @@ type fake struct {
 	unreachable bool // nothing can be sent
 }
 
-func (f *fake) Key() string                             { return "orders" }
-func (f *fake) Acquired(driver.Outcome)                 {}
-func (f *fake) Explain(e *lockmigrate.Error)            {}
-func (f *fake) Ended(*lockmigrate.Error)                { f.ended++ }
-func (f *fake) Gone()                                   { f.gone++ }
-func (f *fake) Renewal() protocol.Command               { return protocol.Command{} }
-func (f *fake) Heard(protocol.Reply) (a renewal.Answer) { return a }
+func (f *fake) Key() string                     { return "orders" }
+func (f *fake) Acquired(driver.Outcome)         {}
+func (f *fake) Explain(e *lockmigrate.Error)    {}
+func (f *fake) Ended(*lockmigrate.Error)        { f.ended++ }
+func (f *fake) Gone()                           { f.gone++ }
+func (f *fake) Renewal() protocol.Command       { return protocol.Command{} }
+func (f *fake) Heard(protocol.Reply) (a Answer) { return a }
 
 func (f *fake) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	return f.run(ctx, "renew", abandoned)
@@ -82,12 +81,12 @@ type bench struct {
 // still is a watch that the test wakes.
 type still struct{ b *bench }
 
-func (w *still) Add(*renewal.Lease)         {}
-func (w *still) Rest(*renewal.Lease)        {}
-func (w *still) Remove(*renewal.Lease) bool { return true }
-func (w *still) Extend(s *renewal.Lease, until protocol.Instant) (renewal.Loss, bool) {
+func (w *still) Add(*Lease)         {}
+func (w *still) Rest(*Lease)        {}
+func (w *still) Remove(*Lease) bool { return true }
+func (w *still) Extend(s *Lease, until protocol.Instant) (Loss, bool) {
 	if s.Until() <= w.b.clock() {
-		return renewal.Deadline, false
+		return Deadline, false
 	}
 	s.Begin(s.Began, until)
 	return 0, true
@@ -196,7 +195,7 @@ func TestReleases(t *testing.T) {
 			if c.cause == nil {
 				assert.NoError(t, b.Life.Context().Err(), "the watch goes on")
 				b.pass(lease)
-				b.Lost(renewal.Deadline)
+				b.Lost(Deadline)
 				assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrLost)
 				assert.ErrorIs(t, context.Cause(b.Life.Context()), io.EOF, "and says how the release failed")
 				assert.Equal(t, lockmigrate.ReasonDeadline, b.reason())
@@ -223,15 +222,15 @@ func TestRenewals(t *testing.T) {
 		verdict protocol.Verdict
 		late    time.Duration // between the question and the reply
 		want    error
-		reason  lockmigrate.Reason // zero: it is held
+		reason  lockmigrate.Reason // empty: it is held
 	}{
-		"renewed":            {protocol.Renewed, 0, nil, 0},
-		"repaired":           {protocol.Repaired, 0, nil, 0},
+		"renewed":            {protocol.Renewed, 0, nil, ""},
+		"repaired":           {protocol.Repaired, 0, nil, ""},
 		"after the deadline": {protocol.Renewed, lease, lockmigrate.ErrLost, lockmigrate.ReasonDeadline},
 		"not ours":           {protocol.Lost, 0, lockmigrate.ErrLost, lockmigrate.ReasonTaken},
 		"displaced":          {protocol.Displaced, 0, lockmigrate.ErrLost, lockmigrate.ReasonDisplaced},
-		"refused":            {protocol.Failed, 0, io.EOF, 0},
-		"no answer":          {protocol.Unsure, 0, lockmigrate.ErrUnknownOutcome, 0},
+		"refused":            {protocol.Failed, 0, io.EOF, ""},
+		"no answer":          {protocol.Unsure, 0, lockmigrate.ErrUnknownOutcome, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -242,7 +241,7 @@ func TestRenewals(t *testing.T) {
 			b.pass(c.late)
 			b.answers <- outcome(c.verdict, io.EOF)
 			assert.ErrorIs(t, <-renewed, c.want)
-			if c.reason == 0 {
+			if c.reason == "" {
 				assert.NoError(t, b.Life.Context().Err())
 			} else {
 				assert.Equal(t, c.reason, b.reason())
@@ -261,14 +260,14 @@ func TestADeadlineSaysWhatFailedLast(t *testing.T) {
 	b := newBench(t)
 	b.NotRenewed(io.ErrUnexpectedEOF)
 	require.NoError(t, b.renew(protocol.Renewed, nil))
-	b.Lost(renewal.Deadline)
+	b.Lost(Deadline)
 	assert.NotErrorIs(t, context.Cause(b.Life.Context()), io.ErrUnexpectedEOF)
 
 	b = newBench(t)
 	b.NotRenewed(io.ErrUnexpectedEOF)
 	b.NotRenewed(io.EOF)
-	b.Lost(renewal.Deadline)
-	b.Lost(renewal.Taken) // too late: the first cause counts
+	b.Lost(Deadline)
+	b.Lost(Taken) // too late: the first cause counts
 	cause := context.Cause(b.Life.Context())
 	assert.ErrorIs(t, cause, io.EOF)
 	assert.ErrorContains(t, cause, "no renewal came through for 10s")
@@ -280,20 +279,20 @@ func TestADeadlineSaysWhatFailedLast(t *testing.T) {
 func TestADeadlineNamesTheSpanThatRanOut(t *testing.T) {
 	b := newBench(t)
 	b.Lease.Begin(0, protocol.Instant(lease/20))
-	b.Lost(renewal.Deadline)
+	b.Lost(Deadline)
 	assert.ErrorContains(t, context.Cause(b.Life.Context()), "no renewal came through for 500ms")
 
 	b = newBench(t)
 	b.Lease.Begin(0, protocol.Instant(lease/20))
 	require.Error(t, b.release(protocol.Failed, io.EOF))
-	b.Lost(renewal.Deadline)
+	b.Lost(Deadline)
 	assert.ErrorContains(t, context.Cause(b.Life.Context()), "before the deadline of the lease of 500ms")
 }
 
 func TestEachLossHasItsReason(t *testing.T) {
-	for why, want := range map[renewal.Loss]lockmigrate.Reason{
-		renewal.Deadline: lockmigrate.ReasonDeadline, renewal.Outlived: lockmigrate.ReasonMaxHold, renewal.Taken: lockmigrate.ReasonTaken,
-		renewal.Closed: lockmigrate.ReasonClosed, renewal.TooLate: lockmigrate.ReasonClosed,
+	for why, want := range map[Loss]lockmigrate.Reason{
+		Deadline: lockmigrate.ReasonDeadline, Outlived: lockmigrate.ReasonMaxHold, Taken: lockmigrate.ReasonTaken,
+		Closed: lockmigrate.ReasonClosed, TooLate: lockmigrate.ReasonClosed,
 	} {
 		b := newBench(t)
 		b.Lost(why)
@@ -369,7 +368,7 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	assert.ErrorIs(t, b.Life.Release(ctx), ErrClosed)
-	b.Lost(renewal.Closed)
+	b.Lost(Closed)
 	assert.ErrorIs(t, b.Life.Release(t.Context()), lockmigrate.ErrLost)
 	assert.Empty(t, b.asked)
 }
@@ -409,7 +408,7 @@ func TestDo(t *testing.T) {
 			b.answers <- outcome(c.verdict, io.EOF)
 			err := Do(t.Context(), "orders", b.acquire, time.Minute, func(ctx context.Context) error {
 				if c.lost {
-					b.Lost(renewal.Deadline)
+					b.Lost(Deadline)
 					<-ctx.Done()
 					assert.ErrorIs(t, context.Cause(ctx), lockmigrate.ErrLost)
 				}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/renewal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -168,7 +167,7 @@ func (l *Life) released(outcome driver.Outcome) error {
 	switch {
 	case v == protocol.NotOurs && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
 		l.dispose()
-		l.Lost(renewal.Deadline)
+		l.Lost(Deadline)
 		l.kind.Gone()
 		return l.Over()
 	case v == protocol.Released, v == protocol.NotOurs && again:

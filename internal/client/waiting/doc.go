@@ -17,10 +17,10 @@
 //   - Tracking. The hub has two connections to each server that somebody waits on: one for the front's
 //     questions, with CLIENT TRACKING on, and a listener that the server's invalidations are redirected to. A key
 //     that a command READS over the first (GET, PTTL or EXISTS, also inside a script) is watched from that
-//     moment on, atomically with the reading: the next change to it, by whoever and by whatever command,
+//     moment on, atomically with the reading: the next change to it, by any client and any command,
 //     expiry included, is one Changed event; then the watch is over until the key is read again. So an
 //     attempt that runs over Turn.Advance and reads the key arms its own alarm, and there is no moment
-//     between "held" and "watching" in which a release could be missed. Whoever asks over another
+//     between "held" and "watching" in which a release could be missed. A caller that asks over another
 //     connection uses a Watch.
 //     The other kind of tracking, BCAST with prefixes, was not chosen: it tells every listener about
 //     every write under the prefix, a renewal wakes everybody, prefixes must not overlap, and adding one

@@ -7,23 +7,23 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Mode is what wakes the waiters at present.
-type Mode = lockmigrate.Mode
+type Mode string
 
+// lockmigrate.Event.Mode says what they mean.
 const (
-	Idle     = lockmigrate.ModeIdle
-	Polling  = lockmigrate.ModePolling
-	Messages = lockmigrate.ModeMessages
-	Tracking = lockmigrate.ModeTracking
+	Idle     Mode = "idle"
+	Polling  Mode = "polling"
+	Messages Mode = "messages"
+	Tracking Mode = "tracking"
 )
 
-// Runner runs protocol machines: a driver.Driver over a pool, or a pipeline.Conn.
+// Runner runs protocol machines: a driver.Driver over a pool, or a driver.Conn.
 type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }
@@ -93,7 +93,7 @@ type Hub struct {
 // New returns a hub that connects when somebody waits.
 func New(opts Options) *Hub {
 	h := &Hub{
-		opts:   opts.withDefaults(),
+		opts: opts.withDefaults(), mode: Idle,
 		queues: make(map[string]*queue), tokens: make(map[string]*Turn), channels: make(map[string]*queue),
 		places: make(map[string]*place),
 	}

@@ -169,7 +169,7 @@ func (l *listener) read() {
 			continue
 		}
 		if err != nil {
-			l.hub.deaf(l, fmt.Errorf("listener: %w", err))
+			l.hub.disconnected(l, fmt.Errorf("listener: %w", err))
 			return
 		}
 		l.heard.Add(1)
@@ -178,7 +178,7 @@ func (l *listener) read() {
 			channel, _ := redis.String(parts[1], nil)
 			l.dispatch(kind, channel, parts[2])
 		} // else a pong
-		runtime.Gosched() // whom the message was for comes first; there is hardly anything to be read yet
+		runtime.Gosched() // the waiter that the message was for runs first; there is hardly anything to be read yet
 	}
 }
 
@@ -248,7 +248,7 @@ func (l *listener) look(heard int64) {
 	l.lookAgain(l.hub.opts.ReplyTimeout, func() {
 		now := l.heard.Load()
 		if now == heard {
-			l.hub.deaf(l, fmt.Errorf("listener: no answer to a ping within %v", l.hub.opts.ReplyTimeout))
+			l.hub.disconnected(l, fmt.Errorf("listener: no answer to a ping within %v", l.hub.opts.ReplyTimeout))
 			return
 		}
 		l.lookAgain(l.hub.opts.Ping, func() { l.look(now) })

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 )
 
 // place is one server that somebody waits on: a tracked connection for questions, and a listener beside it. They
@@ -35,7 +35,7 @@ func (p *place) mode() Mode {
 }
 
 // tracked is one life of the tracked connections, from the first waiter until nobody has waited for Linger.
-type tracked struct{ conn *pipeline.Conn }
+type tracked struct{ conn *driver.Conn }
 
 // place returns the place of a server. The caller holds mu.
 func (h *Hub) place(addr string) *place {
@@ -153,7 +153,7 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.
 func (h *Hub) track() {
 	t := &tracked{}
-	t.conn = pipeline.New(pipeline.Options{
+	t.conn = driver.NewConn(driver.ConnOptions{
 		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping,
 		Setup: func(addr string, conn redis.Conn) error { return h.setUp(t, addr, conn) },
 		Down:  func(addr string, conn redis.Conn, err error) { h.down(t, addr, conn, err) },
@@ -278,7 +278,7 @@ func (h *Hub) setUp(t *tracked, addr string, conn redis.Conn) error {
 	defer h.mu.Unlock()
 	if h.tracked != t {
 		h.background.Go(l.close)
-		return pipeline.ErrClosed
+		return driver.ErrClosed
 	}
 	p := h.place(addr)
 	if before := p.listener; before != nil { // the waiters of the old connection ask again
@@ -314,9 +314,9 @@ func (h *Hub) down(t *tracked, addr string, conn redis.Conn, err error) {
 	}
 }
 
-// deaf is told by a listener that its connection broke: the one beside it must not be read over any more, because
+// disconnected is told by a listener that its connection broke: the one beside it must not be read over any more, because
 // nothing would be heard of the keys.
-func (h *Hub) deaf(l *listener, err error) {
+func (h *Hub) disconnected(l *listener, err error) {
 	h.mu.Lock()
 	p, t := h.places[l.addr], h.tracked
 	if p == nil || p.listener != l {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
-	"github.com/lockmigrate/lockmigrate/internal/client/pipeline"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
@@ -20,7 +19,7 @@ const (
 	Timer     Kind = iota // the time was over
 	Changed               // somebody wrote or deleted the key, or it expired; the watch on it is over
 	Announced             // a message on the channel of Subscribe
-	First                 // whoever stood before us in the queue on the server has left it
+	First                 // those before us in the queue on the server have left it
 	Reset                 // anything may have happened: a flush, or another connection
 	Granted               // a release has handed us the key
 )
@@ -150,7 +149,7 @@ func (t *Turn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 }
 
 // conn returns the tracked connections, nil while the key is not listened for.
-func (t *Turn) conn() *pipeline.Conn {
+func (t *Turn) conn() *driver.Conn {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +207,7 @@ func (t *Turn) Expect(token string) {
 var errSubscribe = errors.New("no answer to SUBSCRIBE")
 
 // Subscribe makes messages on a channel events of the front of this turn's queue, from now until the
-// queue is empty. Whoever subscribes for the first time must look at the key again afterwards; Reset
+// queue is empty. After the first Subscribe the caller must look at the key again; Reset
 // tells of every later time.
 func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 	h := t.hub
@@ -235,7 +234,7 @@ func (t *Turn) Subscribe(ctx context.Context, channel string) error {
 	case <-subscribed:
 		return nil
 	case <-unanswered.C: // a dead connection must not keep anybody from a key that is free: it is replaced, and Reset tells
-		h.deaf(l, errSubscribe)
+		h.disconnected(l, errSubscribe)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -13,17 +13,17 @@ const (
 	// A key's change is of interest to the first in its queue at once. It watches the key only when its
 	// turn does not come by itself within armAfter: while waiters hand the key on to each other quickly,
 	// there is nothing to be learnt from watching it, and a watch costs a round trip and, on the server, a
-	// message to the watcher before the grant to the next one. Whoever else has freed the key by then is
-	// found out by arming: so this is how much later than at once that may be. An old client hands the key to
+	// message to the watcher before the grant to the next one. A key that another client has freed by then is
+	// found by arming: so this is how much later than at once that may be. An old client hands the key to
 	// nobody: behind one, the first watches at once.
 	armAfter = 10 * time.Millisecond
 	// The next one watches too, later, and looks after the change had time to be acted on: the first may
 	// be gone. All others are told when they become the first, or look when the holder's TTL is over.
 	armSecond  = 200 * time.Millisecond
 	lookSecond = 50 * time.Millisecond
-	// hotFor is how long after a wait a key is taken to be contended: the next one to want it goes into
+	// contendedFor is how long after a wait a key is taken to be contended: the next one to want it goes into
 	// the queue without trying first.
-	hotFor = time.Second
+	contendedFor = time.Second
 	// Soon is how many may stand before a waiter that polls for it to look more often: it may be given the key in a moment.
 	Soon = 4
 )
@@ -50,7 +50,7 @@ func (w *Watch) Listen() { w.wanted = true }
 // Listened tells that the last question went over the tracked connection.
 func (w *Watch) Listened() bool { return w.set }
 
-// Sleep waits for an event that concerns one before whom so many others stand, for d at most. Old tells that
+// Sleep waits for an event that concerns a waiter with so many others before it, for d at most. Old tells that
 // the holder is an old client.
 func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d time.Duration) (Event, error) {
 	h := turn.hub
@@ -90,25 +90,25 @@ func (w *Watch) Sleep(ctx context.Context, turn *Turn, before int, old bool, d t
 	}
 }
 
-// Heat remembers which keys were waited for lately; keys may share a place, which only costs a better
+// Contended remembers which keys were waited for lately; keys may share a place, which only costs a better
 // guess.
-type Heat struct {
+type Contended struct {
 	seed   maphash.Seed
 	places [256]atomic.Int64 // protocol.Instant
 }
 
-// NewHeat returns one that remembers nothing.
-func NewHeat() *Heat { return &Heat{seed: maphash.MakeSeed()} }
+// NewContended returns one that remembers nothing.
+func NewContended() *Contended { return &Contended{seed: maphash.MakeSeed()} }
 
-func (h *Heat) place(key string) *atomic.Int64 {
-	return &h.places[maphash.String(h.seed, key)%uint64(len(h.places))]
+func (c *Contended) place(key string) *atomic.Int64 {
+	return &c.places[maphash.String(c.seed, key)%uint64(len(c.places))]
 }
 
 // Mark notes that somebody waits for a key.
-func (h *Heat) Mark(key string, now protocol.Instant) { h.place(key).Store(int64(now)) }
+func (c *Contended) Mark(key string, now protocol.Instant) { c.place(key).Store(int64(now)) }
 
-// Hot tells that somebody waited for it a moment ago.
-func (h *Heat) Hot(key string, now func() protocol.Instant) bool {
-	last := protocol.Instant(h.place(key).Load())
-	return last != 0 && now().Sub(last) < hotFor
+// Lately tells that somebody waited for it a moment ago.
+func (c *Contended) Lately(key string, now func() protocol.Instant) bool {
+	last := protocol.Instant(c.place(key).Load())
+	return last != 0 && now().Sub(last) < contendedFor
 }

@@ -74,7 +74,7 @@ type generator struct {
 	seeds [][]any
 }
 
-// input is a seed of which at least one argument may be another.
+// input is a seed with at least one argument that may be another.
 func (g *generator) input() []any {
 	args := slices.Clone(g.seeds[g.IntN(len(g.seeds))])
 	which := g.IntN(len(args))

@@ -180,7 +180,7 @@ const DownAfter = 500 * time.Millisecond
 // each sentinel that answers has it as the group's master; with patience for sentinels that are starved of the
 // processor themselves (see startSentinel).
 //
-// That each has it matters to whoever kills the new master next. The sentinel that leads a failover names the new
+// That each has it matters to a test that kills the new master next. The sentinel that leads a failover names the new
 // master before it has made the other replicas follow it, and while it is at that, it never replaces a new master
 // that dies: the failover ends only when the new master is up.
 //

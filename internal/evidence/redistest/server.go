@@ -91,6 +91,16 @@ func Real(t testing.TB, args ...string) *Server {
 	return s
 }
 
+// At is Real at an address of the loopback: 127.0.0.2, [::1].
+func At(t testing.TB, addr string, args ...string) *Server {
+	t.Helper()
+	Need(t, Redis)
+	s := newServer(t, args...)
+	s.Addr = addr
+	s.Start()
+	return s
+}
+
 // Wrapped starts a real server by another program, which must replace itself with redis-server ("sh", "-c",
 // `ulimit ...; exec redis-server "$@"`, "sh"), and with additional variables in its environment.
 func Wrapped(t testing.TB, wrapper, env []string, args ...string) *Server {
@@ -179,7 +189,7 @@ func (s *Server) Start() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, port, _ := net.SplitHostPort(s.Addr)
+	host, port, _ := net.SplitHostPort(s.Addr)
 	if s.sentinel != "" {
 		s.startSentinel(port)
 		return
@@ -188,7 +198,7 @@ func (s *Server) Start() {
 	if s.tls != nil {
 		listen = []string{"--port", "0", "--tls-port", port}
 	}
-	args := append(listen, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no")
+	args := append(listen, "--bind", host, "--dir", s.dir, "--save", "", "--appendonly", "no")
 	s.launch(append(args, s.args...)...)
 	s.await(s.ping)
 }

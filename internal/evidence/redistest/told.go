@@ -8,7 +8,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// Told collects the keys of which somebody was told that something may be on the server: as an observer those of
+// Told collects the keys that may have something on the server, as somebody was told: as an observer those of
 // losses and unknown outcomes, and what callers Note. The zero value is empty; it is safe for concurrent use.
 type Told struct {
 	mu   sync.Mutex
@@ -40,14 +40,19 @@ func (r *Told) Observe(e lockmigrate.Event) {
 }
 
 // Mode is what an observer was last told to wake the waiters of its Locker. The zero value is idle; it is safe for concurrent use.
-type Mode struct{ last atomic.Uint32 }
+type Mode struct{ last atomic.Value }
 
 // Observe implements lockmigrate.Observer.
 func (m *Mode) Observe(e lockmigrate.Event) {
 	if e.Kind == lockmigrate.EventMode {
-		m.last.Store(uint32(e.Mode))
+		m.last.Store(e.Mode)
 	}
 }
 
 // Is returns the mode.
-func (m *Mode) Is() lockmigrate.Mode { return lockmigrate.Mode(m.last.Load()) }
+func (m *Mode) Is() string {
+	if mode, told := m.last.Load().(string); told {
+		return mode
+	}
+	return "idle"
+}

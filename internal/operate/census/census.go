@@ -17,7 +17,7 @@ import (
 
 // Options say which keys to look at and which findings to report.
 type Options struct {
-	Match      []string      // glob patterns, any of which a key must match; none means every key
+	Match      []string      // glob patterns: a key must match one of them; none means every key
 	All        bool          // report also keys that are no locks
 	Confidence Confidence    // the least confidence to report; keys chosen by Match are reported whatever it is
 	GhostAfter time.Duration // how long past its expiry a value counts as a ghost

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -45,13 +44,13 @@ func (j Judge) Classify(k *Look) Finding {
 	if k.Type != "string" || len(k.Value) >= Peek {
 		return nothing
 	}
-	v := recognise.Of(string(k.Value), j.Now)
+	v := Recognise(string(k.Value), j.Now)
 	switch v.Kind {
-	case recognise.Expiry:
+	case ExpiryValue:
 		return j.expiry(k, v)
-	case recognise.Bridge:
+	case BridgeValue:
 		return j.bridge(k, names(v.Dialects), v.Note)
-	case recognise.Random:
+	case RandomValue:
 		f := j.token(k, Low)
 		if v.Surely {
 			f.Confidence = max(f.Confidence, Medium)
@@ -60,18 +59,18 @@ func (j Judge) Classify(k *Look) Finding {
 			f.Note = v.Note
 		}
 		return f
-	case recognise.Overwriter:
+	case OverwriterValue:
 		return Finding{Format: UnknownFormat, State: UnknownState, Confidence: Medium, Note: v.Note}
-	case recognise.Nothing:
+	case NoValue:
 		return nothing
 	}
 	if !j.named(k) {
 		return nothing
 	}
 	switch v.Kind {
-	case recognise.Number:
+	case NumberValue:
 		return j.number(k, v)
-	case recognise.Binary:
+	case BinaryValue:
 		return Finding{Format: UnknownFormat, State: UnknownState, Confidence: Medium, Note: v.Note}
 	}
 	if k.TTL != NoTTL {
@@ -97,7 +96,7 @@ func names(dialects []*protocol.Dialect) []string {
 }
 
 // number is a number on a lock's key that is no expiry.
-func (j Judge) number(k *Look, v recognise.Value) Finding {
+func (j Judge) number(k *Look, v Recognised) Finding {
 	switch {
 	case v.Note != "":
 		return Finding{Format: UnknownFormat, State: UnknownState, Confidence: Low, Note: v.Note}
@@ -155,7 +154,7 @@ func (j Judge) withTTL(k *Look, f Finding) Finding {
 }
 
 // expiry is a moment as a dialect writes it.
-func (j Judge) expiry(k *Look, v recognise.Value) Finding {
+func (j Judge) expiry(k *Look, v Recognised) Finding {
 	past := j.Now.Sub(v.At)
 	if k.TTL != NoTTL {
 		if f, ok := j.endsByTTL(k, v, past); ok {
@@ -183,7 +182,7 @@ func (j Judge) expiry(k *Look, v recognise.Value) Finding {
 // endsByTTL is a time in whole milliseconds or seconds beside a TTL that ends at about the same moment. Those
 // who write it (SET NX PX, SETNX and EXPIRE, SETEX) live by the TTL, so the TTL says until when it is held,
 // whatever their clock has made of the value.
-func (j Judge) endsByTTL(k *Look, v recognise.Value, past time.Duration) (Finding, bool) {
+func (j Judge) endsByTTL(k *Look, v Recognised, past time.Duration) (Finding, bool) {
 	if len(v.Dialects) == 0 || v.Dialects[0].Layout != protocol.Plain || v.Dialects[0].TakesWithTTL || v.Quantum < time.Millisecond || v.Dialects[0].Unit == protocol.FloatSeconds {
 		return Finding{}, false
 	}
@@ -201,7 +200,7 @@ func (j Judge) endsByTTL(k *Look, v recognise.Value, past time.Duration) (Findin
 	f.Note = "a time with a TTL: its writers live by the TTL, as redis-lock 1.0 (npm) does; lockmigrate observe tells whether one of them reads the value"
 	if v.Quantum == time.Second {
 		f.Note = "a time with a TTL: node-resque's JobLock (SET NX), or a blind setter (node-resque's QueueLock, celery_once), which overwrites a holder: lockmigrate observe tells which"
-		if recognise.BlindSetName(string(k.Key)) {
+		if BlindSetName(string(k.Key)) {
 			f.Format, f.Dialects, f.Confidence = BlindSet, blindSet, max(f.Confidence, Medium)
 			f.Note = "by its name a key of node-resque's QueueLock or celery_once, whose clients overwrite a holder (SET or SETEX after GET): nothing can share a key with them"
 		}
@@ -212,7 +211,7 @@ func (j Judge) endsByTTL(k *Look, v recognise.Value, past time.Duration) (Findin
 var blindSet = []string{protocol.BlindSet}
 
 // sureOf weighs an expiry: past is how long ago it was, negative for one to come.
-func (j Judge) sureOf(k *Look, v recognise.Value, past time.Duration) Confidence {
+func (j Judge) sureOf(k *Look, v Recognised, past time.Duration) Confidence {
 	near := past > -longLease && past < longLease
 	sure := Medium
 	switch {
@@ -237,7 +236,7 @@ func (j Judge) sureOf(k *Look, v recognise.Value, past time.Duration) Confidence
 }
 
 // named tells that the key's name, or the operator, says that it is a lock.
-func (j Judge) named(k *Look) bool { return j.Chosen || recognise.LockName(k.Key) }
+func (j Judge) named(k *Look) bool { return j.Chosen || LockName(k.Key) }
 
 // mayBeLock tells from the names of a hash's fields whether its values are worth a look.
 func (j Judge) mayBeLock(k *Look) bool {
@@ -245,7 +244,7 @@ func (j Judge) mayBeLock(k *Look) bool {
 		return false
 	}
 	for _, f := range k.Fields {
-		if recognise.RedissonHolder(string(f.Name)) || recognise.IsRandom(string(f.Name)) {
+		if RedissonHolder(string(f.Name)) || IsRandom(string(f.Name)) {
 			return true
 		}
 	}
@@ -265,19 +264,19 @@ func (j Judge) hash(k *Look) Finding {
 			holder = f
 		}
 	}
-	if len(k.Fields) == 2 && mode == "" || !recognise.Digits(string(holder.Value)) || len(holder.Value) > 10 {
+	if len(k.Fields) == 2 && mode == "" || !Digits(string(holder.Value)) || len(holder.Value) > 10 {
 		return nothing
 	}
 	f := Finding{State: Held, Confidence: High}
 	switch thread := holder.Name; {
-	case recognise.RedissonHolder(string(thread)):
+	case RedissonHolder(string(thread)):
 		f.Format = Redisson
 		if mode != "" {
 			f.Note = "a read-write lock, held to " + mode
 		}
 	case mode != "":
 		return nothing
-	case recognise.IsRandom(string(holder.Name)):
+	case IsRandom(string(holder.Name)):
 		f.Format, f.Confidence = HashUID, Medium
 	default:
 		f.Format, f.Confidence = HashUID, Low

@@ -1,4 +1,4 @@
-// Package census looks at the keys of a server and tells which of them are locks: in which format, of which
+// Package census looks at the keys of a server and tells which of them are locks: their format and
 // dialect, held or over.
 //
 // # What a format can and cannot tell
@@ -31,7 +31,6 @@ package census
 import (
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -101,8 +100,8 @@ type Look struct {
 type Field struct{ Name, Value []byte }
 
 const (
-	// Peek is how much of a value is read. No lock value is known that is as long.
-	Peek = recognise.Longest
+	// Peek is how much of a value is read: no lock's value is as long.
+	Peek = 128
 	// MaxFields is how many fields a lock's hash has at most: Redisson's read-write lock has a mode and a holder.
 	MaxFields = 2
 )

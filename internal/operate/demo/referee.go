@@ -33,7 +33,7 @@ func NewReferee(began time.Time) *Referee {
 	return &Referee{began: began, inside: map[string]map[string]time.Duration{}}
 }
 
-// Enter says that a member is inside, and returns whom it overlaps.
+// Enter says that a member is inside, and returns the members that it overlaps.
 func (r *Referee) Enter(key, member string) []Overlap {
 	r.mu.Lock()
 	defer r.mu.Unlock()

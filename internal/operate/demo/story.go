@@ -122,7 +122,7 @@ func (s *stage) retireJava(ctx context.Context) error {
 }
 
 func (s *stage) javaMember(name string, pool lockmigrate.Pool) (*Member, error) {
-	locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.JedisMS, Lease: lease, Release: legacy.ReleaseAsDialect})
+	locker, err := legacy.New(pool, legacy.Options{Lease: lease, Release: legacy.ReleaseAsDialect})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *stage) javaMember(name string, pool lockmigrate.Pool) (*Member, error) 
 func (s *stage) joinGo(ctx context.Context) error {
 	s.store = &stages.Store{Pool: s.opts.Pool, Namespace: strings.Trim(s.prefix, ":"), ReplyTimeout: time.Second}
 	s.store.Namespace = strings.ReplaceAll(s.store.Namespace, ":", "-")
-	err := s.store.Init(ctx, stages.Record{Stage: stages.Legacy, Patterns: []string{s.prefix + "*"}, Dialect: legacy.JedisMS.String(), Shortest: lease})
+	err := s.store.Init(ctx, stages.Record{Stage: stages.Legacy, Patterns: []string{s.prefix + "*"}, Dialect: "jedis-ms", Shortest: lease})
 	if err != nil {
 		return err
 	}

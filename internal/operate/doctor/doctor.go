@@ -52,20 +52,20 @@ type Options struct {
 
 // patient is one server with what was read of it.
 type patient struct {
-	conn    redis.Conn
-	end     *endpoint.Endpoint
-	addr    string
-	opts    Options
-	info    map[string]string
-	infoErr error
-	config  map[string]string
-	user    string
-	offset  time.Duration // this host's clock less the server's
-	trip    time.Duration // the shortest round trip
-	clockOK bool
-	keys    *sample
-	missing map[string]bool // commands that were asked for
-	isDeaf  *bool           // no client tracking; nil: not asked
+	conn      redis.Conn
+	end       *endpoint.Endpoint
+	addr      string
+	opts      Options
+	info      map[string]string
+	infoErr   error
+	config    map[string]string
+	user      string
+	offset    time.Duration // this host's clock less the server's
+	trip      time.Duration // the shortest round trip
+	clockOK   bool
+	keys      *sample
+	missing   map[string]bool // commands that were asked for
+	untracked *bool           // no client tracking; nil: not asked
 }
 
 // check is one question to a patient.
@@ -91,7 +91,7 @@ func (f Findings) Of(v Verdict) (names []string) {
 	return names
 }
 
-// Examine asks every question of every master.
+// Examine asks every question of every master. Of several, one that cannot be reached is a question that is open.
 func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found Findings, err error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -103,8 +103,15 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 	var patients []*patient
 	for _, addr := range masters {
 		p, err := admit(ctx, end, addr, opts)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return found, context.Cause(ctx)
+		case err != nil && len(masters) == 1:
 			return found, err
+		case err != nil:
+			found.Checks = append(found.Checks, Check{ID: "reached", Verdict: Skip, Found: err.Error(), Server: addr,
+				Why: "the keys of a master that does not answer cannot be locked", Hint: "start it, or mend the way to it; nothing is known of this master"})
+			continue
 		}
 		defer p.conn.Close()
 		patients = append(patients, p)
@@ -147,7 +154,7 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	p.user, _ = redis.String(p.do(ctx, "ACL", "WHOAMI"))
 	p.measureClock(ctx)
 	p.keys = takeSample(ctx, p)
-	return p, context.Cause(ctx)
+	return p, nil
 }
 
 func (p *patient) do(ctx context.Context, command string, args ...any) (any, error) {

@@ -90,7 +90,7 @@ func (p *patient) lacks(ctx context.Context, feature string) (servers.Cell, bool
 		return servers.Cell{How: servers.Partly, Note: "by counters only: MONITOR is refused"}, true
 	case feature == servers.Observe && p.gone(ctx, "MONITOR"):
 		return servers.Cell{How: servers.Refused, Note: "MONITOR is refused"}, true
-	case waits[feature] && p.deaf(ctx):
+	case waits[feature] && p.noTracking(ctx):
 		return servers.Cell{How: servers.Polls, Note: "CLIENT TRACKING is refused"}, true
 	}
 	return servers.Cell{}, false
@@ -101,13 +101,13 @@ var waits = map[string]bool{
 	servers.Bridge: true, servers.Modern: true, servers.Fencing: true, servers.Unfair: true, servers.Redisson: true,
 }
 
-func (p *patient) deaf(ctx context.Context) bool {
-	if p.isDeaf == nil {
+func (p *patient) noTracking(ctx context.Context) bool {
+	if p.untracked == nil {
 		verdict, _, _ := tracking(ctx, p)
-		deaf := verdict == Warn
-		p.isDeaf = &deaf
+		noTracking := verdict == Warn
+		p.untracked = &noTracking
 	}
-	return *p.isDeaf
+	return *p.untracked
 }
 
 // topLevel is the command of a right, in capitals; empty for a key or a channel.

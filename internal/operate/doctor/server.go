@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
@@ -69,7 +70,7 @@ var DefaultUses = []string{"legacy", "compat Namespace legacy", "compat Namespac
 
 // essential are the checks that a fit deployment has to pass, besides those of rights: without an answer to one of
 // them nothing is said about the deployment.
-var essential = []string{"version", "role", "cluster-mode", "eviction", "scripting", "clock"}
+var essential = []string{"reached", "version", "role", "cluster-mode", "eviction", "scripting", "clock"}
 
 func version(_ context.Context, p *patient) (Verdict, string, string) {
 	is := servers.Of(p.info)
@@ -106,7 +107,7 @@ func role(_ context.Context, p *patient) (Verdict, string, string) {
 	}
 }
 
-func clusterMode(_ context.Context, p *patient) (Verdict, string, string) {
+func clusterMode(ctx context.Context, p *patient) (Verdict, string, string) {
 	on, ok := p.number("cluster_enabled")
 	switch {
 	case !ok && strings.HasPrefix(p.info["redis_version"], "2."):
@@ -116,6 +117,10 @@ func clusterMode(_ context.Context, p *patient) (Verdict, string, string) {
 	case on == 1 && !strings.Contains(p.end.String(), "+cluster"):
 		return Fail, "a node of a cluster, addressed alone", "use redis+cluster:// in the URL"
 	case on == 1:
+		state, _ := redis.String(p.do(ctx, "CLUSTER", "INFO")) // without the right the checks of keys tell
+		if now := endpoint.InfoOf(state)["cluster_state"]; now != "" && now != "ok" {
+			return Fail, "a cluster, and this node says that its state is " + now + ": it takes no lock", "see CLUSTER INFO and CLUSTER NODES there: which master is down?"
+		}
 		return Pass, "a cluster, addressed as one", ""
 	default:
 		return Pass, "no cluster", ""

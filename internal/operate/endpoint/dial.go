@@ -58,7 +58,7 @@ type Node struct {
 	Replica bool
 }
 
-// Nodes returns the masters and behind them their replicas, each of which may be the master tomorrow. What
+// Nodes returns the masters and behind them their replicas: each may be the master tomorrow. What
 // a plain URL names stands alone: where its replicas are reached from here it does not say.
 func (e *Endpoint) Nodes(ctx context.Context) (nodes []Node, err error) {
 	t, err := e.table(ctx, true)
@@ -126,21 +126,21 @@ func (e *Endpoint) Pool() *redis.Pool {
 	}
 }
 
-func (e *Endpoint) dial(ctx context.Context) (conn redis.Conn, raw net.Conn, err error) {
+func (e *Endpoint) dial(ctx context.Context) (conn redis.Conn, at string, err error) {
 	addrs := e.Addrs // of a cluster any node will do
 	if e.Kind != Cluster {
 		if addrs, err = e.Masters(ctx); err != nil {
-			return nil, nil, err
+			return nil, "", err
 		}
 	}
 	var first error
 	for _, addr := range addrs {
-		if conn, raw, err = e.dialAddr(ctx, addr); err == nil {
-			return conn, raw, nil
+		if conn, err = e.DialAddr(ctx, addr); err == nil {
+			return conn, addr, nil
 		}
 		first = cmp.Or(first, err)
 	}
-	return nil, nil, first
+	return nil, "", first
 }
 
 // login is who to be on a connection, and where.
@@ -178,6 +178,9 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 	if err == nil {
 		if err = introduce(ctx, conn, who); err != nil {
 			_ = conn.Close()
+			if e.tls != nil && closed(err) {
+				err = &tlsError{err, true}
+			}
 		}
 	}
 	var explained *Error
@@ -236,7 +239,7 @@ func (e *Endpoint) open(ctx context.Context, network, addr string, wrap func(net
 	secure := tls.Client(conn, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, &handshakeError{err}
+		return nil, &tlsError{err, false}
 	}
 	return secure, nil
 }
@@ -353,12 +356,11 @@ func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bo
 // askCluster asks the first node that answers which master serves which slot. CLUSTER SLOTS leaves out replicas that are down or have
 // just begun; with replicas, Nodes has them too.
 func (e *Endpoint) askCluster(ctx context.Context, replicas bool) (t topology.Table, err error) {
-	conn, raw, err := e.dial(ctx)
+	conn, asked, err := e.dial(ctx)
 	if err != nil {
 		return t, err
 	}
 	defer conn.Close()
-	asked := raw.RemoteAddr().String()
 	slots, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
 	switch {
 	case isRefusal(err, "ERR This instance has cluster support disabled"), isRefusal(err, "ERR unknown command"):
@@ -375,22 +377,22 @@ func (e *Endpoint) askCluster(ctx context.Context, replicas bool) (t topology.Ta
 	}
 	if replicas {
 		if text, err := redis.String(redis.DoContext(conn, ctx, "CLUSTER", "NODES")); err == nil {
-			table.Nodes = append(table.Nodes, replicasIn(text, asked)...)
+			table.Nodes = append(table.Nodes, replicasIn(text, asked, table.Nodes)...)
 		}
 	}
 	return *table, nil
 }
 
-// replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name], flags, and more. Nodes
-// whose address is not known are left out.
-func replicasIn(text, asked string) (addrs []string) {
+// replicasIn reads CLUSTER NODES: a node a line, with its id, host:port@bus[,name[,more]], flags, and more. It leaves out nodes
+// that have no address, and those that are known already, by address or by name.
+func replicasIn(text, asked string, known []string) (addrs []string) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 3 {
 			continue
 		}
 		flags := strings.Split(fields[2], ",")
-		told, _, _ := strings.Cut(fields[1], "@")
+		told, names, _ := strings.Cut(fields[1], "@")
 		at := strings.LastIndexByte(told, ':')
 		if at < 0 || !slices.Contains(flags, "slave") || slices.Contains(flags, "noaddr") || slices.Contains(flags, "handshake") {
 			continue
@@ -402,7 +404,10 @@ func replicasIn(text, asked string) (addrs []string) {
 		if host == "" {
 			host, _, _ = net.SplitHostPort(asked)
 		}
-		addrs = append(addrs, net.JoinHostPort(host, port))
+		name := strings.Split(names+",", ",")[1]
+		if addr := net.JoinHostPort(host, port); !slices.Contains(known, addr) && !slices.Contains(known, net.JoinHostPort(name, port)) {
+			addrs = append(addrs, addr)
+		}
 	}
 	return addrs
 }

@@ -209,7 +209,7 @@ func TestDialTLS(t *testing.T) {
 	to := "cannot connect to "
 	assert.EqualError(t, dialError(t, "rediss://"+mini.Addr(), TLSFiles{}), to+mini.Addr()+": its certificate is signed by an unknown authority")
 	assert.EqualError(t, dialError(t, "rediss://"+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1), TLSFiles{CA: file("server.crt")}),
-		to+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1)+": its certificate is for another name")
+		to+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1)+": its certificate is for 127.0.0.1, not for localhost")
 	assert.EqualError(t, dialError(t, "rediss://"+plain.Addr(), TLSFiles{}), to+plain.Addr()+": it closed the connection within the TLS handshake")
 	notRedis := answer(t, "HTTP/1.1 400 Bad Request")
 	assert.EqualError(t, dialError(t, "rediss://"+notRedis, TLSFiles{}), to+notRedis+": it does not speak TLS")
@@ -219,6 +219,23 @@ func TestDialTLS(t *testing.T) {
 	require.NoError(t, wantsOurs.StartTLS(&tls.Config{Certificates: []tls.Certificate{serverPair}, ClientAuth: tls.RequireAnyClientCert}))
 	t.Cleanup(wantsOurs.Close)
 	assert.Contains(t, dialError(t, "rediss://"+wantsOurs.Addr(), TLSFiles{Insecure: true}).Hint(), "--tls-cert")
+}
+
+// TestDialTLSOfRealServers: one without TLS waits for the end of what it takes for a line. One that wants a certificate of ours ends
+// the connection after the handshake.
+func TestDialTLSOfRealServers(t *testing.T) {
+	t.Parallel()
+	plain := redistest.Real(t)
+	err := dialError(t, "rediss://"+plain.Addr, TLSFiles{Insecure: true})
+	assert.EqualError(t, err, "cannot connect to "+plain.Addr+": no TLS handshake in time")
+	assert.Contains(t, err.Hint(), "redis://")
+	certs := redistest.NewCertificates(t)
+	s := redistest.TLS(t, certs)
+	for range 20 { // what the server says before it closes is lost at times
+		err = dialError(t, "rediss://"+s.Addr, TLSFiles{CA: certs.CA})
+		assert.Contains(t, err.Hint(), "--tls-cert", err.Error())
+		assert.NotContains(t, err.Hint(), "rediss://", err.Error())
+	}
 }
 
 // certificate writes name.crt and name.key, signed by themselves.
@@ -276,5 +293,5 @@ func TestDialUnix(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "-NOAUTH Authentication required.\r\n", reply, "no command was sent before")
 
-	assert.EqualError(t, dialError(t, "unix:///no/such.sock", TLSFiles{}), "cannot connect to /no/such.sock: dial unix /no/such.sock: connect: no such file or directory")
+	assert.EqualError(t, dialError(t, "unix:///no/such.sock", TLSFiles{}), "cannot connect to /no/such.sock: no such file or directory")
 }

@@ -242,7 +242,7 @@ func address(text, defaultPort string) (string, error) {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return "", badURL("a port is a number from 1 to 65535; in a password write / as %2F and @ as %40", "has a port that is none")
+		return "", badURL("write a number from 1 to 65535; in a password write / as %2F and @ as %40", "has no valid port")
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
@@ -283,7 +283,7 @@ func (e *Endpoint) setDB(text string) error {
 	}
 	db, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return badURL("a database is a number, mostly 0 to 15: redis://host:6379/0", "has a database that is none")
+		return badURL("write a number, mostly 0 to 15: redis://host:6379/0", "has no valid database")
 	}
 	e.DB = int(db)
 	return nil

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -130,17 +131,21 @@ func explainIO(what string, err error) error {
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
 		alert     *net.OpError
-		handshake *handshakeError
+		secure    *tlsError
 		timeout   net.Error
+		system    syscall.Errno
 	)
 	reason, hint := err.Error(), "check the address, and that a server is running there"
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	errors.As(err, &secure)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case secure != nil && !secure.shaken && (late || closed(err)): // a Redis that speaks none waits for the end of a line
+		reason = map[bool]string{true: "no TLS handshake in time", false: "it closed the connection within the TLS handshake"}[late]
+		hint = "it may not speak TLS there: write redis:// instead of rediss://, or use its TLS port"
+	case late:
 		reason, hint = "no answer in time", "check the address, firewalls between, and whether the server is overloaded"
 	case errors.Is(err, syscall.EADDRINUSE):
 		hint = "choose another address, or stop what listens there"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		reason = "connection refused"
 	case errors.As(err, &dns):
 		reason, hint = "no such host", "check its name"
 		if !dns.IsNotFound {
@@ -149,20 +154,34 @@ func explainIO(what string, err error) error {
 	case errors.As(err, &authority):
 		reason, hint = "its certificate is signed by an unknown authority", "name the authority's certificate with --tls-ca FILE"
 	case errors.As(err, &hostname):
-		reason, hint = "its certificate is for another name", "use in the URL a name that the certificate has"
+		reason, hint = fmt.Sprintf("its certificate is for %s, not for %s", namesOf(hostname.Certificate), hostname.Host), "use a name that the certificate has: in the URL, or as what a cluster's node or a sentinel announces"
 	case errors.As(err, &invalid):
 		reason, hint = "its certificate is not valid: "+invalid.Error(), "renew it, or check this host's clock"
 	case errors.As(err, &record):
 		reason, hint = "it does not speak TLS", "write redis:// instead of rediss://, or use its TLS port"
 	case errors.As(err, &alert) && alert.Op == "remote error": // crypto/tls has no type for what the peer says
 		reason, hint = "it refuses this client: "+alert.Err.Error(), "it may want a certificate of ours: --tls-cert FILE --tls-key FILE"
-	case closed(err) && errors.As(err, &handshake):
-		reason, hint = "it closed the connection within the TLS handshake", "it may not speak TLS there: write redis:// instead of rediss://, or use its TLS port"
+	case closed(err) && secure != nil:
+		reason, hint = "it closed the connection after the TLS handshake", "see its log; it may want a certificate of ours: --tls-cert FILE --tls-key FILE"
 	case closed(err):
 		reason, hint = "it closed the connection", "see its log; if it wants TLS, write rediss:// instead of redis://"
+	case errors.As(err, &system):
+		reason = system.Error()
 	}
 	out.What, out.Advice = fmt.Sprintf("%s: %s", what, reason), hint
 	return out
+}
+
+// namesOf are the first names and addresses that a certificate is for.
+func namesOf(c *x509.Certificate) string {
+	names := c.DNSNames
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) > 5 {
+		names = append(names[:5:5], "others")
+	}
+	return cmp.Or(strings.Join(names, ", "), "no name")
 }
 
 // passing are what a server says while it cannot serve yet, or for a moment.
@@ -186,10 +205,13 @@ func Lasting(err error) bool {
 	return errors.As(err, &old) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &record)
 }
 
-// handshakeError is a failure within the TLS handshake.
-type handshakeError struct{ error }
+// tlsError is a failure to connect over TLS: within the handshake, or, shaken, after it.
+type tlsError struct {
+	error
+	shaken bool
+}
 
-func (e *handshakeError) Unwrap() error { return e.error }
+func (e *tlsError) Unwrap() error { return e.error }
 
 func closed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

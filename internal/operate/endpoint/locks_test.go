@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -41,7 +40,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	require.NoError(t, err)
 	waiting := make(chan error, 1)
 	go func() { waiting <- m.Do(ctx, "modern:a", func(context.Context) error { return nil }) }()
-	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return mode.Is() == lockmigrate.ModeTracking })
+	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return mode.Is() == "tracking" })
 	require.NoError(t, k.Release(ctx))
 	require.NoError(t, <-waiting)
 }

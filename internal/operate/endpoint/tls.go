@@ -13,7 +13,7 @@ type TLSFiles struct {
 	CA       string // file with PEM certificates that may sign the server's, instead of the system's
 	Cert     string // file with our certificate; goes with Key
 	Key      string
-	Insecure bool // take any certificate: whoever is in between can read and change everything
+	Insecure bool // take any certificate: a host in between can read and change everything
 }
 
 // refuse returns an error when settings of TLS come with a URL that does not use it: to ignore them would

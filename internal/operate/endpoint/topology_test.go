@@ -112,6 +112,54 @@ func TestCluster(t *testing.T) {
 	assert.EqualError(t, dialMasters(t, plain.Addr).err, "the server is not part of a cluster")
 }
 
+// TestNodesWithoutTheNameThatTheClusterPrefers: each answers "?" for the host, and tells its address beside it. The nodes differ by
+// address alone. A tool that took the asked node for all of them looked at one server, and verify said none-seen of the cluster.
+func TestNodesWithoutTheNameThatTheClusterPrefers(t *testing.T) {
+	args := []string{"--cluster-enabled", "yes", "--cluster-preferred-endpoint-type", "hostname", "--cluster-announce-ip"}
+	a := redistest.Real(t, append(args, "127.0.0.1")...)
+	_, port, _ := net.SplitHostPort(a.Addr)
+	b := redistest.At(t, "127.0.0.2:"+port, append(args, "127.0.0.2")...)
+	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+	b.Do("CLUSTER", "MEET", "127.0.0.1", port)
+	a.Do("CLUSTER", "MEET", "127.0.0.2", port)
+	redistest.Await(t, "a cluster", 20*time.Second, func() bool {
+		info, _ := redis.String(a.Try("CLUSTER", "INFO"))
+		other, _ := redis.String(b.Try("CLUSTER", "INFO"))
+		return strings.Contains(info, "cluster_state:ok") && strings.Contains(other, "cluster_state:ok")
+	})
+	for _, asked := range []string{a.Addr, b.Addr} {
+		assert.ElementsMatch(t, []string{a.Addr, b.Addr}, dialMasters(t, asked).addrs, asked)
+		hold(t, "redis+cluster://"+asked, TLSFiles{}) // MOVED names "?" too
+	}
+	// Without any host for a node they cannot be told apart.
+	for _, s := range []*redistest.Server{a, b} {
+		s.Do("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
+	}
+	assert.ErrorContains(t, dialMasters(t, a.Addr).err, "two masters have the address "+a.Addr)
+}
+
+// TestNodesWithoutAnEndpoint are reached by the name of the URL. With TLS their certificates have that name, and no address.
+func TestNodesWithoutAnEndpoint(t *testing.T) {
+	s := redistest.Real(t, "--cluster-enabled", "yes", "--cluster-preferred-endpoint-type", "unknown-endpoint")
+	s.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+	_, port, _ := net.SplitHostPort(s.Addr)
+	assert.Equal(t, masters{[]string{"localhost:" + port}, nil}, dialMasters(t, "localhost:"+port))
+}
+
+// TestReplicasByName: CLUSTER SLOTS gives names, CLUSTER NODES addresses. Each server is named once.
+func TestReplicasByName(t *testing.T) {
+	c := redistest.NewCluster(t, 1, 1, "--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
+	e, err := Parse("redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
+	require.NoError(t, err)
+	byName := func(s *redistest.Server) string { return strings.Replace(s.Addr, "127.0.0.1", "localhost", 1) }
+	want := []Node{{byName(c.Masters[0]), false}, {byName(c.Replicas[0][0]), true}}
+	redistest.Await(t, "the names to go round", 20*time.Second, func() bool {
+		nodes, err := e.Nodes(context.Background())
+		return err == nil && len(nodes) == 2 && nodes[0] == want[0] && nodes[1] == want[1]
+	})
+}
+
 // FuzzNodes reads what a server, or whoever is in between, answers to CLUSTER NODES.
 func FuzzNodes(f *testing.F) {
 	corpus := mutate.New(f)
@@ -119,7 +167,7 @@ func FuzzNodes(f *testing.F) {
 	corpus.Add("292f ::1:30003@31003 slave,fail 67ed 1426238316232 0 3 disconnected\n6ec2 :0@0 slave,noaddr - 0 0 5 disconnected\n")
 	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, addr := range replicasIn(text, "10.0.0.1:7000") {
+		for _, addr := range replicasIn(text, "10.0.0.1:7000", nil) {
 			if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "0" {
 				t.Fatalf("%q: %v", addr, err)
 			}

@@ -92,6 +92,9 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 
 	remove := make(fence.Options{Remove: true})
 	require.NoError(t, remove.Execute(ctx, conn))
+	for _, check := range remove.Checks {
+		assert.NotContains(t, strings.Join(check.Command, " "), "lockmigrate:fence:", "what the fence remembers is no key")
+	}
 	assert.Equal(t, before, rules(t, s, "old"), "every right is as it was")
 	_, err = legacy.Do("SETNX", "lock:orders", "1")
 	assert.NoError(t, err)

@@ -148,10 +148,11 @@ func (p permissions) ours() bool {
 // the patterns below, it has no command. So a fence can be taken away exactly, on whichever server, also
 // after ACL SAVE and a restart.
 const (
-	memoryRoot     = "%R~lockmigrate:fence:root:"     // + the commands of the root
-	memorySelector = "%R~lockmigrate:fence:selector:" // + the words of a selector
-	memoryDenied   = "%R~lockmigrate:fence:denied:"   // + the commands that the fence denies
-	memoryKeep     = "%R~lockmigrate:fence:keep"      // marks the selector of what is kept
+	memoryKeys     = "lockmigrate:fence:"             // no key begins so
+	memoryRoot     = "%R~" + memoryKeys + "root:"     // + the commands of the root
+	memorySelector = "%R~" + memoryKeys + "selector:" // + the words of a selector
+	memoryDenied   = "%R~" + memoryKeys + "denied:"   // + the commands that the fence denies
+	memoryKeep     = "%R~" + memoryKeys + "keep"      // marks the selector of what is kept
 )
 
 // memory is what a fence remembers.

@@ -23,7 +23,9 @@ func witnesses(locks []string, r rule) []string {
 		add(lock, "*")
 		for _, part := range r.parts() {
 			for _, pattern := range part.keys() {
-				add(lock, pattern)
+				if !strings.HasPrefix(pattern, memoryKeys) {
+					add(lock, pattern)
+				}
 			}
 		}
 	}

@@ -214,7 +214,7 @@ type Clocks struct {
 	n      map[*client]int64         // samples
 }
 
-// solve tells offset and lease apart, of which only the sum is seen. Clients that lock keys of one family
+// solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family
 // share its lease; an offset belongs to a client. What remains open is one constant for each family: all
 // clocks of a fleet 5 s ahead with a lease of 30 s look like true clocks with a lease of 35 s. It is closed,
 // in this order, by

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -152,7 +152,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	u := o.works(c, lk)
 	u.tries++
 	for _, h := range slices.Clone(lk.past) {
-		if h.c == c { // whoever tries again no longer believes to hold; when it left is not known
+		if h.c == c { // a client that tries again no longer believes to hold; when it left is not known
 			o.ended(lk, h, l.At)
 			u.left++
 		}
@@ -214,7 +214,7 @@ func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
 	case s.kind == Unknown:
 		v = vote{Unknown, setnxOther}
 	}
-	if s.quantum == time.Second && e.TTL == 0 && recognise.BlindSetName(e.Key) {
+	if s.quantum == time.Second && e.TTL == 0 && census.BlindSetName(e.Key) {
 		c.blindNames = true
 	}
 	c.votes[v]++
@@ -386,7 +386,7 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
 	if !l.Lua() || e.Done != Yes {
 		return
 	}
-	if recognise.RedissonHolder(e.Value) {
+	if census.RedissonHolder(e.Value) {
 		c.votes[vote{Redisson, Redisson}]++
 	} else {
 		c.votes[vote{Unknown, hashUID}]++

@@ -288,8 +288,8 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 	}
 }
 
-// actsAs is a holder that shows at an instant that it believed to hold until then: whoever acquired the key
-// meanwhile overlapped with it.
+// actsAs is a holder that shows at an instant that it believed to hold until then: a client that acquired
+// the key meanwhile overlapped with it.
 func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 	o.shows(h)
 	for _, s := range h.successors {

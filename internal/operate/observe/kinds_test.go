@@ -29,7 +29,7 @@ func TestOwnKinds(t *testing.T) {
 	add := func(key string, a acquire) { lockers, keys = append(lockers, a), append(keys, key) }
 	// A pool of one connection each, so that the rows of the report are the lockers.
 	for range 2 {
-		old, err := legacy.New(s.Pool(), legacy.Options{Dialect: legacy.JedisMS, Lease: 30 * time.Second})
+		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 30 * time.Second})
 		require.NoError(t, err)
 		add("lock:legacy", func(ctx context.Context, k string) (lock, error) { return old.Acquire(ctx, k) })
 		bridge, err := compat.New(s.Pool(), compat.Options{})

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -143,7 +143,7 @@ type got struct {
 
 func (g *got) remember(l *Line, e Effect) {
 	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
-	g.key, g.value = append(g.key[:0], e.Key...), append(g.value[:0], e.Old[:min(len(e.Old), recognise.Longest)]...)
+	g.key, g.value = append(g.key[:0], e.Key...), append(g.value[:0], e.Old[:min(len(e.Old), census.Peek)]...)
 }
 
 // reads tells that a connection's last GET was of this key, not long before.
@@ -310,7 +310,7 @@ func (o *Observer) named(key string) bool {
 	if o.opts.Match != nil {
 		return o.opts.Match(key)
 	}
-	return recognise.LockName(key) || recognise.BlindSetName(key)
+	return census.LockName(key) || census.BlindSetName(key)
 }
 
 // takes counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/recognise"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -41,9 +41,9 @@ type shape struct {
 
 // shapeOf tells what a value that was written at an instant is.
 func shapeOf(value string, now protocol.Instant) shape {
-	v := recognise.Of(value, now)
+	v := census.Recognise(value, now)
 	switch v.Kind {
-	case recognise.Expiry:
+	case census.ExpiryValue:
 		s := shape{kind: Legacy, dialect: unlisted, expires: v.At, forever: v.Forever, quantum: v.Quantum}
 		if len(v.Dialects) > 0 {
 			s.of, s.dialect = v.Dialects[0], v.Dialects[0].Name
@@ -52,9 +52,9 @@ func shapeOf(value string, now protocol.Instant) shape {
 			s.expires = 0
 		}
 		return s
-	case recognise.Bridge:
+	case census.BridgeValue:
 		return shape{kind: Bridge, dialect: ours}
-	case recognise.Random:
+	case census.RandomValue:
 		return shape{kind: Modern, dialect: setNXPX}
 	}
 	return shape{kind: Unknown}

@@ -249,7 +249,7 @@ func (w *Watch) watchOver(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		// The reader may be held up by whoever prints its events: that must not hold up these looks.
+		// The reader may be held up by the goroutine that prints its events: that must not hold up these looks.
 		strangers := 0
 		if w.mu.TryLock() {
 			strangers = len(w.unnamed)

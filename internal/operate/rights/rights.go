@@ -74,6 +74,7 @@ var without = map[string]string{
 	Invalidate:        "no client tracking: a release by others is found by polling",
 	RedissonAll:       "waiters poll",
 	Told:              "a lock that is handed to the service is found at its next attempt, and the sidecar counts no grants",
+	"select":          "where the locks are in another database than 0, a sidecar's service gets none",
 	"function|list":   "each command carries the text of its script",
 	"function|load":   "each command carries the text of its script",
 	"exists":          "a waiter may hear of a release one poll late",
@@ -192,7 +193,7 @@ var Commands = []Use{
 // Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.
 var Sidecars = []Use{
 	use("lockmigrate sidecar", member, sidecars, "?ping ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load evalsha"),
-	use("the service behind it", sidecars, "fcall"),
+	use("the service behind it", sidecars, "fcall ?select"),
 }
 
 const sidecars = Lock + " " + Guard + " " + Record + " " + Queue + " " + Yield + " eval hget hset hdel get set del exists pttl pexpire time " +

@@ -107,7 +107,7 @@ func modernTurns(opts modern.Options) func(s *stand) error {
 func redissonTurns(s *stand) error {
 	var lockers [2]lockmigrate.Locker
 	for i := range lockers {
-		l, err := redisson.New(s.pool, redisson.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
+		l, err := redisson.New(s.pool, modern.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func redissonTurns(s *stand) error {
 }
 
 func quorumTurns(s *stand) error {
-	q, err := quorum.New(s.pools, quorum.Options{TTL: 2 * time.Second, ReplyTimeout: time.Second})
+	q, err := quorum.New(s.pools, modern.Options{TTL: 2 * time.Second, ReplyTimeout: time.Second})
 	if err != nil {
 		return err
 	}
@@ -169,10 +169,10 @@ func memberTurns(stage lockmigrate.Stage) func(s *stand) error {
 
 // scenarios are the uses that can be tried over a pool.
 var scenarios = map[string]func(s *stand) error{
-	"legacy":                  legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, false),
-	"legacy ReleaseCompare":   legacyTurns(legacy.JedisMS, legacy.ReleaseCompare, false),
-	"legacy ServiceStack":     legacyTurns(legacy.ServiceStack, legacy.ReleaseUnexpired, false),
-	"legacy FollowServer":     legacyTurns(legacy.JedisMS, legacy.ReleaseUnexpired, true),
+	"legacy":                  legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseUnexpired, false),
+	"legacy ReleaseCompare":   legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseCompare, false),
+	"legacy ServiceStack":     legacyTurns(legacy.Dialect{Name: "servicestack"}, legacy.ReleaseUnexpired, false),
+	"legacy FollowServer":     legacyTurns(legacy.Dialect{Name: "jedis-ms"}, legacy.ReleaseUnexpired, true),
 	"modern":                  modernTurns(modern.Options{}),
 	"modern FenceTTL":         modernTurns(modern.Options{FenceTTL: time.Minute}),
 	"modern Unfair":           modernTurns(modern.Options{Unfair: true}),

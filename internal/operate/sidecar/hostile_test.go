@@ -116,10 +116,17 @@ func TestAnotherDatabase(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, there)
 
-	// A SELECT before AUTH may have been refused.
+	// A SELECT may have been refused: before AUTH, or for lack of the right. Nobody reads that, so the scripts select the database themselves.
 	admin := b.redis.Conn()
+	in := func(database int, key string) (there bool) {
+		_, err := admin.Do("SELECT", database)
+		require.NoError(t, err)
+		there, err = redis.Bool(admin.Do("EXISTS", key))
+		require.NoError(t, err)
+		return there
+	}
 	b.redis.Do("ACL", "SETUSER", "service", "on", ">pw", "~*", "&*", "+@all")
-	for _, login := range [][]any{{"AUTH", "service", "pw"}, {"hello", 2, "auth", "service", "pw"}} {
+	for i, login := range [][]any{{"AUTH", "service", "pw"}, {"hello", 2, "auth", "service", "pw"}} {
 		says(t, admin, "OK", "CONFIG", "SET", "requirepass", "secret")
 		early := b.client(inThree)
 		_, err = early.Do("SELECT", 3)
@@ -127,14 +134,33 @@ func TestAnotherDatabase(t *testing.T) {
 		_, err = early.Do(login[0].(string), login[1:]...)
 		require.NoError(t, err)
 		says(t, admin, "OK", "CONFIG", "SET", "requirepass", "")
-		_, err = early.Do("SETNX", "lock:b", ends(time.Minute))
-		require.ErrorContains(t, err, "before AUTH", "refused rather than taken in database 0")
-		says(t, early, "OK", "SELECT", 3)
-		_, err = early.Do(login[0].(string), login[1:]...) // once more: it changes no database
-		require.NoError(t, err)
-		says(t, early, "1", "SETNX", "lock:b", ends(time.Minute))
-		says(t, early, "1", "DEL", "lock:b")
+		key := fmt.Sprint("lock:b", i)
+		says(t, early, "1", "SETNX", key, ends(time.Minute))
+		says(t, early, "0", "EXISTS", key) // in database 0, where it is
+		require.True(t, in(3, key))
+		says(t, early, "1", "DEL", key)
+		require.False(t, in(3, key))
 	}
+	says(t, admin, "OK", "ACL", "SETUSER", "service", "-select")
+	for _, functions := range []bool{true, false} {
+		barred := b.client(inThree)
+		says(t, barred, "OK", "AUTH", "service", "pw")
+		if !functions {
+			inThree.FunctionGone()
+		}
+		_, err = barred.Do("SELECT", 3)
+		require.ErrorContains(t, err, "NOPERM")
+		for _, args := range [][]any{{"SETNX", "lock:c", ends(time.Minute)}, {"SET", "lock:c", "x", "NX", "PX", 1000}, {"GET", "lock:c"}, {"DEL", "lock:c"}, {"EXPIRE", "lock:c", 10}} {
+			_, err = barred.Do(args[0].(string), args[1:]...)
+			require.ErrorContains(t, err, "can't run this command", "%v", args)
+		}
+		require.False(t, in(0, "lock:c"), "a lock in a database where it protects nothing")
+		require.False(t, in(3, "lock:c"))
+	}
+	barred := b.client(s) // it stays at home, in database 0
+	says(t, barred, "OK", "AUTH", "service", "pw")
+	says(t, barred, "1", "SETNX", "lock:c", ends(time.Minute))
+	says(t, barred, "1", "DEL", "lock:c")
 }
 
 // What changes how a connection answers leaves locks what they are.
@@ -181,6 +207,20 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 		says(t, other, "1", "SETNX", "lock:w", text)
 		send("+OK\r\n+QUEUED\r\n*-1\r\n", "MULTI", "DEL lock:w", "EXEC")
 		says(t, other, "1", "DEL", "lock:w")
+	})
+	t.Run("WATCH and SETNX in MULTI", func(t *testing.T) {
+		// A key that is in demand: an attempt in a transaction is not held back. The sidecar would ask for the lock, and break the WATCH.
+		for i := range 4 {
+			key := fmt.Sprint("lock:x", i)
+			says(t, other, "1", "SETNX", key, ends(400*time.Millisecond))
+			waits := b.client(s)
+			says(t, waits, "0", "SETNX", key, text)
+			says(t, waits, "0", "SETNX", key, text)
+			free(t, key)
+			send := raw(t)
+			send("+OK\r\n+OK\r\n+QUEUED\r\n", "WATCH "+key, "MULTI", "SETNX "+key+" "+text)
+			send("*1\r\n:1\r\n:1\r\n", "EXEC", "DEL "+key)
+		}
 	})
 	t.Run("CLIENT REPLY", func(t *testing.T) {
 		send := raw(t)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,7 @@ type watched struct {
 
 // wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
 // others want it too. It is not put there if the order has changed: stale says so.
-func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, now time.Time) (waits, stale bool) {
+func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, multi bool, now time.Time) (waits, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if s.order.Load().record.Epoch != o.record.Epoch {
@@ -66,6 +67,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	w.endless = command.Sidecar.Until == 0
 	k.note(s, command.Key, w)
 	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
+		!multi && // to ask for the lock would break the WATCH of the transaction
 		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
 		s.waking.Lock()
 		woken, handed := s.woken, s.handed.After(w.attempt)
@@ -120,12 +122,18 @@ func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now tim
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Hold)
 		defer cancel()
-		conn, err := s.opts.Pool.GetContext(ctx)
-		if err != nil {
+		select {
+		case s.asking <- struct{}{}:
+		case <-ctx.Done():
 			return
 		}
-		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
-		_ = conn.Close()
+		conn, err := s.opts.Pool.GetContext(ctx)
+		reply := protocol.Reply{}
+		if err == nil {
+			reply, _ = wire.Do(conn, s.opts.ReplyTimeout, command)
+			_ = conn.Close()
+		}
+		<-s.asking
 		if reply.Kind == protocol.Integer && reply.Int == 0 {
 			s.keys.contended(key)
 			select {
@@ -290,6 +298,7 @@ func (s *Sidecar) look(ctx context.Context) {
 	}
 }
 
+// due are the keys that are to be looked at, what has waited longest first.
 func (k *keys) due(now time.Time) (due []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -298,22 +307,16 @@ func (k *keys) due(now time.Time) (due []string) {
 			due = append(due, key)
 		}
 	}
+	slices.SortFunc(due, func(a, b string) int { return k.all[a].next.Compare(k.all[b].next) })
 	return due
 }
 
-// keep looks at keys, one after the other.
+// together is how many keys are looked at in one round trip. The server is busy with them for less than a millisecond.
+const together = 64
+
+// keep looks at keys.
 func (s *Sidecar) keep(ctx context.Context, due []string) {
-	conn, err := s.opts.Pool.GetContext(ctx)
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	for _, key := range due {
-		o, asked := s.order.Load(), time.Now()
-		rules := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}
-		command := rules.Keep(protocol.InstantOf(asked), key, s.renews(key, asked))
-		command.NotAfter = o.notAfter
-		reply, err := wire.Do(conn, s.opts.ReplyTimeout, command)
+	s.ask(ctx, due, true, func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool {
 		switch {
 		case reply.Kind == protocol.Integer:
 			s.kept(key, o, asked, reply)
@@ -323,6 +326,32 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 			if ctx.Err() == nil && time.Now().Before(o.until) {
 				s.opts.Log.Warn("a lock could not be looked after", "key", key, "err", err)
 			}
+			return false
+		}
+		return true
+	})
+}
+
+// ask sends the keeper's script for keys, together in each round trip, until told returns false. With renew it renews what has no end.
+func (s *Sidecar) ask(ctx context.Context, due []string, renew bool, told func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool) {
+	conn, err := s.opts.Pool.GetContext(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	more := true
+	for batch := range slices.Chunk(due, together) {
+		o, asked, oldest := s.order.Load(), time.Now(), s.clients.oldest()
+		rules, commands := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}, make([]protocol.Command, len(batch))
+		for i, key := range batch {
+			commands[i] = rules.Keep(protocol.InstantOf(asked), key, renew && s.renews(key, oldest, asked))
+			commands[i].NotAfter = o.notAfter
+		}
+		wire.All(conn, s.opts.ReplyTimeout, commands, func(i int, reply protocol.Reply, err error) bool {
+			more = told(batch[i], o, asked, reply, err)
+			return more
+		})
+		if !more {
 			return
 		}
 	}
@@ -350,8 +379,7 @@ func (s *Sidecar) unseen(key string, o *order, asked time.Time, why error) {
 // renews tells whether a lock that has no end is renewed: the service is connected and, with KeepFor, a connection is left of when the lock was
 // taken, or was KeepFor ago. A client that has crashed and is back says nothing of the lock that it had. Where the sidecar or the server
 // ended the connections, or the sidecar has started since, it proves nothing that they are gone: KeepFor counts from then, or 10 minutes.
-func (s *Sidecar) renews(key string, now time.Time) bool {
-	oldest := s.clients.oldest()
+func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
 	cut, at := s.clients.cutSince(now.Add(-cmp.Or(s.opts.KeepFor, orphanAfter)))
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // The list of the keys that the service may hold is on the server too: a hash from a key to an entry. So the process that follows looks after
@@ -44,7 +43,7 @@ func (k *keys) note(s *Sidecar, key string, w *watched) {
 	}
 }
 
-// forget drops a key of which nothing can be held. The caller has k.mu.
+// forget drops a key that holds nothing of ours. The caller has k.mu.
 func (k *keys) forget(s *Sidecar, key string, w *watched) {
 	delete(k.all, key)
 	if w.entry != "" && !k.left {
@@ -110,27 +109,19 @@ func (s *Sidecar) list(ctx context.Context) {
 	_ = s.write(last)
 }
 
-// lookLast takes the keys off the list of which nothing is held: a sidecar that ends leaves no more than its service's locks.
+// lookLast takes the keys that hold nothing off the list: a sidecar that ends leaves no more than its service's locks.
 func (s *Sidecar) lookLast(ctx context.Context) {
-	conn, err := s.opts.Pool.GetContext(ctx)
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	rules := protocol.Sidecar{Name: s.opts.Name}
-	for _, key := range s.keys.due(time.Now().Add(24 * time.Hour)) {
-		command := rules.Keep(protocol.InstantOf(time.Now()), key, false)
-		command.NotAfter = s.order.Load().notAfter
-		reply, _ := wire.Do(conn, s.opts.ReplyTimeout, command)
+	s.ask(ctx, s.keys.due(time.Now().Add(24*time.Hour)), false, func(key string, _ *order, _ time.Time, reply protocol.Reply, _ error) bool {
 		if reply.Kind == protocol.Silence || ctx.Err() != nil {
-			return
+			return false
 		}
 		s.keys.mu.Lock()
+		defer s.keys.mu.Unlock()
 		if w := s.keys.all[key]; w != nil && reply.Kind == protocol.Integer && reply.Int == protocol.KeepNothing {
 			s.keys.forget(s, key, w)
 		}
-		s.keys.mu.Unlock()
-	}
+		return true
+	})
 }
 
 func (s *Sidecar) readAgain() {

@@ -20,15 +20,20 @@ import (
 // see and the client not understand. It costs the server some microseconds to read. Where the server has functions (Redis 7,
 // Valkey), the scripts are a library there, which is persistent and replicated, and a command is an FCALL.
 
-// appendRequest appends a command. With four keys and one argument it stays below the ten words that a server allows before AUTH.
-func appendRequest(out []byte, c protocol.Command, function bool) []byte {
+// appendRequest appends a command. With five keys and one argument it stays within the ten words that a server allows before AUTH, also
+// where it names a database: the script selects that one itself.
+func appendRequest(out []byte, c protocol.Command, function bool, database string) []byte {
 	request, err := wire.RequestOf(c)
 	if err != nil { // no such op: a mistake in this package
 		panic(err)
 	}
 	args, how := request.Args(), calls[request.Script]
+	count := 1 + len(args)
+	if database != "" {
+		count++
+	}
 	out = append(out, '*')
-	out = strconv.AppendInt(out, int64(1+len(args)), 10)
+	out = strconv.AppendInt(out, int64(count), 10)
 	out = append(out, "\r\n"...)
 	if function {
 		out = append(out, how.fcall...)
@@ -42,6 +47,9 @@ func appendRequest(out []byte, c protocol.Command, function bool) []byte {
 		case int:
 			out = appendWord(out, strconv.Itoa(v))
 		}
+	}
+	if database != "" {
+		out = appendWord(out, database)
 	}
 	return out
 }

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/random"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -60,12 +60,13 @@ type Options struct {
 // Sidecar translates the commands of one service. Its methods are safe for concurrent use.
 type Sidecar struct {
 	opts    Options
-	source  random.Source
+	source  lockers.Random
 	member  *stages.Membership
 	order   atomic.Pointer[order]
 	clients clients
 	counts  counts
 	keys    keys
+	asking  chan struct{} // a word for each attempt for which the server is being asked
 	hears   atomic.Bool   // messages to this sidecar come
 	listing chan struct{} // the list of keys has changed
 	adopts  chan struct{} // it is to be read again
@@ -79,6 +80,9 @@ type Sidecar struct {
 	woken  chan struct{} // closed and replaced when a lock was handed over
 	handed time.Time     // when that was last
 }
+
+// askAtOnce is for how many attempts that wait the server is asked at once: as many connections are taken. Others wait for their turn.
+const askAtOnce = 4
 
 // order is what the namespace says.
 type order struct {
@@ -112,7 +116,7 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
-		listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), flushed: make(chan struct{}, 1)}
+		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), flushed: make(chan struct{}, 1)}
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	asked, err := s.member.Hello(ctx)

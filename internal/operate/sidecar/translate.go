@@ -3,7 +3,6 @@ package sidecar
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -33,7 +32,7 @@ var commands = map[string]struct {
 	keys proxy.Keys
 	why  string
 }{
-	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {}, "AUTH": {}, "HELLO": {},
+	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {},
 	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
 	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
 	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
@@ -74,38 +73,33 @@ func (t *translator) Open(c *proxy.Client) {
 // Close implements proxy.Rewriter.
 func (t *translator) Close(c *proxy.Client) { t.sidecar.clients.went(before+c.ID, c.Cut) }
 
-// place is where a client is: in a database.
+// place is where a client is: in a database, or in a transaction.
 type place struct {
-	database int
+	database int  // by the SELECTs that it has sent; nowhere after one in a transaction
+	strays   bool // it has sent a SELECT of another database than the namespace's
 	multi    bool // a transaction is being written
-	early    bool // it has sent a SELECT of another database, and no AUTH yet
-	authed   bool // it has sent AUTH
-	unsure   bool // it has sent a SELECT of another database; only replies tell whether that came to be
-	told     bool // that it is another one than the namespace's
+	told     bool // that it is in another one
 }
 
-// moves follows what changes the database. A SELECT that the server refuses because there is no such database is followed too: the
-// next command on a lock is refused rather than run in a database where it protects nothing.
-func (p *place) moves(name string, args [][]byte) {
+const nowhere = -1
+
+// moves follows what changes the database. Nobody reads whether the server has refused a SELECT: for lack of a right, before AUTH, or because
+// there is no such database. Where the client is said to be elsewhere, its commands on locks are refused. Where it is said to be at home,
+// and has been elsewhere, the scripts select the database themselves.
+func (p *place) moves(name string, args [][]byte, home int) {
 	switch {
 	case name == "SELECT":
 		n, err := strconv.Atoi(string(args[len(args)-1]))
 		switch {
 		case len(args) != 2 || err != nil || strconv.Itoa(n) != string(args[1]): // the server does not take it
-		case p.multi:
-			p.unsure = p.unsure || n != p.database
-		default:
-			p.early = !p.authed && (p.early || n != p.database)
-			p.database, p.unsure = n, false
+			return
+		case p.multi && n != p.database:
+			n = nowhere
 		}
-	case name == "AUTH", name == "HELLO":
-		if name == "AUTH" || slices.ContainsFunc(args[1:], func(word []byte) bool { return strings.EqualFold(string(word), "AUTH") }) {
-			// Where a password is needed, a SELECT before the first AUTH was refused.
-			p.unsure, p.early, p.authed = p.unsure || p.early, false, true
-		}
+		p.database, p.strays = n, p.strays || n != home
 	case len(args) != 1: // the server does not take it
 	case name == "RESET":
-		*p = place{told: p.told}
+		*p = place{told: p.told, strays: p.strays}
 	default:
 		p.multi = name == "MULTI"
 	}
@@ -120,7 +114,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	name := strings.ToUpper(string(args[0]))
 	here := c.Data.(*place)
 	if c := commands[name]; c.keys == (proxy.Keys{}) {
-		here.moves(name, args)
+		here.moves(name, args, s.opts.Database)
 		return proxy.Pass, out
 	}
 	refuse := func(why string) (proxy.Verdict, []byte) {
@@ -134,10 +128,10 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if why := commands[name].why; why != "" {
 		return refuse(why)
 	}
-	if (here.unsure || here.database != s.opts.Database) && !commands[name].keys.Counted {
+	if here.database != s.opts.Database && !commands[name].keys.Counted {
 		why := fmt.Sprintf("in database %d; the namespace's locks are in %d, which --redis names", here.database, s.opts.Database)
-		if here.unsure {
-			why = "after a SELECT in a transaction or before AUTH: it is not known in which database; send SELECT again after EXEC, DISCARD or AUTH"
+		if here.database == nowhere {
+			why = "after a SELECT in a transaction: it is not known in which database; send SELECT again after EXEC or DISCARD"
 		}
 		if !here.told {
 			here.told = true
@@ -185,21 +179,25 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		return proxy.Pass, out
 	}
 	command.NotAfter = o.notAfter
-	if takes {
-		if command.Op == protocol.SidecarTake && command.TTL == 0 {
-			s.counts.over.Add(1)
-			s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
-		}
-		t.checkText(c.Addr, key, command.Sidecar.Text)
-		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, at); {
+	switch over := command.Op == protocol.SidecarTake && command.TTL == 0; {
+	case over: // nothing is taken, so it waits for nothing
+		s.counts.over.Add(1)
+		s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
+	case takes:
+		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, here.multi, at); {
 		case stale:
 			return t.Rewrite(c, args, out)
 		case waits:
 			return proxy.Hold, out
 		}
+		t.checkText(c.Addr, key, command.Sidecar.Text)
 	}
 	s.counts.translated(name).Add(1)
-	return proxy.Replace, appendRequest(out, command, s.functions.Load())
+	database := ""
+	if s.opts.Database != 0 || here.strays {
+		database = strconv.Itoa(s.opts.Database)
+	}
+	return proxy.Replace, appendRequest(out, command, s.functions.Load(), database)
 }
 
 // checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must

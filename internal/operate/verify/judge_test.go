@@ -426,6 +426,7 @@ func TestCompareValues(t *testing.T) {
 		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
 		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {Expires: "5"}}, 1, 0, ""},
 		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
+		{"live, and over before the end: a bridge client took it over", map[string]value{"k": {Expires: "2", Held: true}}, nil, 1, 0, ""},
 		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
 		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},
 		{"over all the time", map[string]value{"k": over}, map[string]value{"k": over}, 0, 0, ""},
@@ -434,7 +435,7 @@ func TestCompareValues(t *testing.T) {
 		{"a flag without TTL", map[string]value{"k": flag}, map[string]value{"k": flag}, 1, 1, ""},
 		{"a new flag without TTL", nil, map[string]value{"k": flag}, 0, 1, ""},
 	} {
-		before, after, seen := compareValues(c.before, c.after, func(id string) string { return id })
+		before, after, seen := compareValues(c.before, c.after, time.Unix(0, 3), func(id string) string { return id })
 		assert.Len(t, before, c.heldBefore, c.what)
 		assert.Len(t, after, c.heldAfter, c.what)
 		if c.seen == "" {

@@ -78,11 +78,11 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 
 // gapsOf says when the run did not run.
 func gapsOf(e *Evidence) string {
-	var bridged, anew int
+	var bridged, again int
 	var lost time.Duration
 	for _, g := range e.Gaps {
 		if g.Restarted != "" {
-			bridged, lost, anew = 0, 0, anew+1
+			bridged, lost, again = 0, 0, again+1
 			continue
 		}
 		bridged++
@@ -91,7 +91,7 @@ func gapsOf(e *Evidence) string {
 	switch {
 	case bridged > 0:
 		return fmt.Sprintf("; %s of %v in all: not counted, and the counters show that nothing ran then", nouns(int64(bridged), "gap"), lost.Round(time.Second))
-	case anew > 0:
+	case again > 0:
 		return "; it began again after the last gap"
 	}
 	return ""

@@ -22,7 +22,7 @@ type traffic struct {
 	ours     bool   // the script is one of the bridge or of modern clients
 	line     observe.Line
 	garbled  int64
-	mark     string // of the look whose ECHO was seen last, and from whom
+	mark     string // of the look that the last ECHO belongs to, and its client
 	markAddr string
 }
 

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,8 +26,8 @@ const (
 	mostNamed  = 10      // keys in a list
 )
 
-// values reads what stands on the lock keys of all masters. It is whole when every key could be read.
-func (q *inquiry) values(ctx context.Context) (found map[string]value, why []string) {
+// values reads what stands on the lock keys of all masters, and the latest of their clocks. It is whole when every key could be read.
+func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.Time, why []string) {
 	found = map[string]value{}
 	for _, m := range q.masters {
 		conn, err := q.end.DialRaw(ctx, m.addr)
@@ -50,6 +51,9 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, why []str
 			why = append(why, m.addr+": "+endOf(err))
 		}
 		s := c.Summary()
+		if s.Clock.After(now) {
+			now = s.Clock
+		}
 		if s.Unread > 0 || s.Skipped > 0 {
 			why = append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long%s", m.addr, s.Unread, s.Skipped, lacking(s.Lacks)))
 		}
@@ -57,7 +61,7 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, why []str
 			why = append(why, fmt.Sprintf("%s: more than %d values: %d were left out", m.addr, mostValues, left))
 		}
 	}
-	return found, why
+	return found, now, why
 }
 
 // valueOf tells what a legacy client may have written. Bridge values and tokens have a TTL, so a string without
@@ -76,8 +80,9 @@ func valueOf(r *census.Row) (value, bool) {
 }
 
 // compareValues tells what the values of the start and of the end show: the keys that looked held, and what was
-// written or taken away by a legacy client in between. The maps are by server and key.
-func compareValues(before, after map[string]value, keyOf func(id string) string) (heldBefore, heldAfter []string, seen []Client) {
+// written or taken away by a legacy client in between. The maps are by server and key. Now is the server's time of the end: a value
+// that was over by then, a bridge member may have taken over.
+func compareValues(before, after map[string]value, now time.Time, keyOf func(id string) string) (heldBefore, heldAfter []string, seen []Client) {
 	note := func(list *[]string, key string) {
 		if len(*list) < mostNamed {
 			*list = append(*list, key)
@@ -93,7 +98,8 @@ func compareValues(before, after map[string]value, keyOf func(id string) string)
 			continue
 		}
 		note(&heldBefore, keyOf(id))
-		if _, still := after[id]; !still && !was.TTL && was.Expires != "" {
+		ends, err := strconv.ParseInt(was.Expires, 10, 64)
+		if _, still := after[id]; !still && !was.TTL && err == nil && now.UnixNano() < ends {
 			sees(was, keyOf(id), "a value that was live at the start was deleted within the window")
 		}
 	}

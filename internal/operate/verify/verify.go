@@ -160,7 +160,7 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	switch {
 	case q.before != nil: // of the run that this one goes on with
 	case q.opts.Census:
-		q.before, q.whyBefore = q.values(ctx)
+		q.before, _, q.whyBefore = q.values(ctx)
 	default:
 		q.before, q.whyBefore = map[string]value{}, []string{leftOut}
 	}
@@ -224,7 +224,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 	if !q.opts.Census {
 		return
 	}
-	after, why := q.values(ctx)
+	after, now, why := q.values(ctx)
 	v.EndWhole = len(why) == 0
 	for _, w := range why {
 		if !slices.Contains(v.Why, w) {
@@ -235,7 +235,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 		return
 	}
 	var seen []Client
-	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, func(id string) string {
+	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, now, func(id string) string {
 		_, key, _ := strings.Cut(id, " ")
 		return key
 	})

@@ -462,6 +462,37 @@ func TestWaitingServicesAreNoOldClients(t *testing.T) {
 	assert.Empty(t, c.Evidence.Seen)
 }
 
+// TestDeadHoldersValueIsTakenOver has what a dead old client left: live at the start, over by the end, and taken over by a service at stage
+// bridge. Nobody deleted a live value, so no old client was seen; what its holder may have done keeps the run inconclusive.
+func TestDeadHoldersValueIsTakenOver(t *testing.T) {
+	s := redistest.Real(t)
+	_, err := s.Conn().Do("SET", "lock:order:7", time.Now().Add(300*time.Millisecond).UnixMilli())
+	require.NoError(t, err)
+	locker, err := compat.New(s.Pool(), compat.Options{})
+	require.NoError(t, err)
+	taken := make(chan error, 1)
+	go func() {
+		lock, err := locker.Acquire(t.Context(), "lock:order:7")
+		if err == nil {
+			err = lock.Release(t.Context())
+		}
+		taken <- err
+	}()
+	t.Cleanup(func() { _ = locker.Close() })
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c, err := verify.Run(t.Context(), end, verify.Options{Match: []string{"lock:*"}, Window: 4 * time.Second, Longest: time.Second, Census: true, Whole: true})
+	require.NoError(t, err)
+	select {
+	case err := <-taken:
+		require.NoError(t, err)
+	default:
+		t.Fatal("the value was not taken over within the window")
+	}
+	assert.Equal(t, verify.Inconclusive, c.Verdict, c.Why)
+	assert.Empty(t, c.Evidence.Seen)
+}
+
 // TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of
 // the command is not known.
 func TestLongLines(t *testing.T) {

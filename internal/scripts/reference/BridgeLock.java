@@ -180,7 +180,7 @@ public final class BridgeLock {
         }
     }
 
-    /** One attempt, whoever waits; null when another holds the key. A lock that is returned is ours. */
+    /** One attempt, past all waiters; null when another holds the key. A lock that is returned is ours. */
     public Held tryAcquire(String key) throws InterruptedException {
         return attempts(key, newValue(), Map.of("queue", ""), System.nanoTime());
     }
@@ -237,8 +237,15 @@ public final class BridgeLock {
             return null;
         }
         Holding holding = new Holding(held);
-        if (!holding.renewOnce()) { // from here on the deadline is known: a takeover may have taken long
-            release(held);
+        boolean ours = false;
+        try {
+            ours = holding.renewOnce(); // from here on the deadline is known: a takeover may have taken long
+        } finally {
+            if (!ours) { // also when the reply was lost: nobody else would release it
+                release(held);
+            }
+        }
+        if (!ours) {
             return null;
         }
         Thread renewing = new Thread(holding, "bridge-lock-renewal");

@@ -84,7 +84,7 @@ class BridgeLock:
             self.scripts[name] = text, [n for n in names["KEYS"] if n], [n for n in names["ARGV"] if n]
 
     def try_acquire(self, key):
-        """One attempt, whoever waits; None when another holds the key."""
+        """One attempt, past all waiters; None when another holds the key."""
         return self._attempts(key, None)
 
     def acquire(self, key, wait_ms):

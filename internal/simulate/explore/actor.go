@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // actor is one client's local state. It is a value: copying it forks the client.
 type actor struct {
-	session session.Session
+	session model.Session
 	pending bool             // the session's command has been computed and has not run
 	heard   bool             // it has run, and its reply is on its way
 	reply   protocol.Reply   // ... this one
@@ -48,12 +48,12 @@ const (
 	reads    // the first of its messages; those after it have the acts after this one
 )
 
-func (m *Model) reading(c *Client, a *actor, tick Ticks) session.Reading {
+func (m *Model) reading(c *Client, a *actor, tick Ticks) model.Reading {
 	ahead := c.Ahead
 	if a.stepped {
 		ahead += c.StepBy
 	}
-	return session.Reading{
+	return model.Reading{
 		Wall: Epoch.Add(time.Duration(tick+ahead) * m.Tick),
 		Mono: protocol.Instant(time.Duration(tick) * m.Tick),
 	}
@@ -73,11 +73,11 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 		acts = append(acts, strays)
 	}
 	switch {
-	case s.Phase == session.Idle && int(s.Turn) < c.Turns && tick >= c.From && (c.Corrected == nil || tick < a.member.until):
+	case s.Phase == model.Idle && int(s.Turn) < c.Turns && tick >= c.From && (c.Corrected == nil || tick < a.member.until):
 		acts = append(acts, begins)
 	case a.sleeps && (tick >= a.wake || c.Restless):
 		acts = append(acts, wakesUp)
-	case s.Phase == session.Holding:
+	case s.Phase == model.Holding:
 		acts = append(acts, works)
 		if s.Member.Renew > 0 && tick >= a.renewAt && m.inside(a, tick) {
 			acts = append(acts, renews)
@@ -88,13 +88,13 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 			acts = append(acts, reads+act(i))
 		}
 	}
-	if a.sleeps && s.Phase == session.Acquiring && c.Cancels {
+	if a.sleeps && s.Phase == model.Acquiring && c.Cancels {
 		acts = append(acts, cancels)
 	}
-	if s.Holds() && c.Crash || s.Phase == session.Acquiring && c.DiesInLine {
+	if s.Holds() && c.Crash || s.Phase == model.Acquiring && c.DiesInLine {
 		acts = append(acts, crashes)
 	}
-	if c.StepBy != 0 && !a.stepped && s.Phase != session.Dead {
+	if c.StepBy != 0 && !a.stepped && s.Phase != model.Dead {
 		acts = append(acts, steps)
 	}
 	return acts
@@ -125,18 +125,18 @@ func (m *Model) latest(c *Client, a *actor) Ticks {
 	if a.sleeps && c.Punctual {
 		bound(a.wake)
 	}
-	if c.InTime && s.Phase != session.Dead {
+	if c.InTime && s.Phase != model.Dead {
 		bound(a.member.until - 1)
 	}
 	switch s.Phase {
-	case session.Holding, session.Renewing:
+	case model.Holding, model.Renewing:
 		if !s.Bounded() && c.Scheme.Old() {
 			bound(a.leaseEnd + c.Overrun)
 		}
-		if s.Phase == session.Holding && s.Member.Renew > 0 {
+		if s.Phase == model.Holding && s.Member.Renew > 0 {
 			bound(a.renewAt)
 		}
-	case session.Releasing:
+	case model.Releasing:
 		if c.Scheme.Old() && !c.StaleDel && (a.pending || a.heard) {
 			bound(a.leaseEnd + c.Overrun)
 		}
@@ -211,7 +211,7 @@ func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
 		if d := c.delay(step.Command.Op); d != Unbounded {
 			a.due = tick + d
 		}
-		if a.session.Phase == session.Releasing && c.StaleDel {
+		if a.session.Phase == model.Releasing && c.StaleDel {
 			a.due = Unbounded
 		}
 	case protocol.Sleep:
@@ -219,15 +219,15 @@ func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
 		a.wake = tick + int((step.Sleep+m.Tick-1)/m.Tick)
 	case protocol.Done:
 		switch {
-		case step.Verdict == protocol.Unsure && a.session.Ended == session.Acquiring,
-			step.Verdict == protocol.Displaced && a.session.Ended == session.Renewing:
+		case step.Verdict == protocol.Unsure && a.session.Ended == model.Acquiring,
+			step.Verdict == protocol.Displaced && a.session.Ended == model.Renewing:
 			if undo, ok := a.session.Abandon(m.reading(c, a, tick)); ok {
 				m.follow(c, a, undo, tick)
 			}
 		case step.Verdict == protocol.Acquired, step.Verdict == protocol.Renewed, step.Verdict == protocol.Repaired:
 			a.leaseEnd = m.leaseEnd(c, a, tick)
 			a.renewAt = tick + int(a.session.Member.Renew/m.Tick)
-		case a.session.Ended == session.Renewing:
+		case a.session.Ended == model.Renewing:
 			a.renewAt = tick + 1
 		}
 	}
@@ -255,10 +255,10 @@ func (m *Model) normalise(c *Client, a *actor) {
 	if !a.sleeps {
 		a.wake = 0
 	}
-	if !s.Holds() && s.Phase != session.Releasing || s.Bounded() {
+	if !s.Holds() && s.Phase != model.Releasing || s.Bounded() {
 		a.leaseEnd = 0
 	}
-	if s.Phase != session.Acquiring {
+	if s.Phase != model.Acquiring {
 		a.member.started, a.member.bound = false, 0
 	}
 	if !s.Holds() || s.Member.Renew == 0 {
@@ -267,7 +267,7 @@ func (m *Model) normalise(c *Client, a *actor) {
 }
 
 func (a *actor) append(b []byte) []byte {
-	b = append(b, flag(a.pending, 0)|flag(a.heard, 1)|flag(a.sleeps, 2)|flag(a.stepped, 3)|flag(a.session.Phase == session.Dead, 4))
+	b = append(b, flag(a.pending, 0)|flag(a.heard, 1)|flag(a.sleeps, 2)|flag(a.stepped, 3)|flag(a.session.Phase == model.Dead, 4))
 	b = append(b, byte(a.due+1), byte(a.wake), byte(a.leaseEnd), byte(a.renewAt))
 	b = append(b, flag(a.member.follows, 0)|flag(a.member.told, 1)|flag(a.member.started, 2), byte(a.member.until), byte(a.member.bound))
 	b = append(b, byte(a.session.Member.Renew/time.Millisecond))

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // The claims are written in ticks of this length: longer than the unit of the values, so that the one
@@ -18,22 +17,22 @@ const key = "k"
 type option func(*Client)
 
 func legacyClient(name string, options ...option) Client {
-	return client(session.Legacy, name, options)
+	return client(model.Legacy, name, options)
 }
 func bridgeClient(name string, options ...option) Client {
-	return client(session.Bridge, name, options)
+	return client(model.Bridge, name, options)
 }
 func modernClient(name string, options ...option) Client {
-	return client(session.Modern, name, options)
+	return client(model.Modern, name, options)
 }
 
 func behindSidecar(name string, options ...option) Client {
-	return client(session.Sidecar, name, append([]option{behind("s" + name)}, options...))
+	return client(model.Sidecar, name, append([]option{behind("s" + name)}, options...))
 }
 
-func client(scheme session.Scheme, name string, options []option) Client {
+func client(scheme model.Scheme, name string, options []option) Client {
 	c := Client{
-		Member: session.Member{
+		Member: model.Member{
 			Name: name, Scheme: scheme, Dialect: protocol.JedisMS, Key: key, Owner: owner(name),
 			Lease: 3 * standardTick, Poll: standardTick, Patience: time.Hour,
 		},
@@ -96,7 +95,7 @@ func queue(c *Client)      { c.Queue = true }
 func held(c *Client)       { c.Held = true }
 func polls(c *Client)      { c.Polls = true }
 func fenced(c *Client)     { c.Member.Fence = protocol.FenceKey(key) }
-func goLegacy(c *Client)   { c.Scheme = session.GoLegacy }
+func goLegacy(c *Client)   { c.Scheme = model.GoLegacy }
 func fromReply(c *Client)  { c.FromReply = true }
 func noDeadline(c *Client) { c.NoDeadline = true }
 
@@ -122,7 +121,7 @@ func (m *Model) only(pairs ...Pair) *Model {
 }
 
 // tolerating lets overlaps last for n ticks, and counts only those that a client of a scheme begins.
-func (m *Model) tolerating(n Ticks, intruder session.Scheme) *Model {
+func (m *Model) tolerating(n Ticks, intruder model.Scheme) *Model {
 	m.Property.Tolerate, m.Property.Intruder = n, intruder
 	return m
 }
@@ -165,8 +164,8 @@ func (m *Model) failovers(n int) *Model {
 }
 
 var (
-	legacyLegacy = Pair{session.Legacy, session.Legacy}
-	legacyBridge = Pair{session.Legacy, session.Bridge}
-	bridgeBridge = Pair{session.Bridge, session.Bridge}
-	bridgeModern = Pair{session.Bridge, session.Modern}
+	legacyLegacy = Pair{model.Legacy, model.Legacy}
+	legacyBridge = Pair{model.Legacy, model.Bridge}
+	bridgeBridge = Pair{model.Bridge, model.Bridge}
+	bridgeModern = Pair{model.Bridge, model.Modern}
 )

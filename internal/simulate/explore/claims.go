@@ -2,7 +2,7 @@ package explore
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // Claims is the whole table: what an exhaustive study of the protocol showed, and more.
@@ -50,7 +50,7 @@ func bridgeClaims() []Claim {
 			world(14, L("a", ahead(-2), crash), B("x"))},
 		{"LB-behind-grace", "L B", "legacy clock behind by 2, grace 2, holder may crash", Exclusive, 0,
 			world(14, L("a", ahead(-2), crash, turns(2)), B("x", grace(2), turns(2)))},
-		// A loser's GETSET that is delayed by d makes the lease of whoever won shorter by up to d. Where the
+		// A loser's GETSET that is delayed by d makes the winner's lease shorter by up to d. Where the
 		// claim is about the bridge, legacy holders therefore leave that much earlier: early(d).
 		{"LLB-crash", "L L B", "a holder may crash; loser's GETSET <= 1 late, grace 1, settle 2, renewal every tick", Exclusive, 0,
 			world(9, L("a", crash, early(1), late(1)), L("b", early(1), late(1)), B("x", grace(1), settle(2), renew(1), punctual)).leftBehind(2)},
@@ -104,9 +104,9 @@ func staleClaims() []Claim {
 		{"LLB-stale-del", "L L B", "stale DEL", Violated, 0,
 			world(12, L("a", staleDel), L("b"), B("x", settle(2))).only(legacyBridge)},
 		{"LLB-stale-del-noticed", "L L B", "stale DEL, a legacy client enters beside a bridge that renews every tick: over within a tick", Exclusive, 0,
-			world(12, L("a", staleDel), L("b"), B("x", settle(2), renew(1))).only(legacyBridge).tolerating(1, session.Legacy)},
+			world(12, L("a", staleDel), L("b"), B("x", settle(2), renew(1))).only(legacyBridge).tolerating(1, model.Legacy)},
 		{"LLB-stale-del-unnoticed", "L L B", "stale DEL, the bridge enters beside a legacy holder: no renewal can notice", Violated, 0,
-			world(12, L("a", staleDel), L("b"), B("x", settle(2), renew(1))).only(legacyBridge).tolerating(1, session.Bridge)},
+			world(12, L("a", staleDel), L("b"), B("x", settle(2), renew(1))).only(legacyBridge).tolerating(1, model.Bridge)},
 		{"LBB-stale-del-repair", "L B B", "stale DEL, renewal repairs the key", Exclusive, 0,
 			world(12, L("a", staleDel), B("x", settle(2), renew(1)), B("y", settle(2), renew(1))).only(bridgeBridge)},
 		{"LBM-stale-del", "L B M", "stale DEL", Violated, 0,

@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // releaseClaims: the ways to give a key back, when the commands of a release come after the lease.
@@ -48,8 +47,8 @@ func dialectClaims() []Claim {
 		)
 	}
 	return append(claims,
-		Claim{"unit-mismatch", "L L", "milliseconds beside seconds", Violated, 8, mixedUnits(session.Legacy)},
-		Claim{"unit-mismatch-bridge", "L B", "seconds beside a bridge that was told milliseconds: foreign, so held", Exclusive, 0, mixedUnits(session.Bridge)},
+		Claim{"unit-mismatch", "L L", "milliseconds beside seconds", Violated, 8, mixedUnits(model.Legacy)},
+		Claim{"unit-mismatch-bridge", "L B", "seconds beside a bridge that was told milliseconds: foreign, so held", Exclusive, 0, mixedUnits(model.Bridge)},
 	)
 }
 
@@ -91,7 +90,7 @@ func (m *Model) stretch(n time.Duration) {
 }
 
 // mixedUnits puts a client of milliseconds on a key with one of seconds.
-func mixedUnits(scheme session.Scheme) *Model {
+func mixedUnits(scheme model.Scheme) *Model {
 	m := world(10, legacyClient("a", dialect(protocol.RedisDoc)), client(scheme, "b", []option{settle(2)}))
 	m.stretch(1000)
 	m.Opening = []model.Entry{}

@@ -2,7 +2,7 @@ package explore
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // grantClaims: token clients whose lock is handed from one to the next. All that is not said otherwise of the
@@ -106,7 +106,7 @@ func bridgeGrantClaims() []Claim {
 		{"LBB-grant-stale-del", "L B B", "stale DEL: a holder whose key was deleted hands nothing on", Exclusive, 0,
 			world(7, L("a", staleDel), B("x", turns(2)), B("y")).messages().only(bridgeBridge)},
 		{"LBB-grant-displaced", "L B B", "stale DEL; the old client enters beside a holder that renews every tick and hands nothing on: no bridge client enters beside it", Exclusive, 0,
-			world(6, L("a", staleDel, turns(2)), B("x", renew(1)), B("y", renew(1))).messages().only(legacyBridge).tolerating(1, session.Bridge)},
+			world(6, L("a", staleDel, turns(2)), B("x", renew(1)), B("y", renew(1))).messages().only(legacyBridge).tolerating(1, model.Bridge)},
 		{"LBB-grant-takeover", "L B B", "value left by a crashed holder, taken over; GETSET <= 1 late, grace 1, settle 2, renewal every tick; waiters may give up", Exclusive, 0,
 			world(7, L("a", early(1), late), S("x", cancel), S("y")).messages().leftBehind(2)},
 		{"LBB-grant-uuid", "L B B", "a dialect that takes a missing key and its own value for expired; a holder may overstay; GETSET <= 1 late, settle 2", Exclusive, 0,

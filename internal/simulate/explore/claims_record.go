@@ -2,7 +2,7 @@ package explore
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // recordClaims: what is known of the old clients is corrected while members work. Old clients that need the correction begin when it is
@@ -18,7 +18,7 @@ func recordClaims() []Claim {
 	}
 	shorter := func(options ...option) *Model {
 		return world(10, L("a", lease(3), staleDel), L("b", lease(2), after),
-			B("x", append(options, lease(6), renew(4), inTime, corrected(renew(1)))...)).under(Record{Lease: 2}).only(legacyBridge).tolerating(1, session.Legacy)
+			B("x", append(options, lease(6), renew(4), inTime, corrected(renew(1)))...)).under(Record{Lease: 2}).only(legacyBridge).tolerating(1, model.Legacy)
 	}
 	uuid := dialect(protocol.JedisUUID)
 	other := func(r Record) *Model {

@@ -2,7 +2,7 @@ package explore
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // sidecarClaims: S is old code behind a sidecar. Its clock is off as it likes, its DEL comes when it likes; it works within the lease that it
@@ -12,8 +12,8 @@ func sidecarClaims() []Claim {
 	in := func(d *protocol.Dialect) option { return dialect(d) }
 	allBut := func(m *Model) *Model {
 		var pairs []Pair
-		for _, a := range []session.Scheme{session.Sidecar, session.Bridge, session.Modern} {
-			for _, b := range []session.Scheme{session.Sidecar, session.Bridge, session.Modern} {
+		for _, a := range []model.Scheme{model.Sidecar, model.Bridge, model.Modern} {
+			for _, b := range []model.Scheme{model.Sidecar, model.Bridge, model.Modern} {
 				pairs = append(pairs, Pair{a, b})
 			}
 		}

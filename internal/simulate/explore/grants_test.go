@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // TestGrantsAreMet: a claim about grants says something only if its search meets them: believed, doubted because they
@@ -22,7 +22,7 @@ func TestGrantsAreMet(t *testing.T) {
 		}
 		var believed, doubted, gaveBack, passedOn int
 		ctx, met := context.WithCancel(t.Context())
-		step(func(s *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+		step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
 			switch {
 			case heard.Kind == protocol.Granted && next.Verdict == protocol.Acquired:
 				believed++

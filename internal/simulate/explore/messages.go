@@ -7,7 +7,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // The server's messages: how a waiter in the queue hears that it has been handed the lock, or that it is first.
@@ -49,7 +48,7 @@ func (m *Model) listeners(channel string, heard uint8) int {
 
 // channel is where a client listens.
 func (m *Model) channel(i int) string {
-	s := session.New(i, &m.Clients[i].Member)
+	s := model.NewSession(i, &m.Clients[i].Member)
 	return s.Channel()
 }
 
@@ -57,7 +56,7 @@ func (m *Model) channel(i int) string {
 func (t *tables) posts(messages []model.Message, heard uint8) []post {
 	var all []post
 	for _, message := range messages {
-		token, letter := session.ReadMessage(message.Text)
+		token, letter := model.ReadMessage(message.Text)
 		letter.Text = token
 		for i := range t.model.Clients {
 			if (heard>>i&1 == 1 || t.model.Overheard) && t.model.channel(i) == message.Channel {

@@ -23,7 +23,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // Ticks counts the model's time.
@@ -53,8 +52,8 @@ type Model struct {
 	// it likes.
 	Failovers int
 	// Messages makes the server send what its scripts publish. A message comes whenever it likes, as often as it
-	// likes, or never, while its waiter still waits; and which of the clients the server takes for listening,
-	// living, leaving or dead, is anew with each command whatever is worst.
+	// likes, or never, while its waiter still waits; and with each command the worst set of clients,
+	// living, leaving or dead, counts as listening.
 	Messages bool
 	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
 	Overheard bool
@@ -65,7 +64,7 @@ type Model struct {
 
 // Client is one client and what it may do.
 type Client struct {
-	session.Member
+	model.Member
 	Ahead Ticks // its wall clock against the server's
 	Turns int   // how often it may want the lock
 	From  Ticks // it does not want it before
@@ -82,12 +81,12 @@ type Client struct {
 	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
 	StepBy     Ticks   // its wall clock may be stepped once, by so much
 
-	Corrected *session.Member // what it is once it has heard of the record's correction; nil: it is no member
-	AsTaken   bool            // a lock is renewed as it was taken, whatever the record says by then (an ablation)
-	InTime    bool            // it reports before its lease is over
-	Hasty     bool            // it says that it runs the correction while an attempt from before is under way (an ablation)
-	After     bool            // it does not want the lock before the correction is in effect
-	Before    bool            // ... after the correction, which is not made while it may be at work
+	Corrected *model.Member // what it is once it has heard of the record's correction; nil: it is no member
+	AsTaken   bool          // a lock is renewed as it was taken, whatever the record says by then (an ablation)
+	InTime    bool          // it reports before its lease is over
+	Hasty     bool          // it says that it runs the correction while an attempt from before is under way (an ablation)
+	After     bool          // it does not want the lock before the correction is in effect
+	Before    bool          // ... after the correction, which is not made while it may be at work
 }
 
 // Delay is the longest delay of one command.
@@ -102,8 +101,8 @@ type Property struct {
 	Pairs []Pair
 	// Tolerate is for how many ticks an overlap may last before it counts.
 	Tolerate Ticks
-	// Intruder, with Tolerate, is the scheme of the later of the two: who came in beside whom.
-	Intruder session.Scheme
+	// Intruder, with Tolerate, is the scheme of the later of the two.
+	Intruder model.Scheme
 	// Fencing demands that fencing numbers grow from holder to holder, of those that ask for them.
 	Fencing bool
 	// Gone demands that nothing of a client stands on the server any more when its NotAfter is over by more than a
@@ -114,13 +113,13 @@ type Property struct {
 }
 
 // Pair is two schemes, in any order.
-type Pair [2]session.Scheme
+type Pair [2]model.Scheme
 
-func (p *Property) covers(a, b session.Scheme) bool {
+func (p *Property) covers(a, b model.Scheme) bool {
 	return len(p.Pairs) == 0 || among(p.Pairs, a, b)
 }
 
-func among(pairs []Pair, a, b session.Scheme) bool {
+func among(pairs []Pair, a, b model.Scheme) bool {
 	for _, pair := range pairs {
 		if pair == (Pair{a, b}) || pair == (Pair{b, a}) {
 			return true

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // planted is a test of the tests: a bug, and a world that is exclusive without it and is not with it.
@@ -83,7 +82,7 @@ func plantedBugs() []planted {
 	}
 	return []planted{
 		// The old scheme's clients.
-		{"legacy-no-recheck-after-getset", claim("A-takeover"), step(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+		{"legacy-no-recheck-after-getset", claim("A-takeover"), step(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
 			if sent.Op == protocol.GetSet && heard.Kind == protocol.Text {
 				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Acquired}
 			}
@@ -102,18 +101,18 @@ func plantedBugs() []planted {
 		}},
 		{"go-release-without-compare", claim("release-compare"), swap(protocol.CompareDel, protocol.Del, nil)},
 		{"go-release-not-smaller", claim("release-compare"), each(func(c *Client) {
-			if c.Scheme == session.GoLegacy {
+			if c.Scheme == model.GoLegacy {
 				c.Member.Release = protocol.ReleaseNotSmaller
 			}
 		})},
 		{"go-no-deadline", func() *Model {
 			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), overrun(3)), L("b", goLegacy, release(protocol.ReleaseCompare), overrun(3)))
-		}, each(func(c *Client) { c.Scheme = session.Legacy })},
+		}, each(func(c *Client) { c.Scheme = model.Legacy })},
 		{"go-steals-what-it-cannot-read", func() *Model {
 			return world(9, L("a", goLegacy, dialect(protocol.JedisUUID)), M("m", plain))
 		}, each(func(c *Client) {
-			if c.Scheme == session.GoLegacy {
-				c.Scheme = session.Legacy
+			if c.Scheme == model.GoLegacy {
+				c.Scheme = model.Legacy
 			}
 		})},
 		{"go-renewal-without-compare", func() *Model {
@@ -127,7 +126,7 @@ func plantedBugs() []planted {
 		}, each(func(c *Client) { c.NotAfter = 0 })},
 
 		// The record.
-		{"record-command-without-a-bound", claim("LB-set-lag-late"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"record-command-without-a-bound", claim("LB-set-lag-late"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			next.Command.NotAfter = 0
 			return next
 		})},
@@ -167,38 +166,38 @@ func plantedBugs() []planted {
 
 		// Token locks.
 		{"modern-release-without-compare", lateM, swap(protocol.CompareDel, protocol.Del, nil)},
-		{"bridge-gaps-of-three", claim("BB-yield-idle"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"bridge-gaps-of-three", claim("BB-yield-idle"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			next.Command.Gap *= 3
 			return next
 		})},
 		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
-		{"modern-grasps-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
+		{"modern-takes-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-renewal-by-the-wrong-owner", func() *Model {
 			return world(10, M("m", late(protocol.Extend, 3), renew(2)), M("n", late(protocol.Extend, 3), renew(2)))
 		}, code(protocol.Extend, 0, 1)},
 		{"modern-validity-from-the-reply", claim("MM-late-reply"), each(func(c *Client) { c.FromReply = true })},
 		{"modern-no-deadline", claim("MM-late-reply"), each(func(c *Client) { c.NoDeadline = true })},
-		{"modern-unknown-is-acquired", claim("MM-silent"), step(func(s *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
-			if heard.Kind == protocol.Silence && s.Phase == session.Acquiring {
+		{"modern-unknown-is-acquired", claim("MM-silent"), step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+			if heard.Kind == protocol.Silence && s.Phase == model.Acquiring {
 				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Acquired}
 			}
 			return next
 		})},
 		{"modern-unknown-renewal-is-renewed", func() *Model {
 			return world(10, M("m", renew(2), delay(1)), M("n", delay(1))).silences(1)
-		}, step(func(s *session.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
-			if heard.Kind == protocol.Silence && s.Phase == session.Renewing {
+		}, step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+			if heard.Kind == protocol.Silence && s.Phase == model.Renewing {
 				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Renewed}
 			}
 			return next
 		})},
-		{"modern-expiry-by-the-clients-clock", func() *Model { return world(9, M("m"), M("n")) }, step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-expiry-by-the-clients-clock", func() *Model { return world(9, M("m"), M("n")) }, step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if next.Command.Op == protocol.SetToken { // PXAT from a clock that is 20 ms behind the server's
 				next.Command.TTL -= 2 * standardTick
 			}
 			return next
 		})},
-		{"modern-fence-not-drawn-anew", claim("BM-fence"), reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-fence-not-drawn-anew", claim("BM-fence"), reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if sent.Op == protocol.Take && heard.Int == 1 {
 				heard.Int2 = int64(Epoch) / 1000
 			}
@@ -209,11 +208,11 @@ func plantedBugs() []planted {
 		{"modern-grant-from-its-message", func() *Model {
 			return world(10, M("m", queue, lease(6), claimed(6), turns(2)), M("n", queue, lease(6), claimed(6))).messages()
 		}, each(func(c *Client) { c.FromReply = true })},
-		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			next.Command.Claim /= 4 // what the server keeps; the waiter believes in four times as much
 			return next
 		})},
-		{"modern-grant-for-an-earlier-place", earlier, reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-grant-for-an-earlier-place", earlier, reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 0
 			} else if sent.Op == protocol.Queue {
@@ -223,20 +222,20 @@ func plantedBugs() []planted {
 		})},
 		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, model.GrantAndDelete(model.QueueRelease))},
 		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, model.TakeForGone(model.QueueRelease))},
-		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int = max(heard.Int, 1)
 			}
 			return heard
 		})},
 		{"modern-claim-as-long-as-a-lease", claim("MMM-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},
-		{"modern-wait-given-up-without-a-word", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-wait-given-up-without-a-word", claim("MMM-grant-time-give-up"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if next.Command.Op == protocol.QueueRelease && next.Command.Channel != "" {
 				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Released}
 			}
 			return next
 		})},
-		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if next.Command.Op == protocol.QueueRelease {
 				next.Command.Channel = ""
 			}
@@ -250,7 +249,7 @@ func plantedBugs() []planted {
 		{"bridge-grant-for-a-full-lease", claim("BB-grant"), waiter(func(e *protocol.Entry) { e.Claim /= 4 })},
 		{"bridge-grant-for-an-earlier-place", func() *Model {
 			return world(8, B("x", queue, lease(4), claimed(4), turns(2)), B("y", queue, lease(4), claimed(4))).messages()
-		}, reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		}, reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 1
 			} else if heard.Int4 != 0 {
@@ -258,7 +257,7 @@ func plantedBugs() []planted {
 			}
 			return heard
 		})},
-		{"bridge-grant-without-its-fencing-number", claim("BMM-grant-fence-mixed"), reply(func(_ *session.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"bridge-grant-without-its-fencing-number", claim("BMM-grant-fence-mixed"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int = max(heard.Int, 1)
 			}
@@ -288,7 +287,7 @@ func plantedBugs() []planted {
 			return world(8, S("a", behind("s")), S("b", behind("s")))
 		}, sidecarCall(func(call *protocol.SidecarCall) { call.Once = true })},
 
-		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if value := next.Command.Value; next.Command.Op == protocol.SidecarTake {
 				next.Command.Value = value[:len(value)-6] + "000000"
 			}
@@ -312,13 +311,13 @@ func each(change func(*Client)) func(*Model) {
 }
 
 // step plants a bug in what the machines want.
-func step(f func(*session.Session, *protocol.Command, protocol.Reply, protocol.Step) protocol.Step) func(*Model) {
-	return each(func(c *Client) { c.Mutation = &session.Mutation{Step: f} })
+func step(f func(*model.Session, *protocol.Command, protocol.Reply, protocol.Step) protocol.Step) func(*Model) {
+	return each(func(c *Client) { c.Mutation = &model.Mutation{Step: f} })
 }
 
 // reply plants a bug in what they hear.
-func reply(f func(*session.Session, *protocol.Command, protocol.Reply) protocol.Reply) func(*Model) {
-	return each(func(c *Client) { c.Mutation = &session.Mutation{Reply: f} })
+func reply(f func(*model.Session, *protocol.Command, protocol.Reply) protocol.Reply) func(*Model) {
+	return each(func(c *Client) { c.Mutation = &model.Mutation{Reply: f} })
 }
 
 // override puts a bug into one of the server's scripts.
@@ -329,14 +328,14 @@ func override(op protocol.Op, by model.Operation) func(*Model) {
 // swap sends one operation in place of another, and may change what comes back.
 func swap(op, by protocol.Op, answer func(protocol.Reply) protocol.Reply) func(*Model) {
 	return each(func(c *Client) {
-		c.Mutation = &session.Mutation{
-			Step: func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		c.Mutation = &model.Mutation{
+			Step: func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 				if next.Kind == protocol.Send && next.Command.Op == op {
 					next.Command.Op = by
 				}
 				return next
 			},
-			Reply: func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+			Reply: func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
 				if sent.Op == by && answer != nil {
 					return answer(heard)
 				}
@@ -352,7 +351,7 @@ func always(r protocol.Reply) func(protocol.Reply) protocol.Reply {
 
 // code makes the machines take one answer of a script for another.
 func code(op protocol.Op, is, heardAs int64) func(*Model) {
-	return reply(func(_ *session.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+	return reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
 		if sent.Op == op && heard.Kind == protocol.Integer && heard.Int == is {
 			heard.Int = heardAs
 		}
@@ -362,7 +361,7 @@ func code(op protocol.Op, is, heardAs int64) func(*Model) {
 
 // sidecarCall changes what sidecars send.
 func sidecarCall(change func(*protocol.SidecarCall)) func(*Model) {
-	return step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+	return step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 		if next.Command.Sidecar != nil {
 			call := *next.Command.Sidecar
 			change(&call)
@@ -374,8 +373,8 @@ func sidecarCall(change func(*protocol.SidecarCall)) func(*Model) {
 
 // value makes the bridge write a value of its own choice.
 func value(v string) func(*Model) {
-	return step(func(s *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-		if next.Kind == protocol.Send && s.Scheme == session.Bridge {
+	return step(func(s *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		if next.Kind == protocol.Send && s.Scheme == model.Bridge {
 			next.Command.Value = v
 		}
 		return next
@@ -384,7 +383,7 @@ func value(v string) func(*Model) {
 
 // waiter changes how bridge clients stand in the queue.
 func waiter(change func(*protocol.Entry)) func(*Model) {
-	return step(func(_ *session.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+	return step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 		if e, ok := protocol.ParseEntry(next.Command.Entry); ok {
 			change(&e)
 			next.Command.Entry = e.String()

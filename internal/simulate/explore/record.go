@@ -1,6 +1,6 @@
 package explore
 
-import "github.com/lockmigrate/lockmigrate/internal/simulate/session"
+import "github.com/lockmigrate/lockmigrate/internal/simulate/model"
 
 // Record is the record of the clients' namespace. An operator corrects it once, at any moment, while its members work. Clients
 // that have a Corrected configuration are its members: they joined at tick 0.
@@ -48,9 +48,9 @@ type membership struct {
 
 // reports refreshes a member's lease, and takes the correction over if there is one.
 func (m *Model) reports(c *Client, a *actor, corrected bool, tick Ticks) {
-	late := a.session.Phase == session.Acquiring && !a.member.started && !c.Hasty
+	late := a.session.Phase == model.Acquiring && !a.member.started && !c.Hasty
 	a.member.told, a.member.follows, a.member.until = a.member.follows && !late, corrected, tick+m.Record.Lease
-	if !c.AsTaken || a.session.Phase == session.Idle {
+	if !c.AsTaken || a.session.Phase == model.Idle {
 		m.obey(c, a, tick)
 	}
 }
@@ -86,7 +86,7 @@ func (s *search) mayCorrect(n *node) bool {
 	}
 	for i := range s.model.Clients {
 		f := &s.tables.facts[i][n.actors[i]]
-		if c := &s.model.Clients[i]; c.Before && !r.AtOnce && f.phase != session.Dead && (f.phase != session.Idle || int(f.turn) < c.Turns) {
+		if c := &s.model.Clients[i]; c.Before && !r.AtOnce && f.phase != model.Dead && (f.phase != model.Idle || int(f.turn) < c.Turns) {
 			return false
 		}
 	}
@@ -124,7 +124,7 @@ func (s *search) correct(at int, n node, tick Ticks) {
 		heard = 1
 	}
 	for i := range s.model.Clients {
-		if s.model.Clients[i].Corrected != nil && s.tables.facts[i][n.actors[i]].phase != session.Dead {
+		if s.model.Clients[i].Corrected != nil && s.tables.facts[i][n.actors[i]].phase != model.Dead {
 			next := n
 			next.actors[i] = s.tables.moved(i, n.actors[i], reports, heard, tick)
 			s.visit(next, origin{parent: uint32(at), act: reports, client: uint8(i)})

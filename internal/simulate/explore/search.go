@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // MaxClients bounds a model.
@@ -102,7 +102,7 @@ func (s *search) begin() {
 	}
 	n := node{server: t.server(&first, 0)}
 	for i := range m.Clients {
-		a := actor{session: session.New(i, &m.Clients[i].Member)}
+		a := actor{session: model.NewSession(i, &m.Clients[i].Member)}
 		if m.Record != nil && m.Clients[i].Corrected != nil {
 			m.reports(&m.Clients[i], &a, false, 0)
 		}
@@ -271,7 +271,7 @@ func (s *search) idles(n *node) bool {
 		if s.inside(n, i) {
 			return false
 		}
-		waits = waits || s.tables.facts[i][n.actors[i]].phase == session.Acquiring
+		waits = waits || s.tables.facts[i][n.actors[i]].phase == model.Acquiring
 	}
 	return waits
 }
@@ -298,7 +298,7 @@ func (s *search) failover(at int, n node, tick Ticks) {
 func (s *search) violates(n *node) bool { return s.overlaps(n, s.model.Property.covers) }
 
 // overlaps tells whether two clients are inside whose schemes are of interest.
-func (s *search) overlaps(n *node, interest func(a, b session.Scheme) bool) bool {
+func (s *search) overlaps(n *node, interest func(a, b model.Scheme) bool) bool {
 	m := s.model
 	for i := range m.Clients {
 		if !s.inside(n, i) {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // tables gives every local state of a client, every state of the server, every command and every
@@ -43,7 +42,7 @@ type server struct {
 
 // facts are what the search asks of a local state again and again.
 type facts struct {
-	phase   session.Phase
+	phase   model.Phase
 	command uint32 // the pending command's number
 	stray   uint32
 	latest  int16
@@ -191,7 +190,7 @@ func (t *tables) server(s *server, tick Ticks) uint32 {
 	t.servers = append(t.servers, *s)
 	owners := uint8(0)
 	for _, e := range s.store.Entries() {
-		if id, ok := session.ClientOf(e.Value); ok {
+		if id, ok := model.ClientOf(e.Value); ok {
 			owners |= 1 << id
 		}
 	}

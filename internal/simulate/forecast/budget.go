@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // Budget is how far the clock of one old client may still move before the longest hold that was seen overlaps with another:
@@ -34,7 +34,7 @@ func (f *fleet) budgets() []Budget {
 	for _, g := range f.groups {
 		for i := range g.actors {
 			a := &g.actors[i]
-			if a.member.Scheme != session.Legacy {
+			if a.member.Scheme != model.Legacy {
 				continue
 			}
 			b := made[a.client]
@@ -47,7 +47,7 @@ func (f *fleet) budgets() []Budget {
 			}
 			for j := range g.actors {
 				other := &g.actors[j]
-				if i == j || other.member.Scheme != session.Legacy {
+				if i == j || other.member.Scheme != model.Legacy {
 					continue
 				}
 				name := f.profile.Clients[other.client].Name

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -81,7 +81,7 @@ func (d *drawn) edge(i int) float64 {
 // risky is the chance that a hold of a member outlasts its edge. A member that is told of its loss, and stops, is no risk.
 func (d *drawn) risky(i int) float64 {
 	m := &d.members[i]
-	if m.member.Scheme != session.Legacy {
+	if m.member.Scheme != model.Legacy {
 		return 0
 	}
 	return m.hold.beyond(d.edge(i))
@@ -98,7 +98,7 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 			First: sim.Uniform(0, min(millis(1000/m.perSecond), until/4)), Dies: sim.PPM(m.dies * 1e6),
 		}
 		c.Chaos.Restart = sim.Uniform(time.Second, 3*time.Second)
-		if one >= 0 && m.member.Scheme == session.Legacy {
+		if one >= 0 && m.member.Scheme == model.Legacy {
 			edge := d.edge(i)
 			c.Hold, c.Dies = m.hold.upTo(edge), 0
 			if one == i {
@@ -111,7 +111,7 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 }
 
 // plays is the member with the lease that was drawn.
-func (m *drawnActor) plays() session.Member {
+func (m *drawnActor) plays() model.Member {
 	member := m.member
 	if m.leaseIn.high > 0 && m.member.Scheme.Old() {
 		member.Lease = millis(m.lease)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -106,7 +105,7 @@ func (o *Options) failover(w *sim.World, g *group, r *rand.Rand, lease float64) 
 	from, _ := slices.BinarySearch(writes, protocol.Instant(begin))
 	to, _ := slices.BinarySearch(writes, protocol.Instant(begin+window))
 	if from == to {
-		return weighed{Count: blame.Count{Clients: make([]int, len(f.Clients))}, runs: watched.Simulated, ops: watched.Ops}
+		return weighed{Count: Count{Clients: make([]int, len(f.Clients))}, runs: watched.Simulated, ops: watched.Ops}
 	}
 	at := writes[from+r.IntN(to-from)].Add(time.Duration(r.Float64() * float64(behind)))
 	first, _ := slices.BinarySearch(writes, at.Add(-behind))
@@ -115,7 +114,7 @@ func (o *Options) failover(w *sim.World, g *group, r *rand.Rand, lease float64) 
 	f.Until = time.Duration(at) + outage + 12*longest
 	found, result := play(w, f, seed)
 	chance := float64(to-from) / window.Seconds() * behind.Seconds() / float64(max(last-first, 1))
-	return weighed{only(found, blame.Failover), chance, result.Simulated, watched.Ops + result.Ops}
+	return weighed{only(found, Failover), chance, result.Simulated, watched.Ops + result.Ops}
 }
 
 // turnsWatched is among how many turns of a group the write is chosen, about.
@@ -140,8 +139,8 @@ func writesOf(w *sim.World, f *sim.Fleet, seed uint64) (writes []protocol.Instan
 }
 
 // only keeps the double holds of one cause.
-func only(c blame.Count, cause blame.Cause) blame.Count {
-	kept := blame.Count{N: c.Causes[cause], Clients: make([]int, len(c.Clients))}
+func only(c Count, cause Cause) Count {
+	kept := Count{N: c.Causes[cause], Clients: make([]int, len(c.Clients))}
 	kept.Causes[cause], kept.Told[cause] = c.Causes[cause], c.Told[cause]
 	return kept
 }

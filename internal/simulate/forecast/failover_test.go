@@ -10,8 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -28,14 +27,14 @@ func failing(skews ...float64) profile.Profile {
 }
 
 // waited counts what failovers that come now and then bring, and how many of them: the simulator's own.
-func waited(g *group, failovers Failovers, run time.Duration) (found blame.Count, times int64) {
+func waited(g *group, failovers Failovers, run time.Duration) (found Count, times int64) {
 	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5).fleet(-1, run)
 	f.Network.Timeout = clientTimeout
 	f.Server = sim.Server{
 		FailoverEvery: sim.Uniform(failovers.Every/2, failovers.Every*3/2), Outage: sim.Uniform(failovers.Outage/2, failovers.Outage*3/2), Behind: sim.Uniform(0, failovers.Behind),
 	}
 	found, result := play(new(sim.World), f, 1)
-	return only(found, blame.Failover), result.Failovers
+	return only(found, Failover), result.Failovers
 }
 
 // TestForecastFailovers: one failover brings as many double holds by conditioning as the simulator counts where failovers come now and
@@ -44,32 +43,32 @@ func TestForecastFailovers(t *testing.T) {
 	measures(t, redistest.Proofs)
 	for _, c := range []struct {
 		name    string
-		becomes session.Scheme
+		becomes model.Scheme
 		skews   []float64
 		told    bool
 		hours   time.Duration // for some two hundred double holds
 	}{
-		{"old", session.Legacy, []float64{0, 0, 0}, false, 120}, {"apart", session.Legacy, []float64{0, 15_000, 0}, false, 120},
-		{"bridge", session.Bridge, []float64{0, 0, 0}, true, 120}, {"modern", session.Modern, []float64{0, 0, 0}, true, 300}, {"sidecar", session.Sidecar, []float64{0, 0, 0}, false, 300},
+		{"old", model.Legacy, []float64{0, 0, 0}, false, 120}, {"apart", model.Legacy, []float64{0, 15_000, 0}, false, 120},
+		{"bridge", model.Bridge, []float64{0, 0, 0}, true, 120}, {"modern", model.Modern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.Sidecar, []float64{0, 0, 0}, false, 300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := fleetOf(failing(c.skews...))
 			require.NoError(t, err)
-			g := stage{becomes: c.becomes, share: map[bool]float64{false: 1}[c.becomes == session.Legacy]}.of(f, nil)[0]
+			g := stage{becomes: c.becomes, share: map[bool]float64{false: 1}[c.becomes == model.Legacy]}.of(f, nil)[0]
 			o := Options{Draws: 60, Commands: 1_000_000, Failovers: Failovers{Every: 4 * time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
 			require.NoError(t, o.defaults())
 			made := o.overthrown(&g, 1)
 			each := sum(made.causes[:])
 			found, times := waited(&g, o.Failovers, c.hours*time.Hour)
 			waiting := float64(found.N) / float64(times)
-			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[blame.Failover])/float64(times))
+			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[Failover])/float64(times))
 			require.Greater(t, found.N, 120)
 			assert.InEpsilon(t, waiting, each, 0.3)
 			if !c.told {
 				assert.Zero(t, made.told)
 				return
 			}
-			assert.InEpsilon(t, float64(found.Told[blame.Failover])/float64(times), made.told, 0.3)
+			assert.InEpsilon(t, float64(found.Told[Failover])/float64(times), made.told, 0.3)
 		})
 	}
 }
@@ -83,7 +82,7 @@ func TestForecastAnyName(t *testing.T) {
 		p.Clients[1].Name = name
 		f, err := fleetOf(p)
 		require.NoError(t, err)
-		g := stage{becomes: session.Modern, share: 1}.of(f, nil)[0]
+		g := stage{becomes: model.Modern, share: 1}.of(f, nil)[0]
 		o := Options{Draws: 20, Commands: 1, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
 		require.NoError(t, o.defaults())
 		made := o.overthrown(&g, 1)

@@ -9,14 +9,14 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // actor is one client on the keys of a group.
 type actor struct {
 	client int // in the profile
-	member session.Member
+	member model.Member
 	keys   []sim.KeySet // it works on; none: the group's one key
 
 	skew, skewError   float64 // ms that its clock is ahead of the server's, at the end of the last window
@@ -142,7 +142,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 	for _, why := range p.NotSeen {
 		f.doubt("some traffic was not seen: %s", why)
 	}
-	members := make([]*session.Member, len(p.Clients))
+	members := make([]*model.Member, len(p.Clients))
 	for i := range p.Clients {
 		m, why := memberOf(p.Clients[i], i)
 		if why != "" {
@@ -237,7 +237,7 @@ func touches(a, b []profile.Group) bool {
 }
 
 // group makes the clients of some groups of one family.
-func (f *fleet) group(family string, groups []profile.Group, members []*session.Member, seconds float64, leases leaseSpan) group {
+func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, seconds float64, leases leaseSpan) group {
 	made := group{family: family, times: 1, share: 1}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
@@ -328,8 +328,8 @@ func (f *fleet) doubt(format string, args ...any) {
 }
 
 // memberOf is the client of the simulator that plays a client.
-func memberOf(c profile.Client, number int) (m *session.Member, why string) {
-	m = &session.Member{
+func memberOf(c profile.Client, number int) (m *model.Member, why string) {
+	m = &model.Member{
 		Name: fmt.Sprint("client-", number+1), Dialect: protocol.JedisMS, Key: "key", Patience: time.Hour, Release: protocol.JedisMS.Release,
 		Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", number+1),
 		Poll:  millis(cmp.Or(c.Poll.At(0.5), c.PollMS, 100)),
@@ -338,11 +338,11 @@ func memberOf(c profile.Client, number int) (m *session.Member, why string) {
 		m.Poll = millis(sleep)
 	}
 	if c.Kind == "redisson" {
-		m.Scheme, m.Redisson = session.Modern, true
+		m.Scheme, m.Redisson = model.Modern, true
 		return m, ""
 	}
 	var known bool
-	if m.Scheme, known = session.SchemeNamed(c.Kind); !known {
+	if m.Scheme, known = model.SchemeNamed(c.Kind); !known {
 		return nil, fmt.Sprintf("the simulator does not play clients of kind %s", c.Kind)
 	}
 	if d, err := protocol.DialectNamed(c.Dialect); err == nil {

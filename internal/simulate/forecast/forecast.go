@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 )
 
 // Options of a forecast. The zero value means the defaults.
@@ -171,7 +170,7 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 type sums struct {
 	fleet              *fleet
 	means, variances   []float64 // of each draw's count
-	byCause            [blame.Causes]float64
+	byCause            [Causes]float64
 	byClient, byFamily map[string]float64
 	byHour             map[int]float64
 }
@@ -190,7 +189,7 @@ func (s *sums) add(g *group, made *outcome, times float64) {
 	for c, x := range made.clients {
 		s.byClient[s.fleet.profile.Clients[c].Name] += times * x
 	}
-	s.byClient[theServer] += times * made.causes[blame.Failover]
+	s.byClient[theServer] += times * made.causes[Failover]
 }
 
 // theServer is who is to blame for a failover.
@@ -239,7 +238,7 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
 	byCause := map[string]float64{}
 	for c, x := range all.byCause {
-		byCause[blame.Cause(c).String()] = x
+		byCause[Cause(c).String()] = x
 	}
 	out.Causes, out.Clients, out.Families = ranked(byCause), ranked(all.byClient), ranked(all.byFamily)
 	return out

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -34,7 +33,7 @@ func TestForecastByHour(t *testing.T) {
 		hours := map[bool]float64{true: 10, false: 300}[busy]
 		d := g.draw(rand.New(rand.NewPCG(3, 3)), 0, 0.5)
 		playing := d.fleet(-1, time.Duration(hours*float64(time.Hour)))
-		j := blame.New(playing)
+		j := NewJudge(playing)
 		w := &sim.World{Trace: func(r *sim.Record) {
 			j.See(r)
 			if r.Kind == sim.Enters {

@@ -5,8 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -21,7 +20,7 @@ type outcome struct {
 	rates  []rate  // one for each draw
 	spread float64 // variance of the count over its mean: double holds come in chains
 	// causes, told and clients are double holds a second on one key, on the average of the draws.
-	causes  [blame.Causes]float64
+	causes  [Causes]float64
 	told    float64
 	clients map[int]float64 // by number in the profile
 	// events is how many independent double holds were seen in all runs: few leave the mean itself uncertain. One event would have
@@ -63,7 +62,7 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 		}
 	}
 	for i := range g.actors {
-		if g.actors[i].member.Scheme == session.Legacy {
+		if g.actors[i].member.Scheme == model.Legacy {
 			old++
 		}
 	}
@@ -122,7 +121,7 @@ type oneDraw struct {
 	counts []float64
 }
 
-// gather adds up what the runs of all draws came to, each of which made so many episodes. The weights of a draw's runs make a rate.
+// gather adds up what the runs of all draws came to: each made so many episodes. The weights of a draw's runs make a rate.
 func (out *outcome) gather(g *group, all []oneDraw, times int) {
 	out.rates, out.clients = make([]rate, len(all)), map[int]float64{}
 	mean, chance, sum, squares := 0.0, 0.0, 0.0, 0.0
@@ -171,7 +170,7 @@ func (out *outcome) likely(r *rand.Rand) []float64 {
 
 // weighed is what a run found, and how much it counts in double holds a second.
 type weighed struct {
-	blame.Count
+	Count
 	weight float64
 	runs   time.Duration
 	ops    int64
@@ -215,8 +214,8 @@ func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(floa
 }
 
 // play runs a fleet once.
-func play(w *sim.World, f *sim.Fleet, seed uint64) (blame.Count, sim.Result) {
-	j := blame.New(f)
+func play(w *sim.World, f *sim.Fleet, seed uint64) (Count, sim.Result) {
+	j := NewJudge(f)
 	w.Trace, w.NoCommands = j.See, true
 	result := w.Run(f, seed)
 	return j.Count, result

@@ -5,23 +5,23 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // stage is a fleet that is asked about: which of today's old clients are what.
 type stage struct {
 	name, what string
-	becomes    session.Scheme
+	becomes    model.Scheme
 	share      float64 // of the old clients, those first that cause the most
 }
 
 // stages are today's fleet and those that it can become.
 var stages = []stage{
-	{"legacy", "the fleet as it was observed", session.Legacy, 0},
-	{"bridge, half", "half of the old clients are bridge members, the worst first", session.Bridge, 0.5},
-	{"bridge", "all old clients are bridge members", session.Bridge, 1},
-	{"modern", "all clients hold token locks", session.Modern, 1},
-	{"sidecar", "all old clients as they are, behind sidecars", session.Sidecar, 1},
+	{"legacy", "the fleet as it was observed", model.Legacy, 0},
+	{"bridge, half", "half of the old clients are bridge members, the worst first", model.Bridge, 0.5},
+	{"bridge", "all old clients are bridge members", model.Bridge, 1},
+	{"modern", "all clients hold token locks", model.Modern, 1},
+	{"sidecar", "all old clients as they are, behind sidecars", model.Sidecar, 1},
 }
 
 // of puts the stage's clients in the place of today's.
@@ -29,7 +29,7 @@ func (s stage) of(f *fleet, worst []Share) []group {
 	var old []int
 	for _, g := range f.groups {
 		for _, a := range g.actors {
-			if a.member.Scheme == session.Legacy && !slices.Contains(old, a.client) {
+			if a.member.Scheme == model.Legacy && !slices.Contains(old, a.client) {
 				old = append(old, a.client)
 			}
 		}
@@ -56,7 +56,7 @@ func (s stage) of(f *fleet, worst []Share) []group {
 		made.actors = slices.Clone(g.actors)
 		for i := range made.actors {
 			m := &made.actors[i].member
-			if slices.Contains(changed, made.actors[i].client) || s.becomes == session.Modern && m.Scheme == session.Bridge {
+			if slices.Contains(changed, made.actors[i].client) || s.becomes == model.Modern && m.Scheme == model.Bridge {
 				become(m, s.becomes)
 			}
 		}
@@ -66,15 +66,15 @@ func (s stage) of(f *fleet, worst []Share) []group {
 }
 
 // become makes a client a member of another scheme, with the habits that such members have.
-func become(m *session.Member, scheme session.Scheme) {
+func become(m *model.Member, scheme model.Scheme) {
 	m.Scheme = scheme
 	m.Fence = protocol.FenceKey(m.Key)
-	if scheme == session.Sidecar {
+	if scheme == model.Sidecar {
 		m.Behind, m.Queue, m.Renew, m.Settle, m.Grace = m.Name, false, m.Lease/3, settle, grace // the sidecar looks after the lock
 		return
 	}
 	m.Queue, m.Renew, m.Poll = true, m.Lease/3, 100*time.Millisecond
-	if scheme == session.Bridge {
+	if scheme == model.Bridge {
 		m.Settle, m.Grace, m.Yield = settle, grace, m.Poll*6/5
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -147,7 +147,7 @@ func (r *Report) row(fleet *sim.Fleet, factor int, o *Options) Row {
 				c.Name = fmt.Sprintf("%s*%d", c.Name, n+1)
 				c.Owner = fmt.Sprintf("%08x-0000-4000-8000-%012x", i+1, n)
 			}
-			if c.Scheme == session.Sidecar {
+			if c.Scheme == model.Sidecar {
 				c.Behind = c.Name
 			}
 			c.First = sim.Uniform(0, c.Think.Mean()+c.Hold.Mean()) // as often in the first moments as later
@@ -236,7 +236,7 @@ func dearest(fleet *sim.Fleet, c *Costs) (name string) {
 // members is how many processes report to the namespace's record.
 func members(fleet *sim.Fleet) (n int) {
 	for i := range fleet.Clients {
-		if fleet.Clients[i].Scheme != session.Legacy {
+		if fleet.Clients[i].Scheme != model.Legacy {
 			n++
 		}
 	}
@@ -249,7 +249,7 @@ func connections(fleet *sim.Fleet, c *Costs) []int {
 	on := sim.MastersOf(fleet)
 	for i := range fleet.Clients {
 		each := 1
-		if fleet.Clients[i].Scheme != session.Legacy {
+		if fleet.Clients[i].Scheme != model.Legacy {
 			each = c.Members.Connections
 		}
 		for _, m := range on[i] {

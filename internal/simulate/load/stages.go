@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -36,7 +36,7 @@ func Compositions(fleet *sim.Fleet) (all []Composition) {
 		f.Clients = slices.Clone(fleet.Clients)
 		n := 0
 		for i := range f.Clients {
-			if c := &f.Clients[i]; c.Scheme == session.Legacy {
+			if c := &f.Clients[i]; c.Scheme == model.Legacy {
 				if n%k.every == 0 {
 					k.becomes(c)
 				}
@@ -62,7 +62,7 @@ const (
 // A waiter has its place in the queue, and is told when the lock is its own. What it hears by client tracking makes it ask only
 // where an old client has deleted a key.
 func toBridge(c *sim.Client) {
-	c.Scheme, c.Queue = session.Bridge, true
+	c.Scheme, c.Queue = model.Bridge, true
 	c.Yield = c.Dialect.Poll + c.Dialect.Poll/5
 	c.Renew = min(memberTTL, c.Lease) / 3
 	c.Lease, c.Grace, c.Settle, c.Claim = memberTTL, memberLag+memberDelay, memberDelay, longestClaim
@@ -76,7 +76,7 @@ func toModern(c *sim.Client) {
 }
 
 func toSidecar(c *sim.Client) {
-	c.Scheme, c.Behind = session.Sidecar, c.Name
+	c.Scheme, c.Behind = model.Sidecar, c.Name
 	c.Grace, c.Settle = memberLag+memberDelay, memberDelay
 	c.Renew = c.Lease / 3
 }

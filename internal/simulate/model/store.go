@@ -1,12 +1,20 @@
-// Package model is a model of the Redis server: as much of it as the lock protocols use.
+// Package model is what the simulator and the explorer have in common: the server and its clients, as plain values.
 //
-// It executes the commands and the server scripts of package protocol on a handful of keys, with the
+// # The server
+//
+// A Store is as much of the Redis server as the lock protocols use. It executes the commands and the server scripts of package protocol on a handful of keys, with the
 // server's own clock given from outside. It agrees with a real redis-server and with miniredis on
 // random command sequences (differential_test.go); adding an operation is one function in one table
 // (commands.go), and the differential test then covers it.
 //
 // Deliberately absent: memory limits and eviction, other data types than strings and a bare hash,
 // other databases, lazy expiry's effect on notifications.
+//
+// # Its clients
+//
+// A Session is a client of a lock. It takes turns, and in each turn runs the real protocol machines to acquire, renew and release
+// one key. It has no clock, no connection and no randomness. Its driver tells it the client's clock and the last reply, and carries
+// out its steps: in virtual time (package sim), or one interleaving after another (package explore).
 package model
 
 import (

@@ -43,6 +43,11 @@ const probe = `(async function () {
   var seen = function (e) { var r = e.getBoundingClientRect(); return r.height > 0 && r.width > 0; };
   say.Overlaps = meet([].filter.call(document.querySelectorAll("body > section > *, body > header, article.scheme figure"), seen));
   say.Clash = meet([].filter.call(document.querySelectorAll(".card .run text.nm, .card .run text.sc, .card .run text.ax"), seen));
+  say.Out = 0;
+  document.querySelectorAll(".map text").forEach(function (t) {
+    var r = t.getBoundingClientRect(), s = t.ownerSVGElement.getBoundingClientRect();
+    if (r.left < s.left - 1 || r.right > s.right + 1) { say.Out++; }
+  });
   say.Labels = meet([].filter.call(document.querySelector(".map").querySelectorAll("text"), seen));
   say.Pictures = [].filter.call(document.querySelectorAll(".card .run"), seen).length;
   return say;
@@ -67,9 +72,9 @@ func TestInABrowser(t *testing.T) {
 				require.NoError(t, b.Picture(filepath.Join(folder, name+".png"), 0))
 			}
 			var saw struct {
-				Before, Target, After                                        string
-				Copy, Requests, Wide, Cut, Overlaps, Clash, Labels, Pictures int
-				Moved                                                        bool
+				Before, Target, After                                             string
+				Copy, Requests, Wide, Cut, Overlaps, Clash, Labels, Out, Pictures int
+				Moved                                                             bool
 			}
 			require.NoError(t, b.Eval(probe, &saw))
 			require.NotContains(t, saw.Before, ",", "one run is shown at first")
@@ -85,6 +90,7 @@ func TestInABrowser(t *testing.T) {
 			require.Zero(t, saw.Overlaps)
 			require.Zero(t, saw.Clash, "no label of a run covers another")
 			require.Zero(t, saw.Labels, "nor of a map")
+			require.Zero(t, saw.Out, "no label of a map is cut")
 			require.Equal(t, 1, saw.Pictures, "one of the two formats")
 		})
 	}

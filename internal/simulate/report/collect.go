@@ -6,11 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // maxRuns bounds the runs that a report draws: it must stay a file that one can send.
@@ -20,7 +17,7 @@ const maxRuns = 34
 const skewStep = 100 * time.Millisecond
 
 // Collect makes a report of a sweep's outcomes.
-func Collect(table grid.Grid, outcomes []grid.Outcome, seed uint64) *Report {
+func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
 	r := &Report{Seed: seed, Grid: table, Outcomes: outcomes}
 	var hash uint64
 	for i := range outcomes {
@@ -30,7 +27,7 @@ func Collect(table grid.Grid, outcomes []grid.Outcome, seed uint64) *Report {
 		r.Simulated += o.Simulated
 	}
 	r.TraceHash = fmt.Sprintf("%016x", hash)
-	for _, scheme := range grid.Schemes {
+	for _, scheme := range sim.Schemes {
 		if row := row(table, outcomes, scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
 			r.Rows = append(r.Rows, row)
 		}
@@ -39,7 +36,7 @@ func Collect(table grid.Grid, outcomes []grid.Outcome, seed uint64) *Report {
 }
 
 // row sums a scheme up. Its break is looked for where lease and hold time are the grid's own.
-func row(table grid.Grid, outcomes []grid.Outcome, scheme string) Row {
+func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
 	r := Row{Scheme: scheme}
 	var found, closed edges
 	for i := range outcomes {
@@ -55,7 +52,7 @@ func row(table grid.Grid, outcomes []grid.Outcome, scheme string) Row {
 		}
 		if o.Lease == table.Lease && o.Hold == table.Hold {
 			found.note(o.Skew, o.Broken > 0)
-			closed.note(o.Skew, o.Predict() == grid.Breaks)
+			closed.note(o.Skew, o.Predict() == sim.Breaks)
 		}
 	}
 	r.Breaks, r.Predicted = found.String(), closed.String()
@@ -108,7 +105,7 @@ const HuntSeeds = 5000
 // Shrink adds a minimal run for each row of the maps that breaks: its break with the smallest skew, on
 // either side of zero; and last the break that needs no skew at all.
 func (r *Report) Shrink() {
-	best := map[string]*grid.Outcome{}
+	best := map[string]*sim.Outcome{}
 	var order []string
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
@@ -137,7 +134,7 @@ func (r *Report) Shrink() {
 }
 
 // rank prefers the runs nearest to the grid's own lease and hold time.
-func rank(g grid.Grid, o *grid.Outcome) time.Duration {
+func rank(g sim.Grid, o *sim.Outcome) time.Duration {
 	d := (o.Lease - g.Lease).Abs() + (o.Hold - g.Hold).Abs()
 	if o.Skew < 0 {
 		d += time.Millisecond
@@ -146,7 +143,7 @@ func rank(g grid.Grid, o *grid.Outcome) time.Duration {
 }
 
 // axis tells which map an outcome belongs to, and its row.
-func (r *Report) axis(i int, o *grid.Outcome) (string, time.Duration) {
+func (r *Report) axis(i int, o *sim.Outcome) (string, time.Duration) {
 	perScheme := (len(r.Grid.Leases) + len(r.Grid.Holds)) * len(r.Grid.Skews)
 	if i%perScheme < len(r.Grid.Leases)*len(r.Grid.Skews) {
 		return "lease", o.Lease
@@ -155,10 +152,10 @@ func (r *Report) axis(i int, o *grid.Outcome) (string, time.Duration) {
 }
 
 // ShrinkCell finds the smallest run that breaks a cell's fleet.
-func ShrinkCell(w *sim.World, id string, o *grid.Outcome) Run {
-	planned, _ := shrink.Record(w, o.Fleet(), o.FirstSeed)
-	small := shrink.New(w, skewStep).Shrink(planned)
-	records, result := story.Trace(w, small, 0)
+func ShrinkCell(w *sim.World, id string, o *sim.Outcome) Run {
+	planned, _ := sim.Planned(w, o.Fleet(), o.FirstSeed)
+	small := sim.NewShrinker(w, skewStep).Shrink(planned)
+	records, result := Trace(w, small, 0)
 	s := scenario.Scenario{
 		Purpose: []string{fmt.Sprintf("%s: the smallest run that breaks it at lease %v, hold %v.", o.Scheme, o.Lease, o.Hold)},
 		Fleet:   *small, Seed: 1, Seeds: 1,
@@ -171,19 +168,19 @@ func ShrinkCell(w *sim.World, id string, o *grid.Outcome) Run {
 	}
 }
 
-func title(o *grid.Outcome, small *sim.Fleet, commands int64) string {
+func title(o *sim.Outcome, small *sim.Fleet, commands int64) string {
 	skew := "clocks agree"
 	for i := range small.Clients {
 		if off := small.Clients[i].Offset; off != 0 {
-			skew = "one clock " + story.Ahead(off)
+			skew = "one clock " + Ahead(off)
 		}
 	}
 	return fmt.Sprintf("%s, lease %v, hold %v: %s, %d clients, %d server commands", o.Scheme, o.Lease, o.Hold, skew, len(small.Clients), commands)
 }
 
 // ReplayCommand is the command line that plays a cell's first broken run again.
-func ReplayCommand(o *grid.Outcome) string {
-	s, standard := o.Setting, grid.Standard()
+func ReplayCommand(o *sim.Outcome) string {
+	s, standard := o.Setting, sim.StandardSetting()
 	line := fmt.Sprintf("lockmigrate replay --scheme %s --skew=%v --lease %v --hold %v --seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
 	if s.Clients != standard.Clients {
 		line += fmt.Sprintf(" --clients %d", s.Clients)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	looks "github.com/lockmigrate/lockmigrate/internal/page"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/blame"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -31,9 +30,9 @@ type Fleet struct {
 	Next    string                   // the command that shows the next step of a migration
 
 	watching sync.Mutex
-	found    [blame.Causes]map[string]int64 // double holds by client to blame
+	found    [forecast.Causes]map[string]int64 // double holds by client to blame
 	families map[string]int64
-	times    [blame.Causes][parts]float64
+	times    [forecast.Causes][parts]float64
 	played   sim.Played
 	rows     []stageRow
 }
@@ -43,10 +42,10 @@ const parts = 60
 
 // Watch is sim.Parallel's Watch for the runs of the fleet as it is.
 func (f *Fleet) Watch(uint64, int) func(*sim.Record) {
-	j := blame.New(f.Plays)
-	j.Each = func(o blame.Overlap) {
+	j := forecast.NewJudge(f.Plays)
+	j.Each = func(o forecast.Overlap) {
 		who := "(the server)"
-		if o.By != blame.Server {
+		if o.By != forecast.Server {
 			who = f.Clients[o.By]
 		}
 		f.watching.Lock()
@@ -129,9 +128,9 @@ func number(n int64) string { return forecast.Number(float64(n)) }
 func (f *Fleet) parts() []looks.Shares {
 	byCause, byClient := map[string]int64{}, map[string]int64{}
 	for c, clients := range f.found {
-		for name, n := range clients {
-			byCause[blame.Cause(c).String()] += n
-			byClient[name] += n
+		for _, name := range slices.Sorted(maps.Keys(clients)) {
+			byCause[forecast.Cause(c).String()] += clients[name]
+			byClient[name] += clients[name]
 		}
 	}
 	all := []looks.Shares{{Head: "By cause", Of: "cause"}, {Head: "By client: whose clock, hold time or late delete it is", Of: "client", Mono: true}, {Head: "By keys", Of: "keys", Mono: true}}
@@ -165,7 +164,7 @@ type line struct {
 }
 
 // colors of the causes, as the style sheet names them.
-var colors = [blame.Causes]string{"legacy", "warn", "redisson", "modern", "unknown", "bad"}
+var colors = [forecast.Causes]string{"legacy", "warn", "redisson", "modern", "unknown", "bad"}
 
 func (f *Fleet) chart() chart {
 	c := chart{Unit: fmt.Sprintf("double holds in %s", f.Plays.Until/parts), XLabel: "minutes of the run", Height: 240}
@@ -177,7 +176,7 @@ func (f *Fleet) chart() chart {
 	}
 	for cause := range f.times {
 		if len(f.found[cause]) > 0 {
-			c.Series = append(c.Series, line{blame.Cause(cause).String(), colors[cause], f.times[cause][:]})
+			c.Series = append(c.Series, line{forecast.Cause(cause).String(), colors[cause], f.times[cause][:]})
 		}
 	}
 	return c
@@ -207,9 +206,9 @@ func (f *Fleet) advice() (all []advice) {
 	} else {
 		all = append(all, advice{"See how the first double hold came about.", f.Replay(f.played.Broken)})
 		for _, mend := range []struct {
-			cause blame.Cause
+			cause forecast.Cause
 			what  string
-		}{{blame.Skew, "Set the clock of %s right: it causes most double holds by skew."}, {blame.Overrun, "Give %s a longer lease, or shorter work: it causes most overruns."}} {
+		}{{forecast.Skew, "Set the clock of %s right: it causes most double holds by skew."}, {forecast.Overrun, "Give %s a longer lease, or shorter work: it causes most overruns."}} {
 			if who := ranked(f.found[mend.cause]); len(who) > 0 {
 				all = append(all, advice{fmt.Sprintf(mend.what, who[0]), ""})
 			}

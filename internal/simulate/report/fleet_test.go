@@ -17,7 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -40,7 +40,7 @@ func played(t *testing.T) *Fleet {
 	}
 	for i, name := range []string{"java-1", "java-2", hostileName, "java-4"} {
 		c := sim.Client{
-			Member: session.Member{Name: fmt.Sprint("client-", i+1), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
+			Member: model.Member{Name: fmt.Sprint("client-", i+1), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
 				Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour},
 			Hold: sim.Uniform(time.Second, 4*time.Second), Think: sim.Uniform(0, 4*time.Second), Keys: []sim.KeySet{{Prefix: "order:", Count: 4}, {Prefix: "parcel:", Count: 4}},
 		}

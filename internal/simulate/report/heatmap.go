@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // A heat map has the skew from left to right and the lease, or the hold time, from top to bottom. Each
@@ -15,18 +15,20 @@ const (
 	cellHeight = 17
 	mapLeft    = 62
 	mapTop     = 8
+	halfLabel  = 106 // half of the label below, with room to spare
 )
 
 // heatMap is one map of one scheme.
 type heatMap struct {
 	strings.Builder
 	skews, rows []time.Duration
-	cells       [][]*grid.Outcome // by row, then skew
+	cells       [][]*sim.Outcome // by row, then skew
 }
 
 // draw writes the map; link names the run of a cell, empty for none.
-func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string) string {
-	width := mapLeft + len(h.skews)*cellWidth + 8
+func (h *heatMap) draw(label string, link func(row int, o *sim.Outcome) string) string {
+	middle := mapLeft + max(len(h.skews)*cellWidth/2, halfLabel-mapLeft)
+	width := max(mapLeft+len(h.skews)*cellWidth+8, middle+halfLabel)
 	height := mapTop + len(h.rows)*cellHeight + 40
 	fmt.Fprintf(h, `<svg class="map" viewBox="0 0 %d %d" width="%d" role="group" aria-label="%s">`, width, height, width, label)
 	fmt.Fprintf(h, `<rect class="k0" x="%d" y="%d" width="%d" height="%d"/>`, mapLeft, mapTop, len(h.skews)*cellWidth-1, len(h.rows)*cellHeight-1)
@@ -44,7 +46,7 @@ func (h *heatMap) draw(label string, link func(row int, o *grid.Outcome) string)
 			fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">%s</text>`, mapLeft+s*cellWidth+cellWidth/2, height-24, signedSeconds(skew))
 		}
 	}
-	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, mapLeft+len(h.skews)*cellWidth/2, height-6)
+	fmt.Fprintf(h, `<text class="sl" x="%d" y="%d">one clock ahead or behind by</text></svg>`, middle, height-6)
 	return h.String()
 }
 
@@ -60,7 +62,7 @@ func (h *heatMap) grid() {
 	h.WriteString(`"/>`)
 }
 
-func (h *heatMap) cell(o *grid.Outcome, x, y int, link string) {
+func (h *heatMap) cell(o *sim.Outcome, x, y int, link string) {
 	if o.Broken == 0 {
 		return
 	}
@@ -74,7 +76,7 @@ func (h *heatMap) cell(o *grid.Outcome, x, y int, link string) {
 
 // boundary draws the edges between cells that are predicted to break and to hold.
 func (h *heatMap) boundary() {
-	breaks := func(r, s int) bool { return h.cells[r][s].Predict() == grid.Breaks }
+	breaks := func(r, s int) bool { return h.cells[r][s].Predict() == sim.Breaks }
 	var path strings.Builder
 	for r := range h.rows {
 		for s := range h.skews {

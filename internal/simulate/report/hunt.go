@@ -7,10 +7,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // ClobberFleet is a fleet of old clients whose clocks agree to the nanosecond and whose work never
@@ -27,8 +24,8 @@ func ClobberFleet() *sim.Fleet {
 	f.Opening = []model.Entry{{Key: "orders", Value: left}}
 	for i := range 3 {
 		f.Clients = append(f.Clients, sim.Client{
-			Member: session.Member{
-				Name: fmt.Sprintf("legacy-%d", i+1), Scheme: session.Legacy, Dialect: protocol.JedisMS, Key: "orders",
+			Member: model.Member{
+				Name: fmt.Sprintf("legacy-%d", i+1), Scheme: model.Legacy, Dialect: protocol.JedisMS, Key: "orders",
 				Lease: 6 * time.Second, Poll: 300 * time.Millisecond, Patience: time.Hour,
 			},
 			Hold: sim.Uniform(time.Second, 5*time.Second), Think: sim.Uniform(0, 3*time.Second), First: sim.Uniform(0, 5*time.Second),
@@ -55,17 +52,17 @@ func HuntClobber(w *sim.World, seeds uint64) (found Run, ok bool) {
 			continue
 		}
 		left--
-		planned, _ := shrink.Record(w, fleet, seed)
-		s := shrink.New(w, skewStep)
+		planned, _ := sim.Planned(w, fleet, seed)
+		s := sim.NewShrinker(w, skewStep)
 		s.Breaks = OnlyAClobber
-		if candidate := s.Shrink(planned); small == nil || shrink.Size(candidate).Less(shrink.Size(small)) {
+		if candidate := s.Shrink(planned); small == nil || sim.WeightOf(candidate).Less(sim.WeightOf(small)) {
 			small = candidate
 		}
 	}
 	if small == nil {
 		return Run{}, false
 	}
-	records, _ := story.Trace(w, small, 0)
+	records, _ := Trace(w, small, 0)
 	text := scenario.Scenario{
 		Purpose: []string{"Clocks agree, nobody overruns: a loser's GETSET shortens the winner's lease."},
 		Fleet:   *small, Seed: 1, Seeds: 1,

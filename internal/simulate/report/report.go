@@ -1,4 +1,5 @@
-// Package report writes what a sweep and a search found as one HTML file: no script or style is loaded
+// Package report tells what happened: a run as lines of a trace, as sentences and as the lanes of a timeline; what a sweep and a
+// search found, and a profile's fleet, as one HTML file. No script or style is loaded
 // from anywhere, and all of it can be read without JavaScript, which only adds copying and arrow keys.
 package report
 
@@ -11,9 +12,7 @@ import (
 
 	looks "github.com/lockmigrate/lockmigrate/internal/page"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // Report is what one file shows.
@@ -23,8 +22,8 @@ type Report struct {
 	TraceHash string
 	Ops       int64
 	Simulated time.Duration
-	Grid      grid.Grid
-	Outcomes  []grid.Outcome // in the order of Grid.Cells
+	Grid      sim.Grid
+	Outcomes  []sim.Outcome // in the order of Grid.Cells
 	Runs      []Run
 	Rows      []Row
 	Claims    []explore.Finding
@@ -143,16 +142,16 @@ func (r *Report) schemes() []schemeView {
 	return views
 }
 
-func (r *Report) heatMap(scheme, axis string, rows []time.Duration, cells []grid.Outcome) template.HTML {
+func (r *Report) heatMap(scheme, axis string, rows []time.Duration, cells []sim.Outcome) template.HTML {
 	h := heatMap{skews: r.Grid.Skews, rows: rows}
 	for i := range rows {
-		var line []*grid.Outcome
+		var line []*sim.Outcome
 		for j := range r.Grid.Skews {
 			line = append(line, &cells[i*len(r.Grid.Skews)+j])
 		}
 		h.cells = append(h.cells, line)
 	}
-	return template.HTML(h.draw(fmt.Sprintf("%s: skew against %s", scheme, axis), func(row int, o *grid.Outcome) string {
+	return template.HTML(h.draw(fmt.Sprintf("%s: skew against %s", scheme, axis), func(row int, o *sim.Outcome) string {
 		if o.Broken == 0 {
 			return ""
 		}
@@ -188,7 +187,7 @@ type card struct {
 	*Run
 	Picture template.HTML
 	Phone   template.HTML // the same for a narrow screen
-	Steps   []story.Moment
+	Steps   []Moment
 	Names   []string
 }
 
@@ -204,7 +203,7 @@ func (r *Report) cards() []card {
 	var cards []card
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		t := story.Draw(run.Fleet, run.Records)
+		t := Draw(run.Fleet, run.Records)
 		c := card{Run: run, Steps: t.Steps, Picture: template.HTML(drawTimeline(t, run.ID, onScreen)), Phone: template.HTML(drawTimeline(t, run.ID, onPhone))}
 		for j := range run.Fleet.Clients {
 			c.Names = append(c.Names, run.Fleet.Clients[j].Name)

@@ -13,11 +13,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/shrink"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // sample is a report of the standard sweep, with few runs. It is made once.
@@ -34,11 +31,11 @@ var (
 
 func makeSample(t testing.TB) []byte {
 	t.Helper()
-	table := grid.StandardGrid()
+	table := sim.StandardGrid()
 	if !redistest.Thorough() {
-		table.Skews = grid.Range(-12*time.Second, 12*time.Second, 6*time.Second)
+		table.Skews = sim.Range(-12*time.Second, 12*time.Second, 6*time.Second)
 	}
-	plan := grid.Plan{Cells: table.Cells(grid.Standard()), Runs: 2, Seed: 1}
+	plan := sim.Sweep{Cells: table.Cells(sim.StandardSetting()), Runs: 2, Seed: 1}
 	outcomes, err := plan.Run(context.Background())
 	require.NoError(t, err)
 	r := Collect(table, outcomes, 1)
@@ -75,7 +72,7 @@ func TestClobberIsFoundAndShrunk(t *testing.T) {
 	w := new(sim.World)
 	run, ok := HuntClobber(w, HuntSeeds)
 	require.True(t, ok, "no seed has it")
-	t.Logf("%d clients, %+v\n%s", len(run.Fleet.Clients), shrink.Size(run.Fleet), run.Scenario)
+	t.Logf("%d clients, %+v\n%s", len(run.Fleet.Clients), sim.WeightOf(run.Fleet), run.Scenario)
 	require.LessOrEqual(t, len(run.Fleet.Clients), 3)
 	for i := range run.Fleet.Clients {
 		require.Zero(t, run.Fleet.Clients[i].Offset)
@@ -94,9 +91,11 @@ func TestTextTimeline(t *testing.T) {
 	w := new(sim.World)
 	run, ok := HuntClobber(w, HuntSeeds)
 	require.True(t, ok)
-	text := TextTimeline(story.Draw(run.Fleet, run.Records), 110)
-	require.Contains(t, text, "#")
-	for _, line := range strings.Split(text, "\n") {
-		require.LessOrEqual(t, len([]rune(line)), 130)
+	for _, columns := range []int{60, 80, 110} {
+		text := TextTimeline(Draw(run.Fleet, run.Records), columns)
+		require.Contains(t, text, "#")
+		for _, line := range strings.Split(text, "\n") {
+			require.LessOrEqual(t, len([]rune(line)), columns)
+		}
 	}
 }

@@ -5,13 +5,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/grid"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // TextTimeline draws a run for a terminal: . wants the lock, = believes that it holds it, # two are
 // inside, | its lease is over in truth, p paused, x crashed.
-func TextTimeline(t *story.Timeline, columns int) string {
+func TextTimeline(t *Timeline, columns int) string {
 	name := 8
 	for i := range t.Lanes {
 		name = max(name, len(t.Lanes[i].Name))
@@ -24,7 +23,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 	for i := range t.Lanes {
 		lane := &t.Lanes[i]
 		line := []byte(strings.Repeat(" ", width))
-		paint := func(s story.Span, c byte) {
+		paint := func(s Span, c byte) {
 			for x := at(s.From); x <= at(s.To); x++ {
 				line[x] = c
 			}
@@ -36,7 +35,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 			paint(s, '=')
 			for _, o := range t.Overlaps {
 				if from, to := max(s.From, o.From), min(s.To, o.To); from < to {
-					paint(story.Span{From: from, To: to}, '#')
+					paint(Span{From: from, To: to}, '#')
 				}
 			}
 		}
@@ -46,7 +45,7 @@ func TextTimeline(t *story.Timeline, columns int) string {
 			}
 		}
 		for _, s := range lane.Pauses {
-			paint(story.Span{From: s.From, To: min(s.To, t.End)}, 'p')
+			paint(Span{From: s.From, To: min(s.To, t.End)}, 'p')
 		}
 		if lane.Crash > 0 {
 			line[at(lane.Crash)] = 'x'
@@ -57,12 +56,12 @@ func TextTimeline(t *story.Timeline, columns int) string {
 	b.WriteString(textKey(t, name, width, at))
 	end := t.End.Round(time.Millisecond).String()
 	fmt.Fprintf(&b, "%-*s  0s%*s\n", name, "", width-2, end)
-	b.WriteString(". wants  = believes it holds  # two inside  | its lease is over  p paused  x crashed\n")
+	b.WriteString(". wants   = believes it holds   # two inside\n| its lease is over   p paused   x crashed\n")
 	return b.String()
 }
 
-// textKey draws the key: the letter of the client whose value stands on it.
-func textKey(t *story.Timeline, name, width int, at func(time.Duration) int) string {
+// textKey draws the key: the number of the row of the client whose value stands on it.
+func textKey(t *Timeline, name, width int, at func(time.Duration) int) string {
 	line := []byte(strings.Repeat(" ", width))
 	for _, v := range t.Key {
 		letter := byte('?')
@@ -75,7 +74,8 @@ func textKey(t *story.Timeline, name, width int, at func(time.Duration) int) str
 			line[x] = letter
 		}
 	}
-	return fmt.Sprintf("%-*s  %s\n%-*s  (the key: whose value, by number from the top; - nothing, ? of nobody in this run)\n", name, "the key", strings.TrimRight(string(line), " "), name, "")
+	return fmt.Sprintf("%-*s  %s\n%-*s  (the row of the client whose value it has, 1 the\n%-*s  first; - no value, ? of nobody in this run)\n",
+		name, "the key", strings.TrimRight(string(line), " "), name, "", name, "")
 }
 
 // TextMaps draws the heat maps for a terminal: a digit for each cell that broke (9: every run did), a
@@ -95,7 +95,7 @@ func (r *Report) TextMaps() string {
 	return b.String()
 }
 
-func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []grid.Outcome) {
+func textMap(b *strings.Builder, rows []time.Duration, columns int, cells []sim.Outcome) {
 	for r, row := range rows {
 		fmt.Fprintf(b, "%8v ", row)
 		for c := range columns {

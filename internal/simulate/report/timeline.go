@@ -5,8 +5,6 @@ import (
 	"html"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 // The picture of a run is one SVG: time from left to right, a lane for each client, the key at the
@@ -34,10 +32,10 @@ var (
 type picture struct {
 	strings.Builder
 	format
-	t *story.Timeline
+	t *Timeline
 }
 
-func drawTimeline(t *story.Timeline, id string, f format) string {
+func drawTimeline(t *Timeline, id string, f format) string {
 	p := &picture{t: t, format: f}
 	height := axisHeight + len(t.Lanes)*laneHeight + keyHeight + 8
 	fmt.Fprintf(p, `<svg class="run %s" viewBox="0 0 %d %d" role="img" aria-labelledby="%s-%s"><title id="%s-%s">%s</title>`,
@@ -55,7 +53,7 @@ func drawTimeline(t *story.Timeline, id string, f format) string {
 	return p.String()
 }
 
-func summary(t *story.Timeline) string {
+func summary(t *Timeline) string {
 	if len(t.Overlaps) == 0 {
 		return fmt.Sprintf("%d clients, no overlap", len(t.Lanes))
 	}
@@ -118,7 +116,7 @@ func (p *picture) lane(i int) {
 }
 
 // clockError draws the error of the client's clock along the lane: up is ahead.
-func (p *picture) clockError(lane *story.Lane, top int) {
+func (p *picture) clockError(lane *Lane, top int) {
 	largest := time.Duration(1)
 	for _, e := range lane.Errors {
 		largest = max(largest, e.By.Abs())
@@ -134,15 +132,15 @@ func (p *picture) clockError(lane *story.Lane, top int) {
 	fmt.Fprintf(p, `H%d"/>`, p.width-12)
 }
 
-func clockText(lane *story.Lane) string {
+func clockText(lane *Lane) string {
 	first, last := lane.Errors[0].By, lane.Errors[len(lane.Errors)-1].By
 	switch {
 	case first == 0 && last == 0:
 		return "clock true"
 	case first.Round(time.Millisecond) == last.Round(time.Millisecond):
-		return "clock " + story.Ahead(first)
+		return "clock " + Ahead(first)
 	default:
-		return "clock then " + story.Ahead(last)
+		return "clock then " + Ahead(last)
 	}
 }
 

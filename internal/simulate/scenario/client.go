@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -18,26 +18,26 @@ func (s *Scenario) client(n int, words []string) error {
 	if len(words) < 2 {
 		return fail(n, "write: client NAME legacy|go-legacy|bridge|modern|sidecar [option=value ...]")
 	}
-	scheme, ok := session.SchemeNamed(words[1])
+	scheme, ok := model.SchemeNamed(words[1])
 	if !ok {
-		return unknown(n, words[1], session.SchemeNames(), "no scheme is named %q", words[1])
+		return unknown(n, words[1], model.SchemeNames(), "no scheme is named %q", words[1])
 	}
 	c := sim.Client{
-		Member: session.Member{
+		Member: model.Member{
 			Scheme: scheme, Dialect: protocol.JedisMS, Key: "orders",
 			Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
 		},
 		Hold: sim.Fixed(time.Second),
 	}
 	c.Member.Release = c.Dialect.Release
-	if scheme == session.GoLegacy {
+	if scheme == model.GoLegacy {
 		c.Member.Release = protocol.ReleaseCompare
 	}
 	count, groups := 1, 1
 	fields := slices.Concat(lasting(&c), habits(&c), []field{{"count", &count}, {"groups", &groups},
 		{"lease", &c.Lease}, {"ttl", &c.Lease}, {"poll", &c.Poll}, {"patience", &c.Patience}, {"key", &c.Key},
 		{"dialect", func(name string) (err error) {
-			if c.Dialect, err = dialect(n, name); err == nil && (scheme == session.Legacy || scheme == session.Sidecar) {
+			if c.Dialect, err = dialect(n, name); err == nil && (scheme == model.Legacy || scheme == model.Sidecar) {
 				c.Member.Release = c.Dialect.Release
 			}
 			return err
@@ -74,7 +74,7 @@ func (s *Scenario) client(n int, words []string) error {
 		if _, taken := s.names[one.Name]; taken {
 			return fail(n, "two clients are named %q; with count=N write a * into the name", one.Name)
 		}
-		if scheme == session.Sidecar {
+		if scheme == model.Sidecar {
 			one.Behind = one.Name
 		}
 		one.Owner = ownerOf(len(s.Fleet.Clients))

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -146,10 +146,10 @@ func (s *Scenario) name(client int) string {
 }
 
 func usualRelease(c *sim.Client) protocol.Release {
-	if c.Scheme == session.GoLegacy {
+	if c.Scheme == model.GoLegacy {
 		return protocol.ReleaseCompare
 	}
-	if c.Scheme == session.Legacy || c.Scheme == session.Sidecar {
+	if c.Scheme == model.Legacy || c.Scheme == model.Sidecar {
 		return c.Dialect.Release
 	}
 	return c.Member.Release

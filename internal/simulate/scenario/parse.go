@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -266,4 +265,4 @@ func (s *Scenario) who(n int, name string) (int, error) {
 	return 0, unknown(n, name, slices.Sorted(maps.Keys(s.names)), "no client is named %q", name)
 }
 
-func schemeName(i int) string { return session.Scheme(i).String() }
+func schemeName(i int) string { return model.Scheme(i).String() }

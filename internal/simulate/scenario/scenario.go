@@ -23,7 +23,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -74,7 +74,7 @@ func Count(t *sim.Tally, what string) (int64, bool) {
 		return t.Hazards[h], true
 	}
 	if scheme, ok := strings.CutSuffix(what, "-acquisitions"); ok {
-		s, known := session.SchemeNamed(scheme)
+		s, known := model.SchemeNamed(scheme)
 		return t.Entered[s], known
 	}
 	return pairs(t, what)
@@ -86,9 +86,9 @@ func counts() []string {
 	for h := range sim.Hazards {
 		names = append(names, h.String())
 	}
-	for _, first := range session.SchemeNames() {
+	for _, first := range model.SchemeNames() {
 		names = append(names, first+"-acquisitions")
-		for _, second := range session.SchemeNames() {
+		for _, second := range model.SchemeNames() {
 			names = append(names, first+"+"+second)
 		}
 	}

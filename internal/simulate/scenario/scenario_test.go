@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/story"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdata/scenarios")
@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 			require.NoError(t, err)
 
 			var lines []string
-			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(story.Line(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
+			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(report.TraceLine(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
 			if *rewrite {
 				update(t, file, s, &tally, lines)
 				return
@@ -93,8 +93,8 @@ func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
 		s.Fleet.Clients[i].Share = 0
 	}
 	tally := run(s, nil, false)
-	require.Less(t, tally.Entered[session.Legacy], int64(20))
-	require.Greater(t, tally.Entered[session.Modern], int64(20000))
+	require.Less(t, tally.Entered[model.Legacy], int64(20))
+	require.Greater(t, tally.Entered[model.Modern], int64(20000))
 }
 
 // TestEveryHazardIsShown: each name that the documentation uses is reproduced by some scenario.

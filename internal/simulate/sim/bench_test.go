@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 func legacyFleet(n int) *Fleet {
@@ -16,8 +16,8 @@ func legacyFleet(n int) *Fleet {
 	}}
 	for i := 0; i < n; i++ {
 		f.Clients = append(f.Clients, Client{
-			Member: session.Member{
-				Name: string(rune('a' + i)), Scheme: session.Legacy, Dialect: protocol.JedisMS, Key: "orders",
+			Member: model.Member{
+				Name: string(rune('a' + i)), Scheme: model.Legacy, Dialect: protocol.JedisMS, Key: "orders",
 				Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
 			},
 			Hold:  Uniform(50*time.Millisecond, 500*time.Millisecond),

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // Instants of the engine are true time since the run began. Epoch is what a perfect wall clock reads
@@ -33,14 +33,14 @@ func (c *Clock) reset() {
 }
 
 // Read returns what the client sees at true time t.
-func (c *Clock) Read(t protocol.Instant) session.Reading {
+func (c *Clock) Read(t protocol.Instant) model.Reading {
 	if c.slewing != 0 && t >= c.until {
 		c.rebase(c.until)
 		c.slewing = 0
 	}
 	dt := int64(t - c.since)
 	run := dt + dt*c.DriftPPM/1e6
-	return session.Reading{
+	return model.Reading{
 		Wall: c.wall + protocol.Instant(run+dt*c.slewRate()/1e6),
 		Mono: c.mono + protocol.Instant(run),
 	}

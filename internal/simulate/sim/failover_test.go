@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // TestFailoversComeAtTheirRate: failovers that are drawn come about as often as asked for, on each master at other times, and
@@ -58,7 +58,7 @@ func TestFailoversComeAtTheirRate(t *testing.T) {
 func TestAFailoverLosesTheLastMoments(t *testing.T) {
 	const mostHeld, lease = 500 * time.Millisecond, 10 * time.Second
 	first, second := protocol.Instant(20*time.Second), protocol.Instant(50*time.Second)
-	for scheme := range session.Scheme(session.Schemes) {
+	for scheme := range model.Scheme(model.Schemes) {
 		t.Run(scheme.String(), func(t *testing.T) {
 			f := legacyFleet(2)
 			f.Until = 90 * time.Second
@@ -69,12 +69,12 @@ func TestAFailoverLosesTheLastMoments(t *testing.T) {
 				c.Scheme, c.Lease, c.Think, c.Member.Release = scheme, lease, Uniform(0, 2*time.Second), c.Dialect.Release
 				c.Settle, c.Grace = 50*time.Millisecond, 500*time.Millisecond
 				switch scheme {
-				case session.Bridge, session.Modern:
+				case model.Bridge, model.Modern:
 					c.Queue, c.Renew, c.Lease, c.Claim = true, time.Second, 3*time.Second, time.Second
 					within = mostHeld + 100*time.Millisecond
-				case session.Sidecar:
+				case model.Sidecar:
 					c.Behind, c.Renew = c.Name, time.Second
-				case session.GoLegacy:
+				case model.GoLegacy:
 					c.Member.Release, c.Renew = protocol.ReleaseCompare, 3*time.Second
 				}
 			}

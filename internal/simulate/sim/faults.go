@@ -14,8 +14,8 @@ func (w *World) befall(m *member) {
 		if every.Max() <= 0 {
 			return
 		}
-		for at := protocol.Instant(every.Draw(&m.chance)); at < w.end; at = at.Add(max(every.Draw(&m.chance), 1)) {
-			w.faults = append(w.faults, Fault{At: at, Kind: kind, Client: int(m.number), By: by.Draw(&m.chance)})
+		for at := protocol.Instant(every.Draw(&m.random)); at < w.end; at = at.Add(max(every.Draw(&m.random), 1)) {
+			w.faults = append(w.faults, Fault{At: at, Kind: kind, Client: int(m.number), By: by.Draw(&m.random)})
 		}
 	}
 	draw(c.PauseEvery, c.Pause, Pause)
@@ -29,9 +29,9 @@ func (w *World) overthrow(seed uint64, master int) {
 	if s.FailoverEvery.Max() <= 0 {
 		return
 	}
-	chance := NewGenerator(seed^uint64(master)<<32, 0)
-	for at := protocol.Instant(s.FailoverEvery.Draw(&chance)); at < w.end; at = at.Add(max(s.FailoverEvery.Draw(&chance), 1)) {
-		out, behind := s.Outage.Draw(&chance), s.Behind.Draw(&chance)
+	random := NewGenerator(seed^uint64(master)<<32, 0)
+	for at := protocol.Instant(s.FailoverEvery.Draw(&random)); at < w.end; at = at.Add(max(s.FailoverEvery.Draw(&random), 1)) {
+		out, behind := s.Outage.Draw(&random), s.Behind.Draw(&random)
 		w.faults = append(w.faults, Fault{At: at, Kind: Outage, Client: -1, By: out},
 			Fault{At: at.Add(out), Kind: Failover, Client: -1, By: out + behind})
 	}
@@ -66,7 +66,7 @@ func (w *World) pause(m *member, d time.Duration) {
 	m.workEnds = m.workEnds.Add(d)
 }
 
-// crash ends the process. What it has sent arrives all the same.
+// crash ends the process. What it has sent still arrives.
 func (w *World) crash(m *member, restart time.Duration) {
 	if m.dead {
 		return

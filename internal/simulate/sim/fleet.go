@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // Fleet is everything about a run but its seed.
@@ -30,7 +29,7 @@ type Fleet struct {
 
 // Client is one member of the fleet, its clock and its habits.
 type Client struct {
-	session.Member
+	model.Member
 	Offset   time.Duration // of its wall clock at the start
 	DriftPPM int64
 	First    Distribution // when its first turn begins

@@ -2,7 +2,7 @@ package sim
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // This file is the part of the referee that looks over the server's shoulder: who wrote what is on
@@ -92,7 +92,7 @@ func (r *referee) takes(w *World, m *member, f *flight, from uint64, old string)
 	was, okOld := m.Dialect.ExpiresAt(old)
 	is, okNew := m.Dialect.ExpiresAt(f.command.Value)
 	v.shorter = okOld && okNew && is < was
-	if f.turn != m.turn || f.process != m.process || m.session.Phase != session.Acquiring { // nobody will hear the reply
+	if f.turn != m.turn || f.process != m.process || m.session.Phase != model.Acquiring { // nobody will hear the reply
 		r.judgeTakeover(w, m, false)
 	}
 }

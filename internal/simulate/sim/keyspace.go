@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // keyspace is the keys of one master and who works on them.
@@ -123,8 +122,8 @@ func (w *World) layOut(fleet *Fleet, master int) {
 			h.all += each * uint64(set.Count)
 			w.give(h, w.roomsOf(fleet, master, set), each)
 		}
-		if h.mine > 0 && (c.Queue || c.Scheme == session.Sidecar) && !c.Polls {
-			s := session.New(i, &c.Member)
+		if h.mine > 0 && (c.Queue || c.Scheme == model.Sidecar) && !c.Polls {
+			s := model.NewSession(i, &c.Member)
 			w.channels[s.Channel()] = append(w.channels[s.Channel()], int32(i))
 		}
 	}

@@ -55,7 +55,7 @@ func (w *World) decide(m *member) Delay {
 		}
 		return Delay{Request: p.Latency, Reply: p.Latency}
 	}
-	n, g := &w.fleet.Network, &m.chance
+	n, g := &w.fleet.Network, &m.random
 	d := Delay{Client: int(m.number), Nth: m.commands, Request: n.Request.Draw(g), Reply: n.Reply.Draw(g)}
 	if n.LoseRequest|n.LoseReply|n.Repeat|n.RepeatReply != 0 {
 		switch {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // listeners tells how many clients listen on a channel: one whose process lives, paused or not, and
@@ -14,7 +13,7 @@ import (
 func (w *World) listeners(channel string) int {
 	n := 0
 	for _, i := range w.channels[channel] {
-		if m := &w.members[i]; m.session.Phase == session.Acquiring && m.Queue {
+		if m := &w.members[i]; m.session.Phase == model.Acquiring && m.Queue {
 			n++
 		}
 	}
@@ -27,10 +26,10 @@ func (w *World) publish(messages []model.Message, delay time.Duration) {
 		w.referee.tally.Messages++
 		for _, i := range w.channels[message.Channel] {
 			m := &w.members[i]
-			if m.session.Phase != session.Acquiring {
+			if m.session.Phase != model.Acquiring {
 				continue
 			}
-			_, reply := session.ReadMessage(message.Text)
+			_, reply := model.ReadMessage(message.Text)
 			w.message(m, reply, delay)
 		}
 	}
@@ -38,7 +37,7 @@ func (w *World) publish(messages []model.Message, delay time.Duration) {
 
 // message sends a client word that no command of its own asked for.
 func (w *World) message(m *member, reply protocol.Reply, delay time.Duration) {
-	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.chance) {
+	if w.fleet.Plan == nil && w.fleet.Network.LoseMessage.Hits(&m.random) {
 		return
 	}
 	n := w.takeOff()
@@ -57,7 +56,7 @@ func (w *World) invalidate(m *member, f *flight, reply *protocol.Reply) (moved b
 		}
 		for _, i := range room.watchers {
 			watcher := &w.members[i]
-			if watcher == m || watcher.room != f.room || watcher.session.Phase != session.Acquiring {
+			if watcher == m || watcher.room != f.room || watcher.session.Phase != model.Acquiring {
 				continue
 			}
 			w.referee.tally.Messages++
@@ -66,7 +65,7 @@ func (w *World) invalidate(m *member, f *flight, reply *protocol.Reply) (moved b
 		}
 		room.watchers = room.watchers[:0]
 	}
-	if m.Tracks && m.turn == f.turn && m.session.Phase == session.Acquiring && !slices.Contains(room.watchers, m.number) {
+	if m.Tracks && m.turn == f.turn && m.session.Phase == model.Acquiring && !slices.Contains(room.watchers, m.number) {
 		room.watchers = append(room.watchers, m.number)
 	}
 	return moved
@@ -77,7 +76,7 @@ func (w *World) tell(m *member, n int32) {
 	reply := w.flights[n].reply
 	w.land(n)
 	switch {
-	case m.session.Phase != session.Acquiring:
+	case m.session.Phase != model.Acquiring:
 	case m.asleep && m.session.Listens():
 		w.wakeWith(m, reply)
 	default:

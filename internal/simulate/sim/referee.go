@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // Hazard is one of the dangers of shared locks, by the names that the documentation uses.
@@ -51,10 +50,10 @@ func HazardNamed(name string) (Hazard, bool) {
 type Tally struct {
 	Turns        int64 // times that a client wanted the lock
 	Acquisitions int64
-	Entered      [session.Schemes]int64 // the acquisitions of each scheme
+	Entered      [model.Schemes]int64 // the acquisitions of each scheme
 	Overlaps     int64
 	// Pairs counts the overlaps by the schemes of the earlier and the later holder.
-	Pairs       [session.Schemes][session.Schemes]int64
+	Pairs       [model.Schemes][model.Schemes]int64
 	Overlapped  time.Duration // true time with two or more inside
 	Longest     time.Duration // the longest single overlap
 	Hazards     [Hazards]int64
@@ -175,7 +174,7 @@ func (r *referee) hears(w *World, m *member, reply *protocol.Reply) {
 func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
 	w.note(Record{Kind: Concludes, Client: m.number, Verdict: verdict, Phase: m.session.Ended})
 	switch m.session.Ended {
-	case session.Acquiring:
+	case model.Acquiring:
 		r.judgeTakeover(w, m, verdict == protocol.Acquired)
 		switch verdict {
 		case protocol.Acquired:
@@ -188,7 +187,7 @@ func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
 				r.hazard(w, ForeignValue, int(m.number), -1)
 			}
 		}
-	case session.Renewing:
+	case model.Renewing:
 		switch {
 		case !m.session.Holds():
 			r.tally.Displaced++

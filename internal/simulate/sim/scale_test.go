@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // largeFleet is 10,000 clients of 200 services, with 500 keys each, on 64 masters. A client takes a lock about once a second.
-func largeFleet(scheme session.Scheme, until time.Duration) *Fleet {
+func largeFleet(scheme model.Scheme, until time.Duration) *Fleet {
 	f := &Fleet{Until: until, Masters: 64, Network: legacyFleet(1).Network}
 	for i := range 10_000 {
 		c := Client{
-			Member: session.Member{
+			Member: model.Member{
 				Name: fmt.Sprint("s-", i), Scheme: scheme, Dialect: protocol.JedisMS,
 				Lease: 30 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
 			},
@@ -35,7 +35,7 @@ func largeFleet(scheme session.Scheme, until time.Duration) *Fleet {
 
 // BenchmarkLargeFleet plays a minute of a large fleet on all cores.
 func BenchmarkLargeFleet(b *testing.B) {
-	for _, scheme := range []session.Scheme{session.Legacy, session.Bridge, session.Modern} {
+	for _, scheme := range []model.Scheme{model.Legacy, model.Bridge, model.Modern} {
 		b.Run(scheme.String(), func(b *testing.B) {
 			f := largeFleet(scheme, time.Minute)
 			var ops int64
@@ -49,7 +49,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 }
 
 // smallFleet is largeFleet with 40 clients on 20 keys of 4 masters, so that they meet.
-func smallFleet(scheme session.Scheme) *Fleet {
+func smallFleet(scheme model.Scheme) *Fleet {
 	f := largeFleet(scheme, 30*time.Second)
 	f.Clients, f.Masters = f.Clients[:40], 4
 	for i := range f.Clients {
@@ -60,7 +60,7 @@ func smallFleet(scheme session.Scheme) *Fleet {
 }
 
 func TestAnyNumberOfWorkersIsOneResult(t *testing.T) {
-	for _, scheme := range []session.Scheme{session.Legacy, session.Bridge, session.Modern, session.Sidecar} {
+	for _, scheme := range []model.Scheme{model.Legacy, model.Bridge, model.Modern, model.Sidecar} {
 		f := smallFleet(scheme)
 		var results [3]Played
 		for i, workers := range []int{1, 2, 5} {
@@ -78,7 +78,7 @@ func TestAnyNumberOfWorkersIsOneResult(t *testing.T) {
 
 // Clients that share keys share them on every master; those that do not never meet, whatever their clocks say.
 func TestKeysAreShared(t *testing.T) {
-	f := smallFleet(session.Legacy)
+	f := smallFleet(model.Legacy)
 	for i := range f.Clients {
 		f.Clients[i].Chaos = Chaos{}
 	}
@@ -98,7 +98,7 @@ func TestKeysAreShared(t *testing.T) {
 
 // A client with keys on several masters takes as many turns as the same client with one.
 func TestMastersKeepTheRate(t *testing.T) {
-	f := smallFleet(session.Modern)
+	f := smallFleet(model.Modern)
 	f.Until = 2 * time.Minute
 	for i := range f.Clients {
 		f.Clients[i].Chaos = Chaos{}
@@ -115,7 +115,7 @@ func TestMastersKeepTheRate(t *testing.T) {
 
 // What befalls a process befalls it on all masters at the same time.
 func TestACrashIsEverywhere(t *testing.T) {
-	f := smallFleet(session.Legacy)
+	f := smallFleet(model.Legacy)
 	crashes := map[int32]map[protocol.Instant]int{}
 	w := World{Trace: func(r *Record) {
 		if r.Kind == Strikes {

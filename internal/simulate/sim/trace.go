@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // RecordKind says what happened.
@@ -34,7 +33,7 @@ type Record struct {
 	Other   int32
 	Hazard  Hazard
 	Verdict protocol.Verdict
-	Phase   session.Phase
+	Phase   model.Phase
 	Command protocol.Command
 	Reply   protocol.Reply
 	Sent    protocol.Instant // Executes: when the command was sent

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // wantAgain schedules the client's next turn, if it has one.
@@ -25,9 +25,9 @@ func (w *World) rise(m *member) {
 	if n := len(w.sessions); n > 0 {
 		m.session, w.sessions = w.sessions[n-1], w.sessions[:n-1]
 	} else {
-		m.session = new(session.Session)
+		m.session = new(model.Session)
 	}
-	*m.session = session.New(int(m.number), &m.Member)
+	*m.session = model.NewSession(int(m.number), &m.Member)
 	m.session.Turn = m.turn
 	m.turn++
 	room := &w.rooms[m.room]
@@ -45,7 +45,7 @@ func (w *World) rest(m *member) {
 // nextTurn ends a turn and draws when the next one begins.
 func (w *World) nextTurn(m *member) {
 	w.rest(m)
-	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.chance), m.hold))
+	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.random), m.hold))
 }
 
 func (w *World) beginTurn(m *member) {
@@ -60,14 +60,14 @@ func (w *World) beginTurn(m *member) {
 		}
 		m.planned = m.planned[1:]
 	} else {
-		m.room = m.habit.pick(&m.chance)
+		m.room = m.habit.pick(&m.random)
 		hold := m.Hold
 		if m.turns == 1 && len(m.FirstHold) > 0 {
 			hold = m.FirstHold
 		}
-		m.hold = hold.Draw(&m.chance)
-		if m.Overrun.Hits(&m.chance) {
-			m.hold += m.OverBy.Draw(&m.chance)
+		m.hold = hold.Draw(&m.random)
+		if m.Overrun.Hits(&m.random) {
+			m.hold += m.OverBy.Draw(&m.random)
 		}
 	}
 	if w.Recorded != nil {
@@ -108,9 +108,9 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 	switch {
 	case verdict == protocol.Acquired:
 		w.startWork(m)
-	case m.session.Ended == session.Renewing:
+	case m.session.Ended == model.Renewing:
 		w.renewed(m, verdict)
-	case m.session.Ended == session.Acquiring && verdict == protocol.Unsure:
+	case m.session.Ended == model.Acquiring && verdict == protocol.Unsure:
 		if step, ok := m.session.Abandon(m.clock.Read(w.now)); ok {
 			w.follow(m, step)
 			return
@@ -126,8 +126,8 @@ func (w *World) startWork(m *member) {
 	m.workOver = false
 	m.workEnds = w.now.Add(m.hold)
 	w.after(m, m.hold, workEnds)
-	if m.Dies.Hits(&m.chance) && m.hold > 0 {
-		w.faults = append(w.faults, Fault{At: w.now.Add(time.Duration(m.chance.Below(uint64(m.hold)))), Kind: Crash, Client: int(m.number), By: m.Chaos.Restart.Draw(&m.chance)})
+	if m.Dies.Hits(&m.random) && m.hold > 0 {
+		w.faults = append(w.faults, Fault{At: w.now.Add(time.Duration(m.random.Below(uint64(m.hold)))), Kind: Crash, Client: int(m.number), By: m.Chaos.Restart.Draw(&m.random)})
 		w.schedule(event{at: w.faults[len(w.faults)-1].At, kind: faultDue, flight: int32(len(w.faults) - 1)})
 		if w.Recorded != nil {
 			w.RecordedFaults = append(w.RecordedFaults, w.faults[len(w.faults)-1])
@@ -181,7 +181,7 @@ func (w *World) finishWork(m *member) {
 		return
 	}
 	w.referee.leaves(w, m, false)
-	if m.session.Phase == session.Renewing {
+	if m.session.Phase == model.Renewing {
 		m.workOver = true
 		return
 	}
@@ -199,7 +199,7 @@ func (w *World) doubt(m *member) {
 		}
 	default:
 		w.referee.leaves(w, m, true)
-		if m.session.Phase == session.Renewing {
+		if m.session.Phase == model.Renewing {
 			m.workOver = true
 			return
 		}

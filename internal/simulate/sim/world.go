@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
 )
 
 // World is one run. It can be used for many runs, one after another, and then allocates next to
@@ -35,9 +34,9 @@ type World struct {
 	down    protocol.Instant // until then the server answers nothing
 	setnx   int64            // how often the server has run SETNX
 	keyspace
-	sessions []*session.Session // that no client needs at present
-	idle     session.Session    // of every client between two turns
-	replicas [][]model.Entry    // what a replica of each room held, for the failovers of the run
+	sessions []*model.Session // that no client needs at present
+	idle     model.Session    // of every client between two turns
+	replicas [][]model.Entry  // what a replica of each room held, for the failovers of the run
 	referee  referee
 	hash     uint64
 	ops      int64
@@ -50,9 +49,9 @@ type World struct {
 // member is one client at run time.
 type member struct {
 	*Client
-	session  *session.Session // the world's idle one between two turns
+	session  *model.Session // the world's idle one between two turns
 	clock    Clock
-	chance   Generator
+	random   Generator
 	number   int32
 	room     int32  // of the key of this turn, or of the last one
 	turn     uint32 // the number of this turn, or of the last one
@@ -121,7 +120,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	w.fleet, w.now, w.end = fleet, 0, protocol.Instant(fleet.Until)
 	w.order, w.hash, w.ops, w.stopped = 0, seed, 0, false
 	w.queue, w.flights, w.free = w.queue[:0], w.flights[:0], w.free[:0]
-	w.idle, w.setnx, w.replicas = session.Session{}, 0, w.replicas[:0]
+	w.idle, w.setnx, w.replicas = model.Session{}, 0, w.replicas[:0]
 	if w.listening == nil {
 		w.listening = w.listeners
 	}
@@ -163,7 +162,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 func (w *World) enlist(i int, seed uint64, master int) {
 	m, c := &w.members[i], &w.fleet.Clients[i]
 	*m = member{
-		Client: c, number: int32(i), session: &w.idle, chance: NewGenerator(seed, uint64(i)+1),
+		Client: c, number: int32(i), session: &w.idle, random: NewGenerator(seed, uint64(i)+1),
 		clock: Clock{OffsetAtStart: c.Offset, DriftPPM: c.DriftPPM}, flight: -1, planned: m.planned[:0], habit: w.habits[i],
 	}
 	if m.habit.mine == 0 { // it has no key on this master
@@ -174,9 +173,9 @@ func (w *World) enlist(i int, seed uint64, master int) {
 	if w.fleet.Plan == nil {
 		w.befall(m)
 		if master > 0 { // what befalls a process is the same everywhere, its turns are not
-			m.chance = NewGenerator(seed^uint64(master)<<32, uint64(i)+1)
+			m.random = NewGenerator(seed^uint64(master)<<32, uint64(i)+1)
 		}
-		w.wantAgain(m, m.habit.spread(c.First.Draw(&m.chance), 0))
+		w.wantAgain(m, m.habit.spread(c.First.Draw(&m.random), 0))
 		return
 	}
 	for _, t := range w.fleet.Plan.Turns {
@@ -226,7 +225,7 @@ func (w *World) dispatch(e event) {
 	case workEnds:
 		w.finishWork(m)
 	case renewalDue:
-		if m.session.Phase == session.Holding {
+		if m.session.Phase == model.Holding {
 			w.follow(m, m.session.Renew(m.clock.Read(w.now)))
 		}
 	case beliefEnds:

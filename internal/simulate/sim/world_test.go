@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 func TestLegacyWithAgreeingClocksIsExclusive(t *testing.T) {
@@ -41,7 +41,7 @@ func modernFleet(n int, queue bool) *Fleet {
 	f := legacyFleet(n)
 	for i := range f.Clients {
 		c := &f.Clients[i]
-		c.Scheme, c.Queue, c.Fence, c.Renew = session.Modern, queue, "{orders}:fence", 3*time.Second
+		c.Scheme, c.Queue, c.Fence, c.Renew = model.Modern, queue, "{orders}:fence", 3*time.Second
 	}
 	return f
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // member starts one process of the client.
@@ -27,7 +27,7 @@ func ofGo(t *testing.T, s *redistest.Server, kind string, args ...holders.Option
 
 // goDialect is what Go members beside the client are given. Beside a token lock it does not matter: they keep the default.
 func (c client) goDialect() string {
-	if _, err := legacy.ParseDialect(c.dialect); err != nil {
+	if _, err := protocol.DialectNamed(c.dialect); err != nil {
 		return ""
 	}
 	return c.dialect
@@ -167,7 +167,7 @@ func TestBlindSetters(t *testing.T) {
 				t.Error("no overlap was seen: what docs/clients.md says of it was not shown")
 			})
 		}
-		_, err := legacy.ParseDialect(c.dialect)
+		_, err := protocol.DialectNamed(c.dialect)
 		require.Error(t, err)
 		assert.Contains(t, err.Error(), "overwrite")
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -55,10 +54,8 @@ func newCompat(pool *redis.Pool, stage, dialect string, ttl time.Duration) (comp
 		if o.Namespace, err = redistest.InStage(pool, lockmigrate.StageModern, dialect, lease); err != nil {
 			return nil, err
 		}
-	} else if dialect != "" {
-		if o.Dialect, err = legacy.ParseDialect(dialect); err != nil {
-			return nil, err
-		}
+	} else {
+		o.Dialect.Name = dialect
 	}
 	return compat.New(pool, o)
 }

@@ -58,7 +58,8 @@ func exported(t *testing.T) families {
 	all := families{}
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
-		prommetrics.New(prommetrics.Options{Namespace: "lockmigrate"}).Describe(descriptions)
+		metrics, _ := prommetrics.New()
+		metrics.Describe(descriptions)
 		close(descriptions)
 	}()
 	for d := range descriptions {

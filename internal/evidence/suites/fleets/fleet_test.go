@@ -33,11 +33,7 @@ func TestMain(m *testing.M) {
 			return holders.TakerOf(locker.Acquire), nil
 		},
 		"legacy": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			dialect, err := legacy.ParseDialect(args["dialect"])
-			if err != nil {
-				return nil, err
-			}
-			locker, err := legacy.New(pool, legacy.Options{Dialect: dialect, Lease: lease})
+			locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: args["dialect"]}, Lease: lease})
 			if err != nil {
 				return nil, err
 			}
@@ -47,7 +43,7 @@ func TestMain(m *testing.M) {
 		"queue":  ofModern(modern.Options{TTL: lease, Yield: 20 * time.Millisecond}), // longer than the interval of those who poll
 		"unfair": ofModern(modern.Options{TTL: lease, Unfair: true}),
 		"redisson": func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-			locker, err := redisson.New(pool, redisson.Options{TTL: lease})
+			locker, err := redisson.New(pool, modern.Options{TTL: lease})
 			if err != nil {
 				return nil, err
 			}
@@ -93,10 +89,8 @@ func options(pool *redis.Pool, args map[string]string) (compat.Options, error) {
 		o.Namespace, err = redistest.InStage(pool, stage, args["dialect"], lease)
 		return o, err
 	}
-	if name := args["dialect"]; name != "" {
-		o.Dialect, err = legacy.ParseDialect(name)
-	}
-	if o.Dialect == legacy.JedisUUID { // every acquisition settles: the delay is what it costs
+	o.Dialect.Name = args["dialect"]
+	if o.Dialect.Name == "jedis-uuid" { // every acquisition settles: the delay is what it costs
 		o.CommandDelay = 60 * time.Millisecond
 	}
 	return o, err
@@ -200,8 +194,8 @@ func TestJavaReadsBridgeValues(t *testing.T) {
 		kind    holders.Kind
 		dialect legacy.Dialect
 	}{
-		{holders.JedisLock, legacy.JedisMS}, {holders.Article, legacy.JedisMS}, {holders.JedisUUID, legacy.JedisUUID},
-		{holders.RedisPy, legacy.RedisPyFloat},
+		{holders.JedisLock, legacy.Dialect{Name: "jedis-ms"}}, {holders.Article, legacy.Dialect{Name: "jedis-ms"}}, {holders.JedisUUID, legacy.Dialect{Name: "jedis-uuid"}},
+		{holders.RedisPy, legacy.Dialect{Name: "redispy-float"}},
 	} {
 		key := "lock." + c.kind.Name
 		locker, err := compat.New(server.Pool(), compat.Options{Dialect: c.dialect})

@@ -43,7 +43,7 @@ func TestRedissonWakesAndIsWoken(t *testing.T) {
 }
 
 func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.Server, java *holders.Holder, key string, rounds int) {
-	locker, err := redisson.New(pool, redisson.Options{Poll: time.Hour})
+	locker, err := redisson.New(pool, modern.Options{Poll: time.Hour})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
 	subscribed := func() bool {
@@ -104,7 +104,7 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 func TestRedissonCountsOurHolds(t *testing.T) {
 	const key = "orders"
 	server := redistest.Real(t)
-	locker, err := redisson.New(server.Pool(), redisson.Options{})
+	locker, err := redisson.New(server.Pool(), modern.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locker.Close() })
 	ctx := modern.WithOwner(t.Context(), "worker 1")

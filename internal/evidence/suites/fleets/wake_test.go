@@ -43,7 +43,7 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			lock, err := l.Acquire(t.Context(), "orders")
 			done <- result{lock, err, time.Now()}
 		}()
-		for deadline := time.Now().Add(5 * time.Second); mode.Is() != lockmigrate.ModeTracking; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Second); mode.Is() != "tracking"; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the waiter is woken by %s", mode.Is())
 			}

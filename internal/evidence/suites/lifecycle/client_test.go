@@ -28,7 +28,7 @@ type client struct {
 	decide   sync.Mutex
 	sent     int
 	happens  map[int]redistest.Happening
-	observed [16]atomic.Int64
+	observed sync.Map    // of *atomic.Int64 by lockmigrate.EventKind
 	unknown  atomic.Bool // something of it may be on the server, and somebody was told
 	outFor   bool        // it has the server out of memory
 	few      bool        // it has fewer rights than it wants
@@ -98,8 +98,13 @@ func (c *client) decideOn(words []string) redistest.Happening {
 	return h
 }
 
+func (c *client) count(k lockmigrate.EventKind) *atomic.Int64 {
+	n, _ := c.observed.LoadOrStore(k, new(atomic.Int64))
+	return n.(*atomic.Int64)
+}
+
 func (c *client) observe(e lockmigrate.Event) {
-	c.observed[e.Kind].Add(1)
+	c.count(e.Kind).Add(1)
 	if errors.Is(e.Err, lockmigrate.ErrUnknownOutcome) {
 		c.unknown.Store(true)
 	}

@@ -246,7 +246,7 @@ func (r *run) unsettled() bool {
 func (r *run) end() {
 	r.open.Wait()
 	for _, c := range r.members {
-		count := func(k lockmigrate.EventKind) int64 { return c.observed[k].Load() }
+		count := func(k lockmigrate.EventKind) int64 { return c.count(k).Load() }
 		began := count(lockmigrate.EventAcquired)
 		// A lock whose release stayed without an answer ends at its deadline at the latest.
 		if !eventually(r.terms.ttl+slack+r.site.late.Most(), func() bool {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
@@ -116,9 +116,9 @@ func (h habits) fleet(until time.Duration) *sim.Fleet {
 	return f
 }
 
-func legacyMember(i int) session.Member {
-	return session.Member{
-		Name: fmt.Sprint("client-", i), Scheme: session.Legacy, Dialect: protocol.JedisMS, Owner: fmt.Sprint("owner-", i),
+func legacyMember(i int) model.Member {
+	return model.Member{
+		Name: fmt.Sprint("client-", i), Scheme: model.Legacy, Dialect: protocol.JedisMS, Owner: fmt.Sprint("owner-", i),
 		Lease: lease, Poll: 100 * time.Millisecond, Patience: time.Hour, Release: protocol.JedisMS.Release,
 	}
 }
@@ -189,11 +189,11 @@ func (h habits) run(t *testing.T, stage string, runFor time.Duration) counted {
 // oldTurn is a turn of the old code: the machine that the simulator runs, over a connection of its own.
 func oldTurn(t *testing.T, conn redis.Conn, i int, key string, hold time.Duration) {
 	m := legacyMember(i)
-	s := session.New(i, &m)
+	s := model.NewSession(i, &m)
 	s.On(key, "")
 	start := time.Now()
-	read := func() session.Reading {
-		return session.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
+	read := func() model.Reading {
+		return model.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
 	}
 	follow := func(step protocol.Step) {
 		for step.Kind != protocol.Done {

@@ -26,13 +26,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/load"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/session"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 var measure = flag.Bool("measure", false, "measure the costs and write them into internal/simulate/load/costs.json and docs/scale.md")
-
-func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
 
 const command = "LOCKMIGRATE_SUITES=redis go test ./internal/evidence/suites/load -run TestCosts -measure"
 
@@ -244,7 +242,7 @@ func (b *bench) plain() {
 	}
 	before := b.memory()
 	b.each(protocol.SetNX, "SETNX, free", send(protocol.Command{Op: protocol.SetNX, Value: value}))
-	b.costs.Bytes.Held[session.Legacy.String()] = round((b.memory() - before) / locks)
+	b.costs.Bytes.Held[model.Legacy.String()] = round((b.memory() - before) / locks)
 	b.each(protocol.SetNX, "SETNX, found held", send(protocol.Command{Op: protocol.SetNX, Value: value}))
 	b.each(protocol.Get, "GET", send(protocol.Command{Op: protocol.Get}))
 	b.each(protocol.GetSet, "GETSET", send(protocol.Command{Op: protocol.GetSet, Value: value}))
@@ -253,19 +251,19 @@ func (b *bench) plain() {
 }
 
 // holders are the clients whose turns are measured.
-func holders() []session.Member {
-	m := session.Member{Dialect: protocol.JedisMS, Lease: 10 * time.Minute, Poll: time.Second, Settle: time.Millisecond, Claim: 3 * time.Second}
+func holders() []model.Member {
+	m := model.Member{Dialect: protocol.JedisMS, Lease: 10 * time.Minute, Poll: time.Second, Settle: time.Millisecond, Claim: 3 * time.Second}
 	bridge, side := m, m
-	bridge.Scheme, bridge.Queue, bridge.Grace = session.Bridge, true, time.Second
+	bridge.Scheme, bridge.Queue, bridge.Grace = model.Bridge, true, time.Second
 	bridge.Yield = 120 * time.Millisecond
 	bridge.NotAfter = protocol.Instant(time.Now().Add(time.Hour).UnixNano()) // as every member of a namespace has
-	side.Scheme, side.Behind, side.Grace = session.Sidecar, "side", time.Second
+	side.Scheme, side.Behind, side.Grace = model.Sidecar, "side", time.Second
 	side.Release = side.Dialect.Release
-	return []session.Member{bridge, side}
+	return []model.Member{bridge, side}
 }
 
 // holder measures a turn: the key is taken, another client finds it held, it is renewed and given back.
-func (b *bench) holder(m session.Member) {
+func (b *bench) holder(m model.Member) {
 	m.Name = m.Scheme.String()
 	other := m
 	other.Name = "other"
@@ -273,30 +271,30 @@ func (b *bench) holder(m session.Member) {
 		other.Behind = "other-side"
 	}
 	start := time.Now()
-	read := func() session.Reading {
-		return session.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
+	read := func() model.Reading {
+		return model.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
 	}
 	// drive takes a session as far as its next sleep or verdict.
-	drive := func(s *session.Session, conn redis.Conn, step protocol.Step) {
+	drive := func(s *model.Session, conn redis.Conn, step protocol.Step) {
 		for step.Kind == protocol.Send {
 			reply, err := wire.Do(conn, time.Minute, step.Command)
 			require.NoError(b.t, err)
 			step = s.Next(read(), reply)
 		}
 	}
-	ops := map[session.Scheme][3]protocol.Op{
-		session.Bridge:  {protocol.BridgeTake, protocol.BridgeExtend, protocol.BridgeDrop},
-		session.Sidecar: {protocol.SidecarTake, protocol.SidecarKeep, protocol.SidecarDel},
+	ops := map[model.Scheme][3]protocol.Op{
+		model.Bridge:  {protocol.BridgeTake, protocol.BridgeExtend, protocol.BridgeDrop},
+		model.Sidecar: {protocol.SidecarTake, protocol.SidecarKeep, protocol.SidecarDel},
 	}[m.Scheme]
-	what := map[session.Scheme][3]string{
-		session.Bridge:  {"acquire, bridge or modern", "renew, bridge or modern", "release, bridge or modern"},
-		session.Sidecar: {"SETNX through a sidecar", "renewal by a sidecar", "DEL through a sidecar"},
+	what := map[model.Scheme][3]string{
+		model.Bridge:  {"acquire, bridge or modern", "renew, bridge or modern", "release, bridge or modern"},
+		model.Sidecar: {"SETNX through a sidecar", "renewal by a sidecar", "DEL through a sidecar"},
 	}[m.Scheme]
-	one, two, steps := make([]session.Session, locks), make([]session.Session, locks), make([]protocol.Step, locks)
+	one, two, steps := make([]model.Session, locks), make([]model.Session, locks), make([]protocol.Step, locks)
 	take := func(conn redis.Conn, lock int) {
 		if s := &one[lock]; !s.Holds() {
 			if s.Member == nil {
-				*s = session.New(lock, &m)
+				*s = model.NewSession(lock, &m)
 				s.On(fmt.Sprint(m.Name, "-", lock), "")
 			}
 			step := s.Acquire(read())
@@ -310,7 +308,7 @@ func (b *bench) holder(m session.Member) {
 		}
 	}
 	asks := func(conn redis.Conn, lock int) {
-		s := session.New(locks+lock, &other)
+		s := model.NewSession(locks+lock, &other)
 		s.On(fmt.Sprint(m.Name, "-", lock), "")
 		step := s.Acquire(read())
 		step.Command.Entry = ""
@@ -320,7 +318,7 @@ func (b *bench) holder(m session.Member) {
 	look := func(conn redis.Conn, lock int) { // one command
 		s := &two[lock]
 		if s.Member == nil {
-			*s = session.New(locks+lock, &other)
+			*s = model.NewSession(locks+lock, &other)
 			s.On(fmt.Sprint(m.Name, "-", lock), "")
 			step := s.Acquire(read())
 			reply, err := wire.Do(conn, time.Minute, step.Command)
@@ -336,7 +334,7 @@ func (b *bench) holder(m session.Member) {
 	}
 	b.each(ops[1], what[1], func(conn redis.Conn, lock int) { drive(&one[lock], conn, one[lock].Renew(read())) })
 	noted := ""
-	if m.Scheme == session.Bridge { // a key that was held for so long has notes about gaps
+	if m.Scheme == model.Bridge { // a key that was held for so long has notes about gaps
 		noted = ", where gaps are noted"
 	}
 	plain := b.each(ops[2], what[2]+noted, release)
@@ -352,7 +350,7 @@ func (b *bench) holder(m session.Member) {
 	}
 	before = b.memory()
 	b.each(ops[0], what[0]+", found held", look)
-	if m.Scheme == session.Sidecar {
+	if m.Scheme == model.Sidecar {
 		b.each(protocol.SidecarGet, "GET through a sidecar", func(conn redis.Conn, lock int) {
 			require.Equal(b.t, protocol.SidecarGet, steps[lock].Command.Op)
 			_, err := wire.Do(conn, time.Minute, steps[lock].Command)
@@ -429,7 +427,7 @@ func table(c *load.Costs) string {
 	fmt.Fprintf(&b, "| a message to a listener | %.1f µs | | |\n", c.MessageUS)
 	fmt.Fprintf(&b, "\n| thing | cost |\n|---|---|\n")
 	fmt.Fprintf(&b, "| member of a namespace that does nothing | %.2f commands/s, %.0f µs/s; %d connections once it has locked and waited |\n", c.Members.CommandsPerSecond, c.Members.CPU, c.Members.Connections)
-	for _, s := range []session.Scheme{session.Legacy, session.Bridge, session.Sidecar} {
+	for _, s := range []model.Scheme{model.Legacy, model.Bridge, model.Sidecar} {
 		fmt.Fprintf(&b, "| held lock, %s | %.0f bytes |\n", s, c.Bytes.Held[s.String()])
 	}
 	fmt.Fprintf(&b, "| waiter in a queue | %.0f bytes |\n| connection in use | %.0f bytes |\n| connection, idle for two seconds | %.0f bytes |\n| empty server | %.0f bytes |\n", c.Bytes.Waiter, c.Bytes.Connection, c.Bytes.Idle, c.Bytes.Empty)

@@ -57,9 +57,9 @@ func (r *soaking) scenario() string {
 		case name == planted:
 			fmt.Fprintf(&b, "client %s legacy lease=100ms hold=5ms..300ms think=5ms..10ms\n", name)
 		case scheme == "legacy":
-			fmt.Fprintf(&b, "client %s legacy dialect=%s lease=%v hold=3ms think=1ms..10ms\n", name, dialectOf(r.fleet), lease)
+			fmt.Fprintf(&b, "client %s legacy dialect=%s lease=%v hold=3ms think=1ms..10ms\n", name, dialectOf(r.fleet).Name, lease)
 		case scheme == "bridge":
-			fmt.Fprintf(&b, "client %s bridge dialect=%s ttl=%v hold=1ms..6ms think=1ms..10ms\n", name, dialectOf(r.fleet), ttl)
+			fmt.Fprintf(&b, "client %s bridge dialect=%s ttl=%v hold=1ms..6ms think=1ms..10ms\n", name, dialectOf(r.fleet).Name, ttl)
 		default:
 			fmt.Fprintf(&b, "client %s modern ttl=%v hold=1ms..6ms think=1ms..10ms\n", name, ttl)
 		}

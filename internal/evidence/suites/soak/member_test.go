@@ -90,12 +90,8 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 	}
 	switch p.Kind {
 	case follower:
-		dialect, err := legacy.ParseDialect(p.Dialect)
-		if err != nil {
-			return nil, nil, err
-		}
 		l, err := compat.New(pool, compat.Options{
-			Namespace: p.Namespace, Member: p.ID, Dialect: dialect, TTL: ttl, Lease: lease, ShortestLease: lease,
+			Namespace: p.Namespace, Member: p.ID, Dialect: legacy.Dialect{Name: p.Dialect}, TTL: ttl, Lease: lease, ShortestLease: lease,
 			ClockLag: 100 * time.Millisecond, CommandDelay: delay, ReplyTimeout: ttl / 2,
 		})
 		if err != nil {
@@ -111,7 +107,7 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 	case planted:
 		return p.bug(pool), closePool, nil
 	case redissons:
-		l, err := redisson.New(pool, redisson.Options{TTL: ttl, ReplyTimeout: ttl / 2})
+		l, err := redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -354,7 +350,7 @@ func memberProcess(in *bufio.Scanner, say func(holders.Event), args map[string]s
 
 func dialectOf(old string) legacy.Dialect {
 	if old == "python" {
-		return legacy.RedisPyFloat
+		return legacy.Dialect{Name: "redispy-float"}
 	}
-	return legacy.JedisMS
+	return legacy.Dialect{Name: "jedis-ms"}
 }

@@ -130,7 +130,7 @@ func (r *soaking) muster(withRedisson bool) {
 	r.closers = append(r.closers, closer)
 	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: time.Second}
 	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
-		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).String(), Shortest: lease,
+		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).Name, Shortest: lease,
 	}))
 	r.local("go-1", follower, r.set, nil)
 	r.local("go-2", follower, r.set, nil)
@@ -179,7 +179,7 @@ func (r *soaking) post(id, kind string, set *keyset, addrs []string) post {
 	}
 	return post{
 		ID: id, Kind: kind, Topology: r.site.topology, Addrs: addrs, Book: r.site.book.Addr, Namespace: r.namespace(),
-		Keys: set.keys, Dialect: dialectOf(r.fleet).String(), Seed: r.seed + uint64(len(r.locals)+len(r.processes)),
+		Keys: set.keys, Dialect: dialectOf(r.fleet).Name, Seed: r.seed + uint64(len(r.locals)+len(r.processes)),
 	}
 }
 

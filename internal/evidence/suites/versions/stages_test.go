@@ -35,16 +35,12 @@ func memberOptions(d legacy.Dialect) compat.Options {
 }
 
 func memberOf(server *redistest.Server) (compat.Locker, error) {
-	return compat.New(server.Pool(), memberOptions(legacy.JedisMS))
+	return compat.New(server.Pool(), memberOptions(legacy.Dialect{Name: "jedis-ms"}))
 }
 
 // member is a holder that joins the namespace; its dialect is an argument.
 func member(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-	dialect, err := legacy.ParseDialect(args["dialect"])
-	if err != nil {
-		return nil, err
-	}
-	locker, err := compat.New(pool, memberOptions(dialect))
+	locker, err := compat.New(pool, memberOptions(legacy.Dialect{Name: args["dialect"]}))
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ var locks = []lock{
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
 	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		mode := new(redistest.Mode)
-		locker, err := redisson.New(pool, redisson.Options{TTL: ttlOf(args), Observer: mode.Observe})
+		locker, err := redisson.New(pool, modern.Options{TTL: ttlOf(args), Observer: mode.Observe})
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +108,7 @@ type heard struct {
 	mode *redistest.Mode
 }
 
-func (h heard) Waiting() string { return h.mode.Is().String() }
+func (h heard) Waiting() string { return h.mode.Is() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {

@@ -76,7 +76,7 @@ function stage(n) {
 function skewCell(c, worst) {
   const td = el("td", undefined, "num");
   if (c.skew_ms === null) { td.textContent = "–"; return td; }
-  td.append(el("span", (c.skew_ms > 0 ? "+" : "") + span(c.skew_ms) + " ±" + Math.max(1, Math.round(c.skew_error_ms)) + (c.lease_from === "round" ? " ?" : "") + " "));
+  td.append(el("span", (c.skew_ms > 0 ? "+" : "") + span(c.skew_ms) + " ±" + span(Math.max(1, c.skew_error_ms)) + (c.lease_from === "round" ? " ?" : "") + " "));
   const bar = el("span", undefined, "bar"), mark = el("i");
   const w = Math.min(50, 50 * Math.abs(c.skew_ms) / Math.max(worst, 1));
   mark.style.width = Math.max(w, 0.5) + "%";

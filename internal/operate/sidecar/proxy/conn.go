@@ -105,13 +105,13 @@ func (c *conn) replies() {
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
 	from := newSource(c.down)
-	deaf := false // the server takes nothing more
+	full := false // the server takes nothing more
 	for {
 		err := c.wait(from)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.endBy(theClient)
 		}
-		if deaf {
+		if full {
 			c.in.n = 0
 		} else if failed := c.pass(); errors.Is(failed, errCut) {
 			c.endBy(notTheClient)
@@ -119,7 +119,7 @@ func (c *conn) requests() error {
 			reset(c.down)
 			return failed
 		} else if failed != nil || c.framer.broken {
-			deaf, c.in.n = true, 0
+			full, c.in.n = true, 0
 		}
 		switch {
 		case err == nil, errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load():

@@ -1,0 +1,184 @@
+package driver
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+func newConn(t *testing.T, s *redistest.Server, change func(*ConnOptions)) *Conn {
+	t.Helper()
+	o := ConnOptions{
+		Dial:         func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) },
+		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
+		ReplyTimeout: 5 * time.Second,
+	}
+	if change != nil {
+		change(&o)
+	}
+	l := NewConn(o)
+	t.Cleanup(func() { l.Close(); l.Wait() })
+	return l
+}
+
+func TestManyCallersOneConnection(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newConn(t, s, nil)
+		var all sync.WaitGroup
+		for g := range 16 {
+			all.Go(func() {
+				for i := range 200 {
+					key, value := "k"+strconv.Itoa(g), strconv.Itoa(i)
+					reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.GetSet, Key: key, Value: value})
+					if !assert.NoError(t, err) || i > 0 && !assert.Equal(t, strconv.Itoa(i-1), reply.Text, "each gets its own reply") {
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestForgottenScriptIsSentAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newConn(t, s, nil)
+		for range 3 {
+			s.Do("SCRIPT", "FLUSH")
+			s.Do("SET", "k", "mine")
+			reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "mine"})
+			require.NoError(t, err)
+			assert.EqualValues(t, 1, reply.Int)
+		}
+	})
+}
+
+func TestRefusalIsOneCallersOwn(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newConn(t, s, nil)
+	s.Do("HSET", "h", "f", "v")
+	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "h"})
+	assert.Error(t, err)
+	assert.Equal(t, protocol.Fault, reply.Kind)
+	assert.Contains(t, reply.Text, "WRONGTYPE")
+	reply, err = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "absent"})
+	assert.NoError(t, err)
+	assert.Equal(t, protocol.Nil, reply.Kind)
+}
+
+// A cancelled caller is back at once, its run is finished behind it, and the connection goes on.
+func TestCancelledRunIsFinished(t *testing.T) {
+	s := redistest.Real(t)
+	l := newConn(t, s, nil)
+	require.NoError(t, l.Connect(t.Context(), ""))
+	s.Do("CLIENT", "PAUSE", 300, "WRITE")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	m := &protocol.ModernAcquire{Key: "k", Token: "t", TTL: time.Minute}
+	abandoned := make(chan Outcome, 1)
+	late, start := redistest.NewLateness(t), time.Now()
+	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) { abandoned <- o })
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
+	assert.Less(t, time.Since(start), 200*time.Millisecond+late.Most())
+	assert.Equal(t, protocol.Acquired, (<-abandoned).Step.Verdict)
+	assert.Equal(t, "t", s.Value("k"))
+	_, err = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
+	assert.NoError(t, err)
+}
+
+func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
+	s := redistest.Real(t)
+	down := make(chan error, 10)
+	l := newConn(t, s, func(o *ConnOptions) {
+		o.ReplyTimeout = 50 * time.Millisecond
+		o.Down = func(_ string, _ redis.Conn, err error) { down <- err }
+	})
+	require.NoError(t, l.Connect(t.Context(), ""))
+	s.Do("CLIENT", "PAUSE", 200)
+	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
+	assert.Equal(t, protocol.Silence, reply.Kind)
+	assert.ErrorContains(t, err, "no reply within")
+	assert.ErrorContains(t, <-down, "no reply within")
+	require.Eventually(t, func() bool {
+		_, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+}
+
+// Broken connections under load: every call is answered, and every answer is its own.
+func TestKilledUnderLoad(t *testing.T) {
+	s := redistest.Real(t)
+	l := newConn(t, s, nil)
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 8 {
+		all.Go(func() {
+			key := "k" + strconv.Itoa(g)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.GetSet, Key: key, Value: key + "-" + strconv.Itoa(i)})
+				if err == nil && reply.Kind == protocol.Text && !assert.Contains(t, reply.Text, key+"-") {
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		time.Sleep(time.Millisecond) // the subject is load going on
+	}
+	close(stop)
+	all.Wait()
+}
+
+func TestBatch(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newConn(t, s, nil)
+	const n = 1000
+	commands := make([]protocol.Command, n)
+	for i := range commands {
+		commands[i] = protocol.Command{Op: protocol.SetToken, Key: "k" + strconv.Itoa(i/2), Value: "v", TTL: time.Minute}
+	}
+	results := make(chan protocol.ReplyKind, n)
+	l.Batch(t.Context(), commands, func(i int, reply protocol.Reply, err error) { results <- reply.Kind })
+	for i := range n {
+		want := protocol.Text
+		if i%2 == 1 {
+			want = protocol.Nil
+		}
+		require.Equal(t, want, <-results, i)
+	}
+	s.Mini.Close()
+	_, _ = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
+	l.Batch(t.Context(), commands[:3], func(i int, reply protocol.Reply, err error) {
+		assert.Error(t, err)
+		results <- reply.Kind
+	})
+	for range 3 {
+		assert.Equal(t, protocol.Silence, <-results)
+	}
+}
+
+func TestClosedLine(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newConn(t, s, nil)
+	require.NoError(t, l.Connect(t.Context(), ""))
+	l.Close()
+	_, err := l.Request(t.Context(), wire.Request{Name: "PING"})
+	assert.ErrorIs(t, err, ErrClosed)
+}

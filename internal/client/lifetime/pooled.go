@@ -1,0 +1,69 @@
+package lifetime
+
+import (
+	"context"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// Pooled is the Batcher of a pool that only hands out connections. It takes one for each batch and gives it back
+// afterwards: a pool may have no other.
+type Pooled struct {
+	Pool    lockmigrate.Pool // a topology.Leaving, or one of several servers
+	Timeout time.Duration    // the longest wait for one reply
+}
+
+// At implements Batcher: which server a connection leads to is the pool's matter.
+func (p *Pooled) At(context.Context, string) string { return "" }
+
+// Batch implements Batcher. Scripts go out by digest; what the server has forgotten is sent again.
+func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
+	var conn redis.Conn
+	defer func() {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}()
+	var broken error
+	for i, c := range commands {
+		reply := protocol.Reply{Kind: protocol.Silence}
+		for again := 0; broken == nil; again++ {
+			if conn == nil {
+				if conn, broken = p.Pool.GetContext(ctx); broken != nil {
+					break
+				}
+			}
+			var err error
+			if reply, err = wire.Do(conn, p.Timeout, c); err == nil {
+				each(i, reply, nil)
+				break
+			}
+			elsewhere := reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text)
+			if reply.Kind == protocol.Silence || elsewhere {
+				_ = conn.Close()
+				conn = nil
+			}
+			if elsewhere && again < sendAgain {
+				continue // it has not run, and another connection may lead to the right server
+			}
+			if reply.Kind == protocol.Silence || topology.Busy(reply.Text) { // the others need not wait for the same
+				broken = err
+				break
+			}
+			each(i, reply, err)
+			break
+		}
+		if broken != nil {
+			each(i, protocol.Reply{Kind: protocol.Silence}, broken)
+		}
+	}
+}
+
+// sendAgain is how often a renewal goes out once more that the wrong server has refused.
+const sendAgain = 2

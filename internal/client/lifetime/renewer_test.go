@@ -1,0 +1,409 @@
+package lifetime
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// server is a line that answers at once, and counts.
+type server struct {
+	mu      sync.Mutex
+	batches int
+	sent    int
+	reply   protocol.Reply
+	err     error
+}
+
+func (p *server) At(context.Context, string) string { return "" }
+
+func (p *server) Batch(_ context.Context, commands []protocol.Command, each func(int, protocol.Reply, error)) {
+	p.mu.Lock()
+	p.batches++
+	p.sent += len(commands)
+	reply, err := p.reply, p.err
+	p.mu.Unlock()
+	for i := range commands {
+		each(i, reply, err)
+	}
+}
+
+func (p *server) answer(reply protocol.Reply, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reply, p.err = reply, err
+}
+
+func (p *server) counts() (batches, sent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.batches, p.sent
+}
+
+var yes = protocol.Reply{Kind: protocol.Integer, Int: 1}
+
+// leased is a Held that tells what it hears.
+type leased struct {
+	key     string
+	lease   Lease
+	renewed chan struct{}
+	failed  chan error
+	lost    chan Loss
+}
+
+func (k *leased) Key() string { return k.key }
+
+func (k *leased) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
+
+func (k *leased) Heard(reply protocol.Reply) Answer {
+	switch {
+	case reply.Kind != protocol.Integer:
+		return Unclear
+	case reply.Int == 1:
+		return Extended
+	default:
+		return Gone
+	}
+}
+
+func (k *leased) Renewed(time.Duration) {
+	select {
+	case k.renewed <- struct{}{}:
+	default:
+	}
+}
+
+func (k *leased) RenewalFailed(err error) {
+	select {
+	case k.failed <- err:
+	default:
+	}
+}
+
+func (k *leased) Lost(why Loss) { k.lost <- why }
+
+// watched is a renewer and its server. Tests that wait for a deadline run in synctest's virtual time: they take none, and a busy machine
+// does not make them late.
+type watched struct {
+	*testing.T
+	clock Clock
+	post  *server
+	r     *Renewer
+}
+
+func newWatched(t *testing.T) *watched {
+	b := &watched{T: t, clock: NewClock(), post: &server{reply: yes}}
+	b.r = NewRenewer(RenewerOptions{Now: b.clock.Now, Servers: []Batcher{b.post}, ReplyTimeout: time.Second})
+	t.Cleanup(func() { b.r.Close() })
+	return b
+}
+
+func (b *watched) hold(span, every, most time.Duration) *leased {
+	k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
+	now := b.clock.Now()
+	k.lease.Begin(now, now.Add(span))
+	b.r.Add(&k.lease)
+	return k
+}
+
+func within[T any](t *testing.T, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("never came: %s", what)
+		panic("unreachable")
+	}
+}
+
+// TestDueRenewalsGoTogether: what is due, and what soon will be, is one pipeline.
+func TestDueRenewalsGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		const locks = 500
+		var held []*leased
+		for range locks {
+			held = append(held, b.hold(time.Hour, time.Second, 0))
+		}
+		for _, k := range held {
+			within(t, "a renewal", k.renewed)
+		}
+		for _, k := range held {
+			if !b.r.Remove(&k.lease) {
+				t.Error("a lease is gone")
+			}
+		}
+		if batches, sent := b.post.counts(); sent < locks || batches > sent/10 {
+			t.Errorf("%d renewals in %d batches", sent, batches)
+		}
+	})
+}
+
+// TestRestingLeaseIsOnlyWatched: nothing is sent any more, and the deadline is told.
+func TestRestingLeaseIsOnlyWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		k := b.hold(2*time.Second, time.Millisecond, time.Hour)
+		within(t, "a renewal", k.renewed)
+		b.r.Rest(&k.lease)
+		_, before := b.post.counts()
+		until := k.lease.Until()
+		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+		}
+		if _, after := b.post.counts(); after > before+1 { // one may have been on its way
+			t.Errorf("%d renewals while it rested", after-before)
+		}
+		if k.lease.Until() != until {
+			t.Error("an answer that came late has moved the deadline")
+		}
+	})
+}
+
+// TestRestingLeaseIsNotLostByAnAnswer: a renewal that overtakes a release finds nothing, which is no news.
+func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
+	b := newWatched(t)
+	k := b.hold(time.Hour, time.Hour, 0)
+	k.lease.round = &round{}
+	b.r.Rest(&k.lease)
+	b.r.answer(&k.lease, k.lease.round, Gone, nil)
+	select {
+	case why := <-k.lost:
+		t.Errorf("lost: %v", why)
+	default:
+	}
+	if !b.r.Remove(&k.lease) {
+		t.Error("the lease is gone")
+	}
+}
+
+func TestAnswersOfTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
+		k := b.hold(time.Minute, time.Millisecond, 0)
+		if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
+			t.Errorf("failed: %v", err)
+		}
+		b.post.answer(yes, nil)
+		within(t, "the renewal after a failure", k.renewed)
+		b.post.answer(protocol.Reply{Kind: protocol.Integer}, nil)
+		if why := within(t, "the loss", k.lost); why != Taken {
+			t.Errorf("lost: %v", why)
+		}
+		if b.r.Remove(&k.lease) {
+			t.Error("a lost lease is kept")
+		}
+	})
+}
+
+// TestLeasesThatComeAndGoWakeNobody: the goroutine looks once for many leases that are over before it is their turn.
+func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64 // of the clock
+		b := newWatched(t)
+		b.r.opts.Now = func() protocol.Instant { reads.Add(1); return b.clock.Now() }
+		const locks = 100
+		for range locks {
+			k := b.hold(time.Minute, 20*time.Second, 0)
+			if !b.r.Remove(&k.lease) {
+				t.Fatal("a lease is gone")
+			}
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		if looks := reads.Load() - locks; looks > 2 { // Add reads it once, and so does each look
+			t.Errorf("%d looks for %d leases", looks, locks)
+		}
+		b.hold(time.Minute, time.Second, 0)
+		synctest.Wait()
+		time.Sleep(1100 * time.Millisecond)
+		if _, sent := b.post.counts(); sent != 1 {
+			t.Errorf("%d renewals of a lease that is due before the others were", sent)
+		}
+	})
+}
+
+// TestAnAnswerAfterTheDeadlineIsTooLate: nothing brings a lease back, also where the goroutine has not looked yet.
+func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
+	now := protocol.Instant(0)
+	newLease := func(r *Renewer) *leased {
+		k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
+		k.lease.Begin(now, now.Add(time.Hour))
+		r.running = true // nobody looks but this test
+		r.Add(&k.lease)
+		return k
+	}
+	for _, c := range []struct {
+		name string
+		late time.Duration
+		why  Loss
+	}{{"the deadline", time.Hour, Deadline}, {"MaxHold", 2 * time.Hour, Outlived}} {
+		t.Run(c.name, func(t *testing.T) {
+			now = 0
+			r := NewRenewer(RenewerOptions{Now: func() protocol.Instant { return now }, Servers: []Batcher{&server{}}})
+			k := newLease(r)
+			if c.why == Outlived {
+				if _, ok := r.Extend(&k.lease, now.Add(3*time.Hour)); !ok {
+					t.Fatal("a lease that lasts is not extended")
+				}
+			}
+			v := &round{sent: now}
+			now = now.Add(c.late)
+			r.answer(&k.lease, v, Extended, nil)
+			if why := within(t, "the loss", k.lost); why != c.why {
+				t.Errorf("lost: %v", why)
+			}
+			if why, ok := r.Extend(&k.lease, now.Add(time.Hour)); ok || why != c.why {
+				t.Errorf("a renewal of the holder's own: %v %v", why, ok)
+			}
+
+			now = 0
+			k = newLease(r)
+			now = now.Add(time.Hour)
+			if why, ok := r.Extend(&k.lease, now.Add(time.Hour)); ok || why != Deadline {
+				t.Errorf("the holder's own comes first: %v %v", why, ok)
+			}
+		})
+	}
+}
+
+// TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, and this lease has none.
+func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
+		b.r.Rest(&k.lease)
+		until := k.lease.Until()
+		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
+		}
+	})
+}
+
+func TestTimers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewClock()
+		w := NewTimers(clock.Now)
+		newLease := func(span time.Duration) *leased {
+			k := &leased{lost: make(chan Loss, 2)}
+			k.lease.Owner = k
+			k.lease.Begin(clock.Now(), clock.Now().Add(span))
+			w.Add(&k.lease)
+			return k
+		}
+		k := newLease(50 * time.Millisecond)
+		until := clock.Now().Add(200 * time.Millisecond)
+		if _, ok := w.Extend(&k.lease, until); !ok {
+			t.Error("a lease that lasts is not extended")
+		}
+		w.Rest(&k.lease)
+		if why := within(t, "the end", k.lost); why != Deadline || clock.Now() < until {
+			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(clock.Now()))
+		}
+		if why, ok := w.Extend(&k.lease, clock.Now().Add(time.Hour)); ok || why != Deadline {
+			t.Errorf("extended after its end: %v %v", why, ok)
+		}
+		if w.Remove(&k.lease) {
+			t.Error("a lease that is over is kept")
+		}
+		k = newLease(time.Hour)
+		if !w.Remove(&k.lease) {
+			t.Error("a lease is gone")
+		}
+		if len(w.all) != 0 {
+			t.Errorf("%d leases are left", len(w.all))
+		}
+	})
+}
+
+func TestNoAnswerEndsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
+		k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
+		if why := within(t, "the end", k.lost); why != Deadline {
+			t.Errorf("lost: %v", why)
+		}
+	})
+}
+
+func TestMaxEndsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
+		if why := within(t, "the end", k.lost); why != Outlived {
+			t.Errorf("lost: %v", why)
+		}
+	})
+}
+
+// hermit renews itself.
+type hermit struct {
+	leased
+	answers chan Answer
+}
+
+func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answers, nil }
+
+func TestAloneRenewsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
+		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
+		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
+		for _, a := range []Answer{Extended, Unclear, Gone} {
+			h.answers <- a
+		}
+		b.r.Add(&h.lease)
+		within(t, "the renewal", h.renewed)
+		within(t, "the failure", h.failed)
+		if why := within(t, "the loss", h.lost); why != Taken {
+			t.Errorf("lost: %v", why)
+		}
+		if _, sent := b.post.counts(); sent != 0 {
+			t.Errorf("%d commands for one who renews itself", sent)
+		}
+	})
+}
+
+// TestAloneIsExtended: a lease whose owner renews it lasts for as long as that goes well.
+func TestAloneIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWatched(t)
+		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 10)}
+		for range cap(h.answers) {
+			h.answers <- Extended
+		}
+		h.lease.Owner, h.lease.Span, h.lease.Every = h, 300*time.Millisecond, 100*time.Millisecond
+		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(h.lease.Span))
+		b.r.Add(&h.lease)
+		time.Sleep(950 * time.Millisecond)
+		if left, want := h.lease.Until().Sub(b.clock.Now()), 250*time.Millisecond; left != want || len(h.lost) > 0 {
+			t.Errorf("%v are left of the lease, not %v; lost: %d times", left, want, len(h.lost))
+		}
+		close(h.answers)
+	})
+}
+
+func TestCloseEndsEveryLease(t *testing.T) {
+	b := newWatched(t)
+	k := b.hold(time.Hour, time.Hour, 0)
+	b.r.Close()
+	if why := within(t, "the end", k.lost); why != Closed {
+		t.Errorf("lost: %v", why)
+	}
+	if why := within(t, "the end of a late one", b.hold(time.Hour, time.Hour, 0).lost); why != TooLate {
+		t.Errorf("added after Close: %v", why)
+	}
+	b.r = NewRenewer(RenewerOptions{Now: b.clock.Now, ReplyTimeout: time.Second}) // for the cleanup
+}

@@ -1,0 +1,240 @@
+// Package lockers is what every Locker is made of: the wiring of its connections (Connect), the checks of its options, the
+// randomness of its tokens, and a clock that follows the server's. Locker is the one of a token with a TTL on one server, which
+// modern and modern/redisson share.
+//
+// # Connections
+//
+// Commands and renewals of a server share one pipelined connection, in which a batch of renewals has room of its own. It gives
+// a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL, no time would be left for another
+// try: the renewals then have a connection of their own, which is less patient. Where a pool only hands out connections, each
+// attempt and each batch takes one and gives it back.
+package lockers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+)
+
+// pingIdle is how long a pipelined connection may be unused before it is asked whether it lives.
+const pingIdle = 2 * time.Minute
+
+// Options of a Client. Channel, Poll and Drift may be zero.
+type Options struct {
+	Package      string // of the Locker, for errors
+	TTL          time.Duration
+	ReplyTimeout time.Duration
+	Observer     lockmigrate.Observer // nil: none
+
+	Waits   bool          // callers wait in a queue of the process, and are woken
+	Channel string        // where this process is told of grants; empty: nowhere
+	Poll    time.Duration // the longest sleep of a waiter without tracking
+
+	Quorum int           // how many servers decide a renewal; zero: one
+	Drift  time.Duration // taken off every deadline
+}
+
+// patience is how long a renewal waits for its reply: another try must be left.
+func (o Options) patience() time.Duration { return min(o.ReplyTimeout, o.TTL/4) }
+
+// Server is one server, or all that are behind one pool.
+type Server struct {
+	Pool     lockmigrate.Pool // its connections do not outlive the word of a wrong server
+	Driver   *driver.Driver   // over a connection of the pool, for commands that need one to themselves
+	Commands waiting.Runner   // over the pipelined connection; the Driver where the pool cannot dial
+	own      []*driver.Conn
+}
+
+// Client is the wiring of one Locker. Connect makes one, Close ends it.
+type Client struct {
+	Clock      lifetime.Clock // of the deadlines
+	Seen       lockmigrate.Observer
+	Lives      lifetime.Locker
+	Servers    []Server
+	Renewer    *lifetime.Renewer
+	Hub        *waiting.Hub    // nil unless Options.Waits
+	Life       context.Context // of waits: ends with lifetime.ErrClosed
+	Background driver.Background
+
+	name    string
+	end     context.CancelCauseFunc
+	closing sync.Once
+	closed  atomic.Bool
+	left    error
+}
+
+// Connect wires a Locker over pools that CheckPool accepts. It sends nothing and starts nothing yet.
+func Connect(o Options, pools ...lockmigrate.Pool) *Client {
+	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package}
+	c.Life, c.end = context.WithCancelCause(context.Background())
+	var renewals []lifetime.Batcher
+	for _, pool := range pools {
+		s, batches := c.server(pool, o)
+		c.Servers = append(c.Servers, s)
+		renewals = append(renewals, batches)
+	}
+	c.Renewer = lifetime.NewRenewer(lifetime.RenewerOptions{
+		Now: c.Clock.Now, Servers: renewals, Quorum: o.Quorum, Drift: o.Drift, ReplyTimeout: o.patience(),
+	})
+	c.Lives = lifetime.Locker{
+		Now: c.Clock.Now, At: c.Clock.At, Seen: c.Seen, Watch: c.Renewer, Background: &c.Background,
+		ReplyTimeout: o.ReplyTimeout, Drift: o.Drift,
+	}
+	if o.Waits {
+		c.Hub = waiting.New(waiting.Options{
+			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
+			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll,
+			Changed: func(m waiting.Mode, why error) {
+				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: string(m), Err: why})
+			},
+		})
+	}
+	return c
+}
+
+// server wires one pool.
+func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
+	dial, servers := dialer(pool), serversOf(pool)
+	pool = topology.Leaving(pool)
+	s := Server{Pool: pool, Driver: &driver.Driver{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
+	s.Commands = s.Driver
+	patience := o.patience()
+	if dial == nil && servers == nil {
+		return s, &lifetime.Pooled{Pool: pool, Timeout: patience}
+	}
+	open := func(timeout time.Duration) *driver.Conn {
+		conn := driver.NewConn(driver.ConnOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+		s.own = append(s.own, conn)
+		return conn
+	}
+	commands := open(o.ReplyTimeout)
+	s.Commands = commands
+	if patience == o.ReplyTimeout {
+		return s, commands
+	}
+	renewals := open(patience)
+	return s, renewals
+}
+
+// Observer returns an observer that may be told: one that does nothing in place of nil.
+func Observer(o lockmigrate.Observer) lockmigrate.Observer {
+	if o == nil {
+		return func(lockmigrate.Event) {}
+	}
+	return o
+}
+
+// serversOf returns the servers of a pool that has several; nil for any other pool.
+func serversOf(pool lockmigrate.Pool) topology.Servers {
+	if r := topology.RouterOf(pool); r != nil {
+		return r
+	}
+	return nil
+}
+
+// dialer returns how to make connections outside of a pool; nil if there is no way.
+func dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {
+	switch p := pool.(type) {
+	case lockmigrate.Dialer:
+		return p.Dial
+	case *redis.Pool:
+		if p.DialContext != nil {
+			return p.DialContext
+		}
+		return func(context.Context) (redis.Conn, error) { return p.Dial() }
+	default:
+		return nil
+	}
+}
+
+// Closed tells that Close has been called.
+func (c *Client) Closed() bool { return c.closed.Load() }
+
+// Close ends waits, renewals and connections, and returns when nothing runs any more. Who waits for a connection of an exhausted
+// pool gets an error after ReplyTimeout. Close's error says how many locks were still held.
+func (c *Client) Close() error {
+	c.closing.Do(func() {
+		time.AfterFunc(c.Lives.ReplyTimeout, func() { // where a pool is exhausted
+			for _, s := range c.Servers {
+				topology.Leave(s.Pool, lifetime.ErrClosed)
+			}
+		})
+		c.closed.Store(true)
+		c.end(lifetime.ErrClosed)
+		c.Background.Close() // before the renewer: a lock whose release is under way is not lost
+		c.left = StillHeld(c.name, c.Renewer.Close())
+		if c.Hub != nil {
+			c.Hub.Close()
+		}
+		for _, s := range c.Servers {
+			for _, conn := range s.own {
+				conn.Close()
+				conn.Wait()
+			}
+			s.Driver.Close()
+		}
+	})
+	return c.left
+}
+
+// StillHeld is the error of a Close that has found locks held; nil for none.
+func StillHeld(name string, locks int) error {
+	if locks == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
+}
+
+// Check refuses the empty key, and every key of a closed Locker.
+func (c *Client) Check(key string) error {
+	switch {
+	case key == "":
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	case c.closed.Load():
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+	}
+	return nil
+}
+
+// Concluded tells the observer how an acquisition ended that began at start. Its lock, if there is one, is to be watched from
+// then on.
+func (c *Client) Concluded(e lockmigrate.Event, start protocol.Instant) {
+	e.Op, e.Took, e.Kind = "acquire", c.Clock.Now().Sub(start), EndOf(e.Err)
+	c.Seen(e)
+}
+
+// How says in an event how a lock was acquired.
+func How(waited, handed bool) string {
+	switch {
+	case handed:
+		return "handed"
+	case waited:
+		return "wait"
+	default:
+		return "try"
+	}
+}
+
+// EndOf is the kind of event that ends an acquisition with an error, or with nil.
+func EndOf(err error) lockmigrate.EventKind {
+	switch {
+	case err == nil:
+		return lockmigrate.EventAcquired
+	case errors.Is(err, lockmigrate.ErrNotAcquired):
+		return lockmigrate.EventWaited
+	default:
+		return lockmigrate.EventFailed
+	}
+}

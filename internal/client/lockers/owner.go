@@ -1,0 +1,118 @@
+package lockers
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+type ownerKey struct{}
+
+// WithOwner returns a context with an owner: modern.WithOwner has the promise.
+func WithOwner(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, ownerKey{}, id)
+}
+
+// ownerOf returns the owner of a context, empty for none.
+func ownerOf(ctx context.Context) string {
+	id, _ := ctx.Value(ownerKey{}).(string)
+	return id
+}
+
+type ownership struct{ key, owner string }
+
+// reenter takes another Lock of a hold that the context's owner has; nil where it has none.
+func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	owner := ownerOf(ctx)
+	if owner == "" {
+		return nil, nil
+	}
+	l.mu.Lock()
+	h := l.owned[ownership{key, owner}]
+	l.mu.Unlock()
+	if h == nil {
+		return nil, nil
+	}
+	h.mu.Lock()
+	if h.count == 0 || h.Over() != nil || l.Clock.Now() >= h.Lease.Until() { // a process that was stopped may come here before its watch
+		h.mu.Unlock()
+		return nil, nil
+	}
+	h.count++
+	h.mu.Unlock()
+	if err := h.kind.More(ctx); err != nil {
+		return nil, err
+	}
+	return &lock{hold: h}, nil
+}
+
+// own notes what the context's owner holds.
+func (l *Locker) own(ctx context.Context, h *Hold) {
+	owner := ownerOf(ctx)
+	if owner == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owned == nil {
+		l.owned = make(map[ownership]*Hold)
+	}
+	h.owner = ownership{h.key, owner}
+	l.owned[h.owner] = h
+}
+
+func (l *Locker) disown(h *Hold) {
+	if h.owner == (ownership{}) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owned[h.owner] == h {
+		delete(l.owned, h.owner)
+	}
+}
+
+// fewer gives back one of several Locks of a hold. The work under an inner Lock is told of a loss like that under the outermost.
+func (h *Hold) fewer(ctx context.Context) error {
+	if over := h.Over(); over != nil {
+		return lost(over)
+	}
+	if err := h.kind.Fewer(ctx); err != nil {
+		return err
+	}
+	return lost(h.Over())
+}
+
+// Uncount takes back a Lock that was not to be, and gives the key back if all others have been released meanwhile. OnServer
+// tells that it was counted there.
+func (h *Hold) Uncount(onServer bool) {
+	if h.last() {
+		_ = h.Life.Release(over) // in the background; what fails is told to the observer
+	} else if onServer {
+		_ = h.fewer(context.Background())
+	}
+}
+
+// over is a context that has ended.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// TakenBy ends the hold because the server said, with a verdict, that the key is not ours any more, and returns the loss.
+func (h *Hold) TakenBy(v protocol.Verdict, op string) error {
+	h.locker.Renewer.Remove(&h.Lease)
+	h.LoseTo(v, op)
+	return h.Over()
+}
+
+// lost returns why a hold is over if it was lost. That the last of its Locks was released meanwhile is no error.
+func lost(over error) error {
+	if errors.Is(over, lockmigrate.ErrLost) {
+		return over
+	}
+	return nil
+}

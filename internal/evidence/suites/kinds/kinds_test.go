@@ -1,0 +1,354 @@
+// Package kinds holds what is tried on every kind of lock alike. A holder is told, whatever goes wrong between the acquisition and
+// the end of the lock. Options at the edges are refused with a reason, or work. What an attacker puts on keys and into names does no harm.
+package kinds
+
+import (
+	"context"
+	"flag"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
+)
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "10") // most of the time goes by in waiting for deadlines; the command line still decides
+	redistest.Main(leaks{m}, redistest.Redis)
+}
+
+type leaks struct{ m *testing.M }
+
+func (l leaks) Run() int {
+	code := l.m.Run()
+	if code == 0 && goleak.Find() != nil {
+		println(goleak.Find().Error())
+		return 1
+	}
+	return code
+}
+
+const (
+	key = "lock.orders"
+	// ttl is short, because most tests wait for a deadline; it is long beside a reply.
+	ttl = 1500 * time.Millisecond
+)
+
+// locker is what the Lockers of all kinds can do.
+type locker struct {
+	try     func(ctx context.Context) (lockmigrate.Lock, error) // of key
+	acquire func(ctx context.Context, key string) (lockmigrate.Lock, error)
+	do      func(ctx context.Context, work func(context.Context) error) error
+	close   func()
+}
+
+// terms are what a test wants of the options.
+type terms struct {
+	fixed   bool          // nothing renews the lock by itself; compat has no such option
+	maxHold time.Duration // legacy locks have none
+	counted *counts
+	reply   time.Duration // of the replies; zero: half of ttl
+	ttl     time.Duration // zero: ttl
+	args    []string      // words on the server's command line
+	server  *redistest.Server
+}
+
+// kind is a way to lock.
+type kind struct {
+	name string
+	old  bool // the key has no TTL, and what stands on it is no token
+	open func(t *testing.T, pools []lockmigrate.Pool, c terms) locker
+}
+
+// kinds are all of them.
+var kinds = []kind{
+	{"legacy", true, openLegacy(legacy.ReleaseUnexpired)},
+	{"legacy, compared", true, openLegacy(legacy.ReleaseCompare)},
+	{"compat at stage legacy", true, openCompat(lockmigrate.StageLegacy)},
+	{"compat at stage bridge", false, openCompat(lockmigrate.StageBridge)},
+	{"compat at stage modern", false, openCompat(lockmigrate.StageModern)},
+	{"modern", false, openModern(modern.Options{})},
+	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Hour})},
+	{"modern, unfair", false, openModern(modern.Options{Unfair: true})},
+	{"modern, pooled", false, openPooled},
+	{"redisson", false, openRedisson},
+	{"modern, an owner's", false, openOwned},
+	{"quorum", false, openQuorum},
+}
+
+func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
+		require.NoError(t, err)
+		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+	}
+}
+
+func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+		o := compat.Options{
+			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
+			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer(),
+		}
+		if stage != lockmigrate.StageBridge {
+			var err error
+			o.Namespace, err = redistest.InStage(c.server.Pool(), stage, "", c.lease())
+			require.NoError(t, err)
+		}
+		l, err := compat.New(pools[0], o)
+		require.NoError(t, err)
+		require.NoError(t, l.Ready(t.Context()))
+		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+	}
+}
+
+func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+		o := o
+		o.TTL, o.MaxHold, o.RenewEvery, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.every(), c.timeout(), c.observer()
+		l, err := modern.New(pools[0], o)
+		require.NoError(t, err)
+		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+	}
+}
+
+func openPooled(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	return openModern(modern.Options{})(t, []lockmigrate.Pool{struct{ lockmigrate.Pool }{pools[0]}}, c)
+}
+
+func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	l, err := redisson.New(pools[0], modern.Options{
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
+	})
+	require.NoError(t, err)
+	return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+}
+
+// openOwned gives the second Lock of an owner's hold: the first is released before.
+func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	l, err := modern.New(pools[0], modern.Options{
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
+	})
+	require.NoError(t, err)
+	inner := func(ctx context.Context, key string) (lockmigrate.Lock, error) {
+		ctx = modern.WithOwner(ctx, "me")
+		outer, err := l.Acquire(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		second, err := l.Acquire(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return second, outer.Release(ctx)
+	}
+	do := func(ctx context.Context, key string, work func(context.Context) error) error {
+		ctx = modern.WithOwner(ctx, "me")
+		var inside error
+		outside := l.Do(ctx, key, func(ctx context.Context) error {
+			inside = l.Do(ctx, key, work)
+			return nil
+		})
+		if inside == nil {
+			return nil // the question is what the inner one says
+		}
+		_ = outside
+		return inside
+	}
+	return lockerOf(inner, inner, do, l.Close)
+}
+
+func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+	q, err := quorum.New(pools, modern.Options{
+		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
+	})
+	require.NoError(t, err)
+	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
+}
+
+func lockerOf(
+	try, acquire func(context.Context, string) (lockmigrate.Lock, error),
+	do func(context.Context, string, func(context.Context) error) error, end func() error,
+) locker {
+	return locker{
+		try:     func(ctx context.Context) (lockmigrate.Lock, error) { return try(ctx, key) },
+		acquire: acquire,
+		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
+		close:   func() { _ = end() },
+	}
+}
+
+func (c terms) lease() time.Duration {
+	if c.ttl != 0 {
+		return c.ttl
+	}
+	return ttl
+}
+
+// every is how often locks are renewed, where there is an option for it.
+func (c terms) every() time.Duration {
+	if c.fixed {
+		return -1
+	}
+	return 0
+}
+
+func (c terms) timeout() time.Duration {
+	if c.reply != 0 {
+		return c.reply
+	}
+	return ttl / 2
+}
+
+func (c terms) observer() lockmigrate.Observer {
+	if c.counted == nil {
+		return nil
+	}
+	return c.counted.observe
+}
+
+// counts counts what an observer is told of.
+type counts struct {
+	mu                       sync.Mutex
+	acquired, released, lost int
+	renewed, failed          int
+}
+
+// observe is a lockmigrate.Observer.
+func (c *counts) observe(e lockmigrate.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e.Kind {
+	case lockmigrate.EventAcquired:
+		c.acquired++
+	case lockmigrate.EventReleased:
+		c.released++
+	case lockmigrate.EventLost:
+		c.lost++
+	case lockmigrate.EventRenewed:
+		c.renewed++
+	case lockmigrate.EventFailed:
+		c.failed++
+	}
+}
+
+func (c *counts) of(n *int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *n
+}
+
+func (c *counts) all() (acquired, released, lost int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.acquired, c.released, c.lost
+}
+
+// scene is one server, the way to it, and a Locker of one kind behind that.
+type scene struct {
+	*testing.T
+	kind   kind
+	server *redistest.Server
+	link   *redistest.Link
+	fate   atomic.Uint32 // of each command, where the pools can lose them
+	counts *counts
+	locker
+}
+
+// user is whom the Lockers are to the server, so that a test can take rights from them.
+const user = "holder"
+
+// each runs a test for every kind that it is about, all at once: mostly they wait.
+func each(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
+	t.Helper()
+	for _, k := range kinds {
+		if wanted != nil && !wanted(k) {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			test(newScene(t, k, c, false))
+		})
+	}
+}
+
+func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
+	t.Helper()
+	s := &scene{T: t, kind: k, server: redistest.Real(t, c.args...), counts: &counts{}}
+	s.server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
+	s.link = redistest.NewLink(t, s.server.Addr)
+	c.counted, c.server = s.counts, s.server
+	var pools []lockmigrate.Pool
+	for db := range 3 { // as good as three servers to a quorum
+		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", s.link.Addr, redis.DialUsername(user), redis.DialPassword("secret"), redis.DialDatabase(db))
+		}}
+		t.Cleanup(func() { _ = pool.Close() })
+		if faulty {
+			pools = append(pools, &redistest.Faulty{Pool: pool, Fate: func(int, string) redistest.Fate { return redistest.Fate(s.fate.Load()) }})
+			continue
+		}
+		pools = append(pools, pool)
+	}
+	s.locker = k.open(t, pools, c)
+	t.Cleanup(s.locker.close)
+	first := s.hold() // the server knows the scripts from now on
+	require.NoError(t, first.Renew(t.Context()))
+	require.NoError(t, first.Release(t.Context()))
+	return s
+}
+
+// hold acquires.
+func (s *scene) hold() lockmigrate.Lock {
+	s.Helper()
+	k, err := s.try(s.Context())
+	require.NoError(s, err)
+	return k
+}
+
+// free tells whether nothing is on the key.
+func (s *scene) free() bool { return s.left() == 0 }
+
+// given tells whether a release has run: for a quorum, on most servers. On the last one it may have to wait for the acquisition's
+// own reply.
+func (s *scene) given() bool {
+	if s.kind.name == "quorum" {
+		return s.left() <= 1
+	}
+	return s.free()
+}
+
+// leavesNothing wants the key free now. A quorum has released when most servers have; the last one may follow.
+func (s *scene) leavesNothing(t *testing.T) {
+	if s.kind.name == "quorum" {
+		assert.Eventually(t, s.free, late, time.Millisecond, "nothing is left")
+		return
+	}
+	assert.True(t, s.free(), "nothing is left")
+}
+
+// left counts the servers on which the key is.
+func (s *scene) left() (n int) {
+	for db := range 3 {
+		conn := s.server.Conn()
+		_, err := conn.Do("SELECT", db)
+		require.NoError(s, err)
+		there, err := redis.Int(conn.Do("EXISTS", key))
+		require.NoError(s, err)
+		_ = conn.Close()
+		n += there
+	}
+	return n
+}

@@ -1,0 +1,159 @@
+// This file tries random combinations of options, with values at the edges, on the Lockers of all packages: each is
+// refused with a reason, or it works.
+
+package kinds
+
+import (
+	"context"
+	"flag"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
+)
+
+var (
+	seed  = flag.Uint64("seed", 0, "of the combinations; 0: a new one")
+	tries = flag.Int("tries", 400, "combinations for each kind of Locker")
+)
+
+// edges are the values of durations. Most combinations would be refused if they were all equally likely.
+var edges = []time.Duration{
+	-1, 1, time.Microsecond, time.Millisecond, 1500 * time.Microsecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second,
+	3 * time.Second, 10 * time.Second, time.Minute, time.Hour, 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour,
+	10*365*24*time.Hour + 1, 200 * 365 * 24 * time.Hour, math.MaxInt64, math.MinInt64,
+}
+
+// fill sets some of the fields of a struct of options.
+func fill(options reflect.Value, r *rand.Rand) {
+	for i := range options.NumField() {
+		field := options.Field(i)
+		if !field.CanSet() || r.IntN(5) != 0 {
+			continue
+		}
+		switch v := field.Addr().Interface().(type) {
+		case *time.Duration:
+			*v = edges[r.IntN(len(edges))]
+		case *bool:
+			*v = true
+		case *int:
+			*v = []int{-1, 1, 5, math.MaxInt}[r.IntN(4)]
+		default:
+			if field.Kind() == reflect.Uint8 { // a choice
+				field.SetUint(uint64(r.IntN(4)))
+			}
+		}
+	}
+}
+
+// try checks one combination: what New accepts, locks.
+func try[O any](t *testing.T, r *rand.Rand, open func(O) (lockmigrate.Locker, error), acquire func(lockmigrate.Locker, context.Context, string) (lockmigrate.Lock, error)) (accepted bool) {
+	t.Helper()
+	var o O
+	fill(reflect.ValueOf(&o).Elem(), r)
+	l, err := open(o)
+	if err != nil {
+		return false
+	}
+	defer l.Close()
+	_, err = acquire(l, t.Context(), "")
+	require.ErrorContains(t, err, "the key is empty", "%+v", o)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	k, err := acquire(l, ctx, "orders")
+	if err != nil { // a lease, or a timeout, of some milliseconds on a busy machine
+		require.NoError(t, ctx.Err(), "%+v: it hangs: %v", o, err)
+		require.True(t, short(o), "%+v: %v", o, err)
+		return true
+	}
+	if left := time.Until(k.Expiry()); left <= 0 || left > 11*365*24*time.Hour {
+		require.True(t, left <= 0 && short(o), "%+v: expires in %v", o, left)
+	}
+	if lost := context.Cause(k.Context()); lost != nil {
+		require.True(t, short(o), "%+v: lost at once: %v", o, lost)
+	}
+	if err := k.Release(ctx); err != nil {
+		require.True(t, short(o), "%+v: release: %v", o, err)
+		require.NoError(t, ctx.Err(), "%+v: release: it hangs: %v", o, err)
+	}
+	return true
+}
+
+// short tells that one of the durations is so short that a busy machine may be too slow for it, or that WAIT is asked for, which
+// nobody answers here.
+func short(o any) bool {
+	v := reflect.ValueOf(o)
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); !f.IsExported() {
+			continue
+		}
+		if d, ok := v.Field(i).Interface().(time.Duration); ok && d > 0 && d <= time.Second {
+			return true
+		}
+	}
+	replicas := v.FieldByName("Replicas")
+	return replicas.IsValid() && replicas.Int() > 0
+}
+
+func TestEveryCombinationIsRefusedOrWorks(t *testing.T) {
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	t.Logf("-seed %d", *seed)
+	for name, one := range map[string]func(t *testing.T, r *rand.Rand) bool{
+		"legacy": func(t *testing.T, r *rand.Rand) bool {
+			pool := redistest.Mini(t).Pool()
+			return try(t, r, func(o legacy.Options) (lockmigrate.Locker, error) { return legacy.New(pool, o) }, lockmigrate.Locker.Acquire)
+		},
+		"modern": func(t *testing.T, r *rand.Rand) bool {
+			pool := redistest.Mini(t).Pool()
+			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return modern.New(pool, o) }, lockmigrate.Locker.Acquire)
+		},
+		"quorum": func(t *testing.T, r *rand.Rand) bool {
+			pools := []lockmigrate.Pool{redistest.Mini(t).Pool(), redistest.Mini(t).Pool(), redistest.Mini(t).Pool()}
+			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return quorum.New(pools, o) },
+				lockmigrate.Locker.TryAcquire) // Acquire would try for ever where every reply is too late
+		},
+		"redisson": func(t *testing.T, r *rand.Rand) bool {
+			pool := redistest.Mini(t).Pool()
+			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return redisson.New(pool, o) }, lockmigrate.Locker.Acquire)
+		},
+		"compat": func(t *testing.T, r *rand.Rand) bool {
+			pool := redistest.Mini(t).Pool()
+			return try(t, r, func(o compat.Options) (lockmigrate.Locker, error) {
+				l, err := compat.New(pool, o)
+				refused := o.Validate()
+				require.Equal(t, refused == nil, err == nil, "%+v: Validate: %v; New: %v", o, refused, err)
+				return l, err
+			}, lockmigrate.Locker.TryAcquire)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(*seed, 0))
+			accepted := 0
+			for n := range *tries {
+				var was bool
+				if !t.Run("", func(t *testing.T) { was = one(t, r) }) {
+					t.Fatalf("combination %d of -seed %d", n, *seed)
+				}
+				if was {
+					accepted++
+				}
+			}
+			t.Logf("%d of %d accepted", accepted, *tries)
+			require.Greater(t, accepted, *tries/20, "the combinations say nothing")
+		})
+	}
+}

@@ -1,0 +1,467 @@
+package kinds
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// late is how much later than its deadline a holder may be told on a machine that is busy.
+const late = 5 * time.Second
+
+// over waits until the holder's context has ended, and returns its cause.
+func over(t *testing.T, k lockmigrate.Lock) error {
+	t.Helper()
+	select {
+	case <-k.Context().Done():
+		return context.Cause(k.Context())
+	case <-time.After(ttl + late):
+		t.Fatal("the holder's context never ended")
+		return nil
+	}
+}
+
+// balanced checks that each lock that the observer heard of has one end.
+func (s *scene) balanced() {
+	s.Helper()
+	assert.Eventually(s, func() bool {
+		acquired, released, lost := s.counts.all()
+		return acquired > 0 && acquired == released+lost
+	}, late, time.Millisecond, "each lock that was acquired is released or lost, once")
+	acquired, released, lost := s.counts.all()
+	assert.Equal(s, acquired, released+lost)
+}
+
+// TestAFailedReleaseTellsTheHolder: whatever a release meets, the holder's context ends by the deadline.
+func TestAFailedReleaseTellsTheHolder(t *testing.T) {
+	for _, fault := range []struct {
+		name   string
+		inject func(s *scene)
+		mend   func(s *scene)
+	}{
+		{"partition", func(s *scene) { s.link.Partition() }, func(s *scene) { s.link.Heal() }},
+		{"the replies are held up", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
+		{"the server is frozen", func(s *scene) { s.server.Signal(syscall.SIGSTOP) }, func(s *scene) { s.server.Signal(syscall.SIGCONT) }},
+		{"the server is dead", func(s *scene) { s.server.Kill() }, func(s *scene) { s.server.Start() }},
+		{"no rights", func(s *scene) { s.server.Do("ACL", "SETUSER", user, "-@all") }, func(s *scene) { s.server.Do("ACL", "SETUSER", user, "+@all") }},
+		{"no memory", func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "1") }, func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "0") }},
+		{"a replica now", func(s *scene) { s.server.Do("REPLICAOF", "127.0.0.1", "1") }, func(s *scene) { s.server.Do("REPLICAOF", "NO", "ONE") }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			each(t, nil, terms{}, func(s *scene) {
+				k := s.hold()
+				held := k.Context()
+				fault.inject(s)
+				defer fault.mend(s)
+				err := k.Release(s.Context())
+				if err == nil { // this release needs nothing of what was taken away
+					assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrReleased)
+				} else {
+					assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
+				}
+				assert.Error(s, held.Err())
+				s.balanced()
+				assert.Error(s, k.Renew(s.Context()), "it is over")
+			})
+		})
+	}
+}
+
+// TestARefusedReleaseIsTriedAgain: a server that refuses a release for a while gets the key free soon after, not at the end of the
+// lease, and its holder is told of the release.
+func TestARefusedReleaseIsTriedAgain(t *testing.T) {
+	for _, fault := range []struct {
+		name   string
+		inject func(s *scene)
+		mend   func(s *scene)
+	}{
+		{"NOPERM", func(s *scene) { s.server.Do("ACL", "SETUSER", user, "-@all") }, func(s *scene) { s.server.Do("ACL", "SETUSER", user, "+@all") }},
+		{"OOM", func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "1") }, func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "0") }},
+		{"READONLY", func(s *scene) { s.server.Do("REPLICAOF", "127.0.0.1", "1") }, func(s *scene) { s.server.Do("REPLICAOF", "NO", "ONE") }},
+		{"LOADING", (*scene).reload, func(*scene) {}},
+		{"no reply", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, args: slowLoading}, func(s *scene) {
+				k := s.hold()
+				held := k.Context()
+				fault.inject(s)
+				err := k.Release(s.Context())
+				if fault.name != "OOM" { // most releases need no memory
+					require.Error(s, err)
+				}
+				require.NotErrorIs(s, err, lockmigrate.ErrLost)
+				if err != nil {
+					assert.NoError(s, held.Err(), "nobody knows that the lock is over")
+				}
+				fault.mend(s)
+				redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+				assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
+				s.leavesNothing(s.T)
+				s.balanced()
+				if err != nil {
+					assert.NoError(s, k.Release(s.Context()), "the caller asks again, and it is released")
+				}
+				assert.ErrorIs(s, k.Release(s.Context()), lockmigrate.ErrReleased)
+			})
+		})
+	}
+}
+
+// TestNoRenewalAfterARelease: a release that failed is tried again at any moment. A renewal must not say until then that the lock is held.
+func TestNoRenewalAfterARelease(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
+		k := s.hold()
+		held := k.Context()
+		s.server.Do("ACL", "SETUSER", user, "-del") // a renewal needs none
+		err := k.Release(s.Context())
+		require.Error(s, err)
+		require.NotErrorIs(s, err, lockmigrate.ErrLost)
+		assert.ErrorIs(s, k.Renew(s.Context()), lockmigrate.ErrReleased)
+		s.server.Do("ACL", "SETUSER", user, "+del")
+		redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+		assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
+		s.leavesNothing(s.T)
+		s.balanced()
+	})
+}
+
+// slowLoading are a server's options that keep its data, and have it load four thousand keys for two seconds.
+var slowLoading = []string{
+	"--user", user, "on", ">secret", "~*", "&*", "+@all", // a restart forgets what ACL SETUSER has set
+	"--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "500",
+}
+
+// reload restarts the server and returns while it loads its data.
+func (s *scene) reload() {
+	s.server.Do("EVAL", "for i = 1, 4000 do redis.call('SET', 'ballast:' .. i, 'x') end", 0)
+	s.server.Kill()
+	var started sync.WaitGroup
+	started.Go(s.server.Start)
+	s.Cleanup(started.Wait)
+	redistest.Await(s.T, "the server loads", late, func() bool {
+		conn, err := redis.Dial("tcp", s.server.Addr)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = conn.Do("GET", "any")
+		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
+	})
+}
+
+// TestALeavingCallerTellsTheHolder: a release whose caller leaves, before or while it is under way, goes on; and where it
+// cannot, the holder is told.
+func TestALeavingCallerTellsTheHolder(t *testing.T) {
+	for _, heals := range []bool{true, false} {
+		name := "the server comes back"
+		if !heals {
+			name = "the server stays away"
+		}
+		t.Run(name, func(t *testing.T) {
+			each(t, nil, terms{}, func(s *scene) {
+				k := s.hold()
+				s.link.HalfOpen()
+				ctx, cancel := context.WithTimeout(s.Context(), ttl/20)
+				defer cancel()
+				assert.Error(s, k.Release(ctx), "no reply came")
+				if heals {
+					s.link.Heal()
+					assert.Eventually(s, s.free, late, 5*time.Millisecond)
+				}
+				cause := over(s.T, k)
+				assert.True(s, errors.Is(cause, lockmigrate.ErrLost) || heals && errors.Is(cause, lockmigrate.ErrReleased), "cause: %v", cause)
+				s.balanced()
+				s.link.Heal()
+			})
+		})
+	}
+	t.Run("before it", func(t *testing.T) {
+		each(t, nil, terms{}, func(s *scene) {
+			k := s.hold()
+			ctx, cancel := context.WithCancel(s.Context())
+			cancel()
+			assert.ErrorIs(s, k.Release(ctx), context.Canceled)
+			assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrReleased)
+			assert.Eventually(s, s.free, late, 5*time.Millisecond)
+			s.balanced()
+		})
+	})
+}
+
+// TestALateRenewalIsALoss: the reply to a renewal comes after the deadline.
+func TestALateRenewalIsALoss(t *testing.T) {
+	each(t, nil, terms{fixed: true, reply: ttl * 9 / 10}, func(s *scene) {
+		k := s.hold()
+		assert.NoError(s, k.Renew(s.Context())) // there is a connection now
+		s.link.HalfOpen()
+		renewed, early := make(chan error, 1), false
+		time.Sleep(ttl * 7 / 8) // so that the reply timeout is behind the deadline
+		go func() {
+			err := k.Renew(s.Context())
+			early = k.Context().Err() == nil
+			renewed <- err
+		}()
+		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
+		s.link.Heal()
+		if err := <-renewed; early { // there was no connection any more
+			assert.Error(s, err)
+		} else {
+			assert.ErrorIs(s, err, lockmigrate.ErrLost)
+		}
+		s.balanced()
+	})
+}
+
+// TestDoNeverHidesTheLoss: whatever work returns after the lock was lost.
+func TestDoNeverHidesTheLoss(t *testing.T) {
+	own := errors.New("the work's own")
+	for name, result := range map[string]func(ctx context.Context) error{
+		"nothing":           func(context.Context) error { return nil },
+		"ctx.Err()":         func(ctx context.Context) error { return ctx.Err() },
+		"an error":          func(context.Context) error { return own },
+		"the cause":         context.Cause,
+		"the cause, joined": func(ctx context.Context) error { return errors.Join(own, context.Cause(ctx)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, nil, terms{fixed: true}, func(s *scene) {
+				var said error
+				err := s.do(s.Context(), func(ctx context.Context) error {
+					s.link.Partition()
+					<-ctx.Done()
+					s.link.Heal()
+					said = result(ctx)
+					return said
+				})
+				assert.ErrorIs(s, err, lockmigrate.ErrLost)
+				if said != nil {
+					assert.ErrorIs(s, err, said, "and what work said is there too")
+				}
+				s.balanced()
+			})
+		})
+	}
+	t.Run("MaxHold", func(t *testing.T) {
+		each(t, func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }, terms{maxHold: ttl / 7}, func(s *scene) {
+			err := s.do(s.Context(), func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			assert.ErrorIs(s, err, lockmigrate.ErrLost)
+			assert.ErrorIs(s, err, context.Canceled)
+			s.balanced()
+		})
+	})
+	t.Run("no loss", func(t *testing.T) {
+		each(t, nil, terms{}, func(s *scene) {
+			assert.NoError(s, s.do(s.Context(), func(context.Context) error { return nil }))
+			err := s.do(s.Context(), func(context.Context) error { return own })
+			assert.Equal(s, own, err, "work's error itself")
+			s.balanced()
+		})
+	})
+}
+
+// TestAReleaseThatRanIsNoLoss: both replies of the first release are lost, but it ran. Nobody took the lock.
+func TestAReleaseThatRanIsNoLoss(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
+			lock := s.hold()
+			s.fate.Store(uint32(redistest.LosesReply))
+			require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
+			s.fate.Store(uint32(redistest.Passes))
+			assert.NoError(t, lock.Context().Err(), "nobody knows yet")
+			assert.NoError(t, lock.Release(t.Context()))
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+			s.leavesNothing(t)
+			s.balanced()
+		})
+	}
+}
+
+// TestARenewalWithoutAnAnswerIsNoLoss: neither reply of a renewal comes, whether it ran or not. The lock is held, renewed again
+// and released, also where the renewal writes another value.
+func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
+	for _, k := range kinds {
+		for _, fate := range []redistest.Fate{redistest.LosesReply, redistest.LosesCommand} {
+			for _, renews := range []bool{true, false} {
+				name := k.name + ", it ran"
+				if fate == redistest.LosesCommand {
+					name = k.name + ", it did not run"
+				}
+				if renews {
+					name += ", renewed once more"
+				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
+					lock := s.hold()
+					s.fate.Store(uint32(fate))
+					err := lock.Renew(t.Context())
+					require.Error(t, err)
+					assert.NotErrorIs(t, err, lockmigrate.ErrLost)
+					s.fate.Store(uint32(redistest.Passes))
+					if renews {
+						assert.NoError(t, lock.Renew(t.Context()))
+					}
+					assert.NoError(t, lock.Release(t.Context()))
+					assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+					s.leavesNothing(t)
+					s.balanced()
+				})
+			}
+		}
+	}
+}
+
+// TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss: the same where the Locker renews by itself.
+func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
+	for _, k := range kinds {
+		if k.name == "legacy" || k.name == "legacy, compared" {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, k, terms{reply: ttl / 3, ttl: 4 * ttl}, true)
+			lock := s.hold()
+			seen := func() (renewed, failed int) {
+				s.counts.mu.Lock()
+				defer s.counts.mu.Unlock()
+				return s.counts.renewed, s.counts.failed
+			}
+			_, before := seen()
+			s.fate.Store(uint32(redistest.LosesReply))
+			require.Eventually(t, func() bool { _, failed := seen(); return failed > before }, late, time.Millisecond)
+			s.fate.Store(uint32(redistest.Passes))
+			before, _ = seen()
+			require.Eventually(t, func() bool { renewed, _ := seen(); return renewed > before }, late, time.Millisecond)
+			assert.NoError(t, lock.Context().Err(), "held")
+			assert.NoError(t, lock.Release(t.Context()))
+			s.leavesNothing(t)
+			s.balanced()
+		})
+	}
+}
+
+// TestAClosedLockerHandsOutNothing, and the empty key is refused by all.
+func TestAClosedLockerHandsOutNothing(t *testing.T) {
+	each(t, nil, terms{}, func(s *scene) {
+		_, err := s.acquire(s.Context(), "")
+		assert.ErrorContains(s, err, "the key is empty")
+		var known *lockmigrate.Error
+		assert.ErrorAs(s, err, &known, "an error like any other")
+
+		k := s.hold()
+		s.locker.close()
+		_, err = s.try(s.Context())
+		assert.ErrorContains(s, err, "the Locker is closed")
+		_, err = s.acquire(s.Context(), "another")
+		assert.ErrorContains(s, err, "the Locker is closed")
+		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
+		s.balanced()
+	})
+}
+
+// TestCloseWaitsForReleases: a release that is under way when the Locker is closed comes to its end, and is no loss.
+func TestCloseWaitsForReleases(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 20 * time.Second}, func(s *scene) {
+		k := s.hold()
+		s.link.HalfOpen()
+		released, closed := make(chan error, 1), make(chan struct{})
+		go func() { released <- k.Release(s.Context()) }()
+		require.Eventually(s, s.given, late, time.Millisecond, "it has run, and its reply is held up")
+		go func() {
+			s.locker.close()
+			close(closed)
+		}()
+		time.Sleep(50 * time.Millisecond) // Close does whatever it does before it waits
+		s.link.Heal()
+		assert.NoError(s, <-released)
+		assert.ErrorIs(s, context.Cause(k.Context()), lockmigrate.ErrReleased)
+		<-closed
+		s.balanced()
+	})
+}
+
+// TestWhatACallerLeavesIsTold: a caller leaves before the reply to its acquisition, and the reply is lost. What may stay on the key
+// is given back, or the observer is told of it: nobody else is there any more.
+func TestWhatACallerLeavesIsTold(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 300 * time.Millisecond}, func(s *scene) {
+		s.link.HalfOpen() // what is sent arrives, what is answered does not
+		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := s.try(ctx)
+		require.Error(s, err)
+		time.Sleep(400 * time.Millisecond) // the reply timeout
+		s.link.Cut()
+		s.link.Heal()
+		require.Eventually(s, func() bool {
+			s.counts.mu.Lock()
+			defer s.counts.mu.Unlock()
+			return s.counts.failed > 0 || s.free()
+		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
+	})
+}
+
+// TestCloseEndsTheWaitForAConnection: all connections of a pool are in use, for longer than the Locker lives. Close returns
+// after a reply timeout, and the caller with it.
+func TestCloseEndsTheWaitForAConnection(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			var pools []lockmigrate.Pool
+			var all []*redis.Pool
+			for range 3 {
+				pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
+					return redis.DialContext(ctx, "tcp", s.Addr)
+				}}
+				t.Cleanup(func() { _ = pool.Close() })
+				pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
+			}
+			l := k.open(t, pools, terms{server: s})
+			for _, pool := range all {
+				taken := pool.Get()
+				t.Cleanup(func() { _ = taken.Close() })
+			}
+			ended := make(chan error, 2)
+			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){
+				l.acquire, func(ctx context.Context, _ string) (lockmigrate.Lock, error) { return l.try(ctx) },
+			} {
+				go func() {
+					_, err := acquire(context.Background(), key)
+					ended <- err
+				}()
+			}
+			time.Sleep(50 * time.Millisecond) // they wait
+			closed := make(chan struct{})
+			go func() { defer close(closed); l.close() }()
+			for range 2 {
+				select {
+				case err := <-ended:
+					assert.Error(t, err)
+				case <-time.After(ttl/2 + late):
+					t.Fatal("a caller waits on after Close")
+				}
+			}
+			select {
+			case <-closed:
+			case <-time.After(late):
+				t.Fatal("Close does not return")
+			}
+		})
+	}
+}

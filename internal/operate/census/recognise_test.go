@@ -1,0 +1,149 @@
+package census
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// midday is the clock of these tests: 2026-03-01 12:00:00 UTC.
+const midday = protocol.Instant(1772366400 * int64(time.Second))
+
+// What a dialect's clients write is recognised as that dialect's, with its instant and its step; and so is the
+// bridge's value for it.
+func TestEveryDialectIsRecognised(t *testing.T) {
+	for _, d := range protocol.Dialects() {
+		value, at := d.Expiry(midday+123456789, 30*time.Second, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "7-9"}[d.Layout])
+		v := Recognise(value, midday)
+		require.Equal(t, ExpiryValue, v.Kind, "%s %q", d.Name, value)
+		assert.Contains(t, v.Dialects, d)
+		assert.InDelta(t, float64(at), float64(v.At), 1000, d.Name)
+		assert.Equal(t, d.Format, v.Format)
+		assert.Equal(t, d.Unit.Quantum(), v.Quantum, d.Name)
+		assert.True(t, v.Live(midday))
+		assert.False(t, v.Live(midday.Add(time.Hour)))
+		for _, other := range v.Dialects {
+			assert.Equal(t, d.Format, other.Format)
+		}
+		b := Recognise(d.BridgeValue(protocol.BridgeLow+7, map[protocol.Layout]string{protocol.UUIDColonNumber: aUUID, protocol.NumberDashOwner: "0-0"}[d.Layout]), midday)
+		assert.Equal(t, BridgeValue, b.Kind, d.Name)
+		if d.Forever != "" && d.Forever != "1" {
+			assert.True(t, Recognise(d.Forever, midday).Forever)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	binarySeconds := string(binary.LittleEndian.AppendUint64(nil, uint64(int64(midday)/int64(time.Second)+60)))
+	for value, want := range map[string]ValueKind{
+		"": NoValue, strings.Repeat("1", Peek): NoValue,
+		"1772366460000": ExpiryValue, "1772366460": ExpiryValue, "1772366460.5": ExpiryValue, "1772366460.0": ExpiryValue, "1772366460000000000": ExpiryValue,
+		`"1772366460000"`: ExpiryValue, "1772366460:4711": ExpiryValue, binarySeconds: ExpiryValue, "2147483649.0": ExpiryValue,
+		"1230000000000": NumberValue, "1772366460000000": NumberValue, "01772366460": NumberValue, "42": NumberValue, "1": NumberValue, "9200000000000000000": NumberValue,
+		"5000000000000000000": BridgeValue, "9199999999999999999": BridgeValue, aUUID + ":6123456789012345678": BridgeValue,
+		aUUID: RandomValue, aUUID + ":35": RandomValue, "q8ZK3mPx0aVbT7Ld": RandomValue, "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==": RandomValue,
+		"ADDED:2026-03-01T12:00:00.000Z@host-1": RandomValue,
+		"locked":                                TextValue, "host-1:4711": TextValue, "ProcessingOrders": TextValue, "2026-03-01": TextValue, "1772366460.": TextValue, "1e12": TextValue, `"123"`: TextValue,
+		"naïve": TextValue, "\x00": BinaryValue, "\xf6\x82\x01": BinaryValue, "a\xffb": BinaryValue,
+		"1772366460000|" + aUUID: OverwriterValue,
+	} {
+		assert.Equal(t, want, Recognise(value, midday).Kind, "%q", value)
+	}
+	assert.Equal(t, time.Second, Recognise("1772366460.0", midday).Quantum, "whole seconds printed as a float")
+	assert.Equal(t, "binary, no known lock", Recognise("\xac\xed\x00\x05", midday).Note)
+}
+
+// Of the random tokens of Laravel, redislock and redsync hardly one is missed, and camel case is none.
+func TestScrambledTokens(t *testing.T) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, c := range []struct {
+		name  string
+		token func() string
+	}{
+		{"Laravel: 16 letters and digits", func() string {
+			b := make([]byte, 16)
+			for i := range b {
+				b[i] = letters[rng.IntN(len(letters))]
+			}
+			return string(b)
+		}},
+		{"redislock: 16 bytes, no padding", func() string { return base64.RawURLEncoding.EncodeToString(bytesOf(rng, 16)) }},
+		{"redsync: 16 bytes, padded", func() string { return base64.StdEncoding.EncodeToString(bytesOf(rng, 16)) }},
+		{"32 bytes", func() string { return base64.StdEncoding.EncodeToString(bytesOf(rng, 32)) }},
+	} {
+		missed := 0
+		for range 100_000 {
+			if !IsRandom(c.token()) {
+				missed++
+			}
+		}
+		assert.LessOrEqual(t, missed, 50, c.name)
+	}
+	for _, word := range []string{
+		"processing-orders", "ProcessingOrders", "processingOrders1", "PROCESSING123456", "worker2026030112", "aaaaaaaaaaaaaaaa",
+		"processOrderQueue", "ProcessingOrdersOfQueueNumber12", "workers/Orders-7/Europe", "order-service-Worker-host", "workers/Orders-7/Europe", "a",
+	} {
+		assert.False(t, IsRandom(word), word)
+	}
+}
+
+func bytesOf(rng *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+func TestLockName(t *testing.T) {
+	for key, want := range map[string]bool{
+		"lock": true, "lock:orders": true, "orders.lock": true, "ordersLock": true, "MY_LOCK_1": true, "redlock:a": true,
+		"mutex:a": true, "job:lease": true, "Lease-3": true,
+		"": false, "orders": false, "block:7": false, "clock": false, "unlocked:1": false, "release:9": false, "loc": false, "please": false,
+	} {
+		assert.Equal(t, want, LockName(key), key)
+	}
+}
+
+func TestBlindSetName(t *testing.T) {
+	for key, want := range map[string]bool{
+		"qo_tasks.add_a-1_b-2": true, "resque:lock:job:queue:[1,2]": true, "resque:lock:job:queue:[]": true,
+		"resque:workerslock:job:queue:[1]": false, "lock:orders": false, "a:lock:b": false,
+	} {
+		assert.Equal(t, want, BlindSetName(key), key)
+	}
+}
+
+// FuzzOf: no value makes it panic or contradict itself.
+func FuzzOf(f *testing.F) {
+	corpus := mutate.New(f)
+	for _, d := range protocol.Dialects() {
+		value, _ := d.Expiry(midday, time.Minute, aUUID)
+		corpus.Add([]byte(value))
+	}
+	corpus.Add([]byte(aUUID + ":35"))
+	corpus.Grow(2000)
+	f.Fuzz(func(t *testing.T, value []byte) {
+		v := Recognise(string(value), midday)
+		if (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday) {
+			t.Fatalf("%q: %+v", value, v)
+		}
+		if v.Kind == ExpiryValue {
+			v.Live(midday)
+		}
+		if v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0 {
+			t.Fatalf("%q is no text", value)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package sidecar_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// A service that holds many locks over a slow network keeps them all: they are looked at together, and not one for each round trip.
+func TestManyLocksOverASlowNetwork(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	link := redistest.NewLink(t, b.redis.Addr)
+	link.Slow(2*time.Millisecond, 0)
+	pool := &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", link.Addr) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	s := b.sidecar("one", sidecar.DialectNone, func(o *sidecar.Options) { o.Pool, o.Lease = pool, 3*time.Second })
+	c := b.client(s)
+	const locks = 2000 // 4 ms each are 8 s
+	for i := range locks {
+		require.NoError(t, c.Send("SETNX", fmt.Sprint("lock:", i), "held"))
+	}
+	require.NoError(t, c.Flush())
+	for range locks {
+		taken, err := redis.Int(c.Receive())
+		require.NoError(t, err)
+		require.Equal(t, 1, taken)
+	}
+	for until := time.Now().Add(8 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		held := len(b.redis.Do("KEYS", "lock:*").([]any))
+		require.Equal(t, locks, held, "locks have ended under their holder")
+	}
+	s.stop()
+	assert.Equal(t, int64(locks), b.redis.Do("HLEN", sidecar.ListKey("orders", "one")))
+}
+
+// However many clients wait for a lock, the sidecar asks for them on a few connections: a server has so many in all.
+func TestManyWhoWait(t *testing.T) {
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	link := redistest.NewLink(t, b.redis.Addr)
+	link.Slow(2*time.Millisecond, 0)
+	pool := &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", link.Addr) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	s := b.sidecar("one", "", func(o *sidecar.Options) { o.Pool = pool })
+	says(t, b.client(s), "1", "SETNX", "lock:a", ends(time.Minute))
+	const clients, attempts = 200, 5
+	var waiting sync.WaitGroup
+	for range clients {
+		c := b.client(s)
+		waiting.Go(func() {
+			for range attempts {
+				reply, err := c.Do("SETNX", "lock:a", ends(time.Minute))
+				assert.NoError(t, err)
+				assert.Equal(t, int64(0), reply)
+			}
+		})
+	}
+	most := 0
+	over := make(chan struct{})
+	go func() { waiting.Wait(); close(over) }()
+	for ended := false; !ended; time.Sleep(time.Millisecond) {
+		most = max(most, pool.ActiveCount())
+		select {
+		case <-over:
+			ended = true
+		default:
+		}
+	}
+	assert.LessOrEqual(t, most, 12)
+}

@@ -1,0 +1,326 @@
+package model
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// This file says which machine does what for which scheme. A case for each: no table, since the
+// machines are values of different types, and values are what makes a session copyable.
+
+func (s *Session) machine() protocol.Machine {
+	switch s.running {
+	case runsLegacyAcquire:
+		return &s.legacyAcquire
+	case runsLegacyRenew:
+		return &s.legacyRenew
+	case runsLegacyRelease:
+		return &s.legacyRelease
+	case runsBridgeAcquire:
+		return &s.bridgeAcquire
+	case runsBridgeRenew:
+		return &s.bridgeRenew
+	case runsBridgeRelease:
+		return &s.bridgeRelease
+	case runsModernAcquire:
+		return &s.modernAcquire
+	case runsModernQueue:
+		return &s.modernQueue
+	case runsModernRenew:
+		return &s.modernRenew
+	case runsRedissonAcquire:
+		return &s.redissonAcquire
+	case runsRedissonRelease:
+		return &s.redissonRelease
+	case runsSidecarKeep:
+		return &s.keeper
+	default:
+		return &s.modernRelease
+	}
+}
+
+func (s *Session) beginAcquire() {
+	switch s.Scheme {
+	case Legacy, GoLegacy, Sidecar:
+		s.running = runsLegacyAcquire
+		s.legacyAcquire = protocol.LegacyAcquire{
+			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
+			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.bound,
+		}
+	case Bridge:
+		s.running = runsBridgeAcquire
+		s.Value = s.bridgeValue()
+		s.bridgeAcquire = protocol.BridgeAcquire{
+			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
+			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
+			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.bound,
+		}
+		if s.Yield > 0 {
+			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
+		}
+		if s.Member.Queue {
+			a := &s.bridgeAcquire
+			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), 4*s.Poll+s.Lease
+		}
+	default:
+		s.Value = s.token()
+		s.patience = s.Patience
+		s.tryModern()
+	}
+}
+
+func (s *Session) beginRenew() {
+	switch s.Scheme {
+	case Sidecar: // the old code renews nothing; its sidecar looks after the lock
+		s.running, s.keeper = runsSidecarKeep, keeper{key: s.Key}
+	case Legacy, GoLegacy:
+		s.running = runsLegacyRenew
+		s.legacyRenew = protocol.LegacyRenew{
+			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value, ValueExpiry: s.Expiry,
+			Pending: s.pending, PendingExpiry: s.pendingExpiry,
+		}
+	case Bridge:
+		s.running = runsBridgeRenew
+		s.bridgeRenew = protocol.BridgeRenew{
+			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease, NotAfter: s.bound,
+		}
+	default:
+		s.running = runsModernRenew
+		s.modernRenew = protocol.ModernRenew{
+			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson,
+		}
+	}
+}
+
+func (s *Session) beginRelease() {
+	switch s.Scheme {
+	case Legacy, GoLegacy, Sidecar:
+		s.running = runsLegacyRelease
+		s.legacyRelease = protocol.LegacyRelease{
+			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
+			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme.faithful(),
+		}
+	case Bridge:
+		s.running = runsBridgeRelease
+		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
+			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
+		if s.Member.Queue {
+			r := &s.bridgeRelease
+			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.fenceKey, fenceTTL
+		}
+	default:
+		if s.Redisson {
+			s.giveBack()
+			return
+		}
+		s.running = runsModernRelease
+		s.modernRelease = protocol.ModernRelease{
+			Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL,
+		}
+		if s.Member.Queue {
+			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
+		}
+		if s.stands {
+			s.modernRelease.Entry, s.modernRelease.Held = true, true
+			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.claim()
+		}
+	}
+}
+
+// won takes over what the acquiring machine knows.
+func (s *Session) won() {
+	switch s.running {
+	case runsLegacyAcquire:
+		s.Value, s.Expiry = s.legacyAcquire.Value(), s.legacyAcquire.Expiry()
+		s.Deadline = s.asked.Add(s.Lease)
+	case runsBridgeAcquire:
+		s.Value = s.bridgeAcquire.Value
+		s.Deadline, s.Fence = s.bridgeAcquire.Deadline(), s.bridgeAcquire.FenceToken()
+		if s.Truthful { // that machine thinks in wall time
+			s.Deadline = s.asked.Add(s.Lease)
+		}
+	case runsModernAcquire:
+		s.Deadline, s.Fence = s.modernAcquire.Deadline(), s.modernAcquire.FenceToken()
+	case runsRedissonAcquire:
+		s.Deadline = s.redissonAcquire.Deadline()
+	case runsModernQueue:
+		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
+		s.stands = s.modernQueue.Stands()
+	}
+}
+
+// prolonged takes over what the renewing machine knows.
+func (s *Session) prolonged() {
+	switch s.running {
+	case runsLegacyRenew: // the new value was computed after that
+		s.Deadline = s.began.Add(s.Lease)
+	case runsBridgeRenew:
+		s.Deadline = s.asked.Add(s.Lease)
+	case runsModernRenew:
+		s.Deadline = s.modernRenew.Deadline()
+	}
+}
+
+// holdsWanted is how often a Redisson client takes its lock before it works.
+const holdsWanted = 2
+
+// giveBack begins to give one hold of Redisson's lock back.
+func (s *Session) giveBack() {
+	s.running = runsRedissonRelease
+	s.redissonRelease = protocol.ReleaseRedisson{
+		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
+		Channel: protocol.RedissonChannel(s.Key),
+	}
+}
+
+// nest goes on with the next hold after one has been taken or given back; ok is false after the last.
+func (s *Session) nest(now Reading, verdict protocol.Verdict) (step protocol.Step, ok bool) {
+	switch {
+	case s.running == runsRedissonAcquire && verdict == protocol.Acquired:
+		if s.holds++; s.holds < holdsWanted {
+			s.tryModern()
+			return s.advanceModern(now, protocol.Reply{}), true
+		}
+	case s.running == runsRedissonRelease && verdict == protocol.Released && s.holds > 1:
+		s.holds--
+		s.giveBack()
+		return s.advanceModern(now, protocol.Reply{}), true
+	}
+	return step, false
+}
+
+// tryModern begins one attempt, or the wait in the queue.
+func (s *Session) tryModern() {
+	if s.Redisson {
+		s.running = runsRedissonAcquire
+		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease, Holds: int(s.holds) + 1}
+		return
+	}
+	if s.Member.Queue {
+		s.running = runsModernQueue
+		s.modernQueue = protocol.ModernQueue{
+			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
+			QueueTTL: 3 * s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Share: s.Share,
+			MaxSleep: s.maxSleep(), Tries: 3,
+		}
+		if s.Yield > 0 {
+			s.modernQueue.Yield = protocol.YieldKey(s.Key)
+		}
+		return
+	}
+	s.running = runsModernAcquire
+	s.modernAcquire = protocol.ModernAcquire{
+		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL,
+	}
+}
+
+// advanceModern asks a token machine, which thinks in monotonic time, and asks again after a poll
+// while the lock is busy and patience lasts.
+func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step {
+	polls := s.running == runsModernAcquire || s.running == runsRedissonAcquire
+	if reply.Kind == protocol.Woke && polls {
+		s.tryModern()
+		reply = protocol.Reply{}
+	}
+	if reply.Kind == protocol.Woke && s.running == runsModernQueue {
+		// A member that has tracking hears of a change, one that has not finds it when its sleep is over. Here
+		// every waking is taken for a change: it allows more, the key to be taken past the queue.
+		reply.Kind = protocol.Changed
+	}
+	step := s.machine().Next(now.Mono, reply)
+	if step.Kind == protocol.Done {
+		if next, ok := s.nest(now, step.Verdict); ok {
+			return next
+		}
+	}
+	if step.Kind == protocol.Done && step.Verdict == protocol.Busy && polls {
+		if s.patience -= s.Poll; s.patience >= 0 {
+			return protocol.Step{Kind: protocol.Sleep, Sleep: s.Poll}
+		}
+	}
+	return step
+}
+
+// fenceTTL is how long the fencing counter outlives its last use.
+const fenceTTL = 24 * time.Hour
+
+func (s *Session) claim() time.Duration { return cmp.Or(s.Member.Claim, s.Lease/3) }
+
+func (s *Session) maxSleep() time.Duration { return cmp.Or(s.MaxSleep, s.Lease) }
+
+func (s *Session) queueKey() string { return protocol.QueueKey(s.Key) }
+
+// Hears tells that messages may come to the client: it waits for the lock. They may be read later.
+func (s *Session) Hears() bool { return s.Phase == Acquiring && !s.Polls }
+
+// Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
+// of one that it may have.
+func (s *Session) Listens() bool {
+	return s.Hears() && (s.running != runsBridgeAcquire || !s.bridgeAcquire.Holds())
+}
+
+// Channel is where the client listens for the lock to be granted to it.
+func (s *Session) Channel() string {
+	if s.Scheme == Sidecar {
+		return protocol.SidecarChannel(s.Behind)
+	}
+	if s.Polls {
+		return protocol.Polls
+	}
+	return s.Name
+}
+
+// ClientOf tells whose token or bridge value a value is.
+func ClientOf(value string) (id int, ok bool) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	id = int((n-firstNumber)/numbersEach) - 1
+	return id, err == nil && n > firstNumber && id >= 0 // a number below the first client's is nobody's
+}
+
+const firstNumber, numbersEach = 6_000_000_000_000_000_000, 1_000_000_000_000
+
+// token returns this turn's token: as random ones are, different from all others and, unless Plain, a
+// number of 19 digits that every legacy reader takes for an expiry in the far future.
+func (s *Session) token() string {
+	if s.Plain {
+		return "token-" + s.Name + "-" + strconv.Itoa(int(s.Turn))
+	}
+	return strconv.FormatInt(s.number(), 10)
+}
+
+// number is the bridge's and the token's number of this turn.
+func (s *Session) number() int64 {
+	return firstNumber + int64(s.ID+1)*numbersEach + int64(s.Turn)
+}
+
+// bridgeValue is what a bridge holder writes in this turn. Its owner's part is no legacy client's.
+func (s *Session) bridgeValue() string {
+	return s.Dialect.BridgeValue(s.number(), s.nobody())
+}
+
+// nobody is an owner's part that no legacy client writes.
+func (s *Session) nobody() string {
+	switch s.Dialect.Layout {
+	case protocol.UUIDColonNumber:
+		return "b0000000-0000-4000-8000-000000000000"
+	case protocol.NumberDashOwner:
+		return "1-bridge"
+	case protocol.NumberColonOwner:
+		return "1"
+	}
+	return ""
+}
+
+// Guard is the bridge's second key.
+func (s *Session) Guard() string {
+	if s.guard == "" {
+		s.guard = protocol.GuardKey(s.Key)
+		if s.NoGuard { // one that nobody else looks at
+			s.guard += s.Name
+		}
+	}
+	return s.guard
+}

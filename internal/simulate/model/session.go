@@ -1,0 +1,319 @@
+package model
+
+import (
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Phase is where in its turn a client is.
+type Phase uint8
+
+const (
+	Idle      Phase = iota
+	Acquiring       // the acquiring machine runs
+	Holding         // the lock is ours as far as we know; no command is under way
+	Renewing        // as Holding, and the renewing machine runs
+	Releasing       // the section is left; the releasing machine runs
+	Dead            // crashed
+)
+
+var phaseNames = [...]string{"idle", "acquiring", "holding", "renewing", "releasing", "dead"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// Reading is one look at a client's clocks: the wall clock, which NTP may step, and the monotonic
+// one, which only drifts.
+type Reading struct {
+	Wall protocol.Instant
+	Mono protocol.Instant
+}
+
+// Session is a client in its turn.
+type Session struct {
+	*Member
+	ID    uint32
+	Key   string           // the lock of this turn: Member.Key, unless On named another
+	bound protocol.Instant // of its commands: Member.NotAfter, unless Obey gave another
+	Phase Phase
+	Turn  uint32
+
+	Value  string           // what we put on the key; also after an acquisition that ended Unsure
+	Expiry protocol.Instant // legacy: the end of the lease by our wall clock
+
+	// Legacy: what a renewal without an answer may have written over Value, and its end.
+	pending       string
+	pendingExpiry protocol.Instant
+
+	// Deadline is the end of what a bridge or modern holder may believe, by its monotonic clock:
+	// the TTL, counted from before the command that won it was sent.
+	Deadline protocol.Instant
+	// Fence is the fencing number that came with the lock; 0 is none.
+	Fence int64
+
+	Ended Phase // the phase that the last verdict ended
+
+	asked   protocol.Instant // monotonic, before the command under way was sent
+	began   protocol.Instant // monotonic, before the first command of the renewal under way
+	sent    protocol.Command // the command under way
+	running machineKind
+	guard   string // the guard's name, once asked for
+
+	fenceKey string // of the fencing counter; empty for none
+
+	legacyAcquire protocol.LegacyAcquire
+	legacyRenew   protocol.LegacyRenew
+	legacyRelease protocol.LegacyRelease
+
+	bridgeAcquire protocol.BridgeAcquire
+	bridgeRenew   protocol.BridgeRenew
+	bridgeRelease protocol.BridgeRelease
+
+	patience      time.Duration // modern: how much sleep is left in this turn
+	modernAcquire protocol.ModernAcquire
+	modernQueue   protocol.ModernQueue
+	modernRenew   protocol.ModernRenew
+	modernRelease protocol.ModernRelease
+
+	// stands: our entry is in the queue beside the lock that we have. A real client removes it at once; here
+	// that is left to the release, so that it stands there for as long as it ever can.
+	stands bool
+
+	holds  uint8  // of Redisson's lock
+	keeper keeper // of the sidecar
+
+	asks bool             // the sidecar asks for the attempt that it holds back
+	held protocol.Command // that attempt, as the client sent it
+	drew int64            // tokens of a sidecar that holds attempts back: two threads of its service may not draw the same
+
+	redissonAcquire protocol.AcquireRedisson
+	redissonRelease protocol.ReleaseRedisson
+}
+
+type machineKind uint8
+
+const (
+	noMachine machineKind = iota
+	runsLegacyAcquire
+	runsLegacyRenew
+	runsLegacyRelease
+	runsBridgeAcquire
+	runsBridgeRenew
+	runsBridgeRelease
+	runsModernAcquire
+	runsModernQueue
+	runsModernRenew
+	runsModernRelease
+	runsRedissonAcquire
+	runsRedissonRelease
+	runsSidecarKeep
+)
+
+// NewSession makes the session of the id-th client.
+func NewSession(id int, member *Member) Session {
+	return Session{Member: member, ID: uint32(id), Key: member.Key, fenceKey: member.Fence, bound: member.NotAfter}
+}
+
+// Obey takes over the answer to a report: the member as its namespace's record makes it now, and the end of its lease on the
+// server's clock. What is under way goes on as it began.
+func (s *Session) Obey(member *Member, until protocol.Instant) { s.Member, s.bound = member, until }
+
+// On makes the next turn one at another key. Fence is the key of its fencing counter, which a member without fencing
+// does not use.
+func (s *Session) On(key, fence string) {
+	if s.Key != key {
+		s.Key, s.guard = key, ""
+	}
+	if s.Member.Fence != "" {
+		s.fenceKey = fence
+	}
+}
+
+// Reset brings the session back to its beginning.
+func (s *Session) Reset() { *s = NewSession(int(s.ID), s.Member) }
+
+// Acquire begins a turn.
+func (s *Session) Acquire(now Reading) protocol.Step {
+	s.Phase = Acquiring
+	s.Turn++
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.holds, s.stands = "", 0, 0, 0, 0, false
+	s.pending, s.pendingExpiry = "", 0
+	s.beginAcquire()
+	return s.Next(now, protocol.Reply{})
+}
+
+// Renew begins a renewal; the lock stays believed in while it runs.
+func (s *Session) Renew(now Reading) protocol.Step {
+	s.Phase, s.began = Renewing, now.Mono
+	s.beginRenew()
+	return s.Next(now, protocol.Reply{})
+}
+
+// Release leaves the section and begins to give the lock back.
+func (s *Session) Release(now Reading) protocol.Step {
+	s.Phase = Releasing
+	s.beginRelease()
+	return s.Next(now, protocol.Reply{})
+}
+
+// Abandon gives back what may be left of an acquisition that ended Unsure, or of a displaced lock,
+// where the value proves what is ours.
+func (s *Session) Abandon(now Reading) (protocol.Step, bool) {
+	if s.Scheme.Old() || s.Value == "" {
+		s.forget()
+		return protocol.Step{}, false
+	}
+	return s.giveUp(now), true
+}
+
+// GiveUp ends a wait for the lock: the client leaves the queue, and gives the key back if that has come meanwhile.
+func (s *Session) GiveUp(now Reading) protocol.Step {
+	s.Ended = Acquiring
+	return s.giveUp(now)
+}
+
+// giveUp begins a release that does not know what there is to give back.
+func (s *Session) giveUp(now Reading) protocol.Step {
+	s.Phase = Releasing
+	s.beginRelease()
+	if s.running == runsBridgeRelease {
+		s.bridgeRelease.Hand = false // what is ours may be a takeover that has not settled
+		if s.Ended == Acquiring {
+			s.bridgeRelease.Entry, s.bridgeRelease.Stood = s.bridgeAcquire.Entries()
+		}
+	}
+	if s.running == runsModernRelease && s.Member.Queue && s.Ended == Acquiring {
+		s.modernRelease.Entry, s.modernRelease.Channel, s.modernRelease.Claim = true, s.Channel(), s.claim()
+	}
+	return s.Next(now, protocol.Reply{})
+}
+
+// Crash ends the process: nothing of it remains but what it sent.
+func (s *Session) Crash() {
+	*s = Session{Member: s.Member, ID: s.ID, Key: s.Key, bound: s.bound, fenceKey: s.fenceKey, Turn: s.Turn, Phase: Dead, guard: s.guard}
+}
+
+// Restart is the process coming back, knowing nothing.
+func (s *Session) Restart() { s.Phase = Idle }
+
+// Holds tells that the client believes that it holds the lock.
+func (s *Session) Holds() bool { return s.Phase == Holding || s.Phase == Renewing }
+
+// Next tells the running machine the time and the last reply. When the machine is done, the session
+// has moved on to its next phase, and the step says with which verdict.
+func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
+	if s.Mutation != nil && s.Mutation.Reply != nil && reply.Kind != protocol.Begin {
+		reply = s.Mutation.Reply(s, &s.sent, reply)
+	}
+	step := protocol.Step{Kind: protocol.Send, Command: s.held}
+	if !s.asks {
+		step = s.advance(now, reply)
+	}
+	if step.Kind == protocol.Send && s.Scheme == Sidecar {
+		s.asks, s.held = !s.asks && s.Held && step.Command.Op == protocol.SetNX, protocol.Command{}
+		if s.asks {
+			s.held = step.Command
+		}
+		step.Command = s.translate(now, step.Command)
+	}
+	if s.Mutation != nil && s.Mutation.Step != nil {
+		step = s.Mutation.Step(s, &s.sent, reply, step)
+	}
+	switch step.Kind {
+	case protocol.Send:
+		s.sent, s.asked = step.Command, now.Mono
+	case protocol.Sleep:
+		s.sent = protocol.Command{}
+	case protocol.Done:
+		s.finish(now, step.Verdict)
+		s.sent, s.running = protocol.Command{}, noMachine
+	}
+	return step
+}
+
+// advance asks the machine. In the old code a missing reply is an exception that leaves the operation.
+func (s *Session) advance(now Reading, reply protocol.Reply) protocol.Step {
+	if reply.Kind == protocol.Silence && s.Scheme.faithful() && s.running != runsSidecarKeep {
+		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Threw}
+	}
+	if s.running >= runsModernAcquire {
+		return s.advanceModern(now, reply)
+	}
+	if s.running >= runsBridgeAcquire && !s.Truthful {
+		return s.machine().Next(now.Mono, reply)
+	}
+	return s.machine().Next(now.Wall, reply)
+}
+
+// Sent is the command under way.
+func (s *Session) Sent() *protocol.Command { return &s.sent }
+
+// finish moves on when a machine is done.
+func (s *Session) finish(now Reading, verdict protocol.Verdict) {
+	s.Ended = s.Phase
+	switch s.Phase {
+	case Acquiring:
+		s.Phase = Idle
+		if verdict == protocol.Acquired {
+			s.Phase = Holding
+			s.won()
+			s.extend(now)
+		}
+	case Renewing:
+		s.Phase = Holding
+		if r := &s.legacyRenew; s.running == runsLegacyRenew {
+			s.Value, s.Expiry, s.pending, s.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
+		}
+		switch verdict {
+		case protocol.Renewed, protocol.Repaired:
+			s.prolonged()
+			s.extend(now)
+		case protocol.Lost, protocol.Displaced:
+			s.Phase = Idle
+		}
+	default:
+		s.Phase = Idle
+	}
+	if s.Phase == Idle && !s.mustUndo(verdict) {
+		s.forget()
+	}
+}
+
+// mustUndo tells that something of ours may still stand on the server: after an acquisition whose
+// outcome is unknown, and after a renewal that found another's value on the key and our guard beside it.
+func (s *Session) mustUndo(verdict protocol.Verdict) bool {
+	return s.Ended == Acquiring && verdict == protocol.Unsure || verdict == protocol.Displaced && s.Ended == Renewing
+}
+
+// forget makes an idle client remember nothing.
+func (s *Session) forget() {
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.holds, s.stands = "", 0, 0, 0, 0, 0, false
+	s.pending, s.pendingExpiry = "", 0
+}
+
+// extend counts the lock's validity from before the command was sent, as the machine does, unless
+// the ablation asks for the reply.
+func (s *Session) extend(now Reading) {
+	switch {
+	case s.FromReply && (s.running == runsModernQueue && s.modernQueue.Handed() || s.running == runsBridgeAcquire && s.bridgeAcquire.Handed()):
+		s.Deadline = now.Mono.Add(s.claim().Truncate(time.Millisecond))
+	case s.FromReply:
+		s.Deadline = now.Mono.Add(s.Lease)
+	}
+}
+
+// Bounded tells that the holder stops by itself at its Deadline. The unmodified old code never looks.
+func (s *Session) Bounded() bool { return !s.Scheme.faithful() && !s.NoDeadline }
+
+// LeaseEnd is the end of the lease that the holder's value grants, by its wall clock and without the
+// unit that some writers add; for a token it is the deadline, by the monotonic clock.
+func (s *Session) LeaseEnd() protocol.Instant {
+	if !s.Scheme.Old() {
+		return s.Deadline
+	}
+	extra := time.Duration(s.Dialect.Extra)
+	if s.Dialect.Unit == protocol.FloatSeconds {
+		return s.Expiry.Add(-extra * time.Second)
+	}
+	return s.Expiry.Add(-extra * s.Dialect.Unit.Resolution())
+}

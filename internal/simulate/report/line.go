@@ -1,0 +1,258 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// Trace runs a fleet and returns its records. Their faults and commands are copies.
+func Trace(w *sim.World, fleet *sim.Fleet, seed uint64) ([]sim.Record, sim.Result) {
+	var records []sim.Record
+	w.Trace = func(r *sim.Record) {
+		records = append(records, *r)
+		if r.Fault != nil {
+			fault := *r.Fault
+			records[len(records)-1].Fault = &fault
+		}
+	}
+	result := w.Run(fleet, seed)
+	w.Trace = nil
+	return records, result
+}
+
+// TraceLine is one line of a text trace: true time, who, what.
+func TraceLine(f *sim.Fleet, r *sim.Record) string {
+	return fmt.Sprintf("%12s  %-10s %s", at(r.At), Who(f, int(r.Client)), what(f, r))
+}
+
+func what(f *sim.Fleet, r *sim.Record) string {
+	switch r.Kind {
+	case sim.Wants:
+		return "wants the lock" + clock(r)
+	case sim.Executes:
+		return fmt.Sprintf("%s -> %s", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
+	case sim.Concludes:
+		return fmt.Sprintf("%s: %s", r.Phase, Verdict(r.Verdict))
+	case sim.Enters:
+		return "enters" + clock(r)
+	case sim.Leaves:
+		return "leaves"
+	case sim.Overlaps:
+		return fmt.Sprintf("OVERLAP with %s", Who(f, int(r.Other)))
+	case sim.Endangers:
+		if r.Other >= 0 {
+			return fmt.Sprintf("! %s (%s)", r.Hazard, Who(f, int(r.Other)))
+		}
+		return fmt.Sprintf("! %s", r.Hazard)
+	default:
+		return Fault(r.Fault)
+	}
+}
+
+// Who names a client.
+func Who(f *sim.Fleet, client int) string {
+	if client < 0 || client >= len(f.Clients) {
+		return "server"
+	}
+	return f.Clients[client].Name
+}
+
+func clock(r *sim.Record) string {
+	if r.Error == 0 {
+		return ""
+	}
+	return " (its clock is " + Ahead(r.Error) + ")"
+}
+
+// Ahead says how far a clock is off.
+func Ahead(d time.Duration) string {
+	if d < 0 {
+		return round(-d).String() + " behind"
+	}
+	return round(d).String() + " ahead"
+}
+
+func at(t protocol.Instant) string {
+	return fmt.Sprintf("%d.%06ds", int64(t)/1e9, int64(t)/1e3%1e6)
+}
+
+func round(d time.Duration) time.Duration {
+	if d.Abs() >= time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Microsecond)
+}
+
+// codes are the answers of the bridge's scripts in words.
+var codes = map[protocol.Op]map[int64]string{
+	protocol.BridgeTake: {
+		protocol.TakeFree: "taken, it was free", protocol.TakeOver: "taken over from", protocol.TakeMine: "ours already",
+		protocol.TakeHeld: "held by", protocol.TakeForeign: "foreign:", protocol.TakeRefused: "a ghost:",
+	},
+	protocol.BridgeSettle: {
+		protocol.SettleDone: "still ours", protocol.SettleAgain: "set again", protocol.SettlePut: "put back over",
+		protocol.SettleLeft: "withdrawn from", protocol.SettleLost: "the guard is not ours",
+	},
+	protocol.BridgeExtend: {
+		protocol.RenewDone: "extended", protocol.RenewRepair: "repaired", protocol.RenewTheirs: "displaced by", protocol.RenewLost: "lost",
+	},
+	protocol.BridgeDrop: {
+		protocol.DropDone: "released", protocol.DropRepaired: "released, the key was gone",
+		protocol.DropTheirs: "displaced by", protocol.DropNothing: "nothing was ours",
+	},
+}
+
+// Reply writes the reply to a command as a person would.
+func Reply(c *protocol.Command, r *protocol.Reply) string {
+	if said := codes[c.Op][r.Int]; r.Kind == protocol.Integer && said != "" {
+		return strings.TrimRight(said+" "+r.Text, " ")
+	}
+	return model.SayReply(r)
+}
+
+var verdicts = map[protocol.Verdict]string{
+	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
+	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.NotOurs: "deletes nothing",
+	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
+	protocol.Repaired: "renewed and repaired", protocol.Displaced: "displaced", protocol.Ghost: "a ghost",
+}
+
+// Verdict says a verdict.
+func Verdict(v protocol.Verdict) string { return cmp.Or(verdicts[v], "pending") }
+
+// Fault says a fault.
+func Fault(f *sim.Fault) string {
+	switch f.Kind {
+	case sim.StepClock:
+		return "its clock is stepped by " + signed(f.By)
+	case sim.SlewClock:
+		return "its clock begins to be slewed by " + signed(f.By)
+	case sim.DriftClock:
+		return fmt.Sprintf("its clock begins to drift by %d ppm", int64(f.By))
+	case sim.Pause:
+		return "is paused for " + f.By.String()
+	case sim.Crash:
+		if f.By > 0 {
+			return "crashes, and restarts " + f.By.String() + " later"
+		}
+		return "crashes"
+	case sim.Outage:
+		return "answers nothing for " + f.By.String()
+	case sim.RestartEmpty:
+		return "restarts without its data"
+	default:
+		return "fails over to a replica that is " + f.By.String() + " behind"
+	}
+}
+
+func signed(d time.Duration) string {
+	if d > 0 {
+		return "+" + d.String()
+	}
+	return d.String()
+}
+
+// Sentence tells one record to somebody who does not know the protocol; empty where there is nothing
+// to tell.
+func Sentence(f *sim.Fleet, r *sim.Record) string {
+	who := Who(f, int(r.Client))
+	switch r.Kind {
+	case sim.Executes:
+		return who + " " + act(f, r)
+	case sim.Enters:
+		return who + " believes that it holds the lock."
+	case sim.Leaves:
+		return who + " leaves the section."
+	case sim.Overlaps:
+		return fmt.Sprintf("%s and %s are inside at the same time.", Who(f, int(r.Other)), who)
+	case sim.Endangers:
+		return hazardSentence(f, r)
+	case sim.Strikes:
+		return who + " " + Fault(r.Fault) + "."
+	default:
+		return ""
+	}
+}
+
+// act tells a command and its reply.
+func act(f *sim.Fleet, r *sim.Record) string {
+	switch r.Command.Op {
+	case protocol.SetNX:
+		if r.Reply.Int == 1 {
+			return "finds the key free and writes its expiry on it."
+		}
+		return "finds the key taken."
+	case protocol.Get:
+		if r.Reply.Kind == protocol.Nil {
+			return "reads the key: nothing is there any more."
+		}
+		return "reads the expiry: by " + judged(f, r)
+	case protocol.GetSet:
+		return "replaces the value by its own, and looks at what it replaced: " + Reply(&r.Command, &r.Reply) + "."
+	case protocol.Del:
+		return fmt.Sprintf("deletes the key: %s.", map[bool]string{true: "it was there", false: "there was nothing"}[r.Reply.Int == 1])
+	default:
+		if verb := verbs[r.Command.Op]; verb != "" {
+			return fmt.Sprintf("%s: %s.", verb, Reply(&r.Command, &r.Reply))
+		}
+		return fmt.Sprintf("sends %s: %s.", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
+	}
+}
+
+// verbs say what the scripts are for.
+var verbs = map[protocol.Op]string{
+	protocol.BridgeTake: "asks for the lock", protocol.BridgeSettle: "looks whether the lock is still its own",
+	protocol.BridgeExtend: "renews", protocol.BridgeDrop: "gives the lock back",
+	protocol.SetToken: "asks for the lock", protocol.Take: "asks for the lock", protocol.Queue: "asks for the lock or a place in its queue",
+	protocol.Extend: "renews", protocol.QueueRelease: "gives the lock back", protocol.CompareDel: "gives the lock back",
+	protocol.CompareSet: "renews",
+}
+
+// judged says what a reader's clock makes of the value, and what is true.
+func judged(f *sim.Fleet, r *sim.Record) string {
+	d := f.Clients[r.Client].Dialect
+	ends, ok := d.ExpiresAt(r.Reply.Text)
+	if !ok {
+		return "no reading of its own dialect; it is foreign."
+	}
+	mine := (sim.Epoch + r.At).Add(r.Error)
+	left, truth := ends.Sub(mine), ends.Sub(sim.Epoch+r.At)
+	if left > 365*24*time.Hour {
+		return "its clock a far future."
+	}
+	return fmt.Sprintf("its clock %s, in truth %s.", leftOf(left), leftOf(truth))
+}
+
+func leftOf(d time.Duration) string {
+	if d < 0 {
+		return "over for " + round(-d).String()
+	}
+	return round(d).String() + " are left"
+}
+
+var hazardSays = [...]string{
+	sim.EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
+	sim.LateTakeover:   "still takes a lease for live that is over",
+	sim.UnitMismatch:   "takes over a live lease that is written in another unit",
+	sim.Clobber:        "loses, but its value now stands on the key instead of the holder's",
+	sim.ClobberShorter: "has made the holder's lease shorter by that",
+	sim.StaleDelete:    "deletes a key that another client relies on",
+	sim.Overrun:        "has worked past the end of its lease without noticing",
+	sim.DoubleWin:      "wins a takeover that another client has won before",
+	sim.ForeignValue:   "meets a value that it cannot read",
+	sim.Ghost:          "is kept out by a value that nobody stands behind",
+	sim.LostUpdate:     "holds a lock that the server has forgotten",
+	sim.UnknownOutcome: "does not learn what became of its command",
+	sim.StepHazard:     "has its time changed under it while it holds the lock",
+	sim.FenceDisorder:  "got a fencing number that is not above its predecessor's",
+}
+
+func hazardSentence(f *sim.Fleet, r *sim.Record) string {
+	return fmt.Sprintf("%s %s (%s).", Who(f, int(r.Client)), hazardSays[r.Hazard], r.Hazard)
+}

@@ -1,0 +1,313 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+)
+
+// Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones.
+var Schemes = []string{"legacy", "mixed-25", "mixed-50", "mixed-75", "bridge", "modern"}
+
+// Cell is one point of the grid: a fleet.
+type Cell struct {
+	Scheme  string
+	Skew    time.Duration // of one client's clock: a legacy one's where there is one
+	Lease   time.Duration // and the TTL of token holders
+	Hold    time.Duration
+	Setting *Setting
+}
+
+// Setting is what all cells of a sweep share.
+type Setting struct {
+	Clients int
+	Dialect *protocol.Dialect
+	Network Network
+	// Polls and Leases are relative to the lease: polls in one lease, leases in one run.
+	Polls, Leases int
+	DriftPPM      int64 // clients drift by up to this, either way
+	Chaos         Chaos
+	Overrun       PPM    // chance of a hold that takes up to two leases more
+	Queue         bool   // modern clients wait in the server's queue
+	Faults        string // the flags that chose faults, for the replay command
+}
+
+// StandardSetting is the setting of a sweep that is given no other: four clients near their server.
+func StandardSetting() *Setting {
+	return &Setting{
+		Clients: 4, Dialect: protocol.JedisMS, Polls: 40, Leases: 4,
+		Network: Network{
+			Request: Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+			Reply:   Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+			Timeout: time.Second,
+		},
+	}
+}
+
+// old returns how many of the clients are legacy ones.
+func (c *Cell) old() (legacy int, ok bool) {
+	n := c.Setting.Clients
+	switch c.Scheme {
+	case "legacy":
+		return n, true
+	case "mixed-25":
+		return n - n/4, true
+	case "mixed-50":
+		return n - n/2, true
+	case "mixed-75":
+		return n - 3*n/4, true
+	case "bridge", "modern":
+		return 0, true
+	}
+	return 0, false
+}
+
+// Validate checks a cell's scheme and sizes.
+func (c *Cell) Validate() error {
+	if _, ok := c.old(); !ok {
+		return fmt.Errorf("no scheme is named %q; known are %s", c.Scheme, strings.Join(Schemes, ", "))
+	}
+	switch {
+	case c.Lease <= 0 || c.Hold <= 0:
+		return fmt.Errorf("lease and hold must be above zero, not %v and %v", c.Lease, c.Hold)
+	case c.Setting.Clients < 1 || c.Setting.Clients > 200:
+		return fmt.Errorf("1 to 200 clients, not %d", c.Setting.Clients)
+	case c.Lease/time.Duration(c.Setting.Polls) < c.Setting.Dialect.Unit.Resolution()/1000:
+		return fmt.Errorf("a lease of %v is too short", c.Lease)
+	}
+	return nil
+}
+
+// Fleet makes the cell's fleet.
+func (c *Cell) Fleet() *Fleet {
+	s := c.Setting
+	old, _ := c.old()
+	f := &Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
+	for i := range s.Clients {
+		scheme := model.Bridge
+		switch {
+		case i < old:
+			scheme = model.Legacy
+		case c.Scheme == "modern":
+			scheme = model.Modern
+		}
+		f.Clients = append(f.Clients, c.client(i, scheme))
+	}
+	f.Clients[0].Offset = c.Skew
+	return f
+}
+
+func (c *Cell) client(i int, scheme model.Scheme) Client {
+	s := c.Setting
+	client := Client{
+		Member: model.Member{
+			Name: clientName(scheme, i), Scheme: scheme, Dialect: s.Dialect, Key: "orders", Owner: ownerName(i),
+			Lease: c.Lease, Poll: c.Lease / time.Duration(s.Polls), Patience: time.Hour, Release: s.Dialect.Release,
+		},
+		Hold: Fixed(c.Hold), First: Uniform(0, c.Lease/4), Think: Uniform(0, c.Lease/4),
+		Chaos: s.Chaos, Overrun: s.Overrun, OverBy: Uniform(0, 2*c.Lease),
+	}
+	if s.DriftPPM != 0 {
+		client.DriftPPM = s.DriftPPM * int64(1-2*(i%2))
+	}
+	if !scheme.Old() {
+		client.Renew = c.Lease / 3
+		client.Settle = settle
+		client.Grace = grace
+		client.Member.Fence = "{orders}:fence"
+		client.Queue = s.Queue && scheme == model.Modern
+	}
+	return client
+}
+
+// What a bridge of the sweep is given: more than the sweep's network ever delays a command. A legacy
+// clock that is behind by more than the grace is outside its promise, as Predict knows.
+const (
+	grace  = 500 * time.Millisecond
+	settle = 50 * time.Millisecond
+)
+
+func clientName(s model.Scheme, i int) string { return fmt.Sprintf("%s-%d", s, i+1) }
+
+func ownerName(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
+
+// Prediction is what the closed form says of a cell.
+type Prediction string
+
+const (
+	Breaks Prediction = "breaks"
+	Holds  Prediction = "holds"
+)
+
+// Left is what is left of a lease when the work ends: the skew at which a live lease is stolen.
+func (c *Cell) Left() time.Duration { return c.Lease - c.Hold }
+
+// Predict applies the closed form.
+//
+// A client ahead by s takes a lease for expired that has less than s left; a client behind by s writes
+// leases that everybody else takes for expired by s too early. Work leaves lease - hold at its end. So
+// two legacy clients exclude each other as long as |s| <= lease - hold, whatever their number. A
+// bridge judges by the server's clock: it is early only where a legacy clock is behind by more than the
+// grace and what is left together. Token locks look at no clock but their own, and only at its rate.
+func (c *Cell) Predict() Prediction { return c.predict(0) }
+
+// Promised tells that the scheme promises to hold here. The closed form knows no delays; work begins up
+// to an attempt's six legs on the network after its lease was computed, and drift adds to the skew.
+func (c *Cell) Promised() bool {
+	s := c.Setting
+	attempt := 3 * (s.Network.Request.Max() + s.Network.Reply.Max())
+	drift := 2 * time.Duration(s.Leases) * c.Lease / 1e6 * time.Duration(s.DriftPPM)
+	harsh := s.Overrun > 0 || len(s.Chaos.StepEvery) > 0 || len(s.Chaos.PauseEvery) > 0
+	if harsh {
+		old, _ := c.old()
+		return old == 0 && c.tokensPromised()
+	}
+	return c.predict(attempt+drift) == Holds
+}
+
+// tokensPromised tells that token holders promise to exclude each other: unless they are paused for
+// longer than a renewal leaves them.
+func (c *Cell) tokensPromised() bool {
+	chaos := &c.Setting.Chaos
+	return len(chaos.PauseEvery) == 0 || chaos.Pause.Max() < c.Lease/2
+}
+
+func (c *Cell) predict(slack time.Duration) Prediction {
+	old, _ := c.old()
+	left := c.Left() - slack
+	switch {
+	case old == 0:
+		return Holds
+	case left < 0: // the work overruns its lease, with any clock
+		return Breaks
+	case old >= 2 && c.Skew.Abs() > left:
+		return Breaks
+	case old < c.Setting.Clients && -c.Skew > left+grace:
+		return Breaks
+	default:
+		return Holds
+	}
+}
+
+// Outcome is what the runs of a cell came to.
+type Outcome struct {
+	Cell
+	Runs      int
+	Broken    int    // runs with an overlap
+	FirstSeed uint64 // of the first broken run
+	Hash      uint64 // over all its runs' traces
+	Ops       int64
+	Simulated time.Duration
+	Tally
+}
+
+// Sweep is a list of cells and how often to run each.
+type Sweep struct {
+	Cells   []Cell
+	Runs    int
+	Seed    uint64
+	Workers int // 0 is one for each core
+	// Progress, if set, is called now and then with the number of cells done.
+	Progress func(done int)
+}
+
+// Run runs all cells. The outcome is the same for any number of workers.
+func (p *Sweep) Run(ctx context.Context) ([]Outcome, error) {
+	outcomes := make([]Outcome, len(p.Cells))
+	var done atomic.Int64
+	Each(ctx, p.Workers, len(p.Cells), func(w *World, i int) {
+		outcomes[i] = p.cell(w, i)
+		if n := done.Add(1); p.Progress != nil && n%16 == 0 {
+			p.Progress(int(n))
+		}
+	})
+	return outcomes, ctx.Err()
+}
+
+// cell runs one cell. Its seeds are its own, so that it can be run again alone.
+func (p *Sweep) cell(w *World, i int) Outcome {
+	o := Outcome{Cell: p.Cells[i], Runs: p.Runs}
+	fleet := o.Fleet()
+	for n := range p.Runs {
+		seed := p.Seed + uint64(n)
+		r := w.Run(fleet, seed)
+		if r.Overlaps > 0 {
+			if o.Broken == 0 {
+				o.FirstSeed = seed
+			}
+			o.Broken++
+		}
+		o.Hash = o.Hash*0x9e3779b97f4a7c15 ^ r.Hash
+		o.Ops += r.Ops
+		o.Simulated += r.Simulated
+		o.Tally.Add(&r.Tally)
+	}
+	return o
+}
+
+// Unpromised counts the overlaps that break a promise: any where the scheme promises to hold, and any
+// between two clients of the new schemes.
+func (o *Outcome) Unpromised() int64 {
+	if o.Promised() {
+		return o.Overlaps
+	}
+	if !o.tokensPromised() {
+		return 0
+	}
+	return o.Pairs[2][2] + o.Pairs[2][3] + o.Pairs[3][2] + o.Pairs[3][3]
+}
+
+// Grid is the axes of a sweep. Two maps are drawn for each scheme: skew against lease with the hold time
+// fixed, and skew against hold time with the lease fixed.
+type Grid struct {
+	Schemes []string
+	Skews   []time.Duration
+	Leases  []time.Duration
+	Holds   []time.Duration
+	Lease   time.Duration // while the hold time varies
+	Hold    time.Duration // while the lease varies
+}
+
+// StandardGrid is the grid of a sweep that is given no other.
+func StandardGrid() Grid {
+	return Grid{
+		Schemes: Schemes,
+		Skews:   Range(-12*time.Second, 12*time.Second, time.Second),
+		Leases:  Range(3*time.Second, 12*time.Second, time.Second),
+		Holds:   Range(time.Second, 12*time.Second, time.Second),
+		Lease:   10 * time.Second,
+		Hold:    2 * time.Second,
+	}
+}
+
+// Range lists the durations from lo to hi.
+func Range(lo, hi, step time.Duration) []time.Duration {
+	var all []time.Duration
+	for d := lo; d <= hi && step > 0; d += step {
+		all = append(all, d)
+	}
+	return all
+}
+
+// Cells lists the grid's cells: for each scheme first the map of leases, then that of hold times.
+func (g *Grid) Cells(s *Setting) []Cell {
+	var cells []Cell
+	for _, scheme := range g.Schemes {
+		for _, lease := range g.Leases {
+			for _, skew := range g.Skews {
+				cells = append(cells, Cell{scheme, skew, lease, g.Hold, s})
+			}
+		}
+		for _, hold := range g.Holds {
+			for _, skew := range g.Skews {
+				cells = append(cells, Cell{scheme, skew, g.Lease, hold, s})
+			}
+		}
+	}
+	return cells
+}

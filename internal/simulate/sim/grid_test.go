@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// TestBoundary finds where each scheme breaks without being told, and compares it with the closed
+// form: it must lie within one step of the grid.
+func TestBoundary(t *testing.T) {
+	redistest.Need(t, redistest.Proofs)
+	redistest.Unraced(t)
+	g := StandardGrid()
+	const step = time.Second
+	p := Sweep{Cells: g.Cells(StandardSetting()), Runs: 5, Seed: 1}
+	outcomes, err := p.Run(context.Background())
+	require.NoError(t, err)
+	at := map[[3]time.Duration]map[string]*Outcome{}
+	for i := range outcomes {
+		o := &outcomes[i]
+		require.Zero(t, o.Unpromised(), "%s, skew %v, lease %v, hold %v, seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
+		k := [3]time.Duration{o.Skew, o.Lease, o.Hold}
+		if at[k] == nil {
+			at[k] = map[string]*Outcome{}
+		}
+		at[k][o.Scheme] = o
+		if o.Scheme == "bridge" || o.Scheme == "modern" {
+			require.Zero(t, o.Overlaps)
+			require.Positive(t, o.Acquisitions)
+		}
+	}
+	for k, schemes := range at {
+		o := schemes["legacy"]
+		if (o.Broken > 0) == (o.Predict() == Breaks) {
+			continue
+		}
+		outward, inward := o.Cell, o.Cell // one step away from 0, and one step nearer
+		outward.Skew, inward.Skew = k[0]+sign(k[0])*step, k[0]-sign(k[0])*step
+		require.True(t, outward.Predict() != o.Predict() || inward.Predict() != o.Predict(),
+			"skew %v, lease %v, hold %v: %d of %d runs broke, predicted that it %s", k[0], k[1], k[2], o.Broken, o.Runs, o.Predict())
+	}
+}
+
+func sign(d time.Duration) time.Duration {
+	if d < 0 {
+		return -1
+	}
+	return 1
+}
+
+// TestSameAtAnyNumberOfThreads compares outcomes and hashes.
+func TestSameAtAnyNumberOfThreads(t *testing.T) {
+	g := StandardGrid()
+	g.Skews = Range(-12*time.Second, 12*time.Second, 6*time.Second)
+	s := StandardSetting()
+	s.Network.LoseReply, s.Network.Repeat, s.DriftPPM = 1000, 1000, 200
+	s.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
+	var first []Outcome
+	for _, threads := range []int{1, 2, 7} {
+		before := runtime.GOMAXPROCS(threads)
+		p := Sweep{Cells: g.Cells(s), Runs: 2, Seed: 7, Workers: threads}
+		outcomes, err := p.Run(context.Background())
+		runtime.GOMAXPROCS(before)
+		require.NoError(t, err)
+		if first == nil {
+			first = outcomes
+		}
+		require.Equal(t, first, outcomes, "%d threads", threads)
+	}
+}
+
+// TestTokenLocksSurviveEverythingPromised: drift, losses, crashes, and pauses shorter than the TTL.
+func TestTokenLocksSurviveEverythingPromised(t *testing.T) {
+	s := StandardSetting()
+	s.Clients, s.DriftPPM, s.Queue = 6, 500, true
+	s.Network.LoseReply, s.Network.LoseRequest, s.Network.Repeat, s.Network.RepeatReply = 5000, 5000, 5000, 5000
+	s.Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
+	var cells []Cell
+	for _, scheme := range []string{"bridge", "modern"} {
+		for _, hold := range Range(time.Second, 20*time.Second, 2*time.Second) {
+			cells = append(cells, Cell{scheme, time.Hour, 10 * time.Second, hold, s})
+		}
+	}
+	p := Sweep{Cells: cells, Runs: 40, Seed: 3}
+	outcomes, err := p.Run(context.Background())
+	require.NoError(t, err)
+	for i := range outcomes {
+		require.Zero(t, outcomes[i].Overlaps, "%s hold %v seed %d", outcomes[i].Scheme, outcomes[i].Hold, outcomes[i].FirstSeed)
+		require.Zero(t, outcomes[i].Hazards[FenceDisorder])
+	}
+}
+
+// BenchmarkTenThousandCells is a sweep of 10,000 cells with 100 seeds each; `-benchtime 1x`.
+func BenchmarkTenThousandCells(b *testing.B) {
+	s := StandardSetting()
+	s.Polls, s.Leases = 20, 2
+	g := Grid{
+		Schemes: Schemes, Lease: 10 * time.Second, Hold: 2 * time.Second,
+		Skews:  Range(-12*time.Second, 12*time.Second, 500*time.Millisecond),
+		Leases: Range(3*time.Second, 10*time.Second, 500*time.Millisecond)[:14],
+		Holds:  Range(time.Second, 12*time.Second, 500*time.Millisecond)[:20],
+	}
+	cells := g.Cells(s)[:9996] // 49 skews x 34 rows x 6 schemes
+	var ops int64
+	for b.Loop() {
+		p := Sweep{Cells: cells, Runs: 100, Seed: 1}
+		outcomes, err := p.Run(context.Background())
+		require.NoError(b, err)
+		for i := range outcomes {
+			ops += outcomes[i].Ops
+		}
+	}
+	b.ReportMetric(float64(len(cells)), "cells")
+	b.ReportMetric(float64(ops)/b.Elapsed().Seconds(), "ops/s")
+}

@@ -1,0 +1,322 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Shrinker cuts a run that breaks down to a smallest one that still does: the fewest clients, then the fewest events, then the
+// smallest skew. The run's random decisions are written down first, by Planned.
+type Shrinker struct {
+	World *World
+	// Breaks says what must stay true of the run.
+	Breaks func(*Result) bool
+	// Step is the smallest change of a clock that counts.
+	Step time.Duration
+	// Runs counts the runs tried.
+	Runs int
+}
+
+// NewShrinker returns a shrinker for runs with an overlap.
+func NewShrinker(w *World, step time.Duration) *Shrinker {
+	return &Shrinker{World: w, Step: step, Breaks: func(r *Result) bool { return r.Overlaps > 0 }}
+}
+
+// Planned runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
+// Stop, a run is over at its first overlap anyway, and a shrunk one may break later than the first.
+// A fleet that has a plan draws nothing, so there is nothing to record.
+func Planned(w *World, fleet *Fleet, seed uint64) (*Fleet, Result) {
+	if fleet.Plan != nil {
+		return clone(fleet), w.Run(fleet, seed)
+	}
+	var plan Plan
+	w.Recorded = &plan
+	result := w.Run(fleet, seed)
+	w.Recorded = nil
+	planned := clone(fleet)
+	planned.Plan = &plan
+	planned.Faults = slices.Clone(w.RecordedFaults)
+	if len(planned.Faults) == 0 {
+		planned.Faults = nil
+	}
+	for i := range planned.Clients {
+		planned.Clients[i].Chaos = Chaos{}
+	}
+	return planned, result
+}
+
+// Shrink returns a minimal fleet that breaks. The fleet must have a plan, and break.
+func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
+	best := clone(fleet)
+	best.Stop = true
+	if !s.pair(&best) {
+		s.round(&best)
+	}
+	for {
+		before := WeightOf(best)
+		s.clients(&best)
+		s.events(&best)
+		s.latency(&best)
+		s.skews(&best)
+		s.commands(&best)
+		s.twos(&best)
+		if WeightOf(best) == before {
+			return best
+		}
+	}
+}
+
+// Weight is a fleet's size in the order that matters.
+type Weight struct {
+	Clients, Events int
+	Skew            time.Duration
+}
+
+// Less tells whether a is the smaller one.
+func (a Weight) Less(b Weight) bool {
+	return cmp.Or(cmp.Compare(a.Clients, b.Clients), cmp.Compare(a.Events, b.Events), cmp.Compare(a.Skew, b.Skew)) < 0
+}
+
+// WeightOf weighs a planned fleet.
+func WeightOf(f *Fleet) Weight {
+	w := Weight{Clients: len(f.Clients), Events: len(f.Plan.Turns) + len(f.Plan.Delays) + len(f.Faults) + len(f.Opening)}
+	for i := range f.Clients {
+		w.Skew += f.Clients[i].Offset.Abs() + time.Duration(f.Clients[i].DriftPPM)
+	}
+	for _, fault := range f.Faults {
+		w.Skew += fault.By.Abs()
+	}
+	return w
+}
+
+// breaks tries a candidate.
+func (s *Shrinker) breaks(f *Fleet) bool {
+	s.Runs++
+	r := s.World.Run(f, 0)
+	return s.Breaks(&r)
+}
+
+// try replaces best by a changed copy if that still breaks.
+func (s *Shrinker) try(best **Fleet, change func(*Fleet)) bool {
+	candidate := clone(*best)
+	change(candidate)
+	if !s.breaks(candidate) {
+		return false
+	}
+	*best = candidate
+	return true
+}
+
+// pair tries the simplest story there is: of two clients one takes the lock, and the other comes.
+func (s *Shrinker) pair(best **Fleet) bool {
+	turns := (*best).Plan.Turns
+	for i := range (*best).Clients {
+		for j := range (*best).Clients {
+			first := slices.IndexFunc(turns, func(t Turn) bool { return t.Client == i })
+			second := slices.IndexFunc(turns, func(t Turn) bool { return t.Client == j })
+			if i == j || first < 0 || second < 0 {
+				continue
+			}
+			if s.try(best, func(f *Fleet) {
+				a, b := turns[first], turns[second]
+				a.At, b.At = 0, protocol.Instant(10*time.Millisecond)
+				f.Plan = &Plan{Turns: []Turn{a, b}, Latency: time.Millisecond}
+				f.Faults, f.Opening = nil, nil
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// round drops all delays at once: most runs break without any, and are much easier to read then.
+func (s *Shrinker) round(best **Fleet) {
+	for _, latency := range []time.Duration{time.Millisecond, 200 * time.Microsecond, 0} {
+		if s.try(best, func(f *Fleet) { f.Plan.Delays, f.Plan.Latency = nil, latency }) {
+			return
+		}
+	}
+}
+
+// clients drops clients one by one, with all that concerns them.
+func (s *Shrinker) clients(best **Fleet) {
+	for i := len((*best).Clients) - 1; i >= 0; i-- {
+		if len((*best).Clients) > 1 {
+			s.try(best, func(f *Fleet) { dropClient(f, i) })
+		}
+	}
+}
+
+// events drops turns, faults, delays and opening values: in halves, quarters and so on, then one by one.
+func (s *Shrinker) events(best **Fleet) {
+	for changed := true; changed; {
+		changed = false
+		changed = reduce(s, best, func(f *Fleet) *[]Turn { return &f.Plan.Turns }) || changed
+		changed = reduce(s, best, func(f *Fleet) *[]Fault { return &f.Faults }) || changed
+		changed = reduce(s, best, func(f *Fleet) *[]Delay { return &f.Plan.Delays }) || changed
+	}
+	if len((*best).Opening) > 0 {
+		s.try(best, func(f *Fleet) { f.Opening = nil })
+	}
+}
+
+// twos drops events two at a time: what one event makes necessary is often only another one.
+func (s *Shrinker) twos(best **Fleet) {
+	for changed := true; changed; {
+		changed = false
+		n := WeightOf(*best).Events - len((*best).Opening)
+		for i := n - 1; i >= 0 && !changed && n <= 40; i-- {
+			for j := i - 1; j >= 0 && !changed; j-- {
+				changed = s.try(best, func(f *Fleet) { dropEvent(f, i); dropEvent(f, j) })
+			}
+		}
+	}
+}
+
+// dropEvent drops the i-th of a plan's turns, faults and delays.
+func dropEvent(f *Fleet, i int) {
+	turns, faults := len(f.Plan.Turns), len(f.Faults)
+	switch {
+	case i < turns:
+		f.Plan.Turns = slices.Delete(f.Plan.Turns, i, i+1)
+	case i < turns+faults:
+		f.Faults = slices.Delete(f.Faults, i-turns, i-turns+1)
+	default:
+		f.Plan.Delays = slices.Delete(f.Plan.Delays, i-turns-faults, i-turns-faults+1)
+	}
+}
+
+// reduce drops parts of a list.
+func reduce[T any](s *Shrinker, best **Fleet, list func(*Fleet) *[]T) (changed bool) {
+	for size := len(*list(*best)); size >= 1; size /= 2 {
+		for at := len(*list(*best)) - size; at > -size; at -= size {
+			from := max(at, 0)
+			to := min(at+size, len(*list(*best)))
+			ok := from < to && s.try(best, func(f *Fleet) { l := list(f); *l = slices.Delete(*l, from, to) })
+			changed = changed || ok
+			at = min(at, len(*list(*best)))
+		}
+	}
+	return changed
+}
+
+// latency makes the network of the plan as plain as it can be.
+func (s *Shrinker) latency(best **Fleet) {
+	if l := (*best).Plan.Latency; l != time.Millisecond && len((*best).Plan.Delays) == 0 {
+		s.try(best, func(f *Fleet) { f.Plan.Latency = time.Millisecond })
+	}
+}
+
+// skews brings every clock as close to the truth as the break allows, and makes every fault as small.
+func (s *Shrinker) skews(best **Fleet) {
+	for i := range (*best).Clients {
+		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Clients[i].Offset })
+		if (*best).Clients[i].DriftPPM != 0 {
+			s.try(best, func(f *Fleet) { f.Clients[i].DriftPPM = 0 })
+		}
+	}
+	for i := range (*best).Faults {
+		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Faults[i].By })
+	}
+}
+
+// smallest moves one duration towards zero: all the way, then by halves, then step by step, so that
+// one step less passes.
+func (s *Shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet) *time.Duration) {
+	now := func() time.Duration { return *field(*best) }
+	set := func(d time.Duration) bool {
+		return s.try(best, func(f *Fleet) { *field(f) = d })
+	}
+	if now() == 0 || set(0) {
+		return
+	}
+	if rounded := now() / step * step; rounded != now() && rounded != 0 {
+		set(rounded)
+	}
+	for part := now() / 2 / step * step; part.Abs() >= step; part = part / 2 / step * step {
+		for set(now() - part) {
+			if now().Abs() <= part.Abs() {
+				break
+			}
+		}
+	}
+	sign := step
+	if now() < 0 {
+		sign = -step
+	}
+	for now().Abs() > step && set(now()-sign) {
+		continue
+	}
+}
+
+// commands lets clients come later, so that they knock in vain less often, and the run begin at 0.
+func (s *Shrinker) commands(best **Fleet) {
+	const attempt = 6 // legs of SETNX, GET and GETSET
+	for i := range (*best).Plan.Turns {
+		r := s.World.Run(*best, 0)
+		at := protocol.Instant(r.Simulated).Add(-attempt * (*best).Plan.Latency)
+		candidate := clone(*best)
+		if candidate.Plan.Turns[i].At >= at {
+			continue
+		}
+		candidate.Plan.Turns[i].At = at
+		if again := s.World.Run(candidate, 0); s.Breaks(&again) && again.Ops < r.Ops {
+			*best = candidate
+		}
+	}
+	s.try(best, func(f *Fleet) {
+		if len(f.Plan.Turns) == 0 {
+			return
+		}
+		first := f.Plan.Turns[0].At
+		for _, t := range f.Plan.Turns {
+			first = min(first, t.At)
+		}
+		for _, x := range f.Faults {
+			first = min(first, x.At)
+		}
+		for i := range f.Plan.Turns {
+			f.Plan.Turns[i].At -= first
+		}
+		for i := range f.Faults {
+			f.Faults[i].At -= first
+		}
+	})
+}
+
+func dropClient(f *Fleet, i int) {
+	f.Clients = slices.Delete(f.Clients, i, i+1)
+	renumber := func(c int) int {
+		if c > i {
+			return c - 1
+		}
+		return c
+	}
+	f.Plan.Turns = slices.DeleteFunc(f.Plan.Turns, func(t Turn) bool { return t.Client == i })
+	f.Plan.Delays = slices.DeleteFunc(f.Plan.Delays, func(d Delay) bool { return d.Client == i })
+	f.Faults = slices.DeleteFunc(f.Faults, func(x Fault) bool { return x.Client == i })
+	for j := range f.Plan.Turns {
+		f.Plan.Turns[j].Client = renumber(f.Plan.Turns[j].Client)
+	}
+	for j := range f.Plan.Delays {
+		f.Plan.Delays[j].Client = renumber(f.Plan.Delays[j].Client)
+	}
+	for j := range f.Faults {
+		f.Faults[j].Client = renumber(f.Faults[j].Client)
+	}
+}
+
+func clone(f *Fleet) *Fleet {
+	c := *f
+	c.Clients, c.Faults, c.Opening = slices.Clone(f.Clients), slices.Clone(f.Faults), slices.Clone(f.Opening)
+	if f.Plan != nil {
+		plan := *f.Plan
+		plan.Turns, plan.Delays = slices.Clone(plan.Turns), slices.Clone(plan.Delays)
+		c.Plan = &plan
+	}
+	return &c
+}

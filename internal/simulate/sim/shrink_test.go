@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRecordedRunIsTheSameRun(t *testing.T) {
+	cell := Cell{Scheme: "mixed-25", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second, Setting: StandardSetting()}
+	cell.Setting.Network.LoseReply, cell.Setting.Network.Repeat = 5000, 5000
+	cell.Setting.Chaos.CrashEvery, cell.Setting.Chaos.Restart = Uniform(time.Second, 20*time.Second), Fixed(time.Second)
+	var w World
+	for seed := range uint64(50) {
+		planned, was := Planned(&w, cell.Fleet(), seed)
+		is := w.Run(planned, was.Seed)
+		require.Equal(t, was.Hash, is.Hash, "seed %d", seed)
+		require.Equal(t, was.Tally, is.Tally)
+	}
+}
+
+func TestShrinksToAMinimalRun(t *testing.T) {
+	const step = 100 * time.Millisecond
+	var w World
+	cells := []Cell{
+		{Scheme: "legacy", Skew: 11 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second},
+		{Scheme: "legacy", Skew: -9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
+		{Scheme: "legacy", Skew: 0, Lease: 5 * time.Second, Hold: 9 * time.Second},
+		{Scheme: "mixed-50", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
+	}
+	for _, cell := range cells {
+		cell.Setting = StandardSetting()
+		planned, was := firstBreak(t, &w, &cell)
+		require.Positive(t, was.Overlaps)
+		s := NewShrinker(&w, step)
+		small := s.Shrink(planned)
+		r := w.Run(small, 0)
+		require.Positive(t, r.Overlaps)
+		t.Logf("%s %v: %d clients, %d events, skew %v, %d server commands, %d runs tried", cell.Scheme, cell.Skew,
+			len(small.Clients), WeightOf(small).Events, WeightOf(small).Skew, r.Ops, s.Runs)
+		require.Len(t, small.Clients, 2)
+		require.LessOrEqual(t, r.Ops, int64(8), "server commands")
+		requireMinimal(t, s, small, step)
+	}
+}
+
+// requireMinimal drops every event, and moves every clock by a step, one at a time: all must pass.
+func requireMinimal(t *testing.T, s *Shrinker, f *Fleet, step time.Duration) {
+	t.Helper()
+	passes := func(what string, change func(*Fleet)) {
+		c := clone(f)
+		change(c)
+		require.False(t, s.breaks(c), what)
+	}
+	for i := range f.Clients {
+		passes("without a client", func(c *Fleet) { dropClient(c, i) })
+		if o := f.Clients[i].Offset; o != 0 {
+			sign := time.Duration(1)
+			if o < 0 {
+				sign = -1
+			}
+			passes("with a step less skew", func(c *Fleet) { c.Clients[i].Offset -= sign * step })
+		}
+	}
+	for i := range f.Plan.Turns {
+		passes("without a turn", func(c *Fleet) { c.Plan.Turns = append(c.Plan.Turns[:i:i], c.Plan.Turns[i+1:]...) })
+	}
+	for i := range f.Plan.Delays {
+		passes("without a delay", func(c *Fleet) { c.Plan.Delays = append(c.Plan.Delays[:i:i], c.Plan.Delays[i+1:]...) })
+	}
+	for i := range f.Faults {
+		passes("without a fault", func(c *Fleet) { c.Faults = append(c.Faults[:i:i], c.Faults[i+1:]...) })
+	}
+}
+
+func firstBreak(t *testing.T, w *World, cell *Cell) (*Fleet, Result) {
+	t.Helper()
+	for seed := range uint64(100) {
+		if r := w.Run(cell.Fleet(), seed); r.Overlaps > 0 {
+			return Planned(w, cell.Fleet(), seed)
+		}
+	}
+	t.Fatal("no seed breaks")
+	return nil, Result{}
+}
