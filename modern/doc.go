@@ -19,7 +19,7 @@
 // The deadline counts from before the last successful renewal was sent, whether or not any reply arrives; earlier when the server
 // says that the key is not ours (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose
 // caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
-// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
+// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
 //
 // G3. A release deletes, and a renewal extends, only what holds our token
 // (TestFault10ReleaseNeverRemovesAnothers).

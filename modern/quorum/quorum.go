@@ -9,7 +9,7 @@
 // drifting clocks, are taken off. Everything else is undone everywhere, also on servers that did not answer. Renewals need a
 // majority too.
 //
-// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
+// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/kinds).
 //
 // # Not guaranteed
 //
@@ -106,7 +106,7 @@ func (q *locker) Close() error { return q.conns.Close() }
 func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
-	return q.concluded(key, k, err, start)
+	return q.concluded(key, k, err, start, false)
 }
 
 // Acquire implements lockmigrate.Locker.
@@ -122,12 +122,12 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 		k, err := q.attempt(ctx, key)
 		switch {
 		case err == nil, !q.worthAnother(err):
-			return q.concluded(key, k, err, start)
+			return q.concluded(key, k, err, start, last != nil)
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
 		if lifetime.Sleep(ctx, q.Poll-rand.N(q.Poll/2+1)) != nil {
-			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start)
+			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start, true)
 		}
 	}
 }
@@ -160,8 +160,12 @@ func (q *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 // concluded is the last step of every acquisition.
-func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
-	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
+func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant, waited bool) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key, Err: err}
+	if err == nil {
+		e.How = lockers.How(waited, false)
+	}
+	q.conns.Concluded(e, start)
 	if err != nil {
 		return nil, err
 	}
