@@ -8,7 +8,7 @@ import (
 )
 
 // Observer is told what happens to locks. It is called on the goroutine that it happens on. It must be quick, must not block
-// and must not call back into the lock; any goroutine may call it. For several, write a function that calls each.
+// and must not call a Lock or a Locker: Close would wait for its caller. Any goroutine may call it. For several, write a function that calls each.
 type Observer func(Event)
 
 // EventKind says what happened.

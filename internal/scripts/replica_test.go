@@ -33,6 +33,9 @@ func TestAReplicaSaysNoToNobody(t *testing.T) {
 		{scripts.BridgeRenew, []string{"lock", guard, "lock"}, []any{ours, 10_000, 0, 0}, []string{"0", "-1"}},
 		{scripts.BridgeRelease, []string{"lock", guard, "lock", "lock"}, []any{ours, 0, 1}, []string{"0", "-1"}},
 		{scripts.BridgeRelease, []string{"lock", guard, "lock", queue}, []any{ours, 0, 1}, []string{"0", "-1"}},
+		{scripts.SidecarKeep, []string{"lock", guard, "{lock}:sidecar"}, []any{"me 10000 0"}, []string{"0"}},
+		{scripts.SidecarExpire, []string{"lock", guard, "{lock}:sidecar"}, []any{"me 10000 1800000000000 1 0"}, []string{"0"}},
+		{scripts.SidecarDel, []string{"lock", guard, "{lock}:sidecar", queue, "{lock}:yield"}, []any{"me 1 0 100 0 0"}, []string{"0"}},
 	} {
 		for name, before := range map[string][]string{
 			"nothing is there": nil,

@@ -22,6 +22,7 @@
 -- include effects.lua
 -- include clock.lua
 -- include sidecar_shared.lua
+-- include replica.lua
 local s = read(name)
 if not old_server and pcall(look) then give_up(s) end
 local mine, token = held(s), s.token
@@ -37,6 +38,8 @@ if type(seen) == 'table' and not string.find(seen.err, 'WRONGTYPE', 1, true) the
 local owner = redis.pcall('GET', guard)
 local freed, handed, begins = 0, false, false
 local stands = mine and seen == mine and not past(s, host)
+local refusal = not stands and replica(key, seen)
+if refusal then return refusal end
 local alone = stands and redis.pcall('EXISTS', yield, queue) == (yield == key and 1 or 0) + (queue == key and 1 or 0)
 if alone and owner == mine and breath == '0' and s.place == '-' then -- the usual case
   redis.call('DEL', key, guard)

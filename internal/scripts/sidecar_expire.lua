@@ -16,10 +16,12 @@
 -- include clock.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
+-- include replica.lua
 if old_server then return old_server end
 local s = read(name)
 local mine = held(s)
-if not mine or text(key) ~= mine or past(s, host) then return 0 end
+local seen = text(key)
+if not mine or seen ~= mine or past(s, host) then return replica(key, seen) or 0 end
 if late(not_after) then
   tell(name, 'late')
   return 0

@@ -19,16 +19,17 @@
 -- include bounded.lua
 -- include bridge_shared.lua
 -- include sidecar_shared.lua
+-- include replica.lua
 local s = read(name)
 local mine, owner, seen = held(s), text(guard), text(key)
-if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return {0, #s.owed} end
+if not mine or seen ~= mine and (owner ~= mine or s.token == '=') then return replica(key, seen) or {0, #s.owed} end
 local lasts = s.ends == '0' and ttl ~= '0'
 if s.token == '=' then -- as long as it stands there its record says so: a DEL at a later stage compares
   if lasts then prolong(s, ttl) end
   return {3, #s.owed}
 end
 local left = math.max(redis.call('PTTL', owner == mine and guard or key), 1)
-if owner == mine and seen and seen ~= mine then return {-1, left, 0, seen} end
+if owner == mine and seen and seen ~= mine then return replica(key, seen) or {-1, left, 0, seen} end
 if lasts then
   prolong(s, ttl)
   left = tonumber(ttl)
