@@ -35,6 +35,7 @@ var (
 	acceptedDesc    = desc("connections_total", "Clients that have connected.")
 	upDesc          = desc("upstream_up", "1 while the server can be reached and clients can connect.")
 	failuresDesc    = desc("upstream_failures_total", "Clients that could not be connected to the server.")
+	turnedDesc      = desc("turned_away_total", "Clients that were refused because no descriptors were left.")
 	looksDesc       = desc("requests_total", "Requests on keys of the namespace, by what became of them.", "verdict")
 	brokenDesc      = desc("protocol_errors_total", "Connections that Redis refuses for what they sent.")
 	cutDesc         = desc("cut_total", "Connections that were ended because a request on a lock's key was too long to be looked at.")
@@ -42,7 +43,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connectionsDesc, acceptedDesc, upDesc, failuresDesc, looksDesc, brokenDesc, cutDesc} {
+	for _, d := range []*prometheus.Desc{connectionsDesc, acceptedDesc, upDesc, failuresDesc, turnedDesc, looksDesc, brokenDesc, cutDesc} {
 		c <- d
 	}
 }
@@ -61,6 +62,7 @@ func (s *Server) Collect(c chan<- prometheus.Metric) {
 	gauge(connectionsDesc, float64(s.connections()))
 	counter(acceptedDesc, s.ids.Load())
 	counter(failuresDesc, s.failed.Load())
+	counter(turnedDesc, s.turned.Load())
 	counter(brokenDesc, s.broken.Load())
 	counter(cutDesc, s.tooLong.Load())
 	for verdict, name := range []string{Pass: "passed", Replace: "translated", Refuse: "refused", Hold: "held"} {

@@ -5,6 +5,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"sync"
 )
@@ -17,3 +18,5 @@ func (s *Server) inherit() (map[string]net.Listener, error) {
 }
 
 func (s *Server) bequeath(context.Context, *sync.WaitGroup, chan<- struct{}) error { return nil }
+
+func descriptorsAtMost() int { return math.MaxInt32 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -154,4 +155,13 @@ func (s *Server) send(heir *net.UnixConn) error {
 	_ = heir.SetWriteDeadline(time.Now().Add(heirWithin))
 	_, _, err = heir.WriteMsgUnix(text, syscall.UnixRights(fds...), nil)
 	return err
+}
+
+// descriptorsAtMost is how many files this process may have open.
+func descriptorsAtMost() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt32
+	}
+	return int(min(uint64(limit.Cur), math.MaxInt32))
 }

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -313,6 +314,62 @@ func TestNothingIsLeft(t *testing.T) {
 		"%d and %d descriptors, %d and %d goroutines", fds, descriptors(), goroutines, runtime.NumGoroutine())
 }
 
+// another starts a proxy in a process of its own, by way of a wrapper if there is one.
+func another(t *testing.T, server string, wrapper ...string) (pid int, addr string) {
+	t.Helper()
+	args := append(wrapper, os.Args[0])
+	command := exec.Command(args[0], args[1:]...)
+	command.Env = append(os.Environ(), proxyFor+"="+server)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	addr, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	return command.Process.Pid, strings.TrimSpace(addr)
+}
+
+// More clients than there are descriptors for are told so, as by a server that is full. The others are served, and clients can connect
+// again when some have gone: the proxy keeps its listener and what it needs for itself.
+func TestMoreClientsThanDescriptors(t *testing.T) {
+	server := redistest.Real(t)
+	_, addr := another(t, server.Addr, "sh", "-c", `ulimit -n 200 && exec "$0"`)
+	const full = "-ERR max number of clients reached\r\n"
+	ping := func(conn net.Conn) string {
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = io.WriteString(conn, "PING\r\n")
+		line, _ := bufio.NewReader(conn).ReadString('\n')
+		return line
+	}
+	var served []net.Conn
+	for range 150 { // 75 at most, and all at once
+		served = append(served, dial(t, addr))
+	}
+	refused := 0
+	for i, conn := range served {
+		switch answer := ping(conn); answer {
+		case "+PONG\r\n":
+		case full:
+			refused++
+			served[i] = nil
+		default:
+			require.Fail(t, "neither served nor told", "%q", answer)
+		}
+	}
+	assert.Equal(t, 150-(200-kept)/2, refused)
+	served = slices.DeleteFunc(served, func(c net.Conn) bool { return c == nil })
+	for _, conn := range served[1:] {
+		assert.Equal(t, "+PONG\r\n", ping(conn))
+		_ = conn.Close()
+	}
+	redistest.Await(t, "a free place", 5*time.Second, func() bool { return ping(dial(t, addr)) == "+PONG\r\n" })
+	assert.Equal(t, "+PONG\r\n", ping(served[0]))
+}
+
 // TestIdleMemory: 10,000 idle connections cost less than 150 MiB. The proxy is a process of its own.
 func TestIdleMemory(t *testing.T) {
 	redistest.Unraced(t)
@@ -320,27 +377,16 @@ func TestIdleMemory(t *testing.T) {
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	count := min(10_000, int(limit.Cur)/2-500)
 	server := redistest.Real(t, "--maxclients", "20000")
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), proxyFor+"="+server.Addr)
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := command.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, command.Start())
-	defer func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	}()
-	addr, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
+	pid, addr := another(t, server.Addr)
 	for range count {
-		conn := dial(t, strings.TrimSpace(addr))
+		conn := dial(t, addr)
 		_, err := io.WriteString(conn, "PING\r\n")
 		require.NoError(t, err)
 		var pong [7]byte
 		_, err = io.ReadFull(conn, pong[:])
 		require.NoError(t, err)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", command.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
 	_, after, _ := strings.Cut(string(status), "VmRSS:")
 	var kib int

@@ -13,6 +13,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -27,6 +28,7 @@ const (
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
 	heirWithin      = 5 * time.Second // the talk of two processes
+	kept            = 64              // descriptors for all but clients: without them the process can neither report nor listen
 )
 
 // Listener is where clients connect.
@@ -60,6 +62,7 @@ type Options struct {
 type Server struct {
 	opts  Options
 	doors []*door
+	most  int // clients at once, two descriptors each
 
 	mu       sync.Mutex
 	conns    map[*conn]bool
@@ -76,6 +79,7 @@ type Server struct {
 	ids       atomic.Int64
 	rewritten [4]atomic.Int64 // by verdict
 	failed    atomic.Int64    // clients that were accepted while the server could not be reached
+	turned    atomic.Int64    // clients for whom no descriptors were left
 	broken    atomic.Int64    // protocol errors
 	tooLong   atomic.Int64
 }
@@ -90,7 +94,7 @@ type door struct {
 
 // New returns a Server that does not listen yet.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1)}
+	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1), most: (descriptorsAtMost() - kept) / 2}
 	for _, l := range opts.Listeners {
 		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: l.Rewriter.Commands()})
 	}
@@ -396,7 +400,9 @@ func (s *Server) accept(d *door, listener net.Listener) {
 		down, err := listener.Accept()
 		switch {
 		case err == nil:
-			s.running.Go(func() { s.attend(d, down) })
+			if c := s.admit(d, down); c != nil {
+				s.running.Go(func() { s.attend(d, c) })
+			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // no descriptor is left
@@ -406,12 +412,27 @@ func (s *Server) accept(d *door, listener net.Listener) {
 	}
 }
 
-// attend serves one client.
-func (s *Server) attend(d *door, down net.Conn) {
+// admit takes a client in. Where no descriptors are left for it, it is told what a server says that is full.
+func (s *Server) admit(d *door, down net.Conn) *conn {
 	c := &conn{server: s, rewriter: d.Rewriter, down: down, client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
 	s.mu.Lock()
-	s.conns[c] = true
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if len(s.conns) < s.most {
+		s.conns[c] = true
+		return c
+	}
+	s.turned.Add(1)
+	s.opts.Log.Error("no descriptors are left for a client: raise the limit of open files", "client", c.client.Addr, "clients", s.most)
+	if d.TLS == nil {
+		_, _ = io.WriteString(down, "-ERR max number of clients reached\r\n")
+	}
+	_ = down.Close()
+	return nil
+}
+
+// attend serves one client.
+func (s *Server) attend(d *door, c *conn) {
+	down := c.down
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
