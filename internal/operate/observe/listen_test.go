@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -175,6 +176,44 @@ func TestHandOversOfASidecar(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[int64]int{each: 2}, turns)
+}
+
+// TestListenMakesUpNoOverlap has two Go services that want one key, and a proxy that listens. Replies of their two connections may come in
+// another order than the commands ran in.
+func TestListenMakesUpNoOverlap(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	s := redistest.Real(t)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	clocks, err := observe.ClocksOf(t.Context(), end, s.Addr)
+	require.NoError(t, err)
+	listening := observe.Listen(observe.Options{Match: func(key string) bool { return key == "lock:7" }}, clocks)
+	watched := served(t, proxy.Passing, func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", s.Addr)
+		if err != nil {
+			return nil, err
+		}
+		return listening.Tap(conn), nil
+	})
+	var running sync.WaitGroup
+	for i := range 2 {
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", watched) }}
+		locker, err := compat.New(pool, compat.Options{})
+		require.NoError(t, err)
+		running.Go(func() {
+			for range 400 {
+				assert.NoError(t, locker.Do(t.Context(), "lock:7", func(context.Context) error { time.Sleep(time.Millisecond); return nil }))
+				time.Sleep(time.Duration(1000+300*i) * time.Microsecond)
+			}
+			assert.NoError(t, locker.Close())
+			assert.NoError(t, pool.Close())
+		})
+	}
+	running.Wait()
+	listening.Finish()
+	report := listening.Report()
+	assert.Zero(t, report.OverlapCount, report.Overlaps)
+	assert.Empty(t, report.Hazards)
 }
 
 // two are connections of one client.
