@@ -15,9 +15,9 @@ type Observer func(Event)
 type EventKind string
 
 const (
-	EventAcquired EventKind = "acquired" // Took: from the call to the lock
+	EventAcquired EventKind = "acquired" // How; Took: from the call to the lock
 	EventWaited   EventKind = "waited"   // a wait ended without the lock; Took: how long it was; Err: why
-	EventReleased EventKind = "released" // Held: for how long; Handed: to a waiter that was in line
+	EventReleased EventKind = "released" // Held: for how long
 	EventRenewed  EventKind = "renewed"  // the lease was extended; Took: the round trip
 	EventLost     EventKind = "lost"     // Held: for how long; Err: an error that matches ErrLost
 	EventFailed   EventKind = "failed"   // a command failed, or its outcome is unknown; Op and Err say which and why
@@ -53,18 +53,17 @@ func (s Stage) String() string {
 
 // Event is one thing that happened to a lock.
 type Event struct {
-	Kind   EventKind
-	Op     string // acquire, renew, release ...
-	Key    string
-	Fence  int64         // EventAcquired: the fencing token, 0 for none
-	Queued bool          // EventAcquired: after a wait, not at the first try
-	Handed bool          // EventAcquired: handed over by its holder; EventReleased: handed to a waiter
-	Took   time.Duration // how long the operation took
-	Held   time.Duration // EventReleased, EventLost: how long the lock was ours
-	Stage  Stage         // EventStage
-	Epoch  int64         // EventStage: how often the stage has changed
-	Err    error
-	Note   string
+	Kind  EventKind
+	Op    string // acquire, renew, release ...
+	Key   string
+	Fence int64         // EventAcquired: the fencing token, 0 for none
+	How   string        // EventAcquired: "try" at the first try, "wait" after a wait, "handed" by the holder before
+	Took  time.Duration // how long the operation took
+	Held  time.Duration // EventReleased, EventLost: how long the lock was ours
+	Stage Stage         // EventStage
+	Epoch int64         // EventStage: how often the stage has changed
+	Err   error
+	Note  string
 
 	// Mode is what wakes those who wait in this process. idle: nobody waits, and nothing is connected for it. polling: timers alone;
 	// the server, or the way to it, offers nothing else. messages: pub/sub, for releases of this library's locks; a timer for others'.
@@ -100,8 +99,8 @@ func log(logger *slog.Logger, e Event) {
 	if e.Fence != 0 {
 		attrs = append(attrs, slog.Int64("fence", e.Fence))
 	}
-	if e.Handed {
-		attrs = append(attrs, slog.Bool("handed", true))
+	if e.How != "" {
+		attrs = append(attrs, slog.String("how", e.How))
 	}
 	if e.Took != 0 {
 		attrs = append(attrs, slog.Duration("took", e.Took))

@@ -126,7 +126,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 		return retryHint{left: l.giveBackLater(k, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.opts.poll
-		if m.Holds() {
+		if entry, _ := m.Entries(); m.Holds() || entry != "" {
 			return retryHint{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
 		p.leave()
@@ -164,8 +164,8 @@ func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
-// replies were missing, and tells whether nothing is left. When the server does not answer, the TTL has to
-// run out.
+// replies were missing, and tells whether nothing is left. When the server does not answer, or refuses, it is tried again until
+// the TTL has run out.
 func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
 	entry, stood := m.Entries()
@@ -173,25 +173,35 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		p.leave()
 		return true
 	}
-	release := k.bridge.giveBack()
+	release := *k.bridge.giveBack()
 	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
-	out := l.finish(context.Background(), l.runner(m.Dialect), release, protocol.Reply{})
-	switch out.Step.Verdict {
-	case protocol.Released, protocol.NotOurs, protocol.Displaced:
-		p.leave()
-		return true
-	default:
-		until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
-		if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
-			until = given // the last moment of a lock that is handed to the place
+	again := func() (bool, error) {
+		m := release
+		out := l.finish(context.Background(), l.runner(k.bridge.acquire.Dialect), &m, protocol.Reply{})
+		switch out.Step.Verdict {
+		case protocol.Released, protocol.NotOurs, protocol.Displaced:
+			p.leave()
+			return true, nil
 		}
-		p.leaveAt(until)
-		if !m.Holds() {
-			return false
-		}
-		l.notGivenBack(k.key, until, out.Err)
-		return false
+		return false, out.Err
 	}
+	gone, cause := again()
+	if gone {
+		return true
+	}
+	until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
+	if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
+		until = given // the last moment of a lock that is handed to the place
+	}
+	p.leaveAt(until)
+	l.conns.Background.Again(until, func() bool {
+		gone, _ := again()
+		return gone
+	})
+	if m.Holds() {
+		l.notGivenBack(k.key, until, cause)
+	}
+	return false
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
@@ -250,8 +260,9 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		p.leaveAt(l.conns.Clock.At(began.Add(o.longest())))
-		return retryHint{left: &pendingUndo{until: failure.Until}}, failure
+		until := l.conns.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
+		p.leaveAt(until)
+		return retryHint{left: &pendingUndo{until: until}}, failure
 	case protocol.Busy:
 		p.leave()
 	default:
@@ -270,15 +281,23 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 		p.leave()
 		return
 	}
+	until := l.conns.Clock.At(began.Add(p.opts.longest()))
 	if v == protocol.Acquired {
-		release := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-		out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(release), protocol.Reply{})
-		if out.Step.Verdict == protocol.Released || out.Step.Verdict == protocol.NotOurs {
+		release := func() bool {
+			m := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
+			out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(m), protocol.Reply{})
+			if out.Step.Verdict != protocol.Released && out.Step.Verdict != protocol.NotOurs {
+				return false
+			}
 			p.leave()
+			return true
+		}
+		if release() {
 			return
 		}
+		l.conns.Background.Again(until, release)
 	}
-	p.leaveAt(l.conns.Clock.At(began.Add(p.opts.longest())))
+	p.leaveAt(until)
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 

@@ -38,7 +38,7 @@
 // G3. The holder's context ends no later than the server's TTL can, with a cause that matches ErrLost. The deadline is monotonic,
 // counts from before the command that set it, and needs no reply (TestHolderWithoutAServerIsTold). A release that fails, or whose
 // caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
-// TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
+// TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
 //
 // G4. A live legacy expiry is never overwritten and never deleted, with one exception: a displaced holder deletes redis-py's value
 // without a lease. A clobber after a takeover makes the bridge withdraw (TestClobberWhileSettling,

@@ -210,10 +210,10 @@ func (l *locker) leaveQueue(w *wait) {
 }
 
 // acquired tells the observer how an acquisition ended.
-func (l *locker) acquired(key string, lock *lock, began protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
-	e := lockmigrate.Event{Key: key, Queued: queued, Err: err}
+func (l *locker) acquired(key string, lock *lock, began protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key, Err: err}
 	if err == nil {
-		e.Fence = lock.fence
+		e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
 		if lock.tookOver {
 			e.Note = "taken over: the legacy value on the key had expired"
 		}

@@ -23,7 +23,7 @@
 // G4. The holder's context ends no later than the lease does, with a cause that matches ErrLost. It goes by the holder's own clock
 // at the acquisition, and by a monotonic timer from then on (TestContextEndsWithTheLease). A release that fails, or whose caller
 // leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
-// TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
+// TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
 //
 // G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server
 // does. A lock that arrives after its caller has left is given back (TestCancelledAcquireLeavesNothing).
@@ -32,7 +32,7 @@
 // the error is ErrUnknownOutcome. It says until when the key may stay taken (TestLostReplies).
 //
 // G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept
-// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/holder).
+// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/kinds).
 //
 // # Not guaranteed
 //

@@ -18,6 +18,8 @@ type lock struct {
 	key    string
 	owner  string
 
+	waited bool // before it was acquired
+
 	mu sync.Mutex
 	// What stands on the key. After a renewal without an answer it is the value or the pending one.
 	value, pending             string

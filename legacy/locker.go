@@ -91,7 +91,11 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 func (l *locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
-	l.opts.Observer(lockmigrate.Event{Kind: lockers.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err})
+	e := lockmigrate.Event{Kind: lockers.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err}
+	if err == nil {
+		e.How = lockers.How(lock.waited, false)
+	}
+	l.opts.Observer(e)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +127,11 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 		}
 		seen.value, seen.foreign = machine.Seen()
 		if outcome.Step.Kind == protocol.Done {
-			return l.concluded(ctx, machine, outcome, attempt)
+			lock, err := l.concluded(ctx, machine, outcome, attempt)
+			if lock != nil {
+				lock.waited = reply.Kind == protocol.Woke
+			}
+			return lock, err
 		}
 		if time.Since(start) >= patience {
 			return nil, l.notAcquired(key, seen, nil)
@@ -211,14 +219,21 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 	default:
 		return
 	}
-	release := &protocol.LegacyRelease{
-		Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+	release := func() (given bool, cause error) {
+		ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
+		defer cancel()
+		outcome, err := l.driver.Advance(ctx, &protocol.LegacyRelease{
+			Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
+		}, protocol.Reply{}, func(driver.Outcome) {})
+		v := outcome.Step.Verdict
+		return err == nil && (v == protocol.Released || v == protocol.NotOurs), errors.Join(err, outcome.Err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
-	defer cancel()
-	outcome, err := l.driver.Advance(ctx, release, protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; err != nil || v != protocol.Released && v != protocol.NotOurs {
-		l.notGivenBack(m, errors.Join(err, outcome.Err))
+	if given, cause := release(); !given {
+		l.background.Again(time.Now().Add(l.opts.Lease), func() bool {
+			given, _ := release()
+			return given
+		})
+		l.notGivenBack(m, cause)
 	}
 }
 

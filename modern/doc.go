@@ -19,7 +19,7 @@
 // The deadline counts from before the last successful renewal was sent, whether or not any reply arrives; earlier when the server
 // says that the key is not ours (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose
 // caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
-// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/holder).
+// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
 //
 // G3. A release deletes, and a renewal extends, only what holds our token
 // (TestFault10ReleaseNeverRemovesAnothers).
@@ -79,7 +79,7 @@
 // cannot starve them, nor they the pool. A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each
 // attempt takes a connection from it.
 //
-// A server may say that it is the wrong one: READONLY after a failover, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
+// A server may say that it is the wrong one: READONLY after a failover, NOREPLICAS, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
 // then given up, and the command goes out once more over a new one. That leads to the new master where a name or a proxy stands
 // for it by then. A waiter goes on until its context or Options.Wait is over.
 //

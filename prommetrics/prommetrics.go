@@ -80,14 +80,7 @@ func New(buckets ...float64) (prometheus.Collector, lockmigrate.Observer) {
 func (c *collector) observe(e lockmigrate.Event) {
 	switch e.Kind {
 	case lockmigrate.EventAcquired:
-		how := "try"
-		switch {
-		case e.Handed:
-			how = "handed"
-		case e.Queued:
-			how = "wait"
-		}
-		c.acquired.WithLabelValues(how).Inc()
+		c.acquired.WithLabelValues(e.How).Inc()
 		c.waits.WithLabelValues("acquired").Observe(e.Took.Seconds())
 		c.held.Inc()
 		c.last.SetToCurrentTime()

@@ -109,38 +109,56 @@ func TestTheGaugeDoesNotLeak(t *testing.T) {
 	assert.EqualValues(t, 0, got["lockmigrate_released_total"])
 }
 
-// TestServesEveryLocker: each kind of Locker tells it of the same events.
+// TestServesEveryLocker: each kind of Locker tells it of the same events, and how a lock was acquired.
 func TestServesEveryLocker(t *testing.T) {
 	s, second, third := redistest.Mini(t), redistest.Mini(t), redistest.Mini(t)
 	namespace, err := redistest.InStage(s.Pool(), lockmigrate.StageModern, "", 10*time.Second)
 	require.NoError(t, err)
-	for name, open := range map[string]func(o lockmigrate.Observer) (do func(context.Context, string, func(context.Context) error) error, end func() error, err error){
-		"legacy": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := legacy.New(s.Pool(), legacy.Options{Observer: o})
-			return l.Do, l.Close, err
-		},
-		"compat": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := compat.New(s.Pool(), compat.Options{Namespace: namespace, Observer: o})
-			return l.Do, l.Close, err
-		},
-		"redisson": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := redisson.New(s.Pool(), modern.Options{Observer: o})
-			return l.Do, l.Close, err
-		},
-		"quorum": func(o lockmigrate.Observer) (func(context.Context, string, func(context.Context) error) error, func() error, error) {
-			l, err := quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, modern.Options{Observer: o})
-			return l.Do, l.Close, err
-		},
+	for name, kind := range map[string]struct {
+		later string // how a waiter gets the lock
+		open  func(o lockmigrate.Observer) (lockmigrate.Locker, error)
+	}{
+		"legacy": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return legacy.New(s.Pool(), legacy.Options{Observer: o})
+		}},
+		"bridge": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return compat.New(s.Pool(), compat.Options{Observer: o})
+		}},
+		"compat": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return compat.New(s.Pool(), compat.Options{Namespace: namespace, Observer: o})
+		}},
+		"modern": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return modern.New(s.Pool(), modern.Options{Observer: o})
+		}},
+		"redisson": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return redisson.New(s.Pool(), modern.Options{Observer: o})
+		}},
+		"quorum": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, modern.Options{Observer: o})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			metrics, observe := prommetrics.New()
-			do, end, err := open(observe)
+			locker, err := kind.open(observe)
 			require.NoError(t, err)
-			t.Cleanup(func() { _ = end() })
-			require.NoError(t, do(t.Context(), name, func(context.Context) error { return nil }))
+			t.Cleanup(func() { _ = locker.Close() })
+			first, err := locker.Acquire(t.Context(), name)
+			require.NoError(t, err)
+			ended, sent := make(chan error, 1), s.Mini.CommandCount()
+			go func() { ended <- locker.Do(t.Context(), name, func(context.Context) error { return nil }) }()
+			redistest.Await(t, "a waiter", 10*time.Second, func() bool {
+				if kind.later == "handed" {
+					return s.Mini.Exists("{" + name + "}:queue")
+				}
+				return s.Mini.CommandCount() > sent+1 // it found the key taken
+			})
+			require.NoError(t, first.Release(t.Context()))
+			require.NoError(t, <-ended)
 			got := values(t, metrics)
-			assert.EqualValues(t, 1, got["lockmigrate_released_total"])
-			assert.EqualValues(t, 1, got["lockmigrate_held_seconds"])
+			assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
+			assert.EqualValues(t, 1, got["lockmigrate_acquired_total "+kind.later], "%v", got)
+			assert.EqualValues(t, 2, got["lockmigrate_released_total"])
+			assert.EqualValues(t, 2, got["lockmigrate_held_seconds"])
 			assert.Zero(t, got["lockmigrate_held"])
 			if name == "compat" {
 				assert.EqualValues(t, 1, got["lockmigrate_stage modern"])

@@ -307,7 +307,8 @@ func (s *standing) oldClients() (n int) {
 const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
 
 func (s *standing) verify() string {
-	return fmt.Sprintf("lockmigrate verify --namespace %s --for 26h --longest 25h --monitor --out %s", s.namespace, certificateName(s.namespace))
+	longest := max(25*time.Hour, s.view.Record.Silence()+time.Hour-1).Truncate(time.Hour)
+	return fmt.Sprintf("lockmigrate verify --namespace %s --for %.0fh --longest %.0fh --monitor --out %s", s.namespace, (longest + time.Hour).Hours(), longest.Hours(), certificateName(s.namespace))
 }
 
 // whatToDoAbout says who an old client is, and what to do about it.

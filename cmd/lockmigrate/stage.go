@@ -35,6 +35,7 @@ type stageFlags struct {
 	lag      time.Duration
 	delay    time.Duration
 	yield    time.Duration
+	longest  time.Duration
 	profile  string
 	begin    stages.Stage
 }

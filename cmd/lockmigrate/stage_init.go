@@ -42,6 +42,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 1s unless given")
 	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 250ms unless given")
 	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given the dialect's pause and a fifth, 120ms for most")
+	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest that a legacy client is silent, its lease or pause: a `DURATION`; verify takes it where --longest is missing; not known unless given")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, flags)
 	completes(cmd, "dialect", dialectNames)
@@ -67,6 +68,9 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	case record.Shortest%time.Millisecond != 0:
 		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
+	if record.Longest > 0 && record.Longest < record.Shortest {
+		return record, usageError("give the longest lease at least", "--longest-silence %v is less than the shortest lease of %v", record.Longest, record.Shortest)
+	}
 	for _, t := range timesOf(record) {
 		if t.d%time.Millisecond != 0 {
 			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
@@ -89,7 +93,7 @@ func (at *place) init(ctx context.Context) error {
 		return err
 	}
 	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: flags.begin, Epoch: 1, Patterns: flags.match,
-		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield})
+		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield, Longest: flags.longest})
 	if err != nil {
 		return err
 	}
@@ -157,6 +161,8 @@ func (f *stageFlags) measured() (why []string, err error) {
 			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
 		case f.yield > 0 && f.yield < old.Yield:
 			return nil, bold("--yield", f.yield, old.Yield, "shorter")
+		case f.longest > 0 && f.longest < old.Longest:
+			return nil, bold("--longest-silence", f.longest, old.Longest, "shorter")
 		}
 	}
 	if len(f.match) == 0 {
@@ -164,5 +170,6 @@ func (f *stageFlags) measured() (why []string, err error) {
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
 	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
+	f.longest = cmp.Or(f.longest, old.Longest)
 	return old.Why, nil
 }

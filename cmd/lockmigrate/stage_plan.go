@@ -102,7 +102,7 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		return "", failedError(hint, "%w", err)
 	}
 	err = c.Supports(verify.Purpose{
-		Namespace: record.Namespace, Epoch: record.Epoch, Since: record.Since, Patterns: record.Patterns, Shortest: record.Shortest,
+		Namespace: record.Namespace, Epoch: record.Epoch, Since: record.Since, Patterns: record.Patterns, Longest: record.Silence(),
 		Now: now, MaxAge: oldestCertificate,
 	})
 	if err != nil {

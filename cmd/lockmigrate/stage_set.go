@@ -17,7 +17,7 @@ import (
 func newStageSetCommand(env *environment, flags *stageFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags]",
-		Short: "Correct its keys, dialect, lease, lag, delay, yield",
+		Short: "Correct its keys, dialect and times",
 		RunE:  onStore(env, flags, (*place).set),
 	}
 	describeFlags(cmd, flags)
@@ -40,6 +40,7 @@ func (at *place) set(ctx context.Context) error {
 	}
 	to.Dialect, to.Shortest = cmp.Or(flags.dialect, to.Dialect), cmp.Or(flags.shortest, to.Shortest)
 	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
+	to.Longest = cmp.Or(flags.longest, to.Longest)
 	if to, err = checkedRecord(to); err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func changed(from, to stages.Record) (changes []string) {
 	was := timesOf(from)
 	for i, t := range timesOf(to) {
 		if t.d != was[i].d {
-			changes = append(changes, fmt.Sprintf("%s %v (now %s)", t.name, t.d, map[bool]string{true: "the default", false: was[i].d.String()}[was[i].d == 0]))
+			changes = append(changes, fmt.Sprintf("%s %v (now %s)", t.name, t.d, map[bool]string{true: "not given", false: was[i].d.String()}[was[i].d == 0]))
 		}
 	}
 	return changes
@@ -106,14 +107,14 @@ func knownClients(r stages.Record) string {
 	return text
 }
 
-// namedTime is a time of a record that has a default.
+// namedTime is a time of a record that need not be given.
 type namedTime struct {
 	name string // its flag's, with blanks
 	d    time.Duration
 }
 
 func timesOf(r stages.Record) []namedTime {
-	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}}
+	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}, {"longest silence", r.Longest}}
 }
 
 // unlessAlone refuses what no member may see, after an attempt that has found who is in the way, or an error.

@@ -57,7 +57,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.DurationVar(&opts.Window, "for", 10*time.Minute, "look for this `DURATION`")
-	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease, or pause between two runs of a job, of any legacy client: a `DURATION`; none-seen needs it")
+	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease, or pause between two runs of a job, of any legacy client: a `DURATION`; none-seen needs it; without it the record's")
 	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
 	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")

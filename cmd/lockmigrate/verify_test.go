@@ -284,6 +284,30 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 }
 
 // TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
+// TestTheRecordKnowsTheLongestSilence: verify takes the record's figure where nothing is said, and no smaller one.
+func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
+	s := redistest.Real(t)
+	t.Chdir(t.TempDir())
+	o := operator{t, s.URL()}
+	create := []string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--stage", "bridge", "--execute"}
+	_, stderr := o.runs(exitUsage, append(create, "--longest-silence", "900ms")...)
+	assert.Contains(t, stderr, "--longest-silence 900ms is less than the shortest lease of 1s")
+	o.runs(exitDone, append(create, "--longest-silence", "1500ms")...)
+	look := []string{"verify", "--namespace", "orders", "--burst", "0", "--out", "c.json"}
+	_, stderr = o.runs(exitUsage, append(look, "--for", "1s")...)
+	assert.Contains(t, stderr, "the window of 1s is shorter than the longest silence of 1.5s, which the record says")
+	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest", "1200ms")...)
+	assert.Contains(t, stderr, "the longest silence of 1.2s is less than the 1.5s that the record knows of")
+	stdout, _ := o.runs(exitDone, append(look, "--for", "1600ms")...)
+	assert.Regexp(t, `which\s+the\s+record\s+of\s+namespace\s+orders\s+says\s+is\s+1.5s`, stdout)
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--certificate", "c.json") // the plan
+	stdout, _ = o.runs(exitDone, append(look, "--for", "2s", "--longest", "1700ms")...)
+	assert.Regexp(t, `said\s+to\s+be\s+1.7s`, stdout)
+	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "30s", "--execute")
+	_, stderr = o.runs(exitUsage, append(look, "--for", "20s")...)
+	assert.Equal(t, "lockmigrate: the window of 20s is shorter than the longest silence of 30s, which the record says: give a longer --for\n", stderr, "docs/operator.md")
+}
+
 func TestHangupKeepsTheCertificate(t *testing.T) {
 	s := redistest.Real(t)
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {

@@ -313,8 +313,9 @@ func (a *BridgeAcquire) silent(now Instant) Step {
 
 // refused deals with a server that refuses: nothing of ours may stay behind.
 func (a *BridgeAcquire) refused(reply Reply) Step {
-	if a.at == bridgeTakes && !a.again && !reply.withinScript() {
-		return done(Failed) // the script has not begun, or it says that it has changed nothing
+	if a.at == bridgeTakes && !a.again && !reply.withinScript() { // the script has not begun, or it says that it has changed nothing
+		a.at = bridgeBegin
+		return done(Failed)
 	}
 	return a.drop(Failed)
 }

@@ -411,7 +411,13 @@ func (r *ModernRelease) ask(next modernState) Step {
 // withinScript tells that the error is of a script that had begun: servers name the line then. What it had
 // written before is unknown. The project's scripts write what takes a lock last, and fail before that; this is
 // for servers that fail in other places.
-func (r Reply) withinScript() bool { return strings.Contains(r.Text, "user_script") }
+func (r Reply) withinScript() bool { return strings.Contains(r.Text, "user_script") && !r.Unwritable() }
+
+// Unwritable tells that a server takes no writes at the moment: a replica, a master with too few replicas, or one that cannot save.
+// It has refused the first write, so nothing has changed.
+func (r Reply) Unwritable() bool {
+	return strings.Contains(r.Text, "READONLY ") || strings.Contains(r.Text, "NOREPLICAS ") || strings.Contains(r.Text, "MISCONF ")
+}
 
 // wrongType tells that the key is of another type; older servers wrap the words of a script's error.
 func wrongType(reply Reply) bool { return strings.Contains(reply.Text, "WRONGTYPE") }

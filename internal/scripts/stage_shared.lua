@@ -3,7 +3,8 @@
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
 -- since, patterns, clients, note, history. Clients is what is known of the old clients, a JSON object that no script reads:
 -- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
--- their commands come). The members are a hash from a member's id to a JSON object:
+-- their commands come). It also has yield_ms, and longest_ms (their longest silence).
+-- The members are a hash from a member's id to a JSON object:
 --   seq      the number of its last report; an older one that arrives late changes nothing
 --   epoch    what it ran when it reported; -1 before it has run any
 --   stage    the same

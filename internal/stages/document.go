@@ -14,6 +14,7 @@ type Document struct {
 	Lag       int64             `json:"clock_lag_ms"`       // 0: the members' own
 	Delay     int64             `json:"command_delay_ms"`   // the same
 	Yield     int64             `json:"yield_ms"`           // the same
+	Longest   int64             `json:"longest_silence_ms"` // 0: not measured
 	RestsOn   string            `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []MemberDocument  `json:"members"`
 	BlockedBy []BlockerDocument `json:"blocked_by"`
@@ -49,7 +50,7 @@ func (v View) Document(blockers []Blocker) Document {
 	late, atMost := v.ChangingOver()
 	doc := Document{
 		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: EscapeAll(r.Patterns), Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(),
-		Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), RestsOn: r.Note,
+		Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), Longest: r.Longest.Milliseconds(), RestsOn: r.Note,
 		Members: []MemberDocument{}, BlockedBy: BlockersDocument(blockers), Changing: []string{}, AtMost: atMost.Milliseconds(),
 	}
 	for _, m := range late {

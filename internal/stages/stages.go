@@ -64,10 +64,15 @@ type Record struct {
 	// may come. Zero: not measured, members take their own.
 	ClockLag, CommandDelay time.Duration
 	// Yield is for how long a contended key is left free at a time for old clients. Zero: members take their own.
-	Yield   time.Duration
+	Yield time.Duration
+	// Longest is the longest silence of a legacy client that was measured: a lease, a hold, a pause between two turns. Zero: none was.
+	Longest time.Duration
 	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
 	History []Change // of the record, the oldest first; the newest 50
 }
+
+// Silence is the least that may be said to be the longest silence of a legacy client.
+func (r Record) Silence() time.Duration { return max(r.Shortest, r.Longest) }
 
 // Change is one line of a record's history, for people.
 type Change struct {
@@ -440,6 +445,7 @@ type clients struct {
 	Lag      int64  `json:"lag_ms,omitempty"`
 	Delay    int64  `json:"delay_ms,omitempty"`
 	Yield    int64  `json:"yield_ms,omitempty"`
+	Longest  int64  `json:"longest_ms,omitempty"`
 }
 
 // stored is how the record's patterns, and what it says of the old clients, stand on the server.
@@ -453,7 +459,7 @@ func (r Record) stored() (patterns, clients string, err error) {
 
 // Clients is what the record says of the old clients, as it is stored.
 func (r Record) Clients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds()})
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds(), r.Longest.Milliseconds()})
 	return string(text), err
 }
 
@@ -462,13 +468,13 @@ func (r *Record) unpackClients(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield} {
+	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield, c.Longest} {
 		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
 			return fmt.Errorf("%d ms is not between 0 and ten years", n)
 		}
 	}
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield)
+	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield, r.Longest = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield), ms(c.Longest)
 	return nil
 }
 

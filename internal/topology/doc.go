@@ -14,7 +14,7 @@
 //
 //   - MOVED: the command has not run; the table is corrected, and it goes there.
 //   - ASK: the command has not run; it goes there once, after ASKING. The table stays.
-//   - TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY: it has not run; it is tried again after a
+//   - TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, NOREPLICAS, MISCONF, READONLY: it has not run; it is tried again after a
 //     pause, with a table that was asked for again, for as long as Patience. READONLY ends the connection: it
 //     leads to a master that was demoted.
 //   - A connection that cannot be made: it has not run; as above.

@@ -73,7 +73,7 @@ func Read(reply string) (r Refusal, slot int, addr string) {
 			return Moved, n, net.JoinHostPort(host, port)
 		}
 		return Ask, n, net.JoinHostPort(host, port)
-	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
+	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF":
 		return Later, 0, ""
 	case "READONLY":
 		return Demoted, 0, ""

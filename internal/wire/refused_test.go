@@ -2,6 +2,8 @@ package wire
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gomodule/redigo/redis"
@@ -15,6 +17,8 @@ import (
 func TestExplain(t *testing.T) {
 	var release Request
 	release.call(scripts.CompareDel, &protocol.Command{Key: "lock:a", Value: "token"})
+	source, _, _ := strings.Cut(scripts.CompareDel.Source, "'DEL'")
+	line := fmt.Sprintf("@user_script:%d", strings.Count(source, "\n")+1)
 	get := Plain("GET", "lock:a")
 	publish := Plain("PUBLISH", "lockmigrate:wake:x", "m")
 	for _, c := range []struct {
@@ -24,8 +28,8 @@ func TestExplain(t *testing.T) {
 	}{
 		{get, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
 		{release, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
-		{release, "ERR The user executing the script can't run this command or subcommand script: x, on @user_script:23.", "compare_del.lua runs DEL"},
-		{release, "ERR Error running script (call to f_x): @user_script:23: The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
+		{release, "ERR The user executing the script can't run this command or subcommand script: x, on " + redis.Error(line) + ".", "compare_del.lua runs DEL"},
+		{release, "ERR Error running script (call to f_x): " + redis.Error(line) + ": The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
 		{release, "ERR The user executing the script can't run this command or subcommand", "one of them the user may not run"},
 		{publish, "NOPERM this user has no permissions to access one of the channels used as arguments", `"lockmigrate:wake:x"`},
 	} {

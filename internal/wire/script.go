@@ -100,6 +100,7 @@ func (r *Request) fill(list []scripts.Argument, c *protocol.Command, key, empty 
 			end = r.n
 		}
 	}
+	clear(r.args[end:r.n])
 	r.n = end
 }
 

@@ -193,6 +193,12 @@ func (r *Request) plain(name string, args ...any) { r.Name, r.n = name, copy(r.a
 // Args returns what follows the name; it is valid as long as the request.
 func (r *Request) Args() []any { return r.args[:r.n] }
 
+// Clear makes it as new, so that it can be spelled once more, and forgets its arguments.
+func (r *Request) Clear() {
+	clear(r.args[:r.n])
+	r.Name, r.Script, r.AnswerLast, r.n = "", nil, false, 0
+}
+
 // ByText makes an EVALSHA an EVAL, for a server that has forgotten the script.
 func (r *Request) ByText() {
 	r.Name = "EVAL"

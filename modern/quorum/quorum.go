@@ -9,7 +9,7 @@
 // drifting clocks, are taken off. Everything else is undone everywhere, also on servers that did not answer. Renewals need a
 // majority too.
 //
-// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/holder).
+// Q2. The holder's context ends no later than the lease, drift included (internal/evidence/suites/kinds).
 //
 // # Not guaranteed
 //
@@ -106,7 +106,7 @@ func (q *locker) Close() error { return q.conns.Close() }
 func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
-	return q.concluded(key, k, err, start)
+	return q.concluded(key, k, err, start, false)
 }
 
 // Acquire implements lockmigrate.Locker.
@@ -122,12 +122,12 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 		k, err := q.attempt(ctx, key)
 		switch {
 		case err == nil, !q.worthAnother(err):
-			return q.concluded(key, k, err, start)
+			return q.concluded(key, k, err, start, last != nil)
 		case ctx.Err() == nil || last == nil:
 			last = err
 		}
 		if lifetime.Sleep(ctx, q.Poll-rand.N(q.Poll/2+1)) != nil {
-			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start)
+			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start, true)
 		}
 	}
 }
@@ -160,8 +160,12 @@ func (q *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 // concluded is the last step of every acquisition.
-func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant) (lockmigrate.Lock, error) {
-	q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
+func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant, waited bool) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key, Err: err}
+	if err == nil {
+		e.How = lockers.How(waited, false)
+	}
+	q.conns.Concluded(e, start)
 	if err != nil {
 		return nil, err
 	}
@@ -312,8 +316,9 @@ func (q *locker) undo(k *lock) {
 	}
 	all.Wait()
 	var causes []error
-	for _, o := range outcomes {
+	for i, o := range outcomes {
 		if !dropped(o.Step.Verdict) {
+			k.again(i)
 			causes = append(causes, o.Err)
 		}
 	}
@@ -361,7 +366,7 @@ func (k *lock) release(server int) (before <-chan struct{}, done func(protocol.V
 		gone := k.gone
 		k.order.Unlock()
 		if gone && !dropped(v) {
-			k.again(server, pause)
+			k.again(server)
 		}
 	}
 }
@@ -377,23 +382,10 @@ func (k *lock) drop(server int) driver.Outcome {
 	return outcome
 }
 
-// pause is the first one before a server is asked once more for the key; it doubles.
-const pause, longestPause = 50 * time.Millisecond, time.Second
-
-// again asks a server once more, after a pause, and so on until the lease is over: a minority that keeps the key makes one server
-// less that may fail.
-func (k *lock) again(server int, after time.Duration) {
-	conns := k.quorum.conns
-	if k.Lease.Until() < conns.Clock.Now().Add(after) {
-		return
-	}
-	time.AfterFunc(after, func() {
-		conns.Background.Go(func() {
-			if !dropped(k.drop(server).Step.Verdict) {
-				k.again(server, min(2*after, longestPause))
-			}
-		})
-	})
+// again asks a server once more, and so on until the key's TTL is over: a minority that keeps the key makes one server less that may
+// fail.
+func (k *lock) again(server int) {
+	k.quorum.conns.Background.Again(time.Now().Add(k.quorum.TTL), func() bool { return dropped(k.drop(server).Step.Verdict) })
 }
 
 // Gone implements lifetime.Kind: a majority has given the key back.
@@ -403,7 +395,7 @@ func (k *lock) Gone() {
 	k.gone = true
 	for server, keeps := range k.keeps {
 		if keeps {
-			k.again(server, pause)
+			k.again(server)
 		}
 	}
 }

@@ -13,7 +13,7 @@
 // R1. Of all clients on a key one holds it, Java's RLock and ours alike (TestLeasesOfRedissonsFormat in this package; with real
 // Redisson in internal/evidence/suites/clients).
 //
-// R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/holder).
+// R2. The holder's context ends no later than the lease, as G2 of package modern says (internal/evidence/suites/kinds).
 //
 // R3. A waiter subscribes to RLock's channel. It looks at the key when the holder's TTL is over, and every 30 s.
 //

@@ -12,7 +12,7 @@
 //  1. MOVED and ASK are followed, for pipelines and pooled connections alike; a lock that is held or waited
 //     for while its slot moves is renewed, woken and released as before.
 //  2. A command that has certainly not run is tried again for as long as Options.Patience:
-//     after a redirection, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, or where a server cannot be reached. A command whose reply
+//     after a redirection, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, NOREPLICAS, or where a server cannot be reached. A command whose reply
 //     was lost is never repeated here: the lock settles what became of it.
 //  3. One master that hangs or is dead does not hold up locks whose keys other masters serve.
 //

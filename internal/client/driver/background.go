@@ -3,6 +3,7 @@ package driver
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Background counts what runs for something that is closed one day, in goroutines of its own or of its callers. The zero value is open,
@@ -74,6 +75,25 @@ func (b *Background) GoOrDo(task func()) {
 	if !b.Go(task) {
 		task()
 	}
+}
+
+// Again runs a task in the group, after pauses that double from 50 ms to 1 s, until it returns true, until is over, or the group is
+// closed. Nobody waits for the pauses.
+func (b *Background) Again(until time.Time, task func() bool) {
+	b.again(until, 50*time.Millisecond, task)
+}
+
+func (b *Background) again(until time.Time, pause time.Duration, task func() bool) {
+	if time.Until(until) < pause {
+		return
+	}
+	time.AfterFunc(pause, func() {
+		b.Go(func() {
+			if !task() {
+				b.again(until, min(2*pause, time.Second), task)
+			}
+		})
+	})
 }
 
 func (b *Background) run(task func()) {

@@ -21,13 +21,13 @@ type call struct {
 	misled  bool // it was sent to the wrong server, and once more over another connection
 	asking  bool // ASKING goes before it
 	orphan  bool // nobody waits for its reply
-	last    bool // of those that were written together
+	last    bool // of those that were written together; transmit sets it
 
-	link *link // where it was submitted last
-	at   stage // guarded by the link's mu
-	tick uint32
-
-	bytes int // size, when it was placed
+	// push sets these.
+	link  *link // where it was submitted last
+	at    stage // guarded by the link's mu
+	tick  uint32
+	bytes int // size
 
 	raw  any
 	err  error
@@ -47,15 +47,13 @@ const (
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
-func newCall(request *wire.Request) *call {
-	c := calls.Get().(*call)
-	c.request = *request
-	return c
-}
+func newCall() *call { return calls.Get().(*call) }
 
 // free gives a call back that nobody else has.
 func (c *call) free() {
-	*c = call{done: c.done}
+	c.request.Clear()
+	c.batched, c.misled, c.asking, c.orphan = false, false, false, false
+	c.link, c.raw, c.err = nil, nil, nil
 	calls.Put(c)
 }
 
@@ -86,16 +84,18 @@ func (c *call) renew() {
 	c.raw, c.err = nil, nil
 }
 
-// size estimates how many bytes it takes on the wire, rather too many.
+// size is how many bytes it takes on the wire, or somewhat more.
 func (c *call) size() int {
-	args := c.request.Args()
-	n := len(c.request.Name) + 32*(len(args)+1)
-	for _, a := range args {
+	const count, text, number = 6, 11, 27 // what stands before and after an argument below 1 MB; a number's digits with it
+	n := count + text + len(c.request.Name)
+	for _, a := range c.request.Args() {
 		switch a := a.(type) {
 		case string:
-			n += len(a)
+			n += text + len(a)
 		case []byte:
-			n += len(a)
+			n += text + len(a)
+		default:
+			n += number
 		}
 	}
 	return n

@@ -83,19 +83,19 @@ func or[T comparable](value *T, otherwise T) {
 //
 // # Who writes
 //
-// One goroutine reads. A write is worth its system call when half of the crowd is in it: then one half of the callers is
-// answered by the server while the other half gets its next commands ready, and neither side waits. The crowd is the
-// largest number of calls that were queued or unanswered at once lately. The caller whose command completes a half writes it
-// itself, which saves two switches between goroutines; a caller that is alone always does. So does one that finds the server with
-// nothing to do: a server that sleeps costs both sides more than a short write. What stays behind is for the
-// writer. It yields once before it takes what is queued: every goroutine that the last replies have woken then gets into the same
-// write. A write blocks only when the socket's buffer is full, and a caller would then not hear its context: so callers
-// write only while few bytes are unanswered.
+// One goroutine reads. A write is worth its system call when a quarter of the crowd is in it. The server then has the next write
+// before it has answered the last one, and does not sleep. That counts for more than how many writes there are: one that wakes a
+// sleeping server takes as long as several others. The crowd is the largest number of calls that were queued or unanswered at once
+// lately. The caller whose command completes a quarter writes it itself, which saves two switches between goroutines; a caller that
+// is alone always does. So does one that finds the server with nothing to do. What stays behind is for the writer. It yields once
+// before it takes what is queued: every goroutine that the last replies have woken then gets into the same write. A write blocks only
+// when the socket's buffer is full, and a caller would then not hear its context: so callers write only while few bytes are
+// unanswered.
 //
 // Among up to 8 callers each write counts, and each goroutine that is woken. The replies to one write are handed out, and the
 // reader yields before it hands out more. Else the callers of two writes would meet in one, and client and server would wait for each
 // other. Over a connection of package rawconn the reader also writes what stays behind, before it looks for replies or sleeps.
-// On one processor it looks first if the server has half of the crowd to work on: the next reply completes the other half.
+// On one processor it looks first if the server has a whole write to work on: the next reply completes another one.
 // A command waits for that as long as a look takes, 40 µs there.
 //
 // # Who wakes which goroutine
@@ -196,16 +196,22 @@ func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
 // there is none: it matches ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
 func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
-	request, err := wire.RequestOf(command)
-	if err != nil {
+	one := newCall()
+	if err := one.request.Of(&command); err != nil {
 		return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
 	}
-	return c.Request(ctx, request)
+	return c.ask(ctx, one)
 }
 
 // Request is Do for what has no protocol.Command.
 func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	reply, pending, err := c.exchange(ctx, &request)
+	one := newCall()
+	one.request = request
+	return c.ask(ctx, one)
+}
+
+func (c *Conn) ask(ctx context.Context, one *call) (protocol.Reply, error) {
+	reply, pending, err := c.exchange(ctx, one)
 	if pending != nil {
 		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
 	}
@@ -214,11 +220,12 @@ func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Repl
 
 // exchange sends one command to the server that serves its key and waits for its reply. What has certainly
 // not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
-func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Reply, *call, error) {
+func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, error) {
 	if c.only != nil {
-		return c.only.exchange(ctx, request, false)
+		return c.only.exchange(ctx, one)
 	}
-	silence := protocol.Reply{Kind: protocol.Silence}
+	silence, request := protocol.Reply{Kind: protocol.Silence}, one.request
+	one.free() // each try has a call of its own
 	redirects := topology.Begin(c.opts.Servers, request.Key())
 	for {
 		var s *server
@@ -227,9 +234,10 @@ func (c *Conn) exchange(ctx context.Context, request *wire.Request) (protocol.Re
 		if err != nil {
 			err = NotSent{Cause: err}
 		} else if s, err = c.at(addr); err == nil {
-			var pending *call
-			if reply, pending, err = s.exchange(ctx, request, asking); pending != nil {
-				return silence, pending, nil
+			one := newCall()
+			one.request, one.asking = request, asking
+			if reply, one, err = s.exchange(ctx, one); one != nil {
+				return silence, one, nil
 			}
 		}
 		again, pause := false, time.Duration(0)
@@ -259,11 +267,11 @@ func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 func (c *Conn) run(ctx context.Context, r Run, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
-		var request wire.Request
-		if err := request.Of(&command); err != nil {
+		one := newCall()
+		if err := one.request.Of(&command); err != nil {
 			return protocol.Reply{Kind: protocol.Silence}, NotSent{Cause: err}
 		}
-		reply, under, err := c.exchange(ctx, &request)
+		reply, under, err := c.exchange(ctx, one)
 		if under != nil {
 			pending, err = under, ErrPending
 		}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // link is one connection's life.
@@ -56,8 +54,8 @@ type link struct {
 }
 
 // What a caller writes itself at most. Its write never blocks: no more bytes than that are unanswered, and the send buffers of
-// systems in use have 4096 bytes or more.
-const ownBytes, ownCalls = 4096, 32
+// systems in use have as many or more.
+const ownBytes, ownCalls = 8192, 32
 
 // ticks is how finely the watchdog divides the reply timeout.
 const ticks = 4
@@ -105,7 +103,7 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	k.push(c)
 	k.watch()
 	k.count()
-	worth := k.head == k.next || k.tail-k.next >= k.half() // the server has nothing to do, or will have soon
+	worth := k.head == k.next || k.tail-k.next >= k.share() // the server has nothing to do, or will have soon
 	if worth && !c.batched {
 		k.flush()
 		return true, nil
@@ -117,8 +115,8 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 	return true, nil
 }
 
-// half of the crowd makes a write.
-func (k *link) half() uint32 { return (k.crowd + 1) / 2 }
+// share is how many calls make a write: a quarter of the crowd.
+func (k *link) share() uint32 { return max(k.crowd/4, 1) }
 
 // few tells that there are so few callers that it counts who runs when. Among many, a write is never short of commands.
 func (k *link) few() bool { return k.crowd <= 8 }
@@ -195,8 +193,8 @@ func (k *link) push(c *call) {
 
 // pushOrphan places a command whose reply nobody waits for.
 func (k *link) pushOrphan(name string) {
-	c := newCall(&wire.Request{Name: name})
-	c.orphan = true
+	c := newCall()
+	c.request.Name, c.orphan = name, true
 	k.push(c)
 }
 

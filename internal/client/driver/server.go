@@ -47,9 +47,7 @@ func (s *server) close() {
 }
 
 // exchange sends one command and waits for its reply. It returns the call that is under way where ctx ends first.
-func (s *server) exchange(ctx context.Context, request *wire.Request, asking bool) (protocol.Reply, *call, error) {
-	one := newCall(request)
-	one.asking = asking
+func (s *server) exchange(ctx context.Context, one *call) (protocol.Reply, *call, error) {
 	if err := s.submit(ctx, one); err != nil {
 		one.free()
 		return protocol.Reply{Kind: protocol.Silence}, nil, err
@@ -71,12 +69,11 @@ func (s *server) batch(ctx context.Context, commands []protocol.Command, each fu
 	places := make([]place, window)
 	for next, i := 0, 0; i < len(commands); i++ {
 		for ; next < len(commands) && next-i < window; next++ {
-			request, err := wire.RequestOf(commands[next])
-			if err != nil {
+			one := newCall()
+			one.batched = true
+			if err := one.request.Of(&commands[next]); err != nil {
 				panic(err) // a batch is made by this module: an op without a wire form is a programming error
 			}
-			one := newCall(&request)
-			one.batched = true
 			places[next%window] = place{one, s.submit(ctx, one)}
 		}
 		at := places[i%window]

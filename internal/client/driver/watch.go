@@ -38,16 +38,16 @@ const lookAlone, lookShared = 40 * time.Microsecond, 100 * time.Microsecond
 func (k *link) due() time.Duration {
 	k.mu.Lock()
 	k.hooked, k.awake = true, true
-	pays := k.crowd <= 16 || k.crowd <= 64 && k.procs > 1 // many find the next replies there, and have no processor to spare
+	pays := k.crowd <= 64 // more find the next replies there, and have no processor to spare
 	k.mu.Unlock()
 	if !pays {
 		return 0
 	}
 	runtime.Gosched() // callers that the last replies woke may have something to write
 	k.mu.Lock()
-	// With half of the crowd at the server, what is queued waits for the next reply: it completes the other half. On several
+	// With a whole write at the server, what is queued waits for the next reply: it completes another write. On several
 	// processors that may come without a reply, and costs other goroutines' time.
-	if k.procs > 1 || !k.few() || k.next-k.head < k.half() {
+	if k.procs > 1 || !k.few() || k.next-k.head < k.share() {
 		k.flush()
 		k.mu.Lock()
 	}

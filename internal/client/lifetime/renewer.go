@@ -124,6 +124,7 @@ type Renewer struct {
 	closed  bool
 	every   time.Duration    // between two renewals at most; 0: as each lease says
 	armed   protocol.Instant // when the goroutine wakes by itself
+	soon    time.Duration    // the shortest time to the first deed for a lease that was added since the last look; 0: none was
 	wake    chan struct{}
 	done    chan struct{}
 	posts   map[place]*post
@@ -166,6 +167,9 @@ func (r *Renewer) Add(s *Lease) {
 	}
 	r.schedule(s, now)
 	r.push(s)
+	if first := max(s.at.Sub(now), 1); r.soon == 0 || first < r.soon {
+		r.soon = first
+	}
 	if !r.running {
 		r.running = true
 		r.armed = s.at
@@ -370,6 +374,10 @@ func (r *Renewer) look() time.Duration {
 	sleep := time.Hour
 	if len(r.heap) > 0 {
 		sleep = max(r.heap[0].at.Sub(now), 0)
+	}
+	if r.soon > 0 { // the next lease will probably be like the last ones, released by now or not: it need not wake us
+		sleep = min(sleep, r.soon)
+		r.soon = 0
 	}
 	r.armed = now.Add(sleep)
 	r.mu.Unlock()

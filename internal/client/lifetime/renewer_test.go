@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,6 +201,33 @@ func TestAnswersOfTheServer(t *testing.T) {
 		}
 		if b.r.Remove(&k.lease) {
 			t.Error("a lost lease is kept")
+		}
+	})
+}
+
+// TestLeasesThatComeAndGoWakeNobody: the goroutine looks once for many leases that are over before it is their turn.
+func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64 // of the clock
+		b := newWatched(t)
+		b.r.opts.Now = func() protocol.Instant { reads.Add(1); return b.clock.Now() }
+		const locks = 100
+		for range locks {
+			k := b.hold(time.Minute, 20*time.Second, 0)
+			if !b.r.Remove(&k.lease) {
+				t.Fatal("a lease is gone")
+			}
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		if looks := reads.Load() - locks; looks > 2 { // Add reads it once, and so does each look
+			t.Errorf("%d looks for %d leases", looks, locks)
+		}
+		b.hold(time.Minute, time.Second, 0)
+		synctest.Wait()
+		time.Sleep(1100 * time.Millisecond)
+		if _, sent := b.post.counts(); sent != 1 {
+			t.Errorf("%d renewals of a lease that is due before the others were", sent)
 		}
 	})
 }

@@ -215,6 +215,18 @@ func (c *Client) Concluded(e lockmigrate.Event, start protocol.Instant) {
 	c.Seen(e)
 }
 
+// How says in an event how a lock was acquired.
+func How(waited, handed bool) string {
+	switch {
+	case handed:
+		return "handed"
+	case waited:
+		return "wait"
+	default:
+		return "try"
+	}
+}
+
 // EndOf is the kind of event that ends an acquisition with an error, or with nil.
 func EndOf(err error) lockmigrate.EventKind {
 	switch {

@@ -100,15 +100,25 @@ func (h *Hold) Unknown(cause error) error {
 }
 
 // GiveBack removes the token from the key, and from the key's queue if it may stand there, on a context of its own. What cannot
-// be confirmed is reported to the observer as an unknown outcome.
+// be confirmed is reported to the observer as an unknown outcome, and tried again until the TTL is over.
 func (h *Hold) GiveBack(queued bool) error {
+	confirmed, cause := h.giveBack(queued)
+	if confirmed {
+		return nil
+	}
+	h.locker.Background.Again(time.Now().Add(h.locker.ReplyTimeout+h.locker.TTL), func() bool {
+		confirmed, _ := h.giveBack(queued)
+		return confirmed
+	})
+	return h.notGivenBack(cause)
+}
+
+func (h *Hold) giveBack(queued bool) (confirmed bool, cause error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*h.locker.ReplyTimeout)
 	defer cancel()
 	outcome, _ := h.Commands().Advance(ctx, h.kind.GivingBack(queued), protocol.Reply{}, func(driver.Outcome) {})
-	if v := outcome.Step.Verdict; v == protocol.Released || v == protocol.NotOurs {
-		return nil
-	}
-	return h.notGivenBack(outcome.Err)
+	v := outcome.Step.Verdict
+	return v == protocol.Released || v == protocol.NotOurs, outcome.Err
 }
 
 // notGivenBack tells the observer, and returns, that the key may have our token for a TTL yet.

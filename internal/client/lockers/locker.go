@@ -98,8 +98,8 @@ func (l *Locker) wait(ctx context.Context, key string) (*Hold, error) {
 }
 
 // acquired is the last step of every acquisition, for better or worse.
-func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protocol.Instant, queued bool, err error) (lockmigrate.Lock, error) {
-	e := lockmigrate.Event{Key: key, Queued: queued}
+func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
+	e := lockmigrate.Event{Key: key}
 	if err == nil {
 		err = h.kind.Confirm(ctx)
 	}
@@ -118,7 +118,7 @@ func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protoc
 		return nil, err
 	}
 	l.own(ctx, h)
-	e.Fence, e.Handed = h.Fence, h.Handed
+	e.Fence, e.How = h.Fence, How(waited, h.Handed)
 	l.Concluded(e, start)
 	l.Renewer.Add(&h.Lease)
 	return &h.first, nil

@@ -148,7 +148,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 		}
 	case name == "gated_write.lua":
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
-	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"):
+	case strings.HasPrefix(name, "bridge_"), strings.HasPrefix(name, "modern_"), name == "sidecar_del.lua", name == "sidecar_take.lua":
 		owner, asked := o.tokens[e.Value]
 		if !asked {
 			owner = asker{c: c, kind: kindOf(name)}
@@ -162,7 +162,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 				return
 			}
 		}
-		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
+		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == "sidecar_del.lua" || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
 		switch {
 		case granted && h != nil:
 			o.release(lk, h, c, l.At)

@@ -15,6 +15,7 @@ type OldClients struct {
 	ClockLag     time.Duration // how far a clock is behind the server's
 	CommandDelay time.Duration // from a client's reading of an expiry to its next command
 	Yield        time.Duration // longer than the pause between two looks of a client; 0: none was seen to wait
+	Longest      time.Duration // silence: a lease, a hold, or a pause between two turns
 	Why          []string      // a line for each figure: who it comes from, and which margin it has
 }
 
@@ -113,6 +114,10 @@ func (p Profile) OldClients() (OldClients, error) {
 		return -c.SkewMS + c.SkewErrorMS + longer
 	}
 	slow, late, idle := old[0], old[0], old[0]
+	var long struct {
+		ms        float64
+		what, who string
+	}
 	var short struct {
 		ms  float64
 		who string
@@ -121,6 +126,12 @@ func (p Profile) OldClients() (OldClients, error) {
 	for _, c := range old {
 		known := false
 		for _, u := range c.Uses {
+			_, lease := u.Between()
+			for i, ms := range []float64{lease, u.Hold.Most(), u.Think.Most()} {
+				if ms > long.ms {
+					long.ms, long.what, long.who = ms, []string{"lease", "hold", "pause between two turns"}[i], c.Name
+				}
+			}
 			switch {
 			case u.LeaseMS <= 0:
 				continue
@@ -166,6 +177,8 @@ func (p Profile) OldClients() (OldClients, error) {
 		o.Yield = min(up(ms(yieldMargin*idle.PollMS), 10*time.Millisecond), longestYield)
 		o.Why = append(o.Why, fmt.Sprintf("yield %v: %s looks at a held key each %v", o.Yield, idle.Name, ms(idle.PollMS).Round(time.Millisecond)))
 	}
+	o.Longest = up(ms(long.ms), time.Second)
+	o.Why = append(o.Why, fmt.Sprintf("longest silence %v: the longest %s, %v of %s; a job that runs more rarely was not seen", o.Longest, long.what, ms(long.ms).Round(time.Millisecond), long.who))
 	if len(missing) > 0 {
 		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.Seconds(), strings.Join(missing, "; "))
 	}

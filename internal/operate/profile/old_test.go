@@ -33,7 +33,8 @@ func TestOldClients(t *testing.T) {
 	assert.Equal(t, 18*time.Second, o.Shortest, "20 s less 10 %")
 	assert.Equal(t, 1800*time.Millisecond, o.ClockLag, "1.2 s and 20 ms of error and half a second, in tenths")
 	assert.Equal(t, 800*time.Millisecond, o.CommandDelay, "twice 400 ms")
-	assert.Len(t, o.Why, 4)
+	assert.Equal(t, 30*time.Second, o.Longest, "the longer lease")
+	assert.Len(t, o.Why, 5)
 	assert.Contains(t, o.Why[1], "java-2")
 	assert.Contains(t, o.Why[2], "java-3")
 }

@@ -59,7 +59,7 @@ func (c *Collector) Run(ctx context.Context) {
 	if c.opts.Namespace != "" {
 		pool, err := c.end.Locks()
 		if err != nil {
-			c.board.change(func(s *State) { s.Error = err.Error() })
+			c.board.change(func(s *State) { s.unshown = err })
 			return
 		}
 		store := &stages.Store{Pool: pool, Namespace: c.opts.Namespace, ReplyTimeout: 5 * time.Second}
@@ -86,39 +86,32 @@ func (c *Collector) every(ctx context.Context, d time.Duration, f func(context.C
 // watched are the commands whose counts are shown.
 var watched = []string{"setnx", "getset", "set", "get", "del", "eval", "evalsha"}
 
-// counters reads commandstats of every master.
+// counters reads commandstats of every master. One that cannot be read takes nothing away from the others, nor from its own count.
 func (c *Collector) counters(ctx context.Context) {
 	last := map[string]map[string]float64{}
 	at := time.Now()
 	c.every(ctx, c.opts.Look, func(ctx context.Context) {
-		moved := map[string]float64{}
 		masters, err := c.end.Masters(ctx)
 		for _, addr := range masters {
-			var now map[string]float64
-			if now, err = c.counts(ctx, addr); err != nil {
-				break
+			now, failed := c.counts(ctx, addr)
+			if failed != nil {
+				err = cmp.Or(err, failed)
+				continue
 			}
 			if before, known := last[addr]; known {
-				for name, n := range now {
-					moved[name] += max(0, n-before[name])
-				}
+				c.board.count(before, now)
 			}
 			last[addr] = now
 		}
 		if ctx.Err() != nil {
 			return
 		}
+		c.board.change(func(s *State) { s.uncounted = err })
 		now := time.Now()
-		c.board.change(func(s *State) {
-			s.Error = ""
-			if err != nil {
-				s.Error = err.Error()
-			}
-		})
 		if seconds := now.Sub(at).Seconds(); err == nil && len(last) > 0 && seconds > 0.1 {
-			c.board.point(now, moved, seconds, c.monitoring.Load())
+			c.board.point(now, seconds, c.monitoring.Load())
+			at = now
 		}
-		at = now
 	})
 }
 
@@ -242,12 +235,15 @@ func (c *Collector) census(ctx context.Context) {
 	c.board.change(func(s *State) { s.Locks = locks })
 }
 
-// namespace reads the stage and the members.
+// namespace reads the stage and the members. What cannot be read is not shown: it may have changed.
 func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 	view, err := store.Show(ctx)
 	if err != nil {
+		if errors.Is(err, stages.ErrNoRecord) { // it may come
+			err = nil
+		}
 		if ctx.Err() == nil {
-			c.board.change(func(s *State) { s.Error = err.Error() })
+			c.board.change(func(s *State) { s.Namespace, s.unshown = nil, err })
 		}
 		return
 	}
@@ -266,5 +262,5 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 		}
 	}
 	n := view.Document(behind)
-	c.board.change(func(s *State) { s.Namespace = &n })
+	c.board.change(func(s *State) { s.Namespace, s.unshown = &n, nil })
 }

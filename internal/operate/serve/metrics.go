@@ -16,7 +16,7 @@ import (
 // WriteMetrics writes a state in Prometheus' text format.
 func WriteMetrics(w io.Writer, s State) error {
 	m := &metrics{}
-	m.gauge("lockmigrate_up", "1 while the server can be read.", one(s.Error == ""))
+	m.gauge("lockmigrate_up", "1 while every master can be read, and the namespace if there is one.", one(s.Error == ""))
 	m.family("lockmigrate_commands_total", "counter", "Calls of commands since the page began, by the server's own counters; denied: SETNX and GETSET that it refused, from Redis 6.2 on.")
 	each(m, s.Totals, "command")
 	m.gauge("lockmigrate_monitor_running", "1 while MONITOR runs on every master.", one(s.Monitor == "on"))

@@ -103,6 +103,9 @@ func TestHandler(t *testing.T) {
 	assert.Equal(t, http.StatusMisdirectedRequest, code, "DNS rebinding")
 	code, _, _ = get(t, url, func(r *http.Request) { r.Method = http.MethodPost })
 	assert.Equal(t, http.StatusMethodNotAllowed, code)
+	code, body, _ := get(t, url+"/metrics", func(r *http.Request) { r.Method = http.MethodHead })
+	assert.Equal(t, 200, code)
+	assert.Empty(t, body)
 	_, metrics, _ := get(t, url+"/metrics", nil)
 	assert.Contains(t, metrics, "lockmigrate_overlaps_total 1\n")
 	assert.Contains(t, metrics, "lockmigrate_monitor_seconds_total 92.5\n")
@@ -227,6 +230,75 @@ func TestAHostOfACluster(t *testing.T) {
 		rows := c.State().Clients
 		return len(rows) == 1 && rows[0].Acquired == keys
 	})
+}
+
+// collect runs a collector on a server until the test ends.
+func collect(t *testing.T, url string, opts serve.Options) *serve.Collector {
+	t.Helper()
+	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	opts.Look = 120 * time.Millisecond
+	c := serve.NewCollector(end, opts)
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return c
+}
+
+// TestCountsWhileAMasterIsDown: a denied command on another master is counted, as it happens, and nothing that ran before or
+// after a restart is lost.
+func TestCountsWhileAMasterIsDown(t *testing.T) {
+	cluster := redistest.NewCluster(t, 2, 0)
+	there, back := cluster.Masters[0], cluster.Masters[1]
+	c := collect(t, cluster.URL(), serve.Options{})
+	counted := func(n float64) {
+		t.Helper()
+		redistest.Await(t, fmt.Sprint(n, " calls"), 10*time.Second, func() bool { return c.State().Totals["setnx"] == n })
+	}
+	setnx := func(s *redistest.Server, times int) {
+		for range times { // to whoever the slot belongs
+			_, _ = s.Try("EVAL", "return redis.pcall('SETNX', KEYS[1], 1)", 1, map[*redistest.Server]string{there: "{b}", back: "{a}"}[s])
+		}
+	}
+	counted(0)
+	redistest.Await(t, "a point", 10*time.Second, func() bool { return len(c.State().Series) > 0 })
+	setnx(there, 2)
+	setnx(back, 3)
+	counted(5)
+	back.Kill()
+	redistest.Await(t, "the page to say so", 10*time.Second, func() bool { return strings.Contains(c.State().Error, back.Addr) })
+	there.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	redistest.Await(t, "the other to serve its slots", 30*time.Second, func() bool { _, err := there.Try("GET", "{b}"); return err == nil })
+	setnx(there, 2)
+	counted(7)
+	assert.NotEmpty(t, c.State().Error)
+	back.Start()
+	cluster.AwaitOK()
+	redistest.Await(t, "all to be well", 20*time.Second, func() bool { return c.State().Error == "" })
+	setnx(back, 1)
+	counted(8)
+}
+
+// TestNamespaceThatCannotBeRead: the page says so for as long as that is so, and shows no stage that may have changed.
+func TestNamespaceThatCannotBeRead(t *testing.T) {
+	s := redistest.Real(t)
+	name, err := redistest.InStage(s.Pool(), stages.Bridge, "", time.Second)
+	require.NoError(t, err)
+	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all")
+	c := collect(t, "redis://few:pw@"+s.Addr, serve.Options{Namespace: name})
+	redistest.Await(t, "the stage", 10*time.Second, func() bool { return c.State().Namespace != nil })
+	s.Do("ACL", "SETUSER", "few", "resetkeys", "~lock:*")
+	redistest.Await(t, "the page to say so", 10*time.Second, func() bool { return c.State().Error != "" })
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		state := c.State()
+		require.Contains(t, state.Error, "NOPERM", "it comes and goes: no alert would ever fire")
+		require.Nil(t, state.Namespace)
+	}
+	s.Do("ACL", "SETUSER", "few", "allkeys")
+	redistest.Await(t, "the stage", 10*time.Second, func() bool { st := c.State(); return st.Namespace != nil && st.Error == "" })
+	s.Do("DEL", "lockmigrate:{"+name+"}:stage")
+	redistest.Await(t, "the namespace to go", 10*time.Second, func() bool { st := c.State(); return st.Namespace == nil && st.Error == "" })
 }
 
 // TestMetricsSayWhatWasLookedAt wants no zero where nobody has looked: no overlaps without MONITOR, no locks

@@ -68,6 +68,7 @@ func guarded(next http.Handler, token string, hosts []string) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			h.Set("Allow", "GET, HEAD")
 			http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
 			return
 		}

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -30,6 +31,8 @@ type State struct {
 	Events    []observe.EventRow `json:"events"` // the newest first
 	Locks     Locks              `json:"locks"`
 	Series    []Point            `json:"series"`
+
+	uncounted, unshown error // what keeps the counters, and the namespace, from being read
 }
 
 // refuse takes in what the server refused to the reads of a burst.
@@ -82,6 +85,7 @@ type board struct {
 	mu       sync.Mutex
 	state    State
 	acquired map[string]int64         // at the last point
+	totals   map[string]float64       // at the last point
 	last     time.Time                // the last acquisition came in
 	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
@@ -100,6 +104,9 @@ func (b *board) read() State {
 	defer b.mu.Unlock()
 	s := b.state
 	s.Now = time.Now().UTC()
+	if err := cmp.Or(s.uncounted, s.unshown); err != nil {
+		s.Error = err.Error()
+	}
 	s.Totals, s.Acquired, s.Hazards = maps.Clone(s.Totals), maps.Clone(s.Acquired), maps.Clone(s.Hazards)
 	s.Events = append([]observe.EventRow{}, s.Events...)
 	s.Series = append([]Point{}, s.Series...)
@@ -170,14 +177,28 @@ func (b *board) rows(rows []observe.Row) {
 	}
 }
 
-// point adds a moment to the series: what the counters moved by since the last.
-func (b *board) point(now time.Time, totals map[string]float64, seconds float64, monitoring bool) {
+// count adds what the counters of one master have moved by between two looks. If one fell they began again from zero.
+func (b *board) count(before, now map[string]float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, n := range now {
+		if n < before[name] {
+			before = nil
+			break
+		}
+	}
+	for name, n := range now {
+		b.state.Totals[name] += n - before[name]
+	}
+}
+
+// point adds a moment to the series: what was counted since the last.
+func (b *board) point(now time.Time, seconds float64, monitoring bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := Point{At: now.UTC(), Commands: map[string]float64{}}
-	for name, n := range totals {
-		p.Commands[name] = max(0, n/seconds)
-		b.state.Totals[name] += max(0, n)
+	for name, n := range b.state.Totals {
+		p.Commands[name] = (n - b.totals[name]) / seconds
 	}
 	if monitoring {
 		p.Kinds = map[string]float64{}
@@ -185,7 +206,7 @@ func (b *board) point(now time.Time, totals map[string]float64, seconds float64,
 			p.Kinds[kind] = float64(n-b.acquired[kind]) / seconds
 		}
 	}
-	b.acquired = maps.Clone(b.state.Acquired)
+	b.acquired, b.totals = maps.Clone(b.state.Acquired), maps.Clone(b.state.Totals)
 	b.state.Series = append(b.state.Series, p)
 	if over := len(b.state.Series) - maxPoints; over > 0 {
 		b.state.Series = b.state.Series[over:]

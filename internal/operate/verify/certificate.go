@@ -78,7 +78,7 @@ type Purpose struct {
 	Epoch     int64
 	Since     time.Time     // of this epoch, on the server's clock
 	Patterns  []string      // of the record as it stands now
-	Shortest  time.Duration // the shortest lease of a legacy client, as the record says
+	Longest   time.Duration // the least that the longest silence may be, as the record says
 	Now       time.Time     // this host's clock
 	MaxAge    time.Duration // of the certificate
 }
@@ -109,8 +109,8 @@ func (c Certificate) Supports(p Purpose) error {
 	switch {
 	case p.Now.Sub(e.Ended) > p.MaxAge || e.Ended.After(p.Now.Add(time.Minute)):
 		return ErrStale
-	case seconds(e.LongestSeconds) < p.Shortest:
-		return fmt.Errorf("%w: the longest silence was said to be %v, less than the record's shortest lease of %v", ErrShort, seconds(e.LongestSeconds), p.Shortest)
+	case seconds(e.LongestSeconds) < p.Longest:
+		return fmt.Errorf("%w: the longest silence was said to be %v, less than the %v that the record knows of", ErrShort, seconds(e.LongestSeconds), p.Longest)
 	}
 	return nil
 }

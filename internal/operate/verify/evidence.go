@@ -12,7 +12,7 @@ import (
 // not be read leaves its field at zero, and so leaves an obligation undischarged.
 type Evidence struct {
 	AskedSeconds   float64   `json:"asked_seconds"`   // how long the run was to look
-	LongestSeconds float64   `json:"longest_seconds"` // what was said to be the longest lease or pause of a job; 0: nothing was said
+	LongestSeconds float64   `json:"longest_seconds"` // what was said to be the longest lease or pause of a job, or is Namespace.Longest; 0: nothing was said
 	Started        time.Time `json:"started"`         // this host's clock, when all masters had been looked at once
 	Ended          time.Time `json:"ended"`           // when the last looks began
 	LookedSeconds  float64   `json:"looked_seconds"`  // of the window, by a clock that nobody sets; gaps do not count
@@ -44,8 +44,9 @@ type Namespace struct {
 	Epoch    int64     `json:"epoch"`
 	Since    time.Time `json:"since"` // of this epoch, on the server's clock; tells two servers' records apart
 	Patterns []string  `json:"patterns"`
-	Same     bool      `json:"same"`           // at the end it was read again, and was the same
-	Legacy   int       `json:"legacy_members"` // members that ran stage legacy, at the start or at the end
+	Longest  float64   `json:"longest_seconds,omitempty"` // the longest silence that the record says; 0: it says nothing
+	Same     bool      `json:"same"`                      // at the end it was read again, and was the same
+	Legacy   int       `json:"legacy_members"`            // members that ran stage legacy, at the start or at the end
 }
 
 // Master is one master over the window.

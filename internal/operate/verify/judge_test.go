@@ -241,7 +241,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 func TestSupports(t *testing.T) {
 	purpose := func() Purpose {
 		return Purpose{
-			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Shortest: 30 * time.Second,
+			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Longest: 30 * time.Second,
 			Now: ended.Add(time.Hour), MaxAge: 24 * time.Hour,
 		}
 	}
@@ -264,7 +264,7 @@ func TestSupports(t *testing.T) {
 		{"about no namespace", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence.Namespace = nil }},
 		{"too old", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(25 * time.Hour) }},
 		{"from the future", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
-		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Shortest = time.Hour }},
+		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Longest = time.Hour }},
 		{"patterns that the record has now", ErrVerdict, func(c *Certificate, p *Purpose) { p.Patterns = []string{"lock.*"} }},
 		{"a verdict by hand", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Finished = false }},
 		{"a verdict that the evidence is better than", ErrVerdict, func(c *Certificate, p *Purpose) { c.Verdict = Inconclusive }},

@@ -65,11 +65,15 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 	case !e.Finished:
 		return false, fmt.Sprintf("the run was interrupted after %v of %v", window.Round(time.Second), seconds(e.AskedSeconds))
 	case longest <= 0:
-		return false, "nobody said how long a legacy client may be silent: give the longest lease or pause between two runs of a job with --longest"
+		return false, "nobody said how long a legacy client may be silent, and the record does not: give the longest lease or pause between two runs of a job with --longest"
 	case window < longest:
 		return false, fmt.Sprintf("the window of %v is shorter than the longest silence of %v", window.Round(100*time.Millisecond), longest)
 	}
-	return true, fmt.Sprintf("the window of %v covers the longest silence, which was said to be %v", window.Round(100*time.Millisecond), longest) + gapsOf(e)
+	from := "which was said to be"
+	if n := e.Namespace; n != nil && n.Longest == e.LongestSeconds {
+		from = "which the record of namespace " + n.Name + " says is"
+	}
+	return true, fmt.Sprintf("the window of %v covers the longest silence, %s %v", window.Round(100*time.Millisecond), from, longest) + gapsOf(e)
 }
 
 // gapsOf says when the run did not run.

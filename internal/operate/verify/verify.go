@@ -104,6 +104,12 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err := q.namespace(ctx); err != nil {
 		return Certificate{}, err
 	}
+	if opts.Longest == 0 && opts.Window.Seconds() < q.facts.LongestSeconds {
+		return Certificate{}, &endpoint.Error{
+			What:   fmt.Sprintf("the window of %v is shorter than the longest silence of %v, which the record says", opts.Window, seconds(q.facts.LongestSeconds)),
+			Advice: "give a longer --for", BadInput: true,
+		}
+	}
 	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
 	if err := q.sameNamespace(); err != nil {
 		return Certificate{}, err
@@ -275,13 +281,16 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return endpoint.Explain(err)
 	}
 	r := view.Record
-	if longest := q.opts.Longest; longest > 0 && longest < r.Shortest {
+	if longest := q.opts.Longest; longest > 0 && longest < r.Silence() {
 		return &endpoint.Error{
-			What:   fmt.Sprintf("the longest silence of %v is less than the record's shortest lease of %v", longest, r.Shortest),
+			What:   fmt.Sprintf("the longest silence of %v is less than the %v that the record knows of", longest, r.Silence()),
 			Advice: "say with --longest how long an old client may be silent: no step would rest on this certificate", BadInput: true,
 		}
 	}
-	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns}
+	if q.opts.Longest == 0 {
+		q.facts.LongestSeconds = r.Longest.Seconds()
+	}
+	q.facts.Namespace = &Namespace{Name: q.opts.Namespace, Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: r.Patterns, Longest: r.Longest.Seconds()}
 	if len(q.opts.Match) == 0 {
 		q.opts.Match = r.Patterns
 	}

@@ -237,8 +237,15 @@ public final class BridgeLock {
             return null;
         }
         Holding holding = new Holding(held);
-        if (!holding.renewOnce()) { // from here on the deadline is known: a takeover may have taken long
-            release(held);
+        boolean ours = false;
+        try {
+            ours = holding.renewOnce(); // from here on the deadline is known: a takeover may have taken long
+        } finally {
+            if (!ours) { // also when the reply was lost: nobody else would release it
+                release(held);
+            }
+        }
+        if (!ours) {
             return null;
         }
         Thread renewing = new Thread(holding, "bridge-lock-renewal");

@@ -32,8 +32,6 @@ import (
 
 var measure = flag.Bool("measure", false, "measure the costs and write them into internal/simulate/load/costs.json and docs/scale.md")
 
-func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
-
 const command = "LOCKMIGRATE_SUITES=redis go test ./internal/evidence/suites/load -run TestCosts -measure"
 
 // scale is how many locks a measurement takes.

@@ -1,4 +1,4 @@
-package redispy
+package sidecar
 
 import (
 	"encoding/json"

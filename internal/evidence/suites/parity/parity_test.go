@@ -1,6 +1,8 @@
-// Package wireparity holds the proof that package legacy sends what the old clients send: the commands
-// that a real server saw from the released jedis-lock 1.0.0 and from redis-py 2.9.1, beside ours.
-package wireparity
+// Package parity compares this project with the real old clients: the commands that package legacy sends, how it reads a value, and
+// what a scan recognises of what they leave on their keys.
+//
+// The commands are those that a real server saw from the released jedis-lock 1.0.0 and from redis-py 2.9.1, beside ours.
+package parity
 
 import (
 	"context"

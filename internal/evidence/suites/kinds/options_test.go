@@ -1,6 +1,7 @@
-// Package options tries random combinations of options, with values at the edges, on the Lockers of all packages: each is
+// This file tries random combinations of options, with values at the edges, on the Lockers of all packages: each is
 // refused with a reason, or it works.
-package options
+
+package kinds
 
 import (
 	"context"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -27,8 +27,6 @@ var (
 	seed  = flag.Uint64("seed", 0, "of the combinations; 0: a new one")
 	tries = flag.Int("tries", 400, "combinations for each kind of Locker")
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // edges are the values of durations. Most combinations would be refused if they were all equally likely.
 var edges = []time.Duration{

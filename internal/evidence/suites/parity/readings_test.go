@@ -1,6 +1,7 @@
-// Package parsers compares our reading of a key's value with that of the real holders' own parsers:
+// This file compares our reading of a key's value with that of the real holders' own parsers:
 // Long.parseLong and UUID.fromString on a JVM, float() as redis-py 2.9.1 calls it.
-package parsers
+
+package parity
 
 import (
 	"encoding/base64"
@@ -17,10 +18,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
-
-func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
-}
 
 const samples = 10_000
 

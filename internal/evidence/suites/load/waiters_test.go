@@ -1,5 +1,6 @@
-// Package crowd bounds what waiting costs where many wait for one key: memory of the process, and round trips of the server.
-package crowd
+// This file bounds what waiting costs where many wait for one key: memory of the process, and round trips of the server.
+
+package load
 
 import (
 	"context"

@@ -1,7 +1,8 @@
-// Package hostile tries what an attacker could put on keys and into names against the locks: they must
+// This file tries what an attacker could put on keys and into names against the locks: they must
 // stay calm, keep excluding, and print nothing raw. cmd/lockmigrate and internal/operate/serve have such tests of
 // their own output.
-package hostile
+
+package kinds
 
 import (
 	"context"

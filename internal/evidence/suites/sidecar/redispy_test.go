@@ -1,5 +1,6 @@
-// Package redispy runs the test suites of a current redis-py and a current go-redis through a sidecar.
-package redispy
+// This file runs the test suites of a current redis-py and a current go-redis through a sidecar.
+
+package sidecar
 
 import (
 	"context"
@@ -27,8 +28,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
-
-func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis, redistest.Python) }
 
 // files are those of the suite that speak to one server without modules or TLS.
 var files = []string{

@@ -1,5 +1,6 @@
-// Package census holds the proof that a scan recognises what the real holders leave on their keys.
-package census
+// This file holds the proof that a scan recognises what the real holders leave on their keys.
+
+package parity
 
 import (
 	"context"
@@ -14,10 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
-
-func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python)
-}
 
 // row is what a scan said of a key, out of the scanner's memory.
 type row struct {
@@ -72,7 +69,7 @@ var everyHolder = []left{
 	{holders.Redisson, census.Redisson, "", false, true},
 }
 
-func key(l left) string { return "lock:" + l.kind.Name + "-" + l.kind.Component() }
+func keyOf(l left) string { return "lock:" + l.kind.Name + "-" + l.kind.Component() }
 
 // TestScanOverEveryHoldersKeys: all hold, then all are killed, then their leases are over.
 func TestScanOverEveryHoldersKeys(t *testing.T) {
@@ -88,22 +85,22 @@ func TestScanOverEveryHoldersKeys(t *testing.T) {
 	}
 	began := time.Now()
 	for i, h := range running {
-		got := h.Do("acquire %s", key(everyHolder[i]))
+		got := h.Do("acquire %s", keyOf(everyHolder[i]))
 		require.Equal(t, "acquired", got.Event, "%s: %+v", h, got)
 	}
 	acquired := time.Since(began)
 
 	for name, rows := range map[string]map[string]row{"by name": scan(t, s, time.Hour), "chosen": scan(t, s, time.Hour, "lock:*")} {
 		for _, l := range everyHolder {
-			got := rows[key(l)]
-			assert.Equal(t, l.format, got.format, "%s, %s", name, key(l))
-			assert.Equal(t, census.Held, got.state, "%s, %s", name, key(l))
-			assert.NotEqual(t, "low", got.confidence, "%s, %s", name, key(l))
-			assert.Equal(t, l.dialect, got.dialect, "%s, %s", name, key(l))
-			assert.Equal(t, l.ttl, got.ttl != census.NoTTL, "%s, %s: TTL %d", name, key(l), got.ttl)
+			got := rows[keyOf(l)]
+			assert.Equal(t, l.format, got.format, "%s, %s", name, keyOf(l))
+			assert.Equal(t, census.Held, got.state, "%s, %s", name, keyOf(l))
+			assert.NotEqual(t, "low", got.confidence, "%s, %s", name, keyOf(l))
+			assert.Equal(t, l.dialect, got.dialect, "%s, %s", name, keyOf(l))
+			assert.Equal(t, l.ttl, got.ttl != census.NoTTL, "%s, %s: TTL %d", name, keyOf(l), got.ttl)
 			if l.expiry || l.ttl {
-				assert.Greater(t, got.expiresIn, lease-acquired-time.Second, "%s, %s", name, key(l))
-				assert.LessOrEqual(t, got.expiresIn, lease+time.Second, "%s, %s", name, key(l))
+				assert.Greater(t, got.expiresIn, lease-acquired-time.Second, "%s, %s", name, keyOf(l))
+				assert.LessOrEqual(t, got.expiresIn, lease+time.Second, "%s, %s", name, keyOf(l))
 			}
 		}
 	}
@@ -113,7 +110,7 @@ func TestScanOverEveryHoldersKeys(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		for _, l := range everyHolder {
-			got, there := scan(t, s, time.Hour)[key(l)]
+			got, there := scan(t, s, time.Hour)[keyOf(l)]
 			if l.expiry && got.state != census.Expired || l.ttl && there || !l.expiry && !l.ttl && got.state != census.Held {
 				return false
 			}
@@ -124,7 +121,7 @@ func TestScanOverEveryHoldersKeys(t *testing.T) {
 	ghosts := scan(t, s, time.Millisecond)
 	for _, l := range everyHolder {
 		if l.expiry {
-			assert.Equal(t, census.Ghost, ghosts[key(l)].state, key(l))
+			assert.Equal(t, census.Ghost, ghosts[keyOf(l)].state, keyOf(l))
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package holder checks, for every kind of lock alike, that a holder is told: whatever goes wrong between the acquisition and
-// the end of the lock, the holder's context ends, and with the right cause.
-package holder
+// Package kinds holds what is tried on every kind of lock alike. A holder is told, whatever goes wrong between the acquisition and
+// the end of the lock. Options at the edges are refused with a reason, or work. What an attacker puts on keys and into names does no harm.
+package kinds
 
 import (
 	"context"
@@ -242,6 +242,12 @@ func (c *counts) observe(e lockmigrate.Event) {
 	case lockmigrate.EventFailed:
 		c.failed++
 	}
+}
+
+func (c *counts) of(n *int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *n
 }
 
 func (c *counts) all() (acquired, released, lost int) {

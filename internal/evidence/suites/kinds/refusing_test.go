@@ -1,0 +1,124 @@
+package kinds
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// queues tells that those who wait for a lock of a kind stand in a queue on the server.
+func queues(k kind) bool {
+	return k.name == "modern" || k.name == "modern, fenced" || k.name == "modern, pooled" || strings.HasPrefix(k.name, "compat") && !strings.HasSuffix(k.name, "legacy")
+}
+
+// TestAServerThatTakesNoWrites: a master has too few replicas for a while, or is a replica itself. It is away for its waiters: they wait
+// on. One who leaves meanwhile leaves nothing behind that the others would wait for.
+func TestAServerThatTakesNoWrites(t *testing.T) {
+	for _, refusal := range []struct {
+		name     string
+		put, end []any
+	}{
+		{"NOREPLICAS", []any{"CONFIG", "SET", "min-replicas-to-write", 1}, []any{"CONFIG", "SET", "min-replicas-to-write", 0}},
+		{"READONLY", []any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
+	} {
+		t.Run(refusal.name, func(t *testing.T) {
+			each(t, queues, terms{ttl: time.Minute, reply: 5 * time.Second}, func(s *scene) {
+				server := redistest.Real(s.T)
+				open := func() locker {
+					pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
+						return redis.DialContext(ctx, "tcp", server.Addr)
+					}}
+					s.Cleanup(func() { _ = pool.Close() })
+					l := s.kind.open(s.T, []lockmigrate.Pool{pool}, terms{server: server, ttl: time.Minute, reply: 5 * time.Second})
+					s.Cleanup(l.close)
+					return l
+				}
+				inLine := func(n int64) func() bool {
+					return func() bool { return server.Do("ZCARD", protocol.QueueKey(key)) == n }
+				}
+				holds, leaves, stays, comes := open(), open(), open(), open()
+				lock, err := holds.try(s.Context())
+				require.NoError(s, err)
+				ctx, leave := context.WithCancel(s.Context())
+				left := make(chan error, 1)
+				go func() {
+					_, err := leaves.acquire(ctx, key)
+					left <- err
+				}()
+				redistest.Await(s.T, "the first in line", late, inLine(1))
+				waits := make(chan error, 1)
+				go func() {
+					k, err := stays.acquire(s.Context(), key)
+					if err == nil {
+						err = k.Release(s.Context())
+					}
+					waits <- err
+				}()
+				redistest.Await(s.T, "the second in line", late, inLine(2))
+
+				server.Do(refusal.put[0].(string), refusal.put[1:]...)
+				leave()
+				assert.ErrorIs(s, <-left, context.Canceled)
+				go func() { // a newcomer is told by the first reply, and wakes nobody
+					_, err := comes.try(s.Context())
+					assert.Error(s, err)
+				}()
+				select {
+				case err := <-waits:
+					s.Fatalf("the waiter was sent away: %v", err)
+				case <-time.After(500 * time.Millisecond):
+				}
+				server.Do(refusal.end[0].(string), refusal.end[1:]...)
+				redistest.Await(s.T, "the one who has left to be out of the line", late, inLine(1))
+				require.NoError(s, lock.Release(s.Context()))
+				select {
+				case err := <-waits:
+					require.NoError(s, err)
+				case <-time.After(late):
+					s.Fatal("the waiter gets no turn")
+				}
+				start := time.Now()
+				k, err := comes.acquire(s.Context(), key)
+				require.NoError(s, err)
+				assert.Less(s, time.Since(start), late)
+				require.NoError(s, k.Release(s.Context()))
+			})
+		})
+	}
+}
+
+// TestARefusedGiveBackIsTriedAgain: a caller leaves before the reply to its acquisition, and the server refuses for a while to have it
+// given back. The key does not stay for its TTL.
+func TestARefusedGiveBackIsTriedAgain(t *testing.T) {
+	each(t, nil, terms{ttl: time.Minute, reply: 5 * time.Second}, func(s *scene) {
+		s.link.HalfOpen() // what is sent arrives, what is answered does not
+		ctx, leave := context.WithCancel(s.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := s.try(ctx)
+			left <- err
+		}()
+		all := 1
+		if s.kind.name == "quorum" {
+			all = 3
+		}
+		redistest.Await(s.T, "the key", late, func() bool { return s.left() == all })
+		leave()
+		require.Error(s, <-left)
+		s.server.Do("ACL", "SETUSER", user, "-del")
+		s.link.Heal()
+		redistest.Await(s.T, "a refusal", late, func() bool { return s.counts.of(&s.counts.failed) > 0 })
+		assert.Equal(s, all, s.left())
+		s.server.Do("ACL", "SETUSER", user, "+del")
+		redistest.Await(s.T, "the key to be free", late, s.free)
+	})
+}
