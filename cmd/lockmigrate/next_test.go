@@ -195,7 +195,7 @@ func TestNamespaceOfAFile(t *testing.T) {
 	}
 	bridge := profile.Profile{Clients: []profile.Client{{Kind: "bridge"}}}
 	assert.Equal(t, "lockmigrate next --namespace orders", afterObserve(bridge, "orders.profile.json").Command)
-	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}, afterObserve(bridge, "fleet.json"))
+	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members of a namespace lock here: "lockmigrate stage list" has its name`}, afterObserve(bridge, "fleet.json"))
 }
 
 // TestNextOfAPage: each pattern has its flag, so that the line runs as it stands on the page.

@@ -113,6 +113,7 @@ type Info struct {
 	Process int    `json:"pid"`
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 	Build   Build  `json:"build,omitzero"`
+	Note    string `json:"note,omitempty"` // what somebody should do about it
 }
 
 // Member is one process of the fleet as the record knows it.

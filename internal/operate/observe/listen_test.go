@@ -109,15 +109,58 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 			c := rows[m.Addr]
 			assert.Equal(t, m.Kind, c.Kind, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Dialect, c.Dialect, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Sidecar, c.Sidecar, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Kind == observe.Sidecar, m.Sidecar == "billing", "%s %s", name, m.Addr)
 			assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), "%s %s", name, m.Addr)
 			assert.Equal(t, m.Tries, c.Tries, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Acquired, c.Acquired, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Released, c.Released, "%s %s", name, m.Addr)
 			assert.InDelta(t, value(m.SkewMS), value(c.SkewMS), 2*(value(m.SkewErrorMS)+value(c.SkewErrorMS))+10, "%s %s", name, m.Addr)
 		}
-		assert.Equal(t, map[string]int{observe.Legacy: len(offsets) + 2, observe.Bridge: 2}, kinds, "of MONITOR")
+		assert.Equal(t, map[string]int{observe.Legacy: len(offsets) + 2, observe.Sidecar: 2}, kinds, "of MONITOR")
 		assert.Equal(t, monitor.Hazards, other.Hazards, name)
 		assert.Equal(t, monitor.OverlapCount, other.OverlapCount, name)
+	}
+}
+
+// A service behind a sidecar is told with the sidecar's name. At bridge and modern it is of a kind of its own: neither an old client nor a
+// member. At stage legacy it locks the old way. By name its connections are one row.
+func TestAServiceBehindASidecar(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			s := redistest.Real(t)
+			store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+			require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
+			member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
+			require.NoError(t, err)
+			running, leave := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() { left <- member.Run(running) }()
+			t.Cleanup(func() { leave(); <-left })
+			require.NoError(t, member.Joined(t.Context()))
+			dialect, err := member.ParseDialect("")
+			require.NoError(t, err)
+			behind := served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", s.Addr) })
+			kind := observe.Sidecar
+			if stage == stages.Legacy {
+				kind = observe.Legacy
+			}
+			for group, want := range map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1} {
+				opts := observe.Options{Group: group, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }}
+				report := watch(t, s, opts, func() { service(t, behind, 8) })
+				rows := 0
+				for _, row := range report.Clients {
+					if row.Tries == 0 {
+						continue // the sidecar's own connections
+					}
+					rows++
+					assert.Equal(t, []any{kind, "billing"}, []any{row.Kind, row.Sidecar}, row.Addr)
+				}
+				assert.Equal(t, want, rows, group)
+				assert.Zero(t, report.OverlapCount)
+			}
+		})
 	}
 }
 
