@@ -35,6 +35,7 @@ var (
 	endings = map[string]int{
 		"doctor --match 'lock:*' --user orders --use 'modern FenceTTL'": exitUnsafe, // rights are missing
 		"verify --match 'lock:*' --for 4s --longest 3s --monitor":       exitUnsafe, // it sees the old client
+		"verify --namespace orders --for 20s":                           exitUsage,  // shorter than the record's longest silence
 	}
 )
 
@@ -131,6 +132,10 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		profile, err := os.ReadFile("orders.profile.json")
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile("observed.json", profile, 0o600))
+	case strings.HasPrefix(line, "verify --namespace orders"):
+		forget(s)
+		store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+		require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second, Longest: 30 * time.Second, Stage: stages.Bridge}))
 	case words[0] == "stage":
 		at := stages.Bridge
 		if strings.Contains(line, "--to bridge") {

@@ -283,7 +283,6 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 	}
 }
 
-// TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
 // TestTheRecordKnowsTheLongestSilence: verify takes the record's figure where nothing is said, and no smaller one.
 func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	s := redistest.Real(t)
@@ -308,6 +307,7 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	assert.Equal(t, "lockmigrate: the window of 20s is shorter than the longest silence of 30s, which the record says: give a longer --for\n", stderr, "docs/operator.md")
 }
 
+// TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
 func TestHangupKeepsTheCertificate(t *testing.T) {
 	s := redistest.Real(t)
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
