@@ -248,7 +248,16 @@ func (s *standing) begin() step {
 func (s *standing) toModern(on *step) {
 	r := s.view.Record
 	held := slices.DeleteFunc(slices.Clone(s.keys.legacy), func(v legacyValue) bool { return v.state != census.Held })
+	var late []string
+	for _, m := range s.view.Members {
+		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+			late = append(late, m.ID)
+		}
+	}
 	switch {
+	case len(late) > 0: // verify would see them, whatever the window
+		on.Do = fmt.Sprintf("wait: %s may still run stage legacy, or hold its locks (%s)", counted(int64(len(late)), "member"), strings.Join(late[:min(3, len(late))], ", "))
+		on.Command, on.Read = "lockmigrate stage --namespace "+s.namespace, "docs/runbook.md, step 3"
 	case len(held) > 0:
 		on.InWay = append(on.InWay, fmt.Sprintf("old clients hold %s: %s", counted(int64(len(held)), "lock"), listKeys(held, true)))
 		on.Do = "move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them"

@@ -104,6 +104,9 @@ func TestNext(t *testing.T) {
 	}}}
 	thin := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}}
 	at := func(stage stages.Stage, members ...stages.Member) *stages.View {
+		for i := range members {
+			members[i].Stage, members[i].Lowest, members[i].Highest = stage, stage, stage
+		}
 		return &stages.View{Record: stages.Record{Namespace: "orders", Stage: stage, Epoch: 2, Patterns: []string{"lock.*"}, Dialect: "jedis-ms"}, Members: members}
 	}
 	lives, unfit := stages.Member{ID: "a", Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
@@ -234,4 +237,22 @@ func TestReservedWithoutARecord(t *testing.T) {
 	s.Do("HSET", stages.RecordKey("orders"), "epoch", "many")
 	_, stderr := o.runs(exitFailed, "next", "--namespace", "orders")
 	assert.Contains(t, stderr, "namespace orders: the record cannot be read")
+}
+
+// At stage bridge a member that has not changed over yet is waited for: verify would see it at once, and look for a day in vain.
+func TestNextWaitsForMembersOfTheStageBefore(t *testing.T) {
+	s := redistest.Real(t)
+	t.Chdir(t.TempDir())
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock:*")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	next := func(lowest int) string {
+		s.Do("EVAL", `local now = redis.call("TIME")[1] * 1000
+			redis.call("HSET", KEYS[1], "pay-7", cjson.encode({seq=1, epoch=2, stage=1, lo=tonumber(ARGV[1]), hi=1, seen=now, ends=now+60000, longest=1000, skew=0, info="{}"}))`,
+			1, stages.MembersKey("orders"), lowest)
+		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
+		return strings.Join(strings.Fields(stdout), " ")
+	}
+	assert.Contains(t, next(0), "wait: 1 member may still run stage legacy, or hold its locks (pay-7)")
+	assert.Contains(t, next(1), "lockmigrate verify --namespace orders --for 26h")
 }

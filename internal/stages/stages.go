@@ -440,8 +440,8 @@ func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Rec
 		return Record{}, s.garbage("epoch %d", epoch)
 	}
 	var err error
-	if r.Patterns, err = unpackPatterns(patterns); err == nil {
-		err = CheckPatterns(r.Patterns)
+	if r.Patterns, err = unpackPatterns(patterns); err == nil && len(r.Patterns) == 0 {
+		err = errors.New("none")
 	}
 	if err != nil {
 		return Record{}, s.garbage("patterns: %w", err)
