@@ -358,7 +358,7 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{ShortestLease: 2 * second}, ""},
 		{compat.Options{ShortestLease: time.Minute}, ""}, // the default of Lease follows
 		{compat.Options{ShortestLease: time.Minute + 1, Dialect: legacy.Dialect{Name: "redis-doc"}}, ""},
-		{compat.Options{ShortestLease: time.Minute, Lease: 30 * second}, "ours counts too"},
+		{compat.Options{ShortestLease: time.Minute, Lease: 30 * second}, "this service writes legacy leases too"},
 		{compat.Options{TTL: -1}, "must not be negative"},
 		{compat.Options{TTL: second + 1}, "TTL 1.000000001s: whole milliseconds"},
 		{compat.Options{ReplyTimeout: 30 * second}, "ReplyTimeout 30s: not less than TTL 30s"},
@@ -367,7 +367,7 @@ func TestOptionsRefuseTheUnsafe(t *testing.T) {
 		{compat.Options{ShortestLease: 2 * time.Millisecond, CommandDelay: 999 * time.Microsecond}, ""},
 		{compat.Options{ShortestLease: time.Millisecond, CommandDelay: 400 * time.Microsecond}, "too short to renew within it"},
 		{compat.Options{ShortestLease: second / 2}, "is not less than half of ShortestLease 500ms"},
-		{compat.Options{Lease: 5 * second}, "ours counts too"},
+		{compat.Options{Lease: 5 * second}, "this service writes legacy leases too"},
 		{compat.Options{Dialect: legacy.Dialect{Name: "unknown"}}, "no dialect is named"},
 		{compat.Options{Namespace: "a b"}, "a namespace's name"},
 		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},

@@ -165,7 +165,7 @@ func (o Options) relations() []error {
 		refuse("Lease %v: dialect %s writes whole units of %v", o.Lease, rules.Name, rules.Unit.Resolution())
 	}
 	if o.Lease < o.ShortestLease {
-		refuse("Lease %v is shorter than ShortestLease %v: ours counts too", o.Lease, o.ShortestLease)
+		refuse("Lease %v is shorter than ShortestLease %v: this service writes legacy leases too", o.Lease, o.ShortestLease)
 	}
 	if o.renewEvery+o.CommandDelay >= o.ShortestLease {
 		refuse("ShortestLease %v: too short to renew within it, every %v, beside CommandDelay %v: before we notice, a legacy value could be over and taken by another: one that came after a stale DEL, or by a late GETSET", o.ShortestLease, o.renewEvery, o.CommandDelay)

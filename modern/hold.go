@@ -11,12 +11,12 @@ import (
 // hold is what is on the server.
 type hold struct {
 	lockers.Hold
-	locker   *locker
-	fenceKey string      // empty without fencing
-	stands   atomic.Bool // our entry may still be in the server's queue
-	polls    bool        // that entry is one of a waiter that does not listen
-	acquire  protocol.ModernAcquire
-	giving   protocol.ModernRelease // one release runs at a time
+	locker    *locker
+	fenceKey  string      // empty without fencing
+	entryLeft atomic.Bool // our entry may still be in the server's queue
+	polls     bool        // that entry is one of a waiter that does not listen
+	acquire   protocol.ModernAcquire
+	giving    protocol.ModernRelease // one release runs at a time
 }
 
 // Renewing implements lockers.Kind.
@@ -52,7 +52,7 @@ func (h *hold) Fewer(context.Context) error { return nil }
 func (l *locker) releaseOf(h *hold) protocol.ModernRelease {
 	m := protocol.ModernRelease{
 		Key: h.Key(), Token: h.Token, Channel: l.channelOf(h), Claim: l.opts.claim, Share: l.opts.Yield,
-		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.stands.Load(), Held: true,
+		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Entry: h.entryLeft.Load(), Held: true,
 	}
 	if !l.opts.Unfair {
 		names := protocol.CompanionsOf(h.Key()) // one allocation for both

@@ -35,7 +35,7 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 		Key: h.Key(), Queue: names.Queue, Guard: names.Guard, Yield: names.Yield, Token: h.Token, Channel: l.channelOf(h),
 		TTL: l.opts.TTL, Claim: l.opts.claim, QueueTTL: 3*lockers.MaxSleep + l.opts.TTL,
 		Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Share: l.opts.Yield, MaxSleep: lockers.MaxSleep,
-		Whole: l.opts.RenewEvery < 0,
+		ConfirmGrant: l.opts.RenewEvery < 0,
 	}
 	reply, asked := protocol.Reply{}, false
 	unsettled := false // a question that stayed without an answer may have taken the key
@@ -75,7 +75,7 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 		case step.Verdict == protocol.Acquired:
 			h.Handed, h.Fence = m.Handed(), m.FenceToken()
 			h.Begin(m.Deadline())
-			if m.Stands() {
+			if m.EntryLeft() {
 				l.unqueue(h)
 			}
 			return nil
@@ -92,7 +92,7 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 // unqueue removes the entry that we left in the server's queue when we took the key past it. The caller
 // does not wait for that: until it is confirmed, a release does the same.
 func (l *locker) unqueue(h *hold) {
-	h.stands.Store(true)
+	h.entryLeft.Store(true)
 	l.Background.Fork(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
@@ -101,7 +101,7 @@ func (l *locker) unqueue(h *hold) {
 		}
 		outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) {})
 		if err == nil && outcome.Step.Verdict == protocol.Released {
-			h.stands.Store(false)
+			h.entryLeft.Store(false)
 		}
 	})
 }

@@ -50,6 +50,7 @@ type standing struct {
 	old         profile.OldClients
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
+	reserved    bool         // its keys are, and there is no record
 	near        string       // a namespace with almost this name, where there is no record
 	others      string       // else some that there are
 	keys        *keysSeen
@@ -106,6 +107,9 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
 		names, _ := at.store.Names(ctx)
+		if s.reserved = slices.Contains(names, s.namespace); s.reserved {
+			return s, nil
+		}
 		if s.near = nearest(s.namespace, names); s.near == "" && len(names) > 0 {
 			s.others = strings.Join(names[:min(len(names), 5)], ", ")
 		}
@@ -205,7 +209,9 @@ func (s *standing) next() step {
 // begin is what comes before there is a record.
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
-	if s.near != "" {
+	if s.reserved {
+		on.Stands += ", and its keys are reserved: a stage init or stage delete was stopped, or the record was lost"
+	} else if s.near != "" {
 		on.Stands += " of this name; did you mean " + s.near + "?"
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others

@@ -195,7 +195,7 @@ func TestNamespaceOfAFile(t *testing.T) {
 	}
 	bridge := profile.Profile{Clients: []profile.Client{{Kind: "bridge"}}}
 	assert.Equal(t, "lockmigrate next --namespace orders", afterObserve(bridge, "orders.profile.json").Command)
-	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}, afterObserve(bridge, "fleet.json"))
+	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members of a namespace lock here: "lockmigrate stage list" has its name`}, afterObserve(bridge, "fleet.json"))
 }
 
 // TestNextOfAPage: each pattern has its flag, so that the line runs as it stands on the page.
@@ -215,4 +215,23 @@ func TestNextSaysHowOldItsFiguresAre(t *testing.T) {
 			view: &stages.View{Record: stages.Record{Epoch: 3, Since: since}}}
 		assert.Equal(t, want, s.measured()[0])
 	}
+}
+
+// A record that was lost, or never written, beside reserved keys: that is said, and the name is not offered for itself.
+func TestReservedWithoutARecord(t *testing.T) {
+	s := redistest.Real(t)
+	t.Chdir(t.TempDir())
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock:*")
+	s.Do("DEL", stages.RecordKey("orders"))
+	for _, args := range [][]string{{"stage", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--execute"}} {
+		_, stderr := o.runs(exitFailed, args...)
+		assert.Contains(t, stderr, "its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
+		assert.NotContains(t, stderr, "did you mean")
+	}
+	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, strings.Join(strings.Fields(stdout), " "), "there is no record, and its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
+	s.Do("HSET", stages.RecordKey("orders"), "epoch", "many")
+	_, stderr := o.runs(exitFailed, "next", "--namespace", "orders")
+	assert.Contains(t, stderr, "namespace orders: the record cannot be read")
 }

@@ -28,7 +28,7 @@ type nextStep struct {
 func afterObserve(p profile.Profile, file string) nextStep {
 	for _, c := range p.Clients {
 		if c.Kind == observe.Bridge {
-			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members are at stage bridge: "lockmigrate stage list" has the namespace's name`}
+			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members of a namespace lock here: "lockmigrate stage list" has its name`}
 		}
 	}
 	patterns := p.Patterns()

@@ -219,6 +219,9 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 		if c.Name != "" && c.Name != c.Addr {
 			id += " " + terminal.Quoted(c.Name)
 		}
+		if c.Sidecar != "" && c.Addr != "sidecar:"+c.Sidecar {
+			id += " sidecar:" + terminal.Quoted(c.Sidecar)
+		}
 		if c.Connections > 1 {
 			id += fmt.Sprintf(" (%d)", c.Connections)
 		}

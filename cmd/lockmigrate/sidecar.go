@@ -337,6 +337,7 @@ func (m *sidecarMetrics) Collect(c chan<- prometheus.Metric) {
 		lasts = 1
 	}
 	gauge("member", membership, lasts, nil)
+	gauge("unseen_keys", "Keys of locks that this sidecar's user may not look at: they count as held, and stages wait for them.", float64(m.member.Unseen()), nil)
 	gauge("epoch", "The namespace's epoch.", float64(epoch), nil)
 	gauge("stage", "1 for the stage that the service's commands become.", 1, prometheus.Labels{"stage": fmt.Sprint(stage)})
 }

@@ -389,3 +389,46 @@ func TestSidecarLogStaysShort(t *testing.T) {
 	}
 	assert.Less(t, len(lines), 40_000)
 }
+
+// A lock that a sidecar may not look at holds up the stages: `stage` and the metrics say so, until the right is there.
+func TestSidecarUnseen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	show := func() string {
+		code, stdout, stderr := lockmigrateIn(t.Context(), false, "stage", "--namespace", "orders", "--redis", s.URL())
+		require.Equal(t, exitDone, code, stderr)
+		return strings.Join(strings.Fields(stdout), " ")
+	}
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
+	} {
+		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+	s.Do("ACL", "SETUSER", "side", "on", ">x", "+@all", "~lockmigrate:*", "&*")
+	addr, status, ended := freePort(t), freePort(t), make(chan int, 1)
+	go func() {
+		code, _, _ := lockmigrateIn(ctx, false, "sidecar", "--redis", strings.Replace(s.URL(), "redis://", "redis://side:x@", 1), "--listen", addr,
+			"--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
+		ended <- code
+	}()
+	defer func() { cancel(); <-ended }()
+	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	assert.NotContains(t, show(), "may not look")
+	old, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer old.Close()
+	_, err = old.Do("SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli())
+	require.NoError(t, err)
+	unseen := func(n int) bool {
+		_, metrics := fetch("http://" + status + "/metrics")
+		return strings.Contains(metrics, fmt.Sprintf("lockmigrate_sidecar_unseen_keys %d\n", n))
+	}
+	require.Eventually(t, func() bool { return unseen(1) }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(show(), "may not look at keys of locks (1)") }, 20*time.Second, 50*time.Millisecond)
+	s.Do("ACL", "SETUSER", "side", "allkeys")
+	require.Eventually(t, func() bool { return unseen(0) }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return !strings.Contains(show(), "may not look") }, 20*time.Second, 50*time.Millisecond)
+}

@@ -148,6 +148,9 @@ func (at *place) explain(ctx context.Context, err error) error {
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
 		return inconclusiveError("nothing was changed", "%w", err)
+	case errors.Is(err, stages.ErrGarbage):
+		return failedError(fmt.Sprintf(`no member acquires by such a record; put back what %s and %s held; or stop its services, wait for their locks, delete both keys and run "lockmigrate stage init"`,
+			stages.RecordKey("NAME"), stages.MembersKey("NAME")), "%w", err)
 	case errors.Is(err, stages.ErrMade):
 		return failedError(`"lockmigrate stage" shows what stands`, "%w", err)
 	case errors.Is(err, stages.ErrConflict), errors.Is(err, stages.ErrExists):

@@ -62,6 +62,11 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", terminal.Safe(m.ID), terminal.Safe(m.Misfit))
 		}
 	}
+	for _, m := range view.Members {
+		if m.Info.Note != "" && m.Lives() {
+			fmt.Fprintf(b, "\n%s %s\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Note))
+		}
+	}
 	late, _ := view.ChangingOver()
 	if text := changingOver(view); text != "" {
 		fmt.Fprintf(b, "\n%s\n", text)

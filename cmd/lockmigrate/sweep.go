@@ -84,7 +84,7 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	if errors.As(err, &apart) {
 		return unsafeError("set the clocks by NTP, or run sweep on a host whose clock is right", "%w", err)
 	}
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && summary.Scanned > 0 && !errors.Is(err, context.Canceled) {
 		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
 	}
 	if n := summary.ByResult[sweep.Refused]; err == nil && n > 0 {

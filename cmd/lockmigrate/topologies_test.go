@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,4 +53,45 @@ func TestStageAndScanOverManyServers(t *testing.T) {
 		g := redistest.NewSentinels(t, 1, 1)
 		over(t, g.URL(), func(key, value string) { g.Master().Do("SET", key, value) })
 	})
+}
+
+// TestScanAcrossAFailover: the server that a scan has begun on becomes a replica. Its keys are no evidence from then on.
+func TestScanAcrossAFailover(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, 1, 1)
+	c.Masters[0].Do("EVAL", "#!lua flags=allow-cross-slot-keys\nfor i = 1, 3000 do redis.call('SET', 'lock:' .. i, '1') end", 0)
+	r := start(t, "scan", "--json", "--rate", "500", "--all", "--redis", c.URL())
+	r.await("lock:", nil)
+	c.Failover(c.Replicas[0][0])
+	assert.Equal(t, exitFailed, r.wait())
+	assert.Contains(t, r.out.String(), `"complete":false`)
+	assert.Contains(t, r.diagnostics.String(), "the masters were "+c.Masters[0].Addr+", and now are "+c.Replicas[0][0].Addr)
+}
+
+// TestScanOfAClusterWithoutAMaster is no whole look either.
+func TestScanOfAClusterWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, 2, 0, "--cluster-node-timeout", "60000")
+	c.Masters[0].Do("SET", ownedBy(c, 0), "1")
+	c.Masters[1].Kill()
+	out, stderr := expect(t, exitFailed, "scan", "--json", "--redis", c.URL())
+	assert.Contains(t, out, `"complete":false`)
+	assert.Contains(t, stderr, c.Masters[1].Addr)
+}
+
+// TestVerifyBesideSentinelsThatAreCutOff: two others may have replaced the master that the last one names.
+func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
+	t.Parallel()
+	g := redistest.NewSentinels(t, 1, 3)
+	verify := []string{"verify", "--for", "1s", "--longest", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
+	expect(t, exitDone, verify...)
+	g.Sentinels[0].Kill()
+	g.Sentinels[1].Kill()
+	redistest.Await(t, "the third to miss them", 20*time.Second, func() bool {
+		_, err := g.Sentinels[2].Try("SENTINEL", "CKQUORUM", g.Name)
+		return err != nil
+	})
+	out, stderr := expect(t, exitInconclusive, verify...)
+	assert.Contains(t, out, "NOQUORUM")
+	assert.Contains(t, stderr, "not discharged: masters")
 }

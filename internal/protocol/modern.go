@@ -137,37 +137,37 @@ func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
 // a plain SET. On an idle server its answer takes little more than half of the time of the script's. The SET does not look at
 // the queue. It need not, where we stood first when we asked last: a client can enter the queue only at its end, so nobody has
 // come before us. (We may have been passed over as one who does not listen. Or the queue may have gone with its TTL. Then we
-// are before somebody who has come later than we have.) What remains of us there is removed once we have the key: Stands. We
+// are before somebody who has come later than we have.) What remains of us there is removed once we have the key: EntryLeft. We
 // know a key of an old client by its missing TTL. On a key with a TTL a change is mostly a renewal: the SET would be a question
 // for nothing.
 type ModernQueue struct {
-	Key      string
-	Queue    string // the queue's key
-	Guard    string // the guard's key: a bridge client that waits gets it with the key
-	Yield    string // the key with the state of the bridge's gaps, in which we keep off; empty: none are looked for
-	Token    string
-	Channel  string        // where grants to us are published, or Polls
-	TTL      time.Duration // of the lock
-	Claim    time.Duration // of a grant
-	QueueTTL time.Duration // of the queue's key: more than twice MaxSleep
-	Fence    string
-	FenceTTL time.Duration
-	Share    time.Duration // how long at a time the key is left to clients who only poll; 0: never
-	Whole    bool          // a grant is asked about, which makes a full lease of the claim: nobody renews it
-	MaxSleep time.Duration // the longest time between two questions
-	Tries    int           // how many questions in a row may stay without an answer; 0: any number
+	Key          string
+	Queue        string // the queue's key
+	Guard        string // the guard's key: a bridge client that waits gets it with the key
+	Yield        string // the key with the state of the bridge's gaps, in which we keep off; empty: none are looked for
+	Token        string
+	Channel      string        // where grants to us are published, or Polls
+	TTL          time.Duration // of the lock
+	Claim        time.Duration // of a grant
+	QueueTTL     time.Duration // of the queue's key: more than twice MaxSleep
+	Fence        string
+	FenceTTL     time.Duration
+	Share        time.Duration // how long at a time the key is left to clients who only poll; 0: never
+	ConfirmGrant bool          // a grant is asked about, which makes a full lease of the claim: nobody renews it
+	MaxSleep     time.Duration // the longest time between two questions
+	Tries        int           // how many questions in a row may stay without an answer; 0: any number
 
-	at       modernState
-	silences int
-	asked    Instant // when the last question had not been sent yet
-	queued   Instant // the same of the last question that was answered with "queued"; 0 for none
-	deadline Instant
-	fence    int64
-	left     time.Duration
-	before   int64
-	handed   bool
-	stands   bool
-	ticket   int64 // our place in the queue; a grant for another one is an old message
+	at        modernState
+	silences  int
+	asked     Instant // when the last question had not been sent yet
+	queued    Instant // the same of the last question that was answered with "queued"; 0 for none
+	deadline  Instant
+	fence     int64
+	left      time.Duration
+	before    int64
+	handed    bool
+	entryLeft bool
+	ticket    int64 // our place in the queue; a grant for another one is an old message
 }
 
 // Polls stands for the channel of a waiter that listens on none: it is given the key too, and finds that out when it
@@ -195,9 +195,9 @@ func (q *ModernQueue) Unanswered() bool { return q.silences > 0 }
 // Handed tells that the lock came by a grant and not by asking. Valid once Acquired.
 func (q *ModernQueue) Handed() bool { return q.handed }
 
-// Stands tells that our entry is still in the queue: to be removed by ModernLeave, and by a release that
+// EntryLeft tells that our entry is still in the queue: to be removed by ModernLeave, and by a release that
 // comes before that has been confirmed. Valid once Acquired.
-func (q *ModernQueue) Stands() bool { return q.stands }
+func (q *ModernQueue) EntryLeft() bool { return q.entryLeft }
 
 // Next implements Machine.
 func (q *ModernQueue) Next(now Instant, reply Reply) Step {
@@ -205,7 +205,7 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 		return q.ask(now)
 	}
 	if q.at == modernSlept {
-		if reply.Kind == Granted && !q.Whole && q.certain(now, reply) {
+		if reply.Kind == Granted && !q.ConfirmGrant && q.certain(now, reply) {
 			q.deadline, q.fence, q.handed = q.queued.Add(lasts(q.Claim)), reply.Int, true
 			return done(Acquired)
 		}
@@ -216,7 +216,7 @@ func (q *ModernQueue) Next(now Instant, reply Reply) Step {
 	}
 	switch {
 	case q.at == modernTaking && reply.Kind == Text: // SET's OK
-		q.deadline, q.stands = q.asked.Add(q.TTL), true
+		q.deadline, q.entryLeft = q.asked.Add(q.TTL), true
 		return done(Acquired)
 	case q.at == modernTaking && reply.Kind != Silence: // somebody else has it; or the script is told why not
 		return q.ask(now)

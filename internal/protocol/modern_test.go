@@ -93,7 +93,7 @@ func TestModernQueue(t *testing.T) {
 	})
 	t.Run("nobody will renew it", func(t *testing.T) {
 		m := waiter()
-		m.Whole = true
+		m.ConfirmGrant = true
 		follow(t, m, append(queued, exchange{2100 * time.Millisecond, granted(7, 41), sends(Queue)}, exchange{3 * s, ints(1, 7), done(Acquired)})...)
 		assert.Equal(t, deadline(12100*time.Millisecond), m.Deadline())
 	})
@@ -126,13 +126,13 @@ func TestModernQueue(t *testing.T) {
 		m := waiter()
 		follow(t, m, append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, status, done(Acquired)})...)
 		assert.Equal(t, deadline(15*s), m.Deadline(), "from before the SET")
-		assert.True(t, m.Stands())
+		assert.True(t, m.EntryLeft())
 		assert.False(t, m.Handed())
 		for _, not := range []Reply{nothing, refusal} { // another was faster; or may we not use SET?
 			m = waiter()
 			follow(t, m, append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, not, sends(Queue)}, exchange{7 * s, ints(1), done(Acquired)})...)
 			assert.Equal(t, deadline(16*s), m.Deadline())
-			assert.False(t, m.Stands(), "the script has removed it")
+			assert.False(t, m.EntryLeft(), "the script has removed it")
 		}
 		follow(t, waiter(), append(first, exchange{5 * s, changed, sends(SetToken)}, exchange{6 * s, silence, sends(Queue)},
 			exchange{7 * s, silence, sleep(200 * time.Millisecond)}, exchange{7 * s, woke, sends(Queue)}, exchange{7 * s, silence, done(Unsure)})...)

@@ -39,7 +39,7 @@ func (a *ModernAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (q *ModernQueue) AppendState(b []byte) []byte {
-	b = append(b, byte(q.at), byte(q.silences), flags(q.handed, q.stands))
+	b = append(b, byte(q.at), byte(q.silences), flags(q.handed, q.entryLeft))
 	b = appendTimes(b, time.Duration(q.asked), time.Duration(q.queued), time.Duration(q.deadline))
 	b = appendTimes(b, time.Duration(q.fence), q.left, time.Duration(q.before), time.Duration(q.ticket))
 	return appendTexts(b, q.Token)

@@ -12,7 +12,7 @@ var settings = map[string]bool{
 	"Dialect": true, "Key": true, "Lease": true, "Poll": true, "Faithful": true, "Policy": true, "Guard": true,
 	"Fence": true, "FenceTTL": true, "TTL": true, "Grace": true, "Settle": true, "PutBacks": true, "NotAfter": true,
 	"Truthful": true, "Yield": true, "Passes": true, "Hand": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
-	"Tries": true, "Owner": true, "Script": true, "Queues": true, "Redisson": true, "Native": true, "Share": true, "Whole": true,
+	"Tries": true, "Owner": true, "Script": true, "Queues": true, "Redisson": true, "Native": true, "Share": true, "ConfirmGrant": true,
 	"Leftover": true, "Behind": true, "Breath": true,
 }
 

@@ -4,9 +4,7 @@
 -- KEYS guard      its guard
 -- ARGV value      the bridge value
 -- ARGV ttl        the TTL in milliseconds
--- ARGV grace      the grace in milliseconds
--- ARGV unit       the unit of the dialect
--- ARGV layout     its layout
+-- ARGV rules      "<grace> <unit> <layout> <gap>", as in bridge_acquire.lua; the gap does not matter here
 -- ARGV put_back   1 puts our value back over a live legacy value, 0 withdraws from it
 -- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
@@ -22,6 +20,7 @@
 -- include bounded.lua
 -- include bridge_shared.lua
 -- include replica.lua
+local grace, unit, layout = string.match(rules, '^(%S+) (%S+) (%S+) ')
 local owner = text(guard)
 if owner ~= value then return replica(guard, owner) or {0, 0, 0, ''} end
 look()

@@ -78,7 +78,7 @@ func situations() []situation {
 	}
 	settle := func(name, code, putBack string, before ...string) situation {
 		s := situation{script: scripts.BridgeSettle, name: name, code: code, before: before,
-			keys: []string{key, guard}, args: []any{ours, ttl, 1000, "ms", "plain", putBack, later}, locks: 2, ours: ours}
+			keys: []string{key, guard}, args: []any{ours, ttl, "1000 ms plain 0", putBack, later}, locks: 2, ours: ours}
 		if code == "1" {
 			s.trial = `redis.call('TIME') ` + mayKeep
 		}

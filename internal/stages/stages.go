@@ -113,6 +113,7 @@ type Info struct {
 	Process int    `json:"pid"`
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 	Build   Build  `json:"build,omitzero"`
+	Note    string `json:"note,omitempty"` // what somebody should do about it
 }
 
 // Member is one process of the fleet as the record knows it.
@@ -197,6 +198,7 @@ var (
 	ErrConflict = errors.New("the stage has been changed by somebody else")
 	ErrLate     = errors.New("the report came too late to count")
 	ErrBusy     = errors.New("another operator changes this namespace")
+	ErrGarbage  = errors.New("the record cannot be read: somebody else has written there, or a newer version")
 )
 
 // Store reads and changes one namespace.
@@ -354,7 +356,11 @@ func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, e
 // Show reads the namespace.
 func (s *Store) Show(ctx context.Context) (View, error) {
 	row, err := redis.Values(s.eval(ctx, scripts.StageShow, s.on(scripts.Values{})))
-	if err != nil || len(row) != 3 {
+	var refused redis.Error
+	if errors.As(err, &refused) && strings.Contains(string(refused), "WRONGTYPE") {
+		return View{}, s.garbage("%w", err)
+	}
+	if err != nil {
 		return View{}, fmt.Errorf("read namespace %s: %w", s.Namespace, err)
 	}
 	ms, err := redis.Int64(row[0], nil)
@@ -371,8 +377,8 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	}
 	var epoch, stage, since int64
 	for name, into := range map[string]*int64{"epoch": &epoch, "stage": &stage, "since": &since} {
-		if _, err := fmt.Sscan(fields[name], into); err != nil {
-			return View{}, fmt.Errorf("namespace %s: field %s: %w", s.Namespace, name, err)
+		if *into, err = strconv.ParseInt(fields[name], 10, 64); err != nil {
+			return View{}, s.garbage("field %s: %w", name, err)
 		}
 	}
 	view := View{Now: now}
@@ -387,7 +393,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	for id, text := range members {
 		m, gone, err := member(id, text, now)
 		if err != nil {
-			return View{}, fmt.Errorf("namespace %s: member %s: %w", s.Namespace, id, err)
+			return View{}, s.garbage("member %s: %w", id, err)
 		}
 		if !gone {
 			view.Members = append(view.Members, m)
@@ -411,6 +417,9 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 	if entry.Left != 0 {
 		return Member{}, true, nil // it has said goodbye
 	}
+	if entry.Ends <= 0 {
+		return Member{}, false, errors.New("it has no lease")
+	}
 	ms := func(f float64) time.Duration { return time.Duration(f) * time.Millisecond }
 	at := func(f float64) time.Time { return time.UnixMilli(int64(f)) }
 	m = Member{
@@ -425,16 +434,30 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Record, error) {
 	r := Record{Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since)}
 	if !Valid(r.Stage) {
-		return Record{}, fmt.Errorf("namespace %s: stage %d is not known to this version", s.Namespace, stage)
+		return Record{}, s.garbage("stage %d is not known to this version", stage)
+	}
+	if epoch < 1 || epoch >= mostEpochs {
+		return Record{}, s.garbage("epoch %d", epoch)
 	}
 	var err error
-	if r.Patterns, err = unpackPatterns(patterns); err != nil {
-		return Record{}, fmt.Errorf("namespace %s: patterns: %w", s.Namespace, err)
+	if r.Patterns, err = unpackPatterns(patterns); err == nil {
+		err = CheckPatterns(r.Patterns)
+	}
+	if err != nil {
+		return Record{}, s.garbage("patterns: %w", err)
 	}
 	if err := r.unpackClients(clients); err != nil {
-		return Record{}, fmt.Errorf("namespace %s: clients: %w", s.Namespace, err)
+		return Record{}, s.garbage("clients: %w", err)
 	}
 	return r, nil
+}
+
+// mostEpochs is what a script can count to exactly.
+const mostEpochs = 1 << 53
+
+// garbage says what of a record, or of its members, cannot be read.
+func (s *Store) garbage(format string, args ...any) error {
+	return fmt.Errorf("namespace %s: %w: %w", s.Namespace, ErrGarbage, fmt.Errorf(format, args...))
 }
 
 // clients is what a record says of the old clients, as it is stored. Times are in milliseconds.
@@ -466,6 +489,9 @@ func (r *Record) unpackClients(text string) error {
 	var c clients
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
+	}
+	if c.Dialect == "" || c.Shortest == 0 {
+		return errors.New("no dialect, or no shortest lease")
 	}
 	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield, c.Longest} {
 		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -494,4 +495,47 @@ func TestPatternsAndNamesAreChecked(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+}
+
+// TestGarbageInARecord: what somebody else has written is told as such. Nobody moves by it, and no member is told a stage.
+func TestGarbageInARecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		for _, c := range []struct {
+			what    string
+			write   []any
+			members bool // the members are at fault
+		}{
+			{"another type", []any{"SET", RecordKey("orders"), "x"}, false},
+			{"no epoch", []any{"HSET", RecordKey("orders"), "epoch", "many"}, false},
+			{"an epoch below one", []any{"HSET", RecordKey("orders"), "epoch", "-5"}, false},
+			{"an epoch beyond counting", []any{"HSET", RecordKey("orders"), "epoch", "9007199254740993"}, false},
+			{"no stage", []any{"HSET", RecordKey("orders"), "stage", ""}, false},
+			{"a stage of a newer version", []any{"HSET", RecordKey("orders"), "stage", "3"}, false},
+			{"no pattern", []any{"HSET", RecordKey("orders"), "patterns", "[]"}, false},
+			{"half a list of patterns", []any{"HSET", RecordKey("orders"), "patterns", `["lock`}, false},
+			{"no clients", []any{"HDEL", RecordKey("orders"), "clients"}, false},
+			{"clients without a dialect", []any{"HSET", RecordKey("orders"), "clients", "{}"}, false},
+			{"members of another type", []any{"SET", MembersKey("orders"), "x"}, true},
+			{"a member without a lease", []any{"HSET", MembersKey("orders"), "m", "{}"}, true},
+			{"a member that is a number", []any{"HSET", MembersKey("orders"), "m", "7"}, true},
+		} {
+			s.Do("FLUSHALL")
+			create(t, store)
+			before := s.Do("HGETALL", RecordKey("orders"))
+			s.Do(c.write[0].(string), c.write[1:]...)
+			if _, err := store.Show(t.Context()); !errors.Is(err, ErrGarbage) {
+				t.Errorf("%s: %v", c.what, err)
+			}
+			if _, err := store.Hello(t.Context()); (err == nil) != c.members {
+				t.Errorf("%s: a member is told: %v", c.what, err)
+			}
+			if err := (&Mover{Store: store}).Run(t.Context(), Bridge, nil); !errors.Is(err, ErrGarbage) {
+				t.Errorf("%s: a move: %v", c.what, err)
+			}
+			if c.members && !reflect.DeepEqual(before, s.Do("HGETALL", RecordKey("orders"))) {
+				t.Errorf("%s: the record has changed", c.what)
+			}
+		}
+	})
 }

@@ -262,7 +262,7 @@ type boxedRules struct {
 
 var lastRules atomic.Pointer[boxedRules]
 
-// rulesOf is the argument of bridge_acquire.lua with that name, mostly without allocating.
+// rulesOf is the argument of bridge_acquire.lua and bridge_settle.lua with that name, mostly without allocating.
 func rulesOf(c *protocol.Command) any {
 	r := rules{c.Grace, c.Gap, c.Unit, c.Layout}
 	if c.Yield == "" {

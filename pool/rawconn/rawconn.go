@@ -24,30 +24,24 @@ func DialContext(ctx context.Context, network, address string) (net.Conn, error)
 		return nil, err
 	}
 	conn = Quiet(conn)
-	if e, ok := ctx.Value(expecting{}).(expectation); ok {
-		expect(conn, e)
+	if due, ok := ctx.Value(expecting{}).(func() time.Duration); ok {
+		expect(conn, due)
 	}
 	return conn, nil
 }
 
-// expecting is the key of an expectation in a context.
+// expecting is the key of due in a context.
 type expecting struct{}
-
-// expectation is what Expecting was called with.
-type expectation struct {
-	due    func() time.Duration
-	sleeps func()
-}
 
 // Expecting returns a context for DialContext. Reads of the connection that it dials may look for data before they sleep. They do
 // so for as long as due returns, and while it pays: after two reads that looked in vain, the next 4 reads sleep at
 // once. After each further look in vain it is twice as many, up to 4096.
 //
 // It is for a client that writes from one goroutine and reads on another. To wake a sleeping thread takes longer than a server
-// on the same machine needs for an answer: 40 µs are about as long. due returns 0 where no reply is on its way. sleeps is called
-// before a read goes to sleep, whether it has looked or not. Reads call both, from their own goroutine: they may write, and must not read.
-func Expecting(ctx context.Context, due func() time.Duration, sleeps func()) context.Context {
-	return context.WithValue(ctx, expecting{}, expectation{due, sleeps})
+// on the same machine needs for an answer: 40 µs are about as long. due returns 0 where no reply is on its way. Reads
+// call it from their own goroutine: it must not read.
+func Expecting(ctx context.Context, due func() time.Duration) context.Context {
+	return context.WithValue(ctx, expecting{}, due)
 }
 
 // Quiet returns conn with reads and writes that skip the Go scheduler's system-call bookkeeping.

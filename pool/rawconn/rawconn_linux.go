@@ -42,16 +42,15 @@ type transfer struct {
 // look lets a read try again where it found nothing.
 type look struct {
 	due    func() time.Duration // nil: never
-	sleeps func()               // set where due is
 	since  time.Time            // when this read found nothing; zero while it has not
 	bound  time.Duration        // how long this read looks
 	misses int                  // reads in a row that looked for nothing
 	skip   int                  // reads to come that do not look
 }
 
-func expect(conn net.Conn, w expectation) {
+func expect(conn net.Conn, due func() time.Duration) {
 	if q, ok := conn.(*quietConn); ok {
-		q.read.look.due, q.read.look.sleeps = w.due, w.sleeps
+		q.read.look.due = due
 	}
 }
 
@@ -210,9 +209,6 @@ func (t *transfer) once(fd uintptr) bool {
 			return true
 		case syscall.EAGAIN:
 			if !t.look.again() {
-				if t.look.sleeps != nil {
-					t.look.sleeps()
-				}
 				return false
 			}
 		case syscall.EINTR:

@@ -2,8 +2,11 @@
 
 package rawconn
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
 func quiet(conn net.Conn) net.Conn { return conn }
 
-func expect(net.Conn, expectation) {}
+func expect(net.Conn, func() time.Duration) {}

@@ -101,40 +101,6 @@ func TestWritesStayApart(t *testing.T) {
 	}
 }
 
-// TestTheReaderWritesWhatFewLeaveBehind: a command that completes no write is left to a reader that is awake. It looks for the next
-// reply first if a whole write is under way, on one processor. It writes before it sleeps.
-func TestTheReaderWritesWhatFewLeaveBehind(t *testing.T) {
-	for _, procs := range []int{1, 2} {
-		f := newFake()
-		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
-		k.conn, k.procs, k.crowd, k.timer = f, procs, 8, time.NewTimer(time.Hour) // neither reader nor writer runs
-		submit := func(commands int) {
-			for range commands {
-				ok, err := k.submit(t.Context(), ping())
-				require.True(t, ok && err == nil)
-			}
-		}
-		k.asleep = true
-		submit(2)
-		require.Len(t, k.wake, 1, "the connection has told nothing: the writer does it")
-		require.Equal(t, 1, f.sent())
-		<-k.wake
-		k.asleep = true
-		look := map[int]time.Duration{1: lookAlone, 2: lookShared}[procs]
-		require.Equal(t, look, k.due(), "a reply is on its way")
-		require.Equal(t, 2, f.sent(), "less than a write is under way")
-		submit(1)
-		require.Equal(t, 2, f.sent(), "left behind")
-		require.Equal(t, look, k.due())
-		require.Equal(t, map[int]int{1: 2, 2: 3}[procs], f.sent(), "a write is under way: its reply completes another one")
-		k.sleeps()
-		require.Equal(t, 3, f.sent())
-		require.Empty(t, k.wake)
-		submit(1)
-		require.Len(t, k.wake, 1, "a reader that sleeps writes nothing")
-	}
-}
-
 // TestHowLongAReadLooks: a caller that is alone wants no more than a wake-up costs. Several on several processors want the reply
 // before their threads sleep; on one processor they would wait for the look. Among many the next reply is there already.
 func TestHowLongAReadLooks(t *testing.T) {
@@ -154,8 +120,8 @@ func TestHowLongAReadLooks(t *testing.T) {
 	}
 }
 
-// TestFewOverARawConnection: whoever is left with writing does it, beside a server that is looked for and beside one that answers too
-// late for that. Callers come and go, so that many writes are not complete. A command that nobody wrote would stay without a reply.
+// TestFewOverARawConnection: each command is written, beside a server that is looked for and beside one that answers too late for
+// that. Callers come and go, so that many writes are not complete. A command that nobody wrote would stay without a reply.
 func TestFewOverARawConnection(t *testing.T) {
 	s := redistest.Real(t)
 	slow := redistest.NewProxy(t, s)

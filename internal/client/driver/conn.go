@@ -94,17 +94,15 @@ func or[T comparable](value *T, otherwise T) {
 //
 // Among up to 8 callers each write counts, and each goroutine that is woken. The replies to one write are handed out, and the
 // reader yields before it hands out more. Else the callers of two writes would meet in one, and client and server would wait for each
-// other. Over a connection of package rawconn the reader also writes what stays behind, before it looks for replies or sleeps.
-// On one processor it looks first if the server has a whole write to work on: the next reply completes another one.
-// A command waits for that as long as a look takes, 40 µs there.
+// other.
 //
 // # Who wakes which goroutine
 //
 // To wake a sleeping thread can take longer than a server on the same machine needs for an answer. Over a connection of
 // package rawconn the reader therefore looks for a reply that is due before it sleeps, while that pays: for 40 µs. On several
-// processors, 2 to 64 callers have it look for 100 µs. A reader that misses replies stops looking. Then each batch puts threads to
-// sleep and wakes them, and a lock costs the client twice the processor time. The price of looking: with a server 40 to 100 µs
-// away, one processor may look for as long as replies are due.
+// processors, several callers have it look for 100 µs. Among more than 64 the next replies are there already. A reader that misses
+// replies stops looking. Then each batch puts threads to sleep and wakes them, and a lock costs the client twice the processor time.
+// The price of looking: with a server 40 to 100 µs away, one processor may look for as long as replies are due.
 type Conn struct {
 	opts ConnOptions
 	only *server // without Servers

@@ -29,8 +29,6 @@ type link struct {
 	writing          bool   // somebody writes: nothing that is sent may be reused if it is not answered
 	asleep           bool   // the writer waits for wake
 	roused           uint32 // next, when the writer was woken
-	hooked           bool   // the connection tells when a read is going to sleep
-	awake            bool   // it will: what few callers leave behind is the reader's to write
 	retired          bool   // nothing new, and it is over with the last reply
 	crowd            uint32 // the most calls that stood in the ring at once lately
 	most, counted    uint32 // the same since the last count began, and how many calls came since
@@ -108,9 +106,7 @@ func (k *link) submit(ctx context.Context, c *call) (bool, error) {
 		k.flush()
 		return true, nil
 	}
-	if !k.awake || !k.few() {
-		k.rouse()
-	}
+	k.rouse()
 	k.mu.Unlock()
 	return true, nil
 }
@@ -351,7 +347,6 @@ func (k *link) read() {
 		k.head++
 		k.bytes -= c.bytes
 		k.heard = k.tick
-		k.awake = k.hooked
 		c.at = answered
 		k.offerRoom()
 		over := k.retired && k.head == k.tail

@@ -223,7 +223,7 @@ func (s *server) dial(pause time.Duration) {
 	ctx, cancel := context.WithTimeout(s.owner.life, s.owner.opts.ReplyTimeout)
 	defer cancel()
 	k := newLink(s)
-	conn, err := s.fresh(rawconn.Expecting(ctx, k.due, k.sleeps))
+	conn, err := s.fresh(rawconn.Expecting(ctx, k.due))
 	if err == nil {
 		if err = s.setup(ctx, conn); err != nil {
 			_ = conn.Close() // the setup's error says it all

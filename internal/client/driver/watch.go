@@ -33,39 +33,18 @@ func (k *link) look() {
 // and to wake it; several on several processors longer, because they go on meanwhile.
 const lookAlone, lookShared = 40 * time.Microsecond, 100 * time.Microsecond
 
-// due tells a read that found nothing how long it pays to look again, if a reply is on its way. What was left to the reader is
-// written before.
+// due tells a read that found nothing how long it pays to look again, if a reply is on its way.
 func (k *link) due() time.Duration {
-	k.mu.Lock()
-	k.hooked, k.awake = true, true
-	pays := k.crowd <= 64 // more find the next replies there, and have no processor to spare
-	k.mu.Unlock()
-	if !pays {
-		return 0
-	}
 	runtime.Gosched() // callers that the last replies woke may have something to write
 	k.mu.Lock()
-	// With a whole write at the server, what is queued waits for the next reply: it completes another write. On several
-	// processors that may come without a reply, and costs other goroutines' time.
-	if k.procs > 1 || !k.few() || k.next-k.head < k.share() {
-		k.flush()
-		k.mu.Lock()
-	}
 	defer k.mu.Unlock()
 	switch {
-	case k.head == k.next:
+	case k.head == k.next, k.crowd > 64: // more find the next replies there, and have no processor to spare
 		return 0
 	case k.procs > 1 && k.crowd > 1:
 		return lookShared
 	}
 	return lookAlone
-}
-
-// sleeps is told that a read is going to sleep. What was left to the reader is written.
-func (k *link) sleeps() {
-	k.mu.Lock()
-	k.awake = false
-	k.flush()
 }
 
 // late tells that no reply has come for too long though one is due, and sets the timer again. As long as

@@ -76,8 +76,8 @@ func Default(value *time.Duration, otherwise time.Duration) {
 	}
 }
 
-// DefaultTTL is how long a lock outlives its last renewal, in every package.
-const DefaultTTL = 30 * time.Second
+// defaultTTL is how long a lock outlives its last renewal, in every package.
+const defaultTTL = 30 * time.Second
 
 // Terms are the options that all locks with a TTL share.
 type Terms struct {
@@ -90,7 +90,7 @@ type Terms struct {
 
 // WithDefaults fills in the zero values.
 func (t Terms) WithDefaults() Terms {
-	Default(&t.TTL, DefaultTTL)
+	Default(&t.TTL, defaultTTL)
 	Default(&t.RenewEvery, t.TTL/3)
 	Default(&t.ReplyTimeout, ReplyTimeout(t.TTL))
 	Default(&t.Poll, 100*time.Millisecond)

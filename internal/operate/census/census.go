@@ -119,6 +119,12 @@ func (c *Census) Summary() Summary {
 
 // All looks at all keys of every master. An error has its explanation, and the master's address where there are several.
 func (c *Census) All(ctx context.Context, end *endpoint.Endpoint) error {
+	err := c.all(ctx, end)
+	c.summary.Complete = c.summary.Complete && err == nil
+	return err
+}
+
+func (c *Census) all(ctx context.Context, end *endpoint.Endpoint) error {
 	masters, err := end.Masters(ctx)
 	if err != nil {
 		return err
@@ -137,7 +143,7 @@ func (c *Census) All(ctx context.Context, end *endpoint.Endpoint) error {
 			return err
 		}
 	}
-	return nil
+	return end.StillMasters(ctx, masters)
 }
 
 // Scan looks at all keys of the server behind conn, which it closes. It may be called again for the next

@@ -244,7 +244,7 @@ func (j Judge) mayBeLock(k *Look) bool {
 		return false
 	}
 	for _, f := range k.Fields {
-		if RedissonHolder(string(f.Name)) || IsRandom(string(f.Name)) {
+		if RedissonHolder(string(f.Name)) || isRandom(string(f.Name)) {
 			return true
 		}
 	}
@@ -276,7 +276,7 @@ func (j Judge) hash(k *Look) Finding {
 		}
 	case mode != "":
 		return nothing
-	case IsRandom(string(holder.Name)):
+	case isRandom(string(holder.Name)):
 		f.Format, f.Confidence = HashUID, Medium
 	default:
 		f.Format, f.Confidence = HashUID, Low

@@ -154,7 +154,7 @@ func other(value string, now protocol.Instant) Recognised {
 		return number(value, now)
 	case strings.HasPrefix(value, "ADDED:") && strings.Contains(value, "@"):
 		return Recognised{Kind: RandomValue, Surely: true, Note: "as ShedLock writes"}
-	case IsRandom(value):
+	case isRandom(value):
 		return Recognised{Kind: RandomValue, Surely: len(value) > 36 && value[36] == ':'} // a uuid and a thread
 	case printable(value):
 		return Recognised{Kind: TextValue}

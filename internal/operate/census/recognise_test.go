@@ -84,7 +84,7 @@ func TestScrambledTokens(t *testing.T) {
 	} {
 		missed := 0
 		for range 100_000 {
-			if !IsRandom(c.token()) {
+			if !isRandom(c.token()) {
 				missed++
 			}
 		}
@@ -94,7 +94,7 @@ func TestScrambledTokens(t *testing.T) {
 		"processing-orders", "ProcessingOrders", "processingOrders1", "PROCESSING123456", "worker2026030112", "aaaaaaaaaaaaaaaa",
 		"processOrderQueue", "ProcessingOrdersOfQueueNumber12", "workers/Orders-7/Europe", "order-service-Worker-host", "workers/Orders-7/Europe", "a",
 	} {
-		assert.False(t, IsRandom(word), word)
+		assert.False(t, isRandom(word), word)
 	}
 }
 

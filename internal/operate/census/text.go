@@ -2,9 +2,9 @@ package census
 
 import "strings"
 
-// IsRandom tells the usual forms of a random token: a UUID, also with a thread id behind it; 16 bytes or more
+// isRandom tells the usual forms of a random token: a UUID, also with a thread id behind it; 16 bytes or more
 // in hexadecimal; random letters and digits, as base64 gives them.
-func IsRandom(s string) bool {
+func isRandom(s string) bool {
 	if len(s) >= 36 && isUUID(s[:36]) {
 		return len(s) == 36 || len(s) > 37 && (s[36] == ':' || s[36] == '-' || s[36] == '_') && Digits(s[37:])
 	}

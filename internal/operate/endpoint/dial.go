@@ -43,6 +43,43 @@ func (e *Endpoint) Masters(ctx context.Context) ([]string, error) {
 	return t.Masters, err
 }
 
+// StillMasters is an error where the masters are others than before: what was read of one that was replaced may lack keys, or be old.
+func (e *Endpoint) StillMasters(ctx context.Context, before []string) error {
+	now, err := e.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	slices.Sort(now)
+	if was := slices.Sorted(slices.Values(before)); !slices.Equal(now, was) {
+		return &Error{What: fmt.Sprintf("the masters were %s, and now are %s", strings.Join(was, ", "), strings.Join(now, ", ")), Advice: "a failover, or a node that came or went: run it again"}
+	}
+	return nil
+}
+
+// Quorum is an error where all sentinels that tell say that they are too few to replace a master: they may be cut off, and others
+// may have replaced it.
+func (e *Endpoint) Quorum(ctx context.Context) error {
+	if e.Kind != Sentinel {
+		return nil
+	}
+	_, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (none struct{}, epoch int64, err error) {
+		ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
+		defer cancel()
+		conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+		if err == nil {
+			defer conn.Close()
+			_, err = redis.DoContext(conn, ctx, "SENTINEL", "CKQUORUM", e.Master)
+		}
+		return none, 0, err
+	})
+	for _, err := range errs {
+		if epoch < 0 && isRefusal(err, "NOQUORUM") {
+			return &Error{What: "the sentinels may be cut off from others: " + err.Error(), Advice: "name more sentinels in the URL, or wait until they see each other", Cause: err}
+		}
+	}
+	return nil
+}
+
 // MasterOf returns the address of the master that has a key.
 func (e *Endpoint) MasterOf(ctx context.Context, key string) (string, error) {
 	t, err := e.table(ctx, false)
@@ -192,8 +229,20 @@ func (e *Endpoint) connect(ctx context.Context, addr string, who login) (redis.C
 	case errors.As(err, &explained), isRefusal(err, ""):
 		return nil, nil, Explain(err)
 	default:
-		return nil, nil, explainIO("cannot connect to "+addr, err)
+		return nil, nil, explainIO("cannot connect to "+e.announced(addr), err)
 	}
+}
+
+// announced is an address, and who named it where the URL does not: behind NAT it may lead nowhere from here.
+func (e *Endpoint) announced(addr string) string {
+	switch {
+	case slices.Contains(e.Addrs, addr):
+	case e.Kind == Cluster:
+		return addr + ", which the cluster announces"
+	case e.Kind == Sentinel:
+		return addr + ", which the sentinels name"
+	}
+	return addr
 }
 
 func (e *Endpoint) network() string {
@@ -210,7 +259,7 @@ func (e *Endpoint) DialBare(ctx context.Context, addr string) (net.Conn, error) 
 	defer cancel()
 	conn, err := e.open(ctx, e.network(), addr, func(c net.Conn) net.Conn { return c })
 	if err != nil {
-		return nil, explainIO("cannot connect to "+addr, err)
+		return nil, explainIO("cannot connect to "+e.announced(addr), err)
 	}
 	return conn, nil
 }
@@ -313,10 +362,15 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 // askSentinels returns the master that the newest answer of all sentinels names; with replicas also these.
 func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	t, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (topology.Table, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
-	if epoch < 0 {
-		return t, errs[0]
+	if epoch >= 0 {
+		return t, nil
 	}
-	return t, nil
+	for _, err := range errs { // what a sentinel says tells more than that another one is dead
+		if explained, is := err.(*Error); is && (explained.Cause == nil || isRefusal(explained.Cause, "")) {
+			return t, err
+		}
+	}
+	return t, errs[0]
 }
 
 func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (t topology.Table, epoch int64, err error) {

@@ -213,6 +213,7 @@ func TestDialTLS(t *testing.T) {
 	assert.EqualError(t, dialError(t, "rediss://"+plain.Addr(), TLSFiles{}), to+plain.Addr()+": it closed the connection within the TLS handshake")
 	notRedis := answer(t, "HTTP/1.1 400 Bad Request")
 	assert.EqualError(t, dialError(t, "rediss://"+notRedis, TLSFiles{}), to+notRedis+": it does not speak TLS")
+	assert.EqualError(t, dialError(t, "redis://"+notRedis, TLSFiles{}), to+notRedis+": it does not answer as a Redis server does")
 	assert.Contains(t, dialError(t, "redis://"+mini.Addr(), TLSFiles{}).Hint(), "rediss://")
 
 	wantsOurs := miniredis.NewMiniRedis()

@@ -165,6 +165,8 @@ func explainIO(what string, err error) error {
 		reason, hint = "it closed the connection after the TLS handshake", "see its log; it may want a certificate of ours: --tls-cert FILE --tls-key FILE"
 	case closed(err):
 		reason, hint = "it closed the connection", "see its log; if it wants TLS, write rediss:// instead of redis://"
+	case strings.HasPrefix(reason, "redigo: "):
+		reason, hint = "it does not answer as a Redis server does", "check the address and the port: something else listens there, or a proxy in between has failed"
 	case errors.As(err, &system):
 		reason = system.Error()
 	}

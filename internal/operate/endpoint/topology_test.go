@@ -63,6 +63,7 @@ func TestSentinel(t *testing.T) {
 	assert.Equal(t, []string{master.Addr}, masters)
 
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`)
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+gone.Addr().String()+","+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`, "not that one is dead")
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+master.Addr+"/orders", TLSFiles{}), master.Addr+" is no sentinel")
 }
 
@@ -137,6 +138,22 @@ func TestNodesWithoutTheNameThatTheClusterPrefers(t *testing.T) {
 		s.Do("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
 	}
 	assert.ErrorContains(t, dialMasters(t, a.Addr).err, "two masters have the address "+a.Addr)
+}
+
+// TestAddressesThatLeadNowhere: behind NAT what is announced cannot be reached. The error says who named the address.
+func TestAddressesThatLeadNowhere(t *testing.T) {
+	nowhere := redistest.Real(t)
+	nowhere.Kill()
+	host, port, _ := net.SplitHostPort(nowhere.Addr)
+	s := redistest.Real(t, "--cluster-enabled", "yes", "--cluster-announce-ip", host, "--cluster-announce-port", port)
+	s.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+	e, err := Parse("redis+cluster://"+s.Addr, TLSFiles{})
+	require.NoError(t, err)
+	addrs, err := e.Masters(context.Background())
+	require.NoError(t, err)
+	_, err = e.DialAddr(context.Background(), addrs[0])
+	assert.EqualError(t, err, "cannot connect to "+nowhere.Addr+", which the cluster announces: connection refused")
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+sentinel(t, nowhere.Addr)+"/orders", TLSFiles{}), "cannot connect to "+nowhere.Addr+", which the sentinels name: connection refused")
 }
 
 // TestNodesWithoutAnEndpoint are reached by the name of the URL. With TLS their certificates have that name, and no address.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // dialogues pairs the requests and replies of the connections to one server, and gives an observer what ran. It is not safe for
@@ -277,7 +278,12 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 			continue
 		}
 		for _, r := range other.asked {
-			if releases[r.words[0]] && slices.Contains(r.words[1:], key) {
+			if frees(r.words, key) {
+				return true
+			}
+		}
+		for _, r := range other.late { // it ran, and waits behind another one
+			if frees(r.line.Words, key) {
 				return true
 			}
 		}
@@ -286,6 +292,14 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 }
 
 var releases = set(`DEL UNLINK GETDEL EVAL EVALSHA FCALL EXEC`)
+
+// taking are the scripts of ours that may take a key. They give none back.
+var taking = []*scripts.Script{scripts.BridgeAcquire, scripts.ModernTake, scripts.ModernQueue, scripts.RedissonTake, scripts.GatedWrite, scripts.SidecarTake, scripts.SidecarOld}
+
+// frees tells that a command may give a key back.
+func frees(words []string, key string) bool {
+	return releases[words[0]] && slices.Contains(words[1:], key) && !(RunsScript(words[0]) && slices.Contains(taking, scriptOf(words[1])))
+}
 
 // took tells that a command found its key free and took it.
 func took(a *answered) bool {
@@ -296,7 +310,7 @@ func took(a *answered) bool {
 	case "SET":
 		return len(w) > 3 && !a.reply.null
 	case "EVAL", "EVALSHA", "FCALL":
-		return len(w) > 3 && scriptOf(w[1]) != nil && !a.reply.null
+		return len(w) > 3 && slices.Contains(taking, scriptOf(w[1])) && !a.reply.null
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,15 +109,58 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 			c := rows[m.Addr]
 			assert.Equal(t, m.Kind, c.Kind, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Dialect, c.Dialect, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Sidecar, c.Sidecar, "%s %s", name, m.Addr)
+			assert.Equal(t, m.Kind == observe.Sidecar, m.Sidecar == "billing", "%s %s", name, m.Addr)
 			assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), "%s %s", name, m.Addr)
 			assert.Equal(t, m.Tries, c.Tries, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Acquired, c.Acquired, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Released, c.Released, "%s %s", name, m.Addr)
 			assert.InDelta(t, value(m.SkewMS), value(c.SkewMS), 2*(value(m.SkewErrorMS)+value(c.SkewErrorMS))+10, "%s %s", name, m.Addr)
 		}
-		assert.Equal(t, map[string]int{observe.Legacy: len(offsets) + 2, observe.Bridge: 2}, kinds, "of MONITOR")
+		assert.Equal(t, map[string]int{observe.Legacy: len(offsets) + 2, observe.Sidecar: 2}, kinds, "of MONITOR")
 		assert.Equal(t, monitor.Hazards, other.Hazards, name)
 		assert.Equal(t, monitor.OverlapCount, other.OverlapCount, name)
+	}
+}
+
+// A service behind a sidecar is told with the sidecar's name. At bridge and modern it is of a kind of its own: neither an old client nor a
+// member. At stage legacy it locks the old way. By name its connections are one row.
+func TestAServiceBehindASidecar(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
+		t.Run(stage.String(), func(t *testing.T) {
+			s := redistest.Real(t)
+			store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+			require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
+			member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
+			require.NoError(t, err)
+			running, leave := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() { left <- member.Run(running) }()
+			t.Cleanup(func() { leave(); <-left })
+			require.NoError(t, member.Joined(t.Context()))
+			dialect, err := member.ParseDialect("")
+			require.NoError(t, err)
+			behind := served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", s.Addr) })
+			kind := observe.Sidecar
+			if stage == stages.Legacy {
+				kind = observe.Legacy
+			}
+			for group, want := range map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1} {
+				opts := observe.Options{Group: group, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }}
+				report := watch(t, s, opts, func() { service(t, behind, 8) })
+				rows := 0
+				for _, row := range report.Clients {
+					if row.Tries == 0 {
+						continue // the sidecar's own connections
+					}
+					rows++
+					assert.Equal(t, []any{kind, "billing"}, []any{row.Kind, row.Sidecar}, row.Addr)
+				}
+				assert.Equal(t, want, rows, group)
+				assert.Zero(t, report.OverlapCount)
+			}
+		})
 	}
 }
 
@@ -175,6 +219,44 @@ func TestHandOversOfASidecar(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[int64]int{each: 2}, turns)
+}
+
+// TestListenMakesUpNoOverlap has two Go services that want one key, and a proxy that listens. Replies of their two connections may come in
+// another order than the commands ran in.
+func TestListenMakesUpNoOverlap(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	s := redistest.Real(t)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	clocks, err := observe.ClocksOf(t.Context(), end, s.Addr)
+	require.NoError(t, err)
+	listening := observe.Listen(observe.Options{Match: func(key string) bool { return key == "lock:7" }}, clocks)
+	watched := served(t, proxy.Passing, func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", s.Addr)
+		if err != nil {
+			return nil, err
+		}
+		return listening.Tap(conn), nil
+	})
+	var running sync.WaitGroup
+	for i := range 2 {
+		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", watched) }}
+		locker, err := compat.New(pool, compat.Options{})
+		require.NoError(t, err)
+		running.Go(func() {
+			for range 400 {
+				assert.NoError(t, locker.Do(t.Context(), "lock:7", func(context.Context) error { time.Sleep(time.Millisecond); return nil }))
+				time.Sleep(time.Duration(1000+300*i) * time.Microsecond)
+			}
+			assert.NoError(t, locker.Close())
+			assert.NoError(t, pool.Close())
+		})
+	}
+	running.Wait()
+	listening.Finish()
+	report := listening.Report()
+	assert.Zero(t, report.OverlapCount, report.Overlaps)
+	assert.Empty(t, report.Hazards)
 }
 
 // two are connections of one client.

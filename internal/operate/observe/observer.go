@@ -118,6 +118,7 @@ type client struct {
 	blindDelete int64
 	watched     keyID
 	ttl         time.Duration // of the tokens that it sets
+	sidecar     string        // the name of its sidecar, empty for none
 
 	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
 	wins       int64             // acquisitions by SETNX or SET NX without a TTL
@@ -401,6 +402,8 @@ func (o *Observer) begin(c *client, l *Line) {
 		o.otherVersion(c, l)
 	case scripts.SidecarTake.Name:
 		o.behindSidecar(c, l)
+	case scripts.SidecarOld.Name:
+		c.sidecar = strings.Clone(scripts.SidecarOld.Read(o.script.args())["name"])
 	}
 	if at, asks := tokenAt[o.script.name]; asks {
 		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
@@ -422,6 +425,8 @@ func (o *Observer) rowName(c *client) string {
 		return hostOf(c.addr)
 	case o.opts.Group == ByName && name != "":
 		return name
+	case o.opts.Group == ByName && c.sidecar != "":
+		return "sidecar:" + c.sidecar
 	}
 	return c.addr
 }

@@ -55,9 +55,13 @@ func (all observers) profile() profile.Profile {
 	return p
 }
 
-// profiled is one row of the report for a profile.
+// profiled is one row of the report for a profile. A service behind a sidecar is played as a member at stage bridge: it locks with the same
+// tokens, whatever its own clock says.
 func (row *clientRow) profiled() profile.Client {
 	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(row.members)}
+	if c.Kind == Sidecar {
+		c.Kind = Bridge
+	}
 	if row.PollMS != nil {
 		c.PollMS = *row.PollMS
 	}

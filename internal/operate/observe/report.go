@@ -80,6 +80,7 @@ type Row struct {
 	Connections int      `json:"connections"`
 	Kind        string   `json:"kind"`
 	Dialect     string   `json:"dialect"`
+	Sidecar     string   `json:"sidecar,omitempty"` // the name of the one that it is behind
 	LeaseMS     *float64 `json:"lease_ms"`
 	LeaseFrom   string   `json:"lease_from,omitempty"`   // given, expire, waits, fleet, round; ttl for tokens
 	LeaseLowMS  float64  `json:"lease_low_ms,omitempty"` // bounds by what waiters did; 0: none
@@ -203,7 +204,7 @@ func byKind(a, b Row) int {
 }
 
 func kindOrder(k string) int {
-	return slices.Index([]string{Legacy, Bridge, Modern, Redisson, Unknown}, k)
+	return slices.Index([]string{Legacy, Bridge, Sidecar, Modern, Redisson, Unknown}, k)
 }
 
 // leading returns what a client is. Most of its commands say it, where nothing that it did says better;

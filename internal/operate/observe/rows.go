@@ -136,7 +136,7 @@ func newRow(id group, members []*client) clientRow {
 	peer := lead.o.names[lead.addr]
 	row := clientRow{members: members, Row: Row{
 		Addr: id.name, Server: id.server, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
-		Kind: cmp.Or(id.kind, Unknown), Dialect: id.dialect, Sent: map[string]int64{},
+		Kind: cmp.Or(id.kind, Unknown), Dialect: id.dialect, Sidecar: lead.sidecar, Sent: map[string]int64{},
 	}}
 	families := map[string]int64{}
 	var poll, pause, hold, wait samples

@@ -72,6 +72,7 @@ type asker struct {
 // only. Shape wait is the sidecar itself, which asks for that.
 func (o *Observer) behindSidecar(c *client, l *Line) {
 	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
+	c.sidecar = strings.Clone(o.script.sidecar["name"])
 	if token := heldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
 		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
 	}
@@ -82,8 +83,11 @@ func (o *Observer) behindSidecar(c *client, l *Line) {
 
 // kindOf tells what a client is that runs a script of ours.
 func kindOf(script string) string {
-	if strings.HasPrefix(script, "bridge_") || strings.HasPrefix(script, "sidecar_") {
+	switch {
+	case strings.HasPrefix(script, "bridge_"):
 		return Bridge
+	case strings.HasPrefix(script, "sidecar_"):
+		return Sidecar
 	}
 	return Modern
 }

@@ -12,6 +12,7 @@ import (
 const (
 	Legacy   = "legacy"
 	Bridge   = "bridge"
+	Sidecar  = "sidecar" // a service behind one, which locks with tokens
 	Modern   = "modern"
 	Redisson = "redisson"
 	Unknown  = "unknown"

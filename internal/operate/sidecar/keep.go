@@ -226,6 +226,10 @@ func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
 		}
 	}
 	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
+	s.member.Info.Note = ""
+	if n := s.Unseen(); n > 0 {
+		s.member.Info.Note = fmt.Sprintf("may not look at keys of locks (%d): they count as held, and stages wait for them; see its log, and give its user the right", n)
+	}
 	told, until, err := s.member.Report(ctx, report)
 	if err != nil {
 		return false, err
@@ -372,8 +376,21 @@ func (s *Sidecar) unseen(key string, o *order, asked time.Time, why error) {
 	w.holds[stages.Legacy], w.holds[stages.Bridge] = w.holds[stages.Legacy] || old || !known, w.holds[stages.Bridge] || token || !known
 	if !w.refused {
 		w.refused = true
-		s.opts.Log.Error("a lock could not be looked after: it is neither renewed nor repaired, and counts as held", "key", key, "err", why)
+		s.opts.Log.Error("a lock could not be looked after: it is neither renewed nor repaired, and counts as held, so stages wait for it; give the sidecar's user the right",
+			"key", key, "err", why)
 	}
+}
+
+// Unseen returns how many keys that may be held the server does not let this sidecar look at.
+func (s *Sidecar) Unseen() (n int) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	for _, w := range s.keys.all {
+		if w.refused {
+			n++
+		}
+	}
+	return n
 }
 
 // renews tells whether a lock that has no end is renewed: the service is connected and, with KeepFor, a connection is left of when the lock was

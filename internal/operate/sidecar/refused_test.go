@@ -63,6 +63,7 @@ func TestKeysWithoutTheRight(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, view.Members, 1)
 	assert.Equal(t, stages.Bridge, view.Members[0].Lowest)
+	assert.Contains(t, view.Members[0].Info.Note, fmt.Sprintf("may not look at keys of locks (%d)", dark))
 	says(t, c, "1", "DEL", "lock:yes")
 	time.Sleep(3 * time.Second) // more than the member's lease
 	view, err = b.store.Show(t.Context())

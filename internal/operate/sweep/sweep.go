@@ -167,7 +167,7 @@ func (s *Sweeper) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.end.StillMasters(ctx, masters)
 }
 
 // server sweeps one master: the census finds, batches of candidates are looked at again and cleared.

@@ -26,7 +26,8 @@ type Evidence struct {
 
 	Recorded    *Capture `json:"recorded,omitempty"` // a capture's file was read, and nothing else
 	Masters     []Master `json:"masters"`
-	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start
+	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start, and the sentinels were not cut off
+	MastersWhy  string   `json:"masters_why,omitempty"`
 	Values      Values   `json:"values"`
 	Seen        []Client `json:"seen"` // each is a legacy client, or a trace of one
 }

@@ -171,6 +171,17 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestMastersThatDoNotAgree: a master that is cut off from the others names itself, and not the one that has taken its place.
+func TestMastersThatDoNotAgree(t *testing.T) {
+	for second, open := range map[string][]string{"epoch 6, 3 SETSLOT, 1 ASK": nil, "epoch 7, 0 SETSLOT, 0 ASK": {"masters"}} {
+		e := clean()
+		e.Masters[0].Moves = "epoch 6, 0 SETSLOT, 0 ASK"
+		e.Masters = append(e.Masters, e.Masters[0])
+		e.Masters[1].Addr, e.Masters[1].Moves = "10.0.0.2:6379", second
+		assert.Equal(t, open, openOf(e), second)
+	}
+}
+
 // TestNothingLookedAtIsNothingShown takes away each field of the evidence in turn: what was not looked at never
 // leads to none-seen, unless it is a fault that did not happen or a part of the question.
 // TestOffersOfSlots: a server that does not count what would show that another node served slots leaves a risk, and the certificate says so.

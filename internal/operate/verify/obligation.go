@@ -125,9 +125,14 @@ func mastersAreAll(e *Evidence) (bool, string) {
 		if m.Partial != "" {
 			return false, m.Addr + ": " + m.Partial
 		}
+		// The current epoch goes round among the nodes: one that is cut off names masters that were replaced.
+		first, _, _ := strings.Cut(e.Masters[0].Moves, ",")
+		if epoch, _, _ := strings.Cut(m.Moves, ","); epoch != first {
+			return false, fmt.Sprintf("the masters do not agree on the cluster: %s is at %s, %s at %s; another master may serve slots", e.Masters[0].Addr, cmp.Or(first, "an unknown epoch"), m.Addr, cmp.Or(epoch, "an unknown epoch"))
+		}
 	}
 	if !e.MastersSame {
-		return false, "the masters are not those of the start, or could not be asked for at the end"
+		return false, strings.TrimSuffix("the masters are not those of the start, or are not known at the end: "+e.MastersWhy, ": ")
 	}
 	return true, nouns(int64(len(e.Masters)), "master") + ", the same at the end"
 }

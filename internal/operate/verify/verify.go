@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -190,8 +191,10 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 		}
 	}
 	if q.facts.Finished {
-		now, err := q.end.Masters(last)
-		q.facts.MastersSame = err == nil && slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(addrs)))
+		err := cmp.Or(q.end.StillMasters(last, addrs), q.end.Quorum(last))
+		if q.facts.MastersSame = err == nil; err != nil {
+			q.facts.MastersWhy = err.Error()
+		}
 		q.lastNamespace(last)
 		q.facts.Finished = ctx.Err() == nil // it may have come to an end within the last looks
 	}

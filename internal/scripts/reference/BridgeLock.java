@@ -106,9 +106,6 @@ public final class BridgeLock {
         this.options = options;
         nextLook = System.nanoTime() + options.ttlMs * 1_000_000;
         values.put("ttl", text(options.ttlMs));
-        values.put("grace", text(options.graceMs));
-        values.put("unit", options.unit);
-        values.put("layout", options.layout);
         values.put("fence_ttl", text(options.fenceTtlMs));
         values.put("not_after", "0");
         values.put("gap", text(options.yieldMs));

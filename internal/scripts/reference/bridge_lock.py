@@ -57,7 +57,7 @@ class BridgeLock:
         # record() raises where the namespace is not what it was. An attempt calls it first, at most once in ttl_ms.
         self.record, self._next_look = lambda: None, time.monotonic() + ttl_ms / 1000.0
         self.values = {  # the scripts' arguments, by the names in their headers
-            "ttl": ttl_ms, "grace": grace_ms, "unit": unit, "layout": layout, "fence_ttl": fence_ttl_ms, "not_after": 0,
+            "ttl": ttl_ms, "fence_ttl": fence_ttl_ms, "not_after": 0,
             "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
             "breath": breath_ms, "entry": "", "stood": "", "queue_ttl": 90000 + ttl_ms,
         }

@@ -123,7 +123,7 @@ func (s *Session) beginRelease() {
 		if s.Member.Queue {
 			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
 		}
-		if s.stands {
+		if s.entryLeft {
 			s.modernRelease.Entry, s.modernRelease.Held = true, true
 			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.claim()
 		}
@@ -148,7 +148,7 @@ func (s *Session) won() {
 		s.Deadline = s.redissonAcquire.Deadline()
 	case runsModernQueue:
 		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
-		s.stands = s.modernQueue.Stands()
+		s.entryLeft = s.modernQueue.EntryLeft()
 	}
 }
 

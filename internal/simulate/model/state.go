@@ -5,7 +5,7 @@ import "encoding/binary"
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
 	holds := s.holds
-	if s.stands {
+	if s.entryLeft {
 		holds |= 1 << 7
 	}
 	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), holds)
