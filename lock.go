@@ -19,7 +19,7 @@ type Locker interface {
 	TryAcquire(ctx context.Context, key string) (Lock, error)
 
 	// Acquire waits until the lock is ours, Options.Wait is over or ctx ends; the last two are ErrNotAcquired. With modern and
-	// compat a server that is away for a while does not end a wait. A failure that the first attempt meets is its error.
+	// compat a server that is away or takes no writes does not end a wait. A failure that the first attempt meets is its error.
 	Acquire(ctx context.Context, key string) (Lock, error)
 
 	// Do holds the lock while it runs work. The context of the work ends when ctx or the lease does. The lock is given back on
